@@ -1,0 +1,52 @@
+# Every target sets up what it needs: Python 3.11 with venv, and make, are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check bench docs clean
+
+help:  ## Show this help
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready  ## Make the virtual environment
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade "pip>=25.1"
+	$(PIP) install --editable . --group dev
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.ready
+	$(PIP) install --group docs
+	@touch $@
+
+demo: $(VENV)/.ready  ## A gateway in front of real MCP servers from PyPI, shown from an agent's side
+	$(BIN)/toolcrib demo
+
+serve: $(VENV)/.ready  ## Serve the configured servers over HTTP on 127.0.0.1:8000
+	$(BIN)/toolcrib serve --http 127.0.0.1:8000
+
+test: $(VENV)/.ready  ## Run all tests, with coverage
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+	$(BIN)/coverage report --fail-under=95 --include='$(shell echo src/toolcrib/{errors,model,protocols,names,words}.py src/toolcrib/{schema,search,catalog}/* | tr ' ' ',')' > /dev/null
+
+check: $(VENV)/.ready  ## Lint, types and floors
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/ruff check src tests bench examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench:  ## Compare with peers from PyPI, in a virtual environment of its own
+	$(PYTHON) bench/run.py
+
+docs: $(VENV)/.docs  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## Remove everything that was made
+	rm -rf $(VENV) bench/.venv site dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

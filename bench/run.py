@@ -1,0 +1,37 @@
+"""Make the benchmark environment, and run every benchmark in it."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+ENVIRONMENT = HERE / ".venv"
+BENCHMARKS = ("overhead.py", "fleet.py")
+
+
+def python() -> Path:
+    """The environment's interpreter; made and filled when it is missing or out of date."""
+    interpreter = ENVIRONMENT / "bin" / "python"
+    ready = ENVIRONMENT / ".ready"
+    wanted = (HERE / "requirements.txt").read_text() + (ROOT / "pyproject.toml").read_text()
+    if not ready.exists() or ready.read_text() != wanted:
+        venv.create(ENVIRONMENT, with_pip=True, clear=True)
+        pip = [str(interpreter), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        subprocess.run(
+            [*pip, "--editable", f"{ROOT}[all]", "--requirement", str(HERE / "requirements.txt")], check=True
+        )
+        ready.write_text(wanted)
+    return interpreter
+
+
+def main() -> int:
+    """Run what is named on the command line, or everything."""
+    chosen = [name if name.endswith(".py") else f"{name}.py" for name in sys.argv[1:]] or BENCHMARKS
+    interpreter = python()
+    return max(subprocess.run([str(interpreter), str(HERE / name)], check=False).returncode for name in chosen)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,73 @@
+"""The servers that the benchmarks start, each in a process of its own: `servers.py KIND [UPSTREAM_URL] [TOOLS]`.
+
+Each prints its address on the first line of standard output.
+"""
+
+import asyncio
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+
+
+def upstream(tools: int) -> Any:
+    """An SDK server with one tool that echoes, and others that are only there."""
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    names = ["echo", *(f"other_{number}" for number in range(tools - 1))]
+    listed = [types.Tool(name=name, description=f"The tool {name}", input_schema=schema) for name in names]
+
+    async def list_tools(_: Any, __: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=listed)
+
+    async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        text = (params.arguments or {})["text"]
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
+
+    server: Any = Server(
+        "upstream", on_list_tools=list_tools, on_call_tool=call_tool, get_tool_input_schema=lambda _: None
+    )
+    return server.streamable_http_app(json_response=True)
+
+
+def fastmcp_default(url: str) -> Any:
+    """The proxy as its documentation shows it."""
+    from fastmcp.server import create_proxy
+
+    return create_proxy(url).http_app(json_response=True, stateless_http=True)
+
+
+async def fastmcp_connected(url: str, sock: socket.socket) -> None:
+    """The proxy over one client that stays connected."""
+    from fastmcp import Client
+    from fastmcp.server import create_proxy
+
+    async with Client(url) as client:
+        app = create_proxy(client).http_app(json_response=True, stateless_http=True)
+        await serve(app, sock)
+
+
+async def serve(app: Any, sock: socket.socket) -> None:
+    """Serve the app on a bound socket."""
+    config = uvicorn.Config(app, log_level="error", access_log=False)
+    await uvicorn.Server(config).serve(sockets=[sock])
+
+
+async def main() -> None:
+    """Bind, say where, serve."""
+    kind, *rest = sys.argv[1:]
+    sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+    print(f"http://127.0.0.1:{sock.getsockname()[1]}/mcp", flush=True)
+    if kind == "upstream":
+        await serve(upstream(int(rest[0])), sock)
+    elif kind == "fastmcp-default":
+        await serve(fastmcp_default(rest[0]), sock)
+    else:
+        await fastmcp_connected(rest[0], sock)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

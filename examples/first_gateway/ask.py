@@ -1,0 +1,20 @@
+"""Search the servers of toolcrib.json, and call what was found."""
+
+import anyio
+
+from toolcrib import App, SearchRequest, load_settings
+
+
+async def main() -> None:
+    """Print the best hit, and what it answers."""
+    async with App(load_settings()) as app:
+        await app.settled()
+        me = app.local_context()
+        reply = await app.gateway.search(me, SearchRequest(queries=("current time in a timezone",)))
+        best = reply.hits[0]
+        print(best.tool.id, round(best.score, 2), best.signature)
+        result = await app.gateway.call(me, best.tool.id, {"timezone": "Asia/Tokyo"})
+        print(result.content[0]["text"])
+
+
+anyio.run(main)

@@ -1,0 +1,96 @@
+"""Pages and cursors. A cursor carries the version of the caller's view, so that an old one cannot mislead."""
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from toolcrib.errors import StaleCursor
+
+Item = TypeVar("Item")
+
+_MAX_CURSOR = 512
+"""Characters; a longer text was not made here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[Item]):
+    """One page of a list."""
+
+    items: tuple[Item, ...]
+    cursor: str | None
+    """Where the next page begins; None on the last one."""
+
+
+def encode_cursor(view_version: str, offset: int) -> str:
+    """The opaque cursor of a place in a view. The offset counts what the caller sees, from 0.
+
+    >>> decode_cursor(encode_cursor("v1", 40), "v1")
+    40
+    """
+    return urlsafe_b64encode(f"{offset}.{view_version}".encode()).decode().rstrip("=")
+
+
+def decode_cursor(text: str, view_version: str) -> int:
+    """The offset in a cursor. Raises `StaleCursor` for one of another view version and for anything else."""
+    offset, version = _decoded(text)
+    if version != view_version:
+        raise StaleCursor("The list has changed since this cursor was made.", hint="Start again without a cursor.")
+    return offset
+
+
+def page(
+    items: Sequence[Item],
+    *,
+    view_version: str,
+    cursor: str | None = None,
+    limit: int | None = None,
+    sizes: Sequence[int] | None = None,
+    max_size: int | None = None,
+) -> Page[Item]:
+    """The page of the items that begins at the cursor: at most `limit` items, at most `max_size` in all.
+
+    `sizes` holds the size of each item, in any unit. A page holds at least one item while there are any, also
+    one that is larger than `max_size`. Raises `StaleCursor`.
+
+    >>> first = page("abc", view_version="v1", limit=2)
+    >>> first.items, page("abc", view_version="v1", limit=2, cursor=first.cursor).items
+    (('a', 'b'), ('c',))
+    """
+    start = decode_cursor(cursor, view_version) if cursor is not None else 0
+    if start > len(items):
+        raise _not_ours()
+    stop = len(items) if limit is None else min(len(items), start + max(1, limit))
+    if sizes is not None and max_size is not None:
+        stop = _fitting(sizes, start, stop, max_size)
+    return Page(
+        items=tuple(items[start:stop]),
+        cursor=encode_cursor(view_version, stop) if stop < len(items) else None,
+    )
+
+
+def _fitting(sizes: Sequence[int], start: int, stop: int, max_size: int) -> int:
+    room = max_size
+    for place in range(start, stop):
+        room -= sizes[place]
+        if room < 0 and place > start:
+            return place
+    return stop
+
+
+def _decoded(text: str) -> tuple[int, str]:
+    if len(text) > _MAX_CURSOR or not text.isascii():
+        raise _not_ours()
+    try:
+        raw = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise _not_ours() from error
+    offset, dot, version = raw.partition(".")
+    if not dot or not offset.isdecimal() or not offset.isascii():
+        raise _not_ours()
+    return int(offset), version
+
+
+def _not_ours() -> StaleCursor:
+    return StaleCursor("That is not a cursor of this list.", hint="Start again without a cursor.")

@@ -1,0 +1,128 @@
+"""The work of `doctor`: looks at settings and servers, changes nothing."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from toolcrib.app import App
+from toolcrib.cli.advice import advice
+from toolcrib.cli.output import say
+from toolcrib.cli.session import describe
+from toolcrib.cli.shapes import server_json
+from toolcrib.errors import AmbiguousName, ToolNotFound
+from toolcrib.model import ServerState, ServerStatus, Tool
+from toolcrib.settings.options import Settings
+from toolcrib.settings.places import places
+from toolcrib.upstream.options import ServerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What was found."""
+
+    settings: Settings
+    unused: tuple[Path, ...]
+    """Other settings files that exist and were passed over."""
+    statuses: tuple[ServerStatus, ...]
+    problems: tuple[str, ...]
+    """What is wrong besides the servers themselves."""
+    options: Mapping[str, ServerOptions] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing fails."""
+        return not self.problems and all(status.state is ServerState.READY for status in self.statuses)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {
+            "ok": self.ok,
+            "source": str(self.settings.source),
+            "unused": [str(path) for path in self.unused],
+            "servers": [
+                {**server_json(status), "reached_by": reached_by(self.options[status.name]), "advice": advice(status)}
+                for status in self.statuses
+            ],
+            "problems": list(self.problems),
+            "warnings": list(self.settings.warnings),
+        }
+
+
+async def examine(app: App) -> Checkup:
+    """Look at everything, once every server is ready or failed."""
+    settings, ctx = app.settings, app.local_context()
+    tools = await app.gateway.tools(ctx)
+    problems = [*_http(settings), *_allowed(settings, app, tools)]
+    for spelling in settings.surfaces.always_visible:
+        try:
+            await app.gateway.describe(ctx, spelling)
+        except (ToolNotFound, AmbiguousName) as error:
+            problems.append(f"toolcrib.always_visible: {error}")
+    return Checkup(
+        settings=settings,
+        unused=tuple(place for place in places(os.environ, Path.cwd()) if place.is_file() and place != settings.source),
+        statuses=await app.gateway.servers(ctx),
+        problems=tuple(problems),
+        options={server.name: server for server in settings.servers},
+    )
+
+
+def _http(settings: Settings) -> list[str]:
+    return [f"serve --http would refuse to start: {settings.http_problem}"] if settings.http_problem else []
+
+
+def _allowed(settings: Settings, app: App, tools: tuple[Tool, ...]) -> Iterator[str]:
+    """Names in allowedTools that their server, which is ready, does not offer."""
+    ready = {status.name for status in app.fleet.statuses() if status.state is ServerState.READY}
+    for server in settings.servers:
+        offered = {tool.name for tool in tools if tool.namespace == server.name}
+        missing = [name for name in server.allowed_tools or () if name not in offered]
+        if server.name in ready and missing:
+            yield f"{server.name}: allowedTools names {', '.join(missing)}, which the server does not offer"
+
+
+def reached_by(server: ServerOptions) -> str:
+    """How a server is reached, without what may hold a secret: the program, or the host of the url.
+
+    >>> reached_by(ServerOptions(name="a", transport="http", url="https://me:pw@example.com/key?token=1"))
+    'http: https://example.com'
+    """
+    if server.transport == "stdio":
+        return f"stdio: {server.command}"
+    parts = urlsplit(server.url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{server.transport}: {parts.scheme}://{parts.hostname or ''}{port}"
+
+
+def say_checkup(checkup: Checkup) -> None:
+    """What was found, for people."""
+    say(f"Settings: {checkup.settings.source}")
+    for path in checkup.unused:
+        say(f"  also there, not used: {path}")
+    for warning in checkup.settings.warnings:
+        say(f"  warning: {warning}")
+    say("\nServers:" if checkup.statuses else "\nNo servers are configured.")
+    for status in checkup.statuses:
+        _say_server(status, checkup.options[status.name])
+    for problem in checkup.problems:
+        say(f"\nProblem: {problem}")
+    failing = [status.name for status in checkup.statuses if status.state is not ServerState.READY]
+    tools = sum(status.tools for status in checkup.statuses)
+    if checkup.ok:
+        say(f"\nAll is well: {len(checkup.statuses)} servers, {tools} tools.")
+    elif failing:
+        say(f"\n{len(failing)} of {len(checkup.statuses)} servers are not ready: {', '.join(failing)}")
+
+
+def _say_server(status: ServerStatus, options: ServerOptions) -> None:
+    mark = "ok " if status.state is ServerState.READY else "BAD"
+    what = f"{status.tools} tools" if status.state is ServerState.READY else describe(status)
+    version = f", {status.info.name} {status.info.version}".rstrip() if status.info.name else ""
+    say(f"  {mark} {status.name}: {what}  ({reached_by(options)}{version})")
+    if status.state is not ServerState.READY:
+        say(f"      do: {advice(status)}")
+    for rejected in status.rejected:
+        say(f"      set aside: {rejected.tool}: {rejected.reason}")

@@ -1,0 +1,75 @@
+"""What the verbs print: text for people, JSON for programs, nothing that could play tricks on a terminal."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from toolcrib.errors import ToolcribError
+
+_NARROWEST = 20
+
+
+def say(text: str = "") -> None:
+    """A line on standard output."""
+    typer.echo(clean(text))
+
+
+def tell(text: str) -> None:
+    """A line on standard error."""
+    typer.echo(clean(text), err=True)
+
+
+def say_json(value: Any) -> None:
+    """JSON on standard output, in ASCII, so that any terminal and any program can read it."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def tell_error(error: ToolcribError) -> None:
+    """What was wrong, what would work, and what may have been meant."""
+    tell(f"toolcrib: {error.message}")
+    if error.hint:
+        tell(error.hint)
+    if error.suggestions:
+        tell("Did you mean: " + ", ".join(error.suggestions) + "?")
+
+
+def clean(text: str) -> str:
+    r"""The text without control characters: servers write descriptions, and terminals obey what is in them.
+
+    >>> clean("ring\a \x1b[31mred\x1b[0m\n")
+    'ring [31mred[0m\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join(char for char in text.replace("\xa0", " ") if char.isprintable() or char in "\n\t")
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, on one line."""
+    return " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
+
+
+def columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> None:
+    """Rows as aligned columns; on a terminal the last column is cut to its width."""
+    lines = [[clean(cell).replace("\n", " ") for cell in row] for row in ([head] if head else []) + list(rows)]
+    if not lines:
+        return
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]) - 1)]
+    room = max(_NARROWEST, terminal_width() - sum(widths) - 2 * len(widths))
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+        say("  ".join([*cells, cut(line[-1], room)]).rstrip())
+
+
+def terminal_width() -> int:
+    """The columns of the terminal; very many where the output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000
+
+
+def cut(text: str, room: int) -> str:
+    """The text, ended by an ellipsis where it does not fit."""
+    return text if len(text) <= room else text[: room - 3].rstrip() + "..."

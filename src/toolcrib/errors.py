@@ -1,0 +1,205 @@
+"""Every error toolcrib raises, in one tree.
+
+    ToolcribError
+    ├── NotStarted, AlreadyStarted          the life cycle
+    ├── InvalidRequest                      what was asked cannot be understood
+    │   ├── InvalidArguments                  arguments that do not fit a tool's schema
+    │   ├── InvalidName                       a name that no tool could have
+    │   └── StaleCursor                       a cursor of an older view
+    ├── NotFound
+    │   ├── ToolNotFound                      no such tool in the caller's view
+    │   ├── BackendNotFound                   no such server
+    │   └── HandlerNotFound                   a tool without anything that runs it
+    ├── AmbiguousName                       several tools answer to a spelling
+    ├── InvalidTool                         a definition that cannot be used
+    ├── NameCollision                       two tools want one public name
+    ├── ExecutionFailed                     the call was made, or tried, and failed
+    │   ├── ServerUnavailable                 the server is not ready
+    │   ├── CallTimeout                       no answer within the deadline
+    │   ├── ConnectionLost                    the server went away during the call
+    │   └── UpstreamError                     the server answered with an error or with nonsense
+    ├── NotAuthenticated                    no valid credential
+    ├── SettingsError                       a configuration that cannot be used
+    └── MissingExtra                        an optional dependency is not installed
+
+An error says what was wrong in `message`, what would work in `hint`, and names close to what was meant in
+`suggestions`. `code` is stable and meant for programs. Nothing in an error comes from outside its caller's view.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+
+class ToolcribError(Exception):
+    """The root of the tree. `str(error)` is the message followed by the hint."""
+
+    code: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        suggestions: Sequence[str] = (),
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.suggestions = tuple(suggestions)
+        self.data: Mapping[str, Any] = dict(data or {})
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+    def payload(self) -> dict[str, Any]:
+        """The error as JSON: `code`, `message`, and `hint`, `suggestions`, `details` where there are any."""
+        payload: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.hint:
+            payload["hint"] = self.hint
+        if self.suggestions:
+            payload["suggestions"] = list(self.suggestions)
+        if self.data:
+            payload["details"] = dict(self.data)
+        return payload
+
+
+class NotStarted(ToolcribError):
+    """Something was used before it was started, or after it was stopped."""
+
+    code = "not_started"
+
+
+class AlreadyStarted(ToolcribError):
+    """Something was started twice."""
+
+    code = "already_started"
+
+
+class InvalidRequest(ToolcribError):
+    """The request itself cannot be understood."""
+
+    code = "invalid_request"
+
+
+class InvalidArguments(InvalidRequest):
+    """A tool's arguments do not fit its input schema."""
+
+    code = "invalid_arguments"
+
+
+class InvalidName(InvalidRequest):
+    """A name that breaks the rules for names."""
+
+    code = "invalid_name"
+
+
+class StaleCursor(InvalidRequest):
+    """A cursor that belongs to an older list, or is no cursor at all."""
+
+    code = "stale_cursor"
+
+
+class NotFound(ToolcribError):
+    """The thing that was named does not exist for this caller."""
+
+    code = "not_found"
+
+
+class ToolNotFound(NotFound):
+    """No tool of the caller's view has that name."""
+
+    code = "tool_not_found"
+
+
+class BackendNotFound(NotFound):
+    """No server or provider has that name."""
+
+    code = "backend_not_found"
+
+
+class HandlerNotFound(NotFound):
+    """The tool is known, but nothing is registered that runs it."""
+
+    code = "handler_not_found"
+
+
+class AmbiguousName(ToolcribError):
+    """Several tools answer to the spelling; `suggestions` holds their canonical ids."""
+
+    code = "ambiguous_name"
+
+
+class InvalidTool(ToolcribError):
+    """A tool definition that cannot be used."""
+
+    code = "invalid_tool"
+
+
+class NameCollision(ToolcribError):
+    """Two tools want one public name."""
+
+    code = "name_collision"
+
+
+class ExecutionFailed(ToolcribError):
+    """A call that was made, or tried, and failed."""
+
+    code = "execution_failed"
+
+
+class ServerUnavailable(ExecutionFailed):
+    """The server that offers the tool is not ready."""
+
+    code = "server_unavailable"
+
+
+class CallTimeout(ExecutionFailed):
+    """The server did not answer within its deadline."""
+
+    code = "timeout"
+
+
+class ConnectionLost(ExecutionFailed):
+    """The server went away while the call was under way; whether it took effect is unknown."""
+
+    code = "connection_lost"
+
+
+class UpstreamError(ExecutionFailed):
+    """The server answered with a protocol error, or with something that is no answer.
+
+    `rpc_code` is the JSON-RPC error code where there was one.
+    """
+
+    code = "upstream_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        suggestions: Sequence[str] = (),
+        data: Mapping[str, Any] | None = None,
+        rpc_code: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, suggestions=suggestions, data=data)
+        self.rpc_code = rpc_code
+
+
+class NotAuthenticated(ToolcribError):
+    """The request carries no credential, or one that is not valid."""
+
+    code = "not_authenticated"
+
+
+class SettingsError(ToolcribError):
+    """A configuration that cannot be used: the file, the line and the field are in the message."""
+
+    code = "settings_error"
+
+
+class MissingExtra(ToolcribError):
+    """An optional dependency is not installed; the hint holds the command that installs it."""
+
+    code = "missing_extra"

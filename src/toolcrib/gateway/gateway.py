@@ -1,0 +1,281 @@
+"""Browse, search, describe and call, for one caller at a time.
+
+Every method takes the request's `Context` first. A tool that the policy denies is treated as if it did not exist.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from toolcrib.catalog.paging import decode_cursor, encode_cursor
+from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
+from toolcrib.gateway.arguments import settle
+from toolcrib.gateway.filters import admits
+from toolcrib.gateway.live import Live
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.view import Found, View, Views, may_see, overlaid
+from toolcrib.model import (
+    Action,
+    Decision,
+    Hit,
+    Key,
+    Object,
+    SearchReply,
+    SearchRequest,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolResult,
+    Visibility,
+)
+from toolcrib.protocols import Context, Policy, ProviderSource, ToolProvider
+from toolcrib.schema import example, signature
+from toolcrib.search.options import SearchOptions
+
+logger = logging.getLogger(__name__)
+
+_SEPARATORS = (":", "__", ".", "/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """How to call one tool."""
+
+    tool: Tool
+    id: str
+    wire_name: str
+    signature: str
+    example: Object
+    """Arguments that fit the schema, ready to send."""
+
+
+class Gateway:
+    """All tools behind one door."""
+
+    def __init__(
+        self,
+        sources: Sequence[ProviderSource],
+        *,
+        policy: Policy | None = None,
+        options: GatewayOptions | None = None,
+        search: SearchOptions | None = None,
+    ) -> None:
+        """A gateway over providers that come and go; run `live.run` in a task group to keep it current."""
+        self.options = options or GatewayOptions()
+        self.live = Live(sources, self.options)
+        self._policy: Policy = policy or AllowAll()
+        self._search = search or SearchOptions(
+            default_limit=self.options.default_limit, max_limit=self.options.max_limit
+        )
+        self._views = Views(self.live.snapshot, self._policy)
+        self.unstructured: frozenset[Key] = frozenset()
+        """Tools that declare an output schema and were seen to answer without structured content."""
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    async def view(self, ctx: Context) -> View:
+        """What the caller sees at this moment."""
+        snapshot = self.live.snapshot
+        if self._views.snapshot is not snapshot:
+            self._views = Views(snapshot, self._policy)
+        view = self._views.of(ctx.caller)
+        if not ctx.providers:
+            return view
+        offers = [(provider, await self._offered(ctx, provider)) for provider in ctx.providers]
+        return overlaid(view, offers)
+
+    async def _offered(self, ctx: Context, provider: ToolProvider) -> list[Tool]:
+        """What a request's provider offers to this caller; nothing when it fails or hangs."""
+        try:
+            with anyio.fail_after(self.options.list_timeout_s):
+                tools = await provider.list_tools(ctx)
+        except Exception:
+            logger.warning("%s could not list its tools", type(provider).__name__, exc_info=True)
+            return []
+        return [tool for tool in tools if may_see(self._policy, ctx.caller, tool)]
+
+    # -- finding ---------------------------------------------------------------------------------------------------
+
+    async def search(self, ctx: Context, request: SearchRequest) -> SearchReply:
+        """The tools that fit; a request without words lists all, a page at a time."""
+        await self.live.grace()
+        view = await self.view(ctx)
+        wordless = not any(query.strip() for query in request.queries)
+        reply = self._list(view, request) if wordless else view.search(request, self._search)
+        return replace(reply, servers=await self._troubled(ctx, request))
+
+    def _list(self, view: View, request: SearchRequest) -> SearchReply:
+        everything = replace(request, queries=("",), limit=self._search.max_limit, cursor=None)
+        hits = self._listing(view, everything)
+        start = decode_cursor(request.cursor, view.version) if request.cursor else 0
+        limit = self.options.page_size if request.limit is None else max(1, min(request.limit, self._search.max_limit))
+        end = start + limit
+        more = encode_cursor(view.version, end) if end < len(hits) else None
+        return SearchReply(hits=hits[start:end], total=len(hits), cursor=more)
+
+    @staticmethod
+    def _listing(view: View, request: SearchRequest) -> tuple[Hit, ...]:
+        key = ("listing", request.filters, request.detail)
+        if key not in view.memo:
+            view.memo[key] = tuple(
+                Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool), detail=request.detail)
+                for tool in view.tools()
+                if tool.visibility is not Visibility.HIDDEN and admits(request.filters, tool)
+            )
+        found: tuple[Hit, ...] = view.memo[key]
+        return found
+
+    async def tools(self, ctx: Context) -> tuple[Tool, ...]:
+        """Every tool the caller sees, by id; without the hidden ones."""
+        await self.live.grace()
+        return tuple(tool for tool in (await self.view(ctx)).tools() if tool.visibility is not Visibility.HIDDEN)
+
+    async def describe(self, ctx: Context, name: str) -> Description:
+        """How to call the tool. Raises like `call` for a name."""
+        found = await self.find(ctx, name)
+        tool = found.tool
+        return Description(
+            tool=tool,
+            id=tool.id,
+            wire_name=found.wire_name,
+            signature=signature(tool),
+            example=example(tool),
+        )
+
+    # -- calling ---------------------------------------------------------------------------------------------------
+
+    async def call(self, ctx: Context, name: str, arguments: Any = None, *, loose: Object | None = None) -> ToolResult:
+        """Call the tool that a spelling names.
+
+        `arguments` is an object, a JSON string of one, or None; `loose` holds keys that stood beside it. Raises
+        `ToolNotFound`, `AmbiguousName`, `InvalidArguments`, or an `ExecutionFailed`; a tool that fails in its own way
+        gives a result with `is_error`.
+        """
+        return await self.run(ctx, await self.find(ctx, name), arguments, loose=loose)
+
+    async def run(self, ctx: Context, found: Found, arguments: Any, *, loose: Object | None = None) -> ToolResult:
+        """Call a tool that was found in the caller's own view."""
+        tool = found.tool
+        self._permit(ctx, tool)
+        settled = settle(arguments, loose or {}, tool.input_schema, tool=tool.id)
+        found.schema.check(settled)
+        result = await self._ask(ctx, found, settled)
+        if result.structured is None and tool.output_schema is not None and not result.is_error:
+            self._remember_unstructured(tool.key)
+        return result
+
+    def _permit(self, ctx: Context, tool: Tool) -> None:
+        decision = self._policy.decide(ctx.caller, tool, Action.CALL)
+        if decision is Decision.HIDE:
+            raise ToolNotFound(f"No tool is called {tool.id}.")
+        if decision is Decision.APPROVE:
+            raise ExecutionFailed(f"{tool.id} needs an approval that nobody here can give.")
+
+    @staticmethod
+    async def _ask(ctx: Context, found: Found, arguments: dict[str, Any]) -> ToolResult:
+        tool = found.tool
+        try:
+            result = await found.provider.call_tool(ctx, tool.name, arguments)
+        except ToolcribError:
+            raise
+        except Exception as error:
+            logger.exception("the provider of %s raised", tool.id)
+            raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
+        if result is None:
+            raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.")
+        return result
+
+    def _remember_unstructured(self, key: Key) -> None:
+        if key not in self.unstructured:
+            self.unstructured |= {key}
+
+    async def find(self, ctx: Context, name: str) -> Found:
+        """The tool that a spelling names in the caller's view.
+
+        Waits a while for a server that is still connecting, when the spelling gives its namespace. Raises
+        `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`.
+        """
+        view = await self.view(ctx)
+        try:
+            return view.find(name)
+        except ToolNotFound as missing:
+            server = await self._server_meant(ctx, name)
+            if server is None:
+                raise
+            return await self._find_late(ctx, name, server, missing)
+
+    async def _find_late(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> Found:
+        """The tool of a server that is still connecting, or why that server cannot be asked."""
+        with anyio.move_on_after(self.options.call_grace_s):
+            while (status := await self._status(ctx, server)) and status.state in _CONNECTING:
+                await self.live.changed()
+        await self.live.fresh()
+        try:
+            return (await self.view(ctx)).find(name)
+        except ToolNotFound:
+            status = await self._status(ctx, server)
+            if status is None or status.state is ServerState.READY:
+                raise missing from None
+            raise ServerUnavailable(
+                f"{name} cannot be looked up: server {server} is {status.state}{_because(status)}.",
+                hint="Try again later, or search for a tool of another server.",
+                data={"server": server, "state": str(status.state), "reason": status.reason},
+            ) from None
+
+    # -- servers ---------------------------------------------------------------------------------------------------
+
+    async def servers(self, ctx: Context) -> tuple[ServerStatus, ...]:
+        """The servers that the caller may know of, by name; the same tuple while nothing changed."""
+        view, statuses = await self.view(ctx), self.live.statuses()
+        known = view.memo.get("servers")
+        if known is None or known[0] is not statuses:
+            seen = tuple(status for status in statuses if self._may_know(ctx, view, status))
+            known = view.memo["servers"] = (statuses, seen)
+        found: tuple[ServerStatus, ...] = known[1]
+        return found
+
+    def _may_know(self, ctx: Context, view: View, status: ServerStatus) -> bool:
+        """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen."""
+        if view.mask is None:
+            return True
+        if status.name in _namespaces(view):
+            return True
+        return not status.tools and may_see(self._policy, ctx.caller, Tool(name="", namespace=status.name))
+
+    async def _status(self, ctx: Context, name: str) -> ServerStatus | None:
+        return next((status for status in await self.servers(ctx) if status.name == name), None)
+
+    async def _server_meant(self, ctx: Context, name: str) -> str | None:
+        """The server, not ready, whose namespace the spelling gives."""
+        for status in await self.servers(ctx):
+            named = any(name.startswith(status.name + separator) for separator in _SEPARATORS)
+            if named and status.state is not ServerState.READY:
+                return status.name
+        return None
+
+    async def _troubled(self, ctx: Context, request: SearchRequest) -> tuple[ServerStatus, ...]:
+        """Servers that could have answered and could not, or whose tools are stale."""
+        wanted = request.filters.namespaces
+        return tuple(
+            status
+            for status in await self.servers(ctx)
+            if (status.state is not ServerState.READY or status.stale) and (not wanted or status.name in wanted)
+        )
+
+
+_CONNECTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
+
+
+def _because(status: ServerStatus) -> str:
+    return f" ({status.reason})" if status.reason else ""
+
+
+def _namespaces(view: View) -> frozenset[str]:
+    if "namespaces" not in view.memo:
+        view.memo["namespaces"] = frozenset(tool.namespace for tool in view.tools())
+    found: frozenset[str] = view.memo["namespaces"]
+    return found

@@ -1,0 +1,120 @@
+"""The seams: what toolcrib asks of a part it does not own, and the context every request carries."""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+from toolcrib.model import JSON, Action, Caller, Decision, Object, ServerStatus, Tool, ToolResult
+
+Unsubscribe = Callable[[], None]
+"""Ends a subscription; calling it twice is harmless."""
+
+
+class Client(Protocol):
+    """The client behind a request: what it can do, and ways to reach it while the request lasts."""
+
+    @property
+    def capabilities(self) -> Object:
+        """MCP client capabilities, as wire JSON."""
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress; does nothing when the client did not ask for it."""
+
+    async def elicit(self, params: Object) -> Object:
+        """Ask the person behind the client (`elicitation/create`)."""
+
+    async def sample(self, params: Object) -> Object:
+        """Ask the client's model (`sampling/createMessage`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Who asks, in which session, with what at hand. Passed by hand, first, everywhere; never changed."""
+
+    caller: Caller
+    session: str | None = None
+    show_all: bool = False
+    providers: tuple["ToolProvider", ...] = ()
+    """Tools that come with this request only."""
+    client: Client | None = None
+    input_responses: Object | None = None
+    request_state: str | None = None
+    meta: Object = field(default_factory=dict)
+    """The request's own `_meta`, without what belongs to the transport."""
+
+    def with_providers(self, *providers: "ToolProvider") -> "Context":
+        """A context with these providers after those it has."""
+        return replace(self, providers=(*self.providers, *providers))
+
+
+@runtime_checkable
+class ToolProvider(Protocol):
+    """Where tools come from."""
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        """The tools on offer, in any order."""
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        """Run the tool of that name (its own, without namespace); None when there is none."""
+
+
+@runtime_checkable
+class ToolLookup(Protocol):
+    """Beside `ToolProvider`, for one with too many tools to list."""
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        """The tool of that name, or None."""
+
+
+@runtime_checkable
+class Changes(Protocol):
+    """Beside `ToolProvider`, for one whose tools change."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back, from the event loop and without arguments, whenever `list_tools` or a status changed."""
+
+
+@runtime_checkable
+class StatusSource(Protocol):
+    """Beside `ToolProvider`, for one that speaks for servers."""
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """One status a server, by name."""
+
+
+class ProviderSource(Protocol):
+    """A changing set of shared providers, such as a fleet of servers."""
+
+    def providers(self) -> Sequence[ToolProvider]:
+        """The providers of this moment, in the order in which they take precedence."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back, from the event loop, whenever a provider came, went, changed its tools or its status."""
+
+
+class Policy(Protocol):
+    """Who may see and call what. One policy for list, search, describe, call and scripts alike."""
+
+    def scope(self, caller: Caller) -> Hashable:
+        """What the caller's rights depend on: callers of one scope see the same tools."""
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        """Whether the caller may do that. A pure function of scope, tool and action."""
+
+
+class Authenticator(Protocol):
+    """Turns request headers into a caller."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        """The caller; header names are lower case. Raises `NotAuthenticated`."""
+
+
+class TokenCounter(Protocol):
+    """Counts what a text costs a model."""
+
+    def count(self, text: str) -> int:
+        """Tokens, 0 or more."""
+
+
+ScriptTool = Callable[[dict[str, Any]], Awaitable[JSON]]
+"""A tool as a script sees it: one dict of arguments in, a JSON value out; raising is an error the script can catch."""

@@ -1,0 +1,324 @@
+"""A ready-to-send call: arguments that fit a schema.
+
+Made by reading the schema, then held against it; what is missing is mended for a few rounds.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+from typing import Any
+
+import jsonschema_rs
+from jsonschema_rs import ValidationErrorKind as Kind
+
+from toolcrib.errors import InvalidTool
+from toolcrib.model import Object, Tool
+from toolcrib.schema.compile import compiled
+from toolcrib.schema.guard import depth, max_depth
+from toolcrib.schema.pattern import sample
+from toolcrib.schema.refs import at, merged, properties, required, resolve
+
+_MAX_VALUES = 300
+"""Values in one example; what would need more is left empty."""
+
+_MAX_DEPTH = 12
+_MAX_ROUNDS = 6
+"""How often what is missing is put in."""
+
+_MAX_ITEMS = 20
+_MAX_FULL = 3
+"""Levels at which optional parameters are filled in."""
+
+_MAX_TEXT = 2_000
+
+_FORMATS = {
+    "date": "2026-01-31",
+    "date-time": "2026-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "duration": "PT1H",
+    "email": "user@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com",
+    "url": "https://example.com",
+    "uri-reference": "/path",
+    "uuid": "123e4567-e89b-12d3-a456-426614174000",
+    "regex": ".*",
+    "json-pointer": "/key",
+}
+
+_NAME_FORMATS = (("url", "uri"), ("uri", "uri"), ("email", "email"), ("date", "date"))
+"""Endings of parameter names that say what is wanted where no format does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to make an example."""
+
+    declared: bool = True
+    """Whether defaults and examples in the schema are taken."""
+    everything: bool = False
+    """Whether optional parameters are filled in too."""
+    branch: int = 0
+    """Which of several alternatives is taken."""
+
+
+_WAYS = (
+    _Way(),
+    _Way(declared=False),
+    _Way(branch=1),
+    _Way(branch=2, declared=False),
+    _Way(everything=True),
+    _Way(everything=True, declared=False, branch=1),
+)
+
+
+def example(tool: Tool) -> dict[str, Any]:
+    """Arguments for the tool's required parameters that fit its input schema, wherever that can be worked out.
+
+    >>> example(Tool(name="pay", input_schema={"type": "object", "required": ["eur", "to"], "properties": {
+    ...     "eur": {"type": "number", "minimum": 5}, "to": {"type": "string", "format": "email"}}}))
+    {'eur': 5, 'to': 'user@example.com'}
+    """
+    schema = tool.input_schema
+    try:
+        validator = compiled(schema, tool.id)
+        limit = max_depth(schema, tool.id)
+    except InvalidTool:
+        return {}
+    first: dict[str, Any] | None = None
+    for way in _WAYS:
+        made = _Maker(schema, way).arguments()
+        first = made if first is None else first
+        if _fits(validator, made, limit) or _mended(validator, made, schema, way, limit):
+            return made
+    return first or {}
+
+
+def _fits(validator: jsonschema_rs.Validator, made: Any, limit: int | None) -> bool:
+    if limit is not None and depth(made, limit + 1) > limit:
+        return False
+    try:
+        return validator.is_valid(made)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _mended(
+    validator: jsonschema_rs.Validator, made: dict[str, Any], schema: Object, way: _Way, limit: int | None
+) -> bool:
+    """Put in what is missing and take out what is unknown; whether the arguments fit then."""
+    for _ in range(_MAX_ROUNDS):
+        if limit is not None and depth(made, limit + 1) > limit:
+            return False
+        try:
+            changed = [_mend(error, made, schema, way) for error in validator.iter_errors(made)]
+        except (ValueError, RecursionError):
+            return False
+        if not any(changed):
+            return not changed
+    return _fits(validator, made, limit)
+
+
+def _mend(error: jsonschema_rs.ValidationError, made: Any, schema: Object, way: _Way) -> bool:
+    """Mend one fault in place; whether anything changed."""
+    for part in error.instance_path:
+        made = made[part]
+    if isinstance(error.kind, Kind.Required) and isinstance(made, dict):
+        name = error.kind.property
+        made[name] = _Maker(schema, way).value(_property(schema, error.evaluation_path, name), name)
+        return True
+    if isinstance(error.kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
+        return any([made.pop(name, made) is not made for name in error.kind.unexpected])
+    return False
+
+
+def _property(schema: Object, path: list[str | int], name: str) -> Any:
+    """The schema of a property: where it was asked for, or as near above as it is described."""
+    for stop in range(len(path), -1, -1):
+        found = properties(resolve(at(schema, path[:stop]), schema))
+        if name in found:
+            return found[name]
+    return {}
+
+
+class _Maker:
+    """Makes values for parts of one schema, at most 300."""
+
+    def __init__(self, root: Object, way: _Way) -> None:
+        self._root = root
+        self._way = way
+        self._left = _MAX_VALUES
+
+    def arguments(self) -> dict[str, Any]:
+        """The whole example."""
+        return self._object(self._chosen(self._root), 0)
+
+    def value(self, node: Any, name: str = "", seed: int = 0, level: int = 1) -> Any:
+        """A value for one schema. Different seeds give different values where there are any."""
+        self._left -= 1
+        schema = self._chosen(node)
+        given = list(self._given(schema))
+        if given:
+            return deepcopy(given[seed % len(given)])
+        kind = _kind(schema)
+        if self._left < 0 or level > _MAX_DEPTH:
+            return _EMPTY.get(kind)
+        if kind == "object":
+            return self._object(schema, level)
+        if kind == "array":
+            return self._array(schema, name, level)
+        if kind in ("integer", "number"):
+            return _number(schema, kind, seed)
+        if kind == "string":
+            return _string(schema, name, seed)
+        return {"boolean": True}.get(kind)
+
+    def _chosen(self, node: Any) -> Object:
+        """The schema with one of its alternatives read into it."""
+        schema = resolve(node, self._root)
+        for key in ("oneOf", "anyOf"):
+            branches = schema.get(key)
+            if isinstance(branches, list) and branches:
+                real = [one for one in branches if _kind(resolve(one, self._root)) != "null"] or branches
+                branch = resolve(real[min(self._way.branch, len(real) - 1)], self._root)
+                rest = {name: part for name, part in schema.items() if name != key}
+                return self._chosen(merged([rest, branch])) if self._spend() else rest
+        return schema
+
+    def _spend(self) -> bool:
+        self._left -= 1
+        return self._left > 0
+
+    def _given(self, schema: Object) -> Iterator[Any]:
+        """The values that the schema itself names."""
+        if "const" in schema:
+            yield schema["const"]
+            return
+        if self._way.declared:
+            if schema.get("default") is not None:
+                yield schema["default"]
+            yield from _listed(schema.get("examples"))
+            if "example" in schema:
+                yield schema["example"]
+        yield from _listed(schema.get("enum"))
+
+    def _object(self, schema: Object, level: int) -> dict[str, Any]:
+        known = properties(schema)
+        names = list(known)[:_MAX_VALUES] if self._way.everything and level < _MAX_FULL else []
+        wanted = list(dict.fromkeys([*required(schema), *names]))
+        least = schema.get("minProperties")
+        if isinstance(least, int) and len(wanted) < least:
+            others = [*known, *(f"key{number}" for number in range(min(least, _MAX_ITEMS)))]
+            wanted = list(dict.fromkeys([*wanted, *others]))[:least]
+        extra = schema.get("additionalProperties", {})
+        return {name: self.value(known.get(name, extra), name, level=level + 1) for name in wanted[:_MAX_VALUES]}
+
+    def _array(self, schema: Object, name: str, level: int) -> list[Any]:
+        first = [*_listed(schema.get("prefixItems")), *_listed(schema.get("items"))]
+        rest = schema.get("items", {})
+        if "contains" in schema:
+            first += [schema["contains"]] * _whole(schema.get("minContains"), 1)
+        count = max(_whole(schema.get("minItems"), 0), len(first), 1 if rest != {} else 0)
+        count = min(count, _whole(schema.get("maxItems"), _MAX_ITEMS), _MAX_ITEMS)
+        nodes = [*first, *[rest] * max(0, count - len(first))][:count]
+        return [self.value(node, name, place, level + 1) for place, node in enumerate(nodes)]
+
+
+def _kind(schema: Object) -> str:
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        kinds = next((kind for kind in kinds if kind != "null"), "null")
+    if isinstance(kinds, str):
+        return kinds
+    for keys, kind in _SIGNS:
+        if any(key in schema for key in keys):
+            return kind
+    return "string"
+
+
+def _number(schema: Object, kind: str, seed: int) -> Any:
+    try:
+        return _bounded(schema, seed, Fraction(_step(schema, kind)))
+    except (ValueError, OverflowError, ZeroDivisionError):
+        return 1
+
+
+def _bounded(schema: Object, seed: int, step: Fraction) -> Any:
+    """A number within the bounds, a multiple of the step, as near to 1 as there is one, `seed` steps further on."""
+    low, above = _bound(schema, "minimum", "exclusiveMinimum", max)
+    high, below = _bound(schema, "maximum", "exclusiveMaximum", min)
+    if low is not None and high is not None and high - low < step * 2:
+        step = _finer(schema, step, high - low)
+    number = Fraction(1) if low is None or low < 1 else low
+    if high is not None and number > high:
+        number = high
+    number = ceil(number / step) * step
+    if above and number == low:
+        number += step
+    if high is not None and (number > high or (below and number == high)):
+        number = floor(high / step) * step
+        number -= step if below and number == high else 0
+    number += seed * step
+    return int(number) if number.denominator == 1 else float(number)
+
+
+def _finer(schema: Object, step: Fraction, room: Fraction) -> Fraction:
+    """A step that fits several times into a narrow range, where nothing demands whole steps."""
+    free = schema.get("type") != "integer" and "multipleOf" not in schema
+    return room / 4 if free and room > 0 else step
+
+
+def _step(schema: Object, kind: str) -> Any:
+    found = schema.get("multipleOf")
+    return str(found) if isinstance(found, (int, float)) and found > 0 else 1
+
+
+def _bound(schema: Object, key: str, strict_key: str, tighter: Any) -> tuple[Fraction | None, bool]:
+    """The bound of one side, and whether it is outside."""
+    plain, strict = _fraction(schema.get(key)), _fraction(schema.get(strict_key))
+    if schema.get(strict_key) is True:
+        return plain, True
+    if plain is None or strict is None:
+        return (strict, True) if plain is None else (plain, False)
+    bound = tighter(plain, strict)
+    return bound, bound == strict
+
+
+def _fraction(value: Any) -> Fraction | None:
+    return Fraction(str(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _string(schema: Object, name: str, seed: int) -> str:
+    least, most = _whole(schema.get("minLength"), 0), _whole(schema.get("maxLength"), _MAX_TEXT)
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        tries = (sample(pattern, more) for more in (seed, seed + 1, least, most))
+        fitting = [text for text in tries if text is not None and least <= len(text) <= most]
+        if fitting:
+            return fitting[0]
+    text = _FORMATS.get(str(schema.get("format")), "")
+    text = text or next((_FORMATS[form] for end, form in _NAME_FORMATS if name.lower().endswith(end)), "example")
+    text = f"{text}{seed + 1}" if seed else text
+    return text.ljust(min(least, _MAX_TEXT), "x")[: max(most, 0)]
+
+
+def _whole(value: Any, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+_EMPTY: dict[str, Any] = {"object": {}, "array": [], "integer": 1, "number": 1, "string": "", "boolean": True}
+
+_SIGNS = (
+    (("properties", "required", "additionalProperties", "minProperties"), "object"),
+    (("items", "prefixItems", "minItems", "contains"), "array"),
+    (("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
+)
+"""What shows the type of a schema that does not say it."""

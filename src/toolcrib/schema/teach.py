@@ -1,0 +1,249 @@
+"""What was wrong with some arguments, in words that let the next call succeed.
+
+Values are shown only when they are short: arguments may be large, or not meant for a log.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import jsonschema_rs
+from jsonschema_rs import ValidationError
+from jsonschema_rs import ValidationErrorKind as Kind
+
+from toolcrib.model import Object
+from toolcrib.schema.describe import literal
+from toolcrib.schema.refs import at, properties, resolve
+from toolcrib.words import nearest
+
+MAX_FAULTS = 5
+"""Faults that are told at once; the rest are counted."""
+
+_MAX_NODES = 2_000
+"""Values in the arguments: in larger ones only the first fault is looked for, because looking for all of them
+costs a hundred times more than finding out that there is one."""
+
+_MAX_OPTIONS = 10
+"""Allowed values that are listed."""
+
+_MAX_PATH = 120
+_MAX_KEY = 60
+_MAX_VALUE = 40
+_MAX_BRANCHES = 8
+_UNLIKE = 55.0
+"""How alike a parameter's name must be to be offered as a correction, 0 to 100: the choice is small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong."""
+
+    text: str
+    suggestions: tuple[str, ...] = ()
+    rank: int = 2
+    """0 for what is missing, 1 for what is unknown, 2 for the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Arguments, and the schema they do not fit."""
+
+    arguments: Any
+    schema: Object
+
+
+def faults(validator: jsonschema_rs.Validator, arguments: Any, schema: Object) -> list[Fault]:
+    """What is wrong, what is missing first; at most 5, then how many more."""
+    case = _Case(arguments, schema)
+    errors = list(validator.iter_errors(arguments)) if _is_small(arguments) else [_first(validator, arguments)]
+    found = sorted((fault for error in errors[: MAX_FAULTS * 4] for fault in _faults(error, case)), key=_rank)
+    found = list({fault.text: fault for fault in found}.values())
+    more = len(found) - MAX_FAULTS + max(0, len(errors) - MAX_FAULTS * 4)
+    return [*found[:MAX_FAULTS], Fault(text=f"and {more} more")] if more > 0 else found
+
+
+def _rank(fault: Fault) -> int:
+    return fault.rank
+
+
+def _first(validator: jsonschema_rs.Validator, arguments: Any) -> ValidationError:
+    try:
+        validator.validate(arguments)
+    except ValidationError as error:
+        return error
+    raise ValueError("the arguments changed while they were checked")
+
+
+def _is_small(value: Any) -> bool:
+    queue = [value]
+    for node in queue:
+        queue.extend(node.values() if isinstance(node, Mapping) else node if isinstance(node, (list, tuple)) else ())
+        if len(queue) > _MAX_NODES:
+            return False
+    return True
+
+
+def _faults(error: ValidationError, case: _Case) -> list[Fault]:
+    kind = error.kind
+    if isinstance(kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
+        return [_unknown(name, error, case) for name in kind.unexpected[:MAX_FAULTS]]
+    if isinstance(kind, Kind.Required):
+        return [_missing(kind.property, error, case)]
+    if isinstance(kind, Kind.AnyOf | Kind.OneOfNotValid):
+        return _of_branches(kind.context, error, case)
+    if isinstance(kind, Kind.Enum):
+        return [_not_an_option(kind.options, error, case)]
+    return [Fault(text=f"{_named(error.instance_path)} {_rule(error, case)}")]
+
+
+def _rule(error: ValidationError, case: _Case) -> str:
+    """What the value must be."""
+    kind = error.kind
+    for types, say in _RULES:
+        if isinstance(kind, types):
+            return say(kind, _value(error.instance_path, case.arguments))
+    return f"does not fit ({kind.name})"
+
+
+def _missing(name: str, error: ValidationError, case: _Case) -> Fault:
+    path = _named([*error.instance_path, name])
+    there = _value(error.instance_path, case.arguments)
+    strangers = [key for key in there if isinstance(key, str)] if isinstance(there, Mapping) else []
+    known = set(properties(_schema_at(error, case)))
+    close = nearest(name, (key for key in strangers if key not in known), limit=1, cutoff=_UNLIKE)
+    said = f' (not "{_short(close[0])}")' if close else ""
+    return Fault(text=f"{path} is required{said}", suggestions=(name[:_MAX_KEY],) if close else (), rank=0)
+
+
+def _unknown(name: str, error: ValidationError, case: _Case) -> Fault:
+    known = [key for key in properties(_schema_at(error, case)) if isinstance(key, str)]
+    close = nearest(name, known, limit=1, cutoff=_UNLIKE)
+    said = f', did you mean "{_short(close[0])}"?' if close else ""
+    return Fault(
+        text=f"{_named([*error.instance_path, name])} is no parameter{said}", suggestions=tuple(close), rank=1
+    )
+
+
+def _not_an_option(options: Sequence[Any], error: ValidationError, case: _Case) -> Fault:
+    shown = [literal(option, _MAX_VALUE) for option in options[:_MAX_OPTIONS]]
+    more = f" or {len(options) - _MAX_OPTIONS} others" if len(options) > _MAX_OPTIONS else ""
+    value = _value(error.instance_path, case.arguments)
+    texts = [option for option in options if isinstance(option, str)]
+    close = nearest(value, texts, limit=1, cutoff=_UNLIKE) if isinstance(value, str) else []
+    return Fault(
+        text=f"{_named(error.instance_path)} must be one of {', '.join(shown)}{more}{_not(value)}",
+        suggestions=tuple(word[:_MAX_KEY] for word in close),
+    )
+
+
+def _of_branches(context: Sequence[Sequence[ValidationError]], error: ValidationError, case: _Case) -> list[Fault]:
+    """What a value that fits none of several alternatives lacks: of those of its own type, if there are any."""
+    branches = [branch for branch in context[:_MAX_BRANCHES] if branch]
+    here = error.instance_path
+    apart = [branch for branch in branches if _is_of_other_type(branch, here)]
+    near = [branch for branch in branches if branch not in apart]
+    # A constant that differs tells alternatives apart ("kind": "circle"); the others are then not meant.
+    near = [branch for branch in near if not any(isinstance(item.kind, Kind.Constant) for item in branch)] or near
+    if not near:
+        types = dict.fromkeys(kind for branch in apart for kind in _types(branch))
+        return [Fault(text=f"{_named(here)} must be {' or '.join(types)}, not {_type(_value(here, case.arguments))}")]
+    texts = [[fault for item in branch[:MAX_FAULTS] for fault in _faults(item, case)] for branch in near]
+    shortest = min(texts, key=len)
+    if len(near) == 1:
+        return shortest
+    said = dict.fromkeys(" and ".join(fault.text for fault in branch) for branch in texts if len(branch) <= 2)  # noqa: PLR2004
+    options = list(said)[:3] or [" and ".join(fault.text for fault in shortest)]
+    return [Fault(text=" or ".join(options), suggestions=shortest[0].suggestions)]
+
+
+def _is_of_other_type(branch: Sequence[ValidationError], path: list[str | int]) -> bool:
+    return any(isinstance(error.kind, Kind.Type) and error.instance_path == path for error in branch)
+
+
+def _types(branch: Iterable[ValidationError]) -> list[str]:
+    return [name for error in branch if isinstance(error.kind, Kind.Type) for name in error.kind.types]
+
+
+def _schema_at(error: ValidationError, case: _Case) -> Object:
+    """The schema whose rule was broken, with its references read in."""
+    return resolve(at(case.schema, error.evaluation_path[:-1]), case.schema)
+
+
+def _value(path: Iterable[str | int], arguments: Any) -> Any:
+    for part in path:
+        arguments = arguments[part]
+    return arguments
+
+
+def _named(path: Sequence[str | int]) -> str:
+    """Where something is: `"labels"`, `"items[0].name"`; for the root, `the arguments`."""
+    text = ""
+    for part in islice(path, 16):
+        text += f"[{part}]" if isinstance(part, int) else f".{_short(part)}" if text else _short(part)
+    return f'"{text if len(text) <= _MAX_PATH else text[: _MAX_PATH - 1] + "…"}"' if text else "the arguments"
+
+
+def _short(text: str) -> str:
+    shown = text if len(text) <= _MAX_KEY else f"{text[: _MAX_KEY - 1]}…"
+    return "".join(char if char.isprintable() else "\ufffd" for char in shown)
+
+
+def _not(value: Any) -> str:
+    """", not ..." for a value that is short enough to be shown."""
+    if value is None or isinstance(value, (bool, int, float)):
+        shown = literal(value, _MAX_VALUE)
+    elif isinstance(value, str) and len(value) <= _MAX_VALUE:
+        shown = literal(value, _MAX_VALUE + 2)
+    else:
+        return f", not {_type(value)}" if not isinstance(value, str) else ""
+    return f", not {shown}"
+
+
+def _type(value: Any) -> str:
+    for kinds, name in _TYPES:
+        if isinstance(value, kinds):
+            return name
+    return type(value).__name__[:_MAX_VALUE]
+
+
+def _count(number: Any, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+
+_TYPES: tuple[tuple[Any, str], ...] = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    ((list, tuple), "array"),
+    (Mapping, "object"),
+)
+
+_Say = Callable[[Any, Any], str]
+
+_RULES: tuple[tuple[Any, _Say], ...] = (
+    (Kind.Type, lambda kind, value: f"must be {' or '.join(kind.types)}, not {_type(value)}"),
+    (Kind.Constant, lambda kind, value: f"must be {literal(kind.expected_value, _MAX_VALUE)}{_not(value)}"),
+    (Kind.Minimum, lambda kind, value: f"must be at least {kind.limit}{_not(value)}"),
+    (Kind.Maximum, lambda kind, value: f"must be at most {kind.limit}{_not(value)}"),
+    (Kind.ExclusiveMinimum, lambda kind, value: f"must be more than {kind.limit}{_not(value)}"),
+    (Kind.ExclusiveMaximum, lambda kind, value: f"must be less than {kind.limit}{_not(value)}"),
+    (Kind.MultipleOf, lambda kind, value: f"must be a multiple of {kind.multiple_of}{_not(value)}"),
+    (Kind.MinLength, lambda kind, _: f"must have at least {_count(kind.limit, 'character')}"),
+    (Kind.MaxLength, lambda kind, value: f"must have at most {_count(kind.limit, 'character')}, not {len(value)}"),
+    (Kind.MinItems, lambda kind, value: f"must have at least {_count(kind.limit, 'item')}, not {len(value)}"),
+    (Kind.MaxItems, lambda kind, value: f"must have at most {_count(kind.limit, 'item')}, not {len(value)}"),
+    (Kind.AdditionalItems, lambda kind, value: f"must have at most {_count(kind.limit, 'item')}, not {len(value)}"),
+    (Kind.MinProperties, lambda kind, value: f"must have at least {kind.limit} properties, not {len(value)}"),
+    (Kind.MaxProperties, lambda kind, value: f"must have at most {kind.limit} properties, not {len(value)}"),
+    (Kind.UniqueItems, lambda _kind, _: "must not hold the same item twice"),
+    (Kind.Contains, lambda _kind, _: "lacks an item that it must hold"),
+    (Kind.Pattern, lambda kind, value: f"must match the pattern {literal(kind.pattern, 80)}{_not(value)}"),
+    (Kind.BacktrackLimitExceeded, lambda _kind, _: "is too hard to hold against its pattern: send something simpler"),
+    (Kind.FalseSchema, lambda _kind, _: "is not allowed"),
+    (Kind.Not, lambda _kind, value: f"is not allowed to be so{_not(value)}"),
+    (Kind.OneOfMultipleValid, lambda _kind, _: "fits several of its alternatives, and must fit only one"),
+    (Kind.PropertyNames, lambda _kind, _: "holds a key that is not allowed"),
+)

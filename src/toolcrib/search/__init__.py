@@ -1,0 +1,1 @@
+"""Search: text in, hits out. Pure and deterministic."""

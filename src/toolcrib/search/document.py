@@ -1,0 +1,59 @@
+"""A tool as fields of text."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toolcrib.model import Object, Tool
+from toolcrib.search.options import Field
+
+_MAX_TEXT = 8_000
+"""Characters of one text that are read."""
+
+_MAX_PARAMETERS = 200
+_MAX_DEPTH = 3
+
+
+def texts(tool: Tool) -> Iterator[tuple[Field, str]]:
+    """The texts of a tool, each with its field; a field may come more than once."""
+    yield Field.NAME, tool.name[:_MAX_TEXT]
+    yield Field.NAMESPACE, tool.namespace[:_MAX_TEXT]
+    yield Field.DESCRIPTION, tool.description[:_MAX_TEXT]
+    if tool.title:
+        yield Field.TITLE, tool.title[:_MAX_TEXT]
+    if tool.keywords:
+        yield Field.KEYWORDS, " ".join(tool.keywords)[:_MAX_TEXT]
+    if tool.tags:
+        yield Field.TAGS, " ".join(tool.tags)[:_MAX_TEXT]
+    names, descriptions = parameters(tool.input_schema)
+    if names:
+        yield Field.PARAMETERS, names[:_MAX_TEXT]
+    if descriptions:
+        yield Field.PARAMETER_TEXTS, descriptions[:_MAX_TEXT]
+
+
+def parameters(schema: Object) -> tuple[str, str]:
+    """The names of the parameters, nested ones too, and their descriptions, each as one text."""
+    names: list[str] = []
+    descriptions: list[str] = []
+    level: list[Any] = [schema]
+    for _ in range(_MAX_DEPTH):
+        level = [node for parent in level for node in _children(parent, names, descriptions)]
+    return " ".join(names), " ".join(descriptions)
+
+
+def _children(node: Any, names: list[str], descriptions: list[str]) -> Iterator[Any]:
+    if not isinstance(node, Mapping):
+        return
+    if isinstance(items := node.get("items"), Mapping):
+        yield from _children(items, names, descriptions)
+    properties = node.get("properties")
+    if not isinstance(properties, Mapping):
+        return
+    for name, child in properties.items():
+        if len(names) >= _MAX_PARAMETERS:
+            return
+        names.append(str(name))
+        if isinstance(child, Mapping):
+            if isinstance(description := child.get("description"), str):
+                descriptions.append(description)
+            yield child

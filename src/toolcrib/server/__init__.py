@@ -1,0 +1,1 @@
+"""toolcrib as an MCP server: requests to surfaces, over stdio and HTTP."""

@@ -1,0 +1,282 @@
+"""toolcrib over HTTP: streamable HTTP in both protocol eras, health endpoints, and the guards in front of them."""
+
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+import anyio
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from toolcrib.errors import SettingsError
+from toolcrib.protocols import Authenticator
+from toolcrib.server.auth import Authenticated, StaticTokens
+from toolcrib.server.options import HttpOptions
+
+logger = logging.getLogger(__name__)
+
+Readiness = Callable[[], tuple[bool, dict[str, Any]]]
+"""Whether to send traffic, and figures that name nobody."""
+
+_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+_WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0"), is_loopback("example.com")
+    (True, True, False, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def http_app(
+    server: Server[Any], options: HttpOptions, *, ready: Readiness, authenticator: Authenticator | None = None
+) -> Starlette:
+    """The ASGI app; mount it anywhere, and run its lifespan.
+
+    Raises `SettingsError` when others could reach it and nobody is asked who he is.
+    """
+    if authenticator is None and options.tokens:
+        authenticator = StaticTokens(options.tokens)
+    if authenticator is None and not is_loopback(options.host):
+        raise SettingsError(
+            f"Refusing to serve on {options.host} without a token: anybody who reaches it could call every tool.",
+            hint="Set http.tokens in the configuration, or TOOLCRIB_TOKEN, or bind to 127.0.0.1.",
+        )
+    endpoint = _Endpoint(server, options)
+    guarded: ASGIApp = Authenticated(endpoint, authenticator) if authenticator is not None else endpoint
+
+    async def healthz(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("ok")
+
+    async def readyz(_: Request) -> JSONResponse:
+        is_ready, figures = ready()
+        return JSONResponse({"ready": is_ready, **figures}, status_code=200 if is_ready else 503)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with endpoint.running():
+            yield
+
+    routes = [
+        Route(options.path, endpoint=_Mounted(guarded)),
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.add_middleware(_Guard, options=options)
+    return app
+
+
+class _Mounted:
+    """An ASGI app as a route endpoint; Starlette takes functions for request handlers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+class _Endpoint:
+    """Sends a request to the era it speaks.
+
+    Modern requests answer plain JSON unless there is progress to tell, and end when the client goes away. Legacy ones
+    answer JSON always: an SDK client refuses an event above 1 MiB, and results can be larger.
+    """
+
+    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
+        limit = options.max_body_bytes
+        self._json = StreamableHTTPSessionManager(server, json_response=True, max_request_body_size=limit)
+        self._events = StreamableHTTPSessionManager(server, json_response=False, max_request_body_size=limit)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with self._json.run(), self._events.run():
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        version = headers.get("mcp-protocol-version")
+        modern = version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
+        streams = modern and "text/event-stream" in headers.get("accept", "")
+        await (self._events if streams else self._json).handle_request(scope, receive, send)
+
+
+class _Guard:
+    """ASGI: refuses requests that a foreign web page made a browser send (DNS rebinding, cross-origin)."""
+
+    def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
+        self._app = app
+        self._any_host = options.host in _WILDCARDS and not options.allowed_hosts
+        own = _LOOPBACK_NAMES if options.host in _WILDCARDS or is_loopback(options.host) else (options.host,)
+        self._hosts = frozenset((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
+        self._origins = frozenset(
+            (*(f"{scheme}://{name}:*" for scheme in ("http", "https") for name in own), *options.allowed_origins)
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._problem(Headers(scope=scope)) if scope["type"] == "http" else None
+        if problem is None:
+            await self._app(scope, receive, send)
+            return
+        status, text = problem
+        await PlainTextResponse(text, status_code=status)(scope, receive, send)
+
+    def _problem(self, headers: Headers) -> tuple[int, str] | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._any_host and not _matches(host, self._hosts):
+            return 421, "Host not allowed; add it to http.allowed_hosts."
+        if origin and not _matches(origin, self._origins):
+            return 403, "Origin not allowed; add it to http.allowed_origins."
+        return None
+
+
+def _matches(value: str, allowed: frozenset[str]) -> bool:
+    """Whether the value is allowed as it stands, or with any port.
+
+    >>> _matches("localhost:80", frozenset({"localhost:*"})), _matches("localhost.evil.com", frozenset({"localhost:*"}))
+    (True, False)
+    """
+    if value in allowed:
+        return True
+    base, colon, port = value.rpartition(":")
+    return bool(colon) and port.isdigit() and f"{base}:*" in allowed
+
+
+class _InFlight:
+    """ASGI: counts the POST requests under way, so that a shutdown knows when it may go on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._count = 0
+        self._idle = anyio.Event()
+        self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no request is under way."""
+        await self._idle.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        self._count += 1
+        if self._idle.is_set():
+            self._idle = anyio.Event()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._idle.set()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to the caller: uvicorn would raise them again, past every clean-up."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve_http(
+    app: Starlette,
+    options: HttpOptions,
+    *,
+    stop: anyio.Event | None = None,
+    started: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`; then finish the calls under way, within `drain_s`.
+
+    `started` is told the address, once it is bound.
+    """
+    counted = _InFlight(app)
+    config = uvicorn.Config(
+        counted,
+        host=options.host,
+        port=options.port,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=max(1, round(options.drain_s)),
+    )
+    server = _Uvicorn(config)
+    with listening(options.host, options.port) as sock:
+        async with app.router.lifespan_context(app), anyio.create_task_group() as group:
+            group.start_soon(_stop_on_request, server, counted, options.drain_s, stop)
+            if started is not None:
+                started(f"http://{_bracketed(options.host)}:{sock.getsockname()[1]}{options.path}")
+            await server.serve(sockets=[sock])
+            group.cancel_scope.cancel()
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `SettingsError` where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise SettingsError(
+            f"Cannot listen on {_bracketed(host)}:{port}: {getattr(error, 'strerror', None) or error}.",
+            hint="Choose another address with --http HOST:PORT.",
+        ) from error
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+async def _stop_on_request(
+    server: uvicorn.Server, counted: _InFlight, drain_s: float, stop: anyio.Event | None
+) -> None:
+    await stop_requested(stop)
+    server.should_exit = True
+    with anyio.move_on_after(drain_s):
+        await counted.idle()
+    # Streams that never end by themselves must not hold the shutdown up.
+    await anyio.sleep(_LAST_BYTES_S)
+    server.force_exit = True
+
+
+_BACKLOG: Final = 2048
+_LAST_BYTES_S: Final = 0.2
+"""Time for the last answers to leave, in seconds."""
+
+
+async def stop_requested(stop: anyio.Event | None = None) -> None:
+    """Wait for SIGTERM, SIGINT, or the event."""
+    async with anyio.create_task_group() as group:
+
+        async def on_event(event: anyio.Event) -> None:
+            await event.wait()
+            group.cancel_scope.cancel()
+
+        if stop is not None:
+            group.start_soon(on_event, stop)
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                group.cancel_scope.cancel()
+                break
+
+
+__all__ = ["Readiness", "http_app", "is_loopback", "serve_http", "stop_requested"]

@@ -1,0 +1,1 @@
+"""Files and the environment to frozen options: `loader.load` gives `options.Settings`; `places` says where it looks."""

@@ -1,0 +1,105 @@
+"""From a file and the environment to `Settings`."""
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from toolcrib.errors import SettingsError
+from toolcrib.settings import document, own, servers
+from toolcrib.settings.document import Document, Problems
+from toolcrib.settings.options import Settings
+from toolcrib.settings.places import VARIABLE, places, shown
+from toolcrib.settings.section import kind
+from toolcrib.settings.tokens import Tokens
+from toolcrib.settings.variables import Surroundings
+
+EXAMPLE: Final = '{"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}'
+"""The smallest useful settings file."""
+
+_EDITOR_FOLDERS = frozenset({".vscode", ".cursor"})
+_TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
+
+
+def load(
+    path: Path | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Settings:
+    """The settings of the file, or of the first place that has one; raises `SettingsError`.
+
+    Relative paths in the file are meant from its own folder, or from the folder above `.vscode` and `.cursor`.
+    """
+    here = cwd or Path.cwd()
+    chosen = here / path.expanduser() if path else find(environ, here)
+    read = document.read(chosen, str(path) if path else shown(chosen, here))
+    return _settings(read, environ)
+
+
+def find(environ: Mapping[str, str], cwd: Path) -> Path:
+    """The file that is used when none is named; raises `SettingsError` when there is none."""
+    searched = places(environ, cwd)
+    for place in searched:
+        if place.is_file():
+            return place
+    if environ.get(VARIABLE):
+        raise SettingsError(f"there is no file {searched[0]}", hint=f"It is named by the variable {VARIABLE}.")
+    listed = "\n".join(f"  {shown(place, cwd)}" for place in searched)
+    raise SettingsError(
+        f"no settings file was found. Searched, in this order:\n{listed}",
+        hint=f"\nName one with --config, or begin with this in .mcp.json:\n  {EXAMPLE}",
+        data={"searched": [str(place) for place in searched]},
+    )
+
+
+def _settings(read: Document, environ: Mapping[str, str]) -> Settings:
+    problems = Problems(read)
+    value = _top(read, problems)
+    folder = read.path.absolute().parent
+    tokens = Tokens(environ, folder)
+    ours = own.read(value.get("toolcrib") or {}, problems, tokens)
+    reader = servers.Reader(
+        problems=problems,
+        surroundings=Surroundings(environ=environ, workspace=_workspace(folder)),
+        defaults=ours.defaults,
+    )
+    found = reader.read(servers.tables(value, problems))
+    problems.raise_any()
+    return Settings(
+        servers=found,
+        fleet=ours.fleet,
+        gateway=ours.gateway,
+        surfaces=ours.surfaces,
+        http=ours.http,
+        http_problem="; ".join(tokens.missing),
+        source=read.path,
+        warnings=tuple(problems.warnings),
+    )
+
+
+def _workspace(folder: Path) -> Path:
+    return folder.parent if folder.name in _EDITOR_FOLDERS else folder
+
+
+def _top(read: Document, problems: Problems) -> Mapping[str, Any]:
+    """The top of the file, once it is sure that something in it is meant for us."""
+    if not isinstance(read.value, dict):
+        raise SettingsError(f"{read.shown}: must hold an object, not {kind(read.value)}", hint=f"Such as {EXAMPLE}")
+    for key in read.value:
+        near = get_close_matches(key, _TOP, n=1, cutoff=0.8)
+        if near and near[0] != key:
+            problems.warn((key,), f'is ignored; did you mean "{near[0]}"?')
+    if "toolcrib" not in read.value and not any(_holds(read.value, form) for form in servers.FORMS):
+        stray = f" {problems.warnings[0]}" if problems.warnings else ""
+        raise SettingsError(f'{read.shown} has no section "mcpServers".{stray}', hint=f"It should look like {EXAMPLE}")
+    return read.value
+
+
+def _holds(value: Any, form: tuple[str | int, ...]) -> bool:
+    for part in form:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return True

@@ -1,0 +1,110 @@
+"""`${VAR}` and its relatives in a server's fields: filled in, or named as missing.
+
+A value that came out of a variable is never searched for variables again, and never shown.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_OPEN = "${"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What variables can stand for: the environment, and the places that editors know by name."""
+
+    environ: Mapping[str, str]
+    workspace: Path
+    """`${workspaceFolder}`: the folder of the settings file, or the one above `.vscode` and its like."""
+
+    def named(self, name: str) -> str | None:
+        """The value of an editor's own variable, or None."""
+        match name:
+            case "workspaceFolder":
+                return str(self.workspace)
+            case "workspaceFolderBasename":
+                return self.workspace.name
+            case "userHome":
+                return str(self.home)
+            case "pathSeparator" | "/":
+                return os.sep
+            case _:
+                return None
+
+    @property
+    def home(self) -> Path:
+        """The user's home folder."""
+        return Path(self.environ.get("HOME") or self.environ.get("USERPROFILE") or Path.home())
+
+
+@dataclass(slots=True)
+class Expansion:
+    """Fills in the texts of one server, and gathers what was missing: one reason a variable and field."""
+
+    surroundings: Surroundings
+    missing: list[str] = field(default_factory=list)
+
+    def fill(self, text: str, where: str) -> str:
+        """The text with its variables filled in; `where` names the field in the reasons."""
+        filled, _ = self._fill(text, 0, where, nested=False)
+        return filled
+
+    def _fill(self, text: str, at: int, where: str, *, nested: bool) -> tuple[str, int]:
+        """What stands from `at` to the end, or, nested, to the closing brace; and where that is."""
+        parts: list[str] = []
+        while at < len(text):
+            if nested and text[at] == "}":
+                return "".join(parts), at + 1
+            if not text.startswith(_OPEN, at):
+                parts.append(text[at])
+                at += 1
+                continue
+            value, at = self._variable(text, at, where)
+            parts.append(value)
+        return "".join(parts), at
+
+    def _variable(self, text: str, at: int, where: str) -> tuple[str, int]:
+        end = text.find("}", at)
+        name, dash, _ = text[at + len(_OPEN) : end].partition(":-")
+        if end < 0 or not _is_name(name):
+            return _OPEN, at + len(_OPEN)  # not ours: `${#list}` of a shell, say
+        if not dash:
+            return self._value(name, where), end + 1
+        before = len(self.missing)
+        default, end = self._fill(text, at + len(_OPEN) + len(name) + len(dash), where, nested=True)
+        value = self.lookup(name)
+        if value:
+            del self.missing[before:]  # a default that is not used may miss what it likes
+            return value, end
+        return default, end
+
+    def _value(self, name: str, where: str) -> str:
+        value = self.lookup(name)
+        if value is None:
+            self.missing.append(f"{_reason(name)} ({where})")
+        return value or ""
+
+    def lookup(self, name: str) -> str | None:
+        """The variable's value: an editor's own, else the environment's; None when there is none."""
+        known = self.surroundings.named(name)
+        if known is not None or name.startswith("input:"):
+            return known
+        return self.surroundings.environ.get(name.removeprefix("env:"))
+
+
+def _is_name(name: str) -> bool:
+    bare = name.removeprefix("env:")
+    if name.startswith(("input:", "command:", "config:")) or name == "/":
+        return True
+    return bare.replace("_", "a").isalnum() and not bare[0].isdigit()
+
+
+def _reason(name: str) -> str:
+    if name.startswith("input:"):
+        asked = name.removeprefix("input:")
+        return f'input "{asked}" is asked for by the editor only; write ${{env:NAME}} and set that variable instead'
+    if name.startswith(("command:", "config:")):
+        return f"${{{name}}} is known to the editor only"
+    return f"environment variable {name.removeprefix('env:')} is not set"

@@ -1,0 +1,22 @@
+"""What a surface is."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from toolcrib.gateway.view import View
+from toolcrib.model import Object, ServerStatus, Tool, ToolResult
+from toolcrib.protocols import Context
+
+
+class Surface(Protocol):
+    """A named set of meta-tools over the gateway."""
+
+    @property
+    def name(self) -> str:
+        """What settings call it."""
+
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:
+        """Its tools, as this caller should read them."""
+
+    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        """Run one of them; None when the name is not one of its tools."""

@@ -1,0 +1,204 @@
+"""Everything one client may list and call: the meta-tools of the surfaces in use, and the tools listed beside them."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from toolcrib.catalog.paging import decode_cursor, encode_cursor
+from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolNotFound
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.view import Found, View
+from toolcrib.model import Key, Object, ServerStatus, Tool, ToolResult, Visibility
+from toolcrib.protocols import Context
+from toolcrib.surfaces.base import Surface
+from toolcrib.surfaces.digest import digest
+from toolcrib.surfaces.direct import DirectSurface
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.search import SearchSurface
+
+_INTRODUCTION: Final = (
+    "This server stands in front of many tools that it does not list. Search for what you need, then call what you "
+    "found."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A tool under the name by which this client calls it."""
+
+    name: str
+    tool: Tool
+    size: int
+    """About how many bytes it takes in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of the list, and the cursor of the next."""
+
+    tools: tuple[Listed, ...]
+    cursor: str | None
+
+
+class Front:
+    """The surfaces in use, over one gateway."""
+
+    def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:
+        """Raises `SettingsError` for a surface that does not exist."""
+        self._gateway = gateway
+        self._options = options
+        made: dict[str, Surface] = {
+            surface.name: surface for surface in (SearchSurface(gateway, options), DirectSurface())
+        }
+        unknown = [name for name in options.surfaces if name not in made]
+        if unknown or not options.surfaces:
+            what = f"There is no surface {unknown[0]!r}." if unknown else "No surface is named."
+            raise SettingsError(what, hint=f"Surfaces: {', '.join(made)}.")
+        self._surfaces = tuple(made[name] for name in options.surfaces)
+        self._lists_all = "direct" in options.surfaces
+
+    # -- listing ---------------------------------------------------------------------------------------------------
+
+    async def page(self, ctx: Context, cursor: str | None = None) -> Page:
+        """One page of the list. Raises `StaleCursor`."""
+        await self._gateway.live.grace()
+        view = await self._gateway.view(ctx)
+        metas = [] if ctx.show_all else self._metas(view, await self._gateway.servers(ctx))
+        entries = [*metas, *self._natives(view, everything=ctx.show_all or self._lists_all)]
+        start = decode_cursor(cursor, view.version) if cursor else 0
+        end = self._page_end(entries, start)
+        more = encode_cursor(view.version, end) if end < len(entries) else None
+        return Page(tuple(entries[start:end]), more)
+
+    def _page_end(self, entries: Sequence[Listed], start: int) -> int:
+        """Where the page ends: at the byte limit, after one tool at least."""
+        size, end = 0, start
+        for entry in entries[start:]:
+            size += entry.size
+            if size > self._options.list_page_bytes and end > start:
+                break
+            end += 1
+        return end
+
+    def _metas(self, view: View, statuses: tuple[ServerStatus, ...]) -> list[Listed]:
+        """The meta-tools; made anew only when a status changed."""
+        made = view.memo.get((self, "metas"))
+        if made is None or made[0] is not statuses:
+            tools = [tool for surface in self._surfaces for tool in surface.meta_tools(view, statuses)]
+            made = view.memo[self, "metas"] = (statuses, [Listed(tool.name, tool, _size(tool)) for tool in tools])
+        found: list[Listed] = made[1]
+        return found
+
+    def _natives(self, view: View, *, everything: bool) -> Sequence[Listed]:
+        """The tools listed by name, by id; a name belongs to one tool, and to a meta-tool first."""
+        key = (self, "natives", everything, self._gateway.unstructured)
+        if key not in view.memo:
+            taken = () if everything and not self._lists_all else {entry.name for entry in self._metas(view, ())}
+            names = sorted(self._names(view).items(), key=lambda pair: pair[1].id)
+            chosen = self._chosen(view)
+            view.memo[key] = tuple(
+                Listed(name, kept := self._promised(tool), _size(kept))
+                for name, tool in names
+                if name not in taken and (everything or tool.visibility is Visibility.NATIVE or tool.key in chosen)
+            )
+        found: tuple[Listed, ...] = view.memo[key]
+        return found
+
+    def _promised(self, tool: Tool) -> Tool:
+        """The tool without its output schema, where it does not keep what that promises."""
+        return replace(tool, output_schema=None) if tool.key in self._gateway.unstructured else tool
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    def _names(self, view: View) -> dict[str, Tool]:
+        """Public name to tool."""
+        if (self, "names") not in view.memo:
+            names: dict[str, Tool] = {}
+            for tool in view.tools():
+                if tool.visibility is not Visibility.HIDDEN:
+                    names.setdefault(view.wire_name(tool) if self._options.prefix else tool.name, tool)
+            view.memo[self, "names"] = names
+        found: dict[str, Tool] = view.memo[self, "names"]
+        return found
+
+    def _chosen(self, view: View) -> frozenset[Key]:
+        """The keys of the tools that settings list beside the surface."""
+        if (self, "chosen") not in view.memo:
+            view.memo[self, "chosen"] = frozenset(self._resolved(view))
+        found: frozenset[Key] = view.memo[self, "chosen"]
+        return found
+
+    def _resolved(self, view: View) -> Iterator[Key]:
+        for spelling in self._options.always_visible:
+            try:
+                yield view.find(spelling).tool.key
+            except (ToolNotFound, AmbiguousName):
+                continue
+
+    async def check_names(self, ctx: Context) -> None:
+        """Refuse two tools of one public name. Raises `NameCollision`, naming both.
+
+        Only names without their namespace can collide, and only where they are listed.
+        """
+        if self._options.prefix:
+            return
+        view = await self._gateway.view(ctx)
+        chosen = self._chosen(view)
+        owners = {tool.name: tool.name for surface in self._surfaces for tool in surface.meta_tools(view, ())}
+        for tool in view.tools():
+            if tool.visibility is Visibility.HIDDEN or not (self._lists_all or tool.key in chosen):
+                continue
+            other = owners.setdefault(tool.name, tool.id)
+            if other != tool.id:
+                raise NameCollision(
+                    f"{other} and {tool.id} both want the name {tool.name}.",
+                    hint="Set prefix = true, or leave one out with allowedTools.",
+                )
+
+    # -- calling ---------------------------------------------------------------------------------------------------
+
+    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        """Call by public name. Raises `ToolNotFound` for a name that this client could not have listed or searched.
+
+        Meta-tools tell their errors in band; the errors of a tool called by name rise.
+        """
+        if not ctx.show_all:
+            for surface in self._surfaces:
+                result = await surface.call(ctx, name, arguments)
+                if result is not None:
+                    return result
+        found = await self._found(ctx, name)
+        return await self._gateway.run(ctx, found, arguments)
+
+    async def _found(self, ctx: Context, name: str) -> Found:
+        if not self._options.prefix:
+            view = await self._gateway.view(ctx)
+            tool = self._names(view).get(name)
+            if tool is not None:
+                return view.find(tool.id)
+        return await self._gateway.find(ctx, name)
+
+    # -- words -----------------------------------------------------------------------------------------------------
+
+    async def instructions(self, ctx: Context) -> str:
+        """What the server says of itself to this caller; empty where it lists every tool anyway."""
+        if self._lists_all and len(self._surfaces) == 1:
+            return ""
+        view = await self._gateway.view(ctx)
+        servers = digest(view, await self._gateway.servers(ctx), tokens=self._options.digest_tokens)
+        return f"{_INTRODUCTION}\n\nServers:\n{servers}" if servers else _INTRODUCTION
+
+
+def _size(tool: Tool) -> int:
+    """About how many bytes the tool takes in a list."""
+    definition: dict[str, Any] = {
+        "schemas": [tool.input_schema, tool.output_schema],
+        "about": [tool.name, tool.title, tool.description],
+        "more": [tool.annotations, list(tool.icons), tool.meta],
+    }
+    return len(json.dumps(definition, default=_plain))
+
+
+def _plain(value: object) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,21 @@
+"""The surfaces' settings."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurfaceOptions:
+    """What the agent sees."""
+
+    surfaces: tuple[str, ...] = ("search",)
+    """The surfaces in use, by name: search, direct."""
+    always_visible: tuple[str, ...] = ()
+    """Tools that are listed natively beside a surface, by any accepted spelling."""
+    prefix: bool = True
+    """Whether public names carry the namespace. Without it, two tools of one name refuse to start."""
+    digest_tokens: int = 400
+    """What the one-line-a-server digest may cost, in estimated tokens."""
+    list_page_bytes: int = 512 * 1024
+    """The size of a `tools/list` page, in bytes of JSON."""
+    reply_tokens: int | None = None
+    """What a search reply may cost, in estimated tokens; None means no limit."""

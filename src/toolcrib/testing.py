@@ -1,0 +1,116 @@
+"""Doubles for tests of whatever is built on toolcrib."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import mcp
+from mcp.server.lowlevel import Server
+
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.model import Object, ServerState, ServerStatus, Tool, ToolResult
+from toolcrib.protocols import Context, Policy, ToolProvider, Unsubscribe
+from toolcrib.server.mcp import make_server
+from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.options import SurfaceOptions
+
+Handler = Callable[[Context, str, Object], Awaitable[ToolResult | None]]
+"""What a fake provider does with a call: the context, the tool's own name, the arguments."""
+
+
+async def echo(ctx: Context, name: str, arguments: Object) -> ToolResult:  # noqa: ARG001 - the shape of a handler
+    """Answer with what was asked, as text and as structured content."""
+    said = {"tool": name, "arguments": dict(arguments)}
+    return ToolResult(content=({"type": "text", "text": f"{name} {dict(arguments)}"},), structured=said)
+
+
+class FakeProvider:
+    """A provider of fixed tools, which a test can change; it speaks for one server when it has a status."""
+
+    def __init__(self, tools: Sequence[Tool], handler: Handler = echo, *, status: ServerStatus | None = None) -> None:
+        """`lists` counts how often it was asked for its tools, `calls` holds the calls it got."""
+        self.tools = list(tools)
+        self.handler = handler
+        self.status = status
+        self.lists = 0
+        self.calls: list[tuple[str, Object]] = []
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
+        """The tools of this moment."""
+        self.lists += 1
+        return tuple(self.tools)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        """What the handler says; None for a name it does not have."""
+        if name not in {tool.name for tool in self.tools}:
+            return None
+        self.calls.append((name, arguments))
+        return await self.handler(ctx, name, arguments)
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """The status it was given, if any."""
+        return (self.status,) if self.status is not None else ()
+
+
+class FakeSource:
+    """A changing set of providers."""
+
+    def __init__(self, *providers: ToolProvider) -> None:
+        """The first providers."""
+        self._providers = list(providers)
+        self._callbacks: list[Callable[[], None]] = []
+
+    def providers(self) -> Sequence[ToolProvider]:
+        """The providers of this moment."""
+        return tuple(self._providers)
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back on every `changed` and `replace`."""
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback) if callback in self._callbacks else None
+
+    def changed(self) -> None:
+        """Say that something changed."""
+        for callback in tuple(self._callbacks):
+            callback()
+
+    def replace(self, *providers: ToolProvider) -> None:
+        """Offer other providers from now on."""
+        self._providers = list(providers)
+        self.changed()
+
+
+def ready(name: str, **changes: Any) -> ServerStatus:
+    """The status of a server that is ready."""
+    return ServerStatus(**{"name": name, "state": ServerState.READY, "since": 0.0, **changes})
+
+
+@contextlib.asynccontextmanager
+async def running(
+    *sources: FakeSource, policy: Policy | None = None, options: GatewayOptions | None = None
+) -> AsyncIterator[Gateway]:
+    """A gateway over the sources, with everything they offer in its snapshot."""
+    gateway = Gateway(sources, policy=policy, options=options or GatewayOptions(start_grace_s=0))
+    async with anyio.create_task_group() as group:
+        await group.start(gateway.live.run)
+        await gateway.live.fresh()
+        yield gateway
+        group.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def connect(gateway: Gateway, options: SurfaceOptions | None = None, **client: Any) -> AsyncIterator[mcp.Client]:
+    """An SDK client of the gateway, in memory; `client` goes to `mcp.Client`."""
+    server: Server[Any] = make_server(Front(gateway, options or SurfaceOptions()))
+    async with mcp.Client(server, **client) as connected:
+        yield connected
+
+
+def text_of(result: Any) -> str:
+    """The text blocks of an SDK call result, joined."""
+    return "\n".join(block.text for block in result.content if block.type == "text")
+
+
+__all__ = ["FakeProvider", "FakeSource", "Handler", "connect", "echo", "ready", "running", "text_of"]

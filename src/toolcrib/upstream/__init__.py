@@ -1,0 +1,1 @@
+"""Remote MCP servers as tool providers."""

@@ -1,0 +1,155 @@
+"""All remote servers, each on its own: one that fails or hangs costs the others nothing."""
+
+import logging
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.abc
+
+from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotStarted
+from toolcrib.model import ServerState, ServerStatus
+from toolcrib.protocols import Unsubscribe
+from toolcrib.upstream.board import Listeners
+from toolcrib.upstream.http import Network
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.server import Server
+
+logger = logging.getLogger(__name__)
+
+_UNSETTLED = (ServerState.CONFIGURED, ServerState.CONNECTING)
+
+
+class _Member:
+    """A server that runs."""
+
+    def __init__(self, server: Server, predecessor: "_Member | None") -> None:
+        self.server = server
+        self._predecessor = predecessor
+        self._scope = anyio.CancelScope()
+        self._done = anyio.Event()
+
+    async def run(self) -> None:
+        """Until it is dismissed; never at the same time as the one before it, which may hold what it needs."""
+        try:
+            with self._scope:
+                if self._predecessor is not None:
+                    await self._predecessor.gone()
+                    self._predecessor = None
+                await self.server.run()
+        except Exception:
+            # A bug of ours; it must not end the other servers' tasks, which are in the same group.
+            logger.exception("the task of the server %s broke", self.server.name)
+        finally:
+            self._done.set()
+
+    def dismiss(self) -> None:
+        """Have it stop."""
+        self._scope.cancel()
+
+    async def gone(self) -> None:
+        """Until it has stopped, and holds nothing any more."""
+        await self._done.wait()
+
+
+class Fleet:
+    """A `ProviderSource` and `StatusSource`. Used once, as `async with Fleet() as fleet: await fleet.apply(...)`."""
+
+    def __init__(self, options: FleetOptions | None = None) -> None:
+        """Nothing runs before it is entered."""
+        self._options = options or FleetOptions()
+        self._network = Network()
+        self._members: dict[str, _Member] = {}
+        self._unsubscribes: dict[str, Unsubscribe] = {}
+        self._listeners = Listeners()
+        self._group: anyio.abc.TaskGroup | None = None
+        self._entered = False
+        self._changed = anyio.Event()
+
+    async def __aenter__(self) -> Self:
+        """Ready for `apply`."""
+        if self._entered:
+            raise AlreadyStarted("This fleet was started before; make a new one.")
+        self._entered = True
+        self._group = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Stop all servers, side by side; each is bounded by `stop_timeout_s`."""
+        group, self._group = self._group, None
+        if group is None:
+            return None
+        for member in self._members.values():
+            member.dismiss()
+        if isinstance(error, Exception):
+            # Not handed to the group, which would wrap it.
+            return await group.__aexit__(None, None, None)
+        return await group.__aexit__(kind, error, trace)
+
+    async def apply(self, servers: Iterable[ServerOptions]) -> None:
+        """Make these the fleet: start what is new, stop what is gone, restart what changed, leave alone what did not.
+
+        Does not wait for any of it. Raises `NameCollision` when two have one name, and then changes nothing; raises
+        `NotStarted` outside of `async with`.
+        """
+        if self._group is None:
+            raise NotStarted("The fleet is not running.", hint="Use it inside `async with Fleet(...) as fleet`.")
+        wanted = _by_name(servers)
+        kept = {name: member for name, member in self._members.items() if member.server.options == wanted.get(name)}
+        for name in self._members.keys() - kept.keys():
+            self._unsubscribes.pop(name)()
+            self._members[name].dismiss()
+        started = {name: self._start(options) for name, options in wanted.items() if name not in kept}
+        if started or len(kept) < len(self._members):
+            self._members = dict(sorted({**kept, **started}.items()))
+            self._tell()
+
+    def _start(self, options: ServerOptions) -> _Member:
+        member = _Member(Server(options, self._options, self._network), self._members.get(options.name))
+        self._unsubscribes[options.name] = member.server.subscribe(self._tell)
+        if self._group is not None:
+            self._group.start_soon(member.run)
+        return member
+
+    def providers(self) -> tuple[Server, ...]:
+        """The servers, by name."""
+        return tuple(member.server for member in self._members.values())
+
+    def server(self, name: str) -> Server:
+        """The server of that name. Raises `BackendNotFound`."""
+        member = self._members.get(name)
+        if member is None:
+            raise BackendNotFound(f'There is no server "{name}".', suggestions=tuple(self._members))
+        return member.server
+
+    def statuses(self) -> tuple[ServerStatus, ...]:
+        """One status a server, by name."""
+        return tuple(server.status for server in self.providers())
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back whenever a server came, went, or changed its tools or its status."""
+        return self._listeners.add(callback)
+
+    async def settled(self) -> None:
+        """Wait until no server is in its first attempt any more."""
+        while any(status.state in _UNSETTLED for status in self.statuses()):
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+        self._listeners.tell()
+
+
+def _by_name(servers: Iterable[ServerOptions]) -> dict[str, ServerOptions]:
+    wanted: dict[str, ServerOptions] = {}
+    for options in servers:
+        if options.name in wanted:
+            raise NameCollision(
+                f'Two servers are called "{options.name}".', hint="A server's name is the namespace of its tools."
+            )
+        wanted[options.name] = options
+    return wanted

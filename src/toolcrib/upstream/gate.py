@@ -1,0 +1,190 @@
+"""The last step of each HTTP request to one server.
+
+What is secret (headers, user, password, query) is added here, below everything that logs. Every failure becomes an
+answer to the one request that it hit: a transport error would otherwise end the session of all of them.
+"""
+
+import base64
+import secrets
+from typing import Any, Final
+from urllib.parse import unquote
+
+import httpx2
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
+from pydantic_core import from_json
+
+from toolcrib.upstream import reasons
+from toolcrib.upstream.exchange import ExchangeError, Kind
+from toolcrib.upstream.link import Bell, End
+from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.redact import Redactor
+
+SESSION_HEADER: Final = "mcp-session-id"
+VERSION_HEADER: Final = "mcp-protocol-version"
+_MARK: Final = secrets.token_hex(8)
+"""Tells our own error answers from those of a server, which cannot know it."""
+_NOT_OURS: Final = frozenset({"accept", "connection", "content-length", "content-type", "transfer-encoding"})
+"""Headers that belong to the protocol, whatever the options say."""
+_TROUBLE: Final = frozenset({401, 403, 404, 405, 410})
+"""Statuses that speak of the server as a whole, not of one request; so do those from 500 on."""
+_ERROR_BODY_BYTES: Final = 65536
+_UNSENT: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+    httpx2.LocalProtocolError,
+)
+
+
+def marked(error: MCPError) -> ExchangeError | None:
+    """The failure that a gate made this error of, or None for an error of the server's own."""
+    data = error.data
+    if isinstance(data, dict) and data.get("mark") == _MARK:
+        return ExchangeError(Kind[data["kind"]], error.message)
+    return None
+
+
+class Gate(httpx2.AsyncBaseTransport):
+    """Passes requests on to another transport."""
+
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, options: ServerOptions, redact: Redactor, end: End, doubt: Bell
+    ) -> None:
+        """`end` comes when the server forgets the session; `doubt` rings when it may be in trouble."""
+        self._inner = inner
+        self._url = httpx2.URL(options.url)
+        self._headers = _secret_headers(options, self._url)
+        self._limit = options.max_message_bytes
+        self._redact = redact
+        self._end = end
+        self._doubt = doubt
+        self._streamed = False
+        self.session_headers: dict[str, str] = {}
+        """What names the session to the server; empty where there is none."""
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The server's answer to a POST, or an error answer in its place. Raises only for other methods."""
+        try:
+            response = await self._inner.handle_async_request(self._dressed(request))
+            if request.method != "POST":
+                return self._noted(request, response)
+            return await self._answer(request, response)
+        except httpx2.TransportError as error:
+            self._doubt.ring()
+            if request.method != "POST":
+                raise
+            kind = Kind.UNSENT if isinstance(error, _UNSENT) else Kind.LOST
+            return self._error(kind, reasons.of_error(error))
+
+    def _dressed(self, request: httpx2.Request) -> httpx2.Request:
+        """A copy with the secrets, for the configured host alone."""
+        if request.url.host != self._url.host:
+            return request
+        url = request.url
+        if self._url.query and url.path == self._url.path and not url.query:
+            url = url.copy_with(query=self._url.query)
+        headers = request.headers.copy()
+        headers.update(self._headers)
+        return httpx2.Request(
+            request.method, url, headers=headers, stream=request.stream, extensions=request.extensions
+        )
+
+    def _noted(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Learn from a stream of server messages: one that was open and is unknown now tells that the session is."""
+        if request.method == "GET" and response.status_code == httpx2.codes.OK:
+            self._streamed = True
+        elif request.method == "GET" and response.status_code == httpx2.codes.NOT_FOUND and self._streamed:
+            self._session_lost()
+        return response
+
+    async def _answer(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        if response.status_code >= httpx2.codes.BAD_REQUEST:
+            body = await _read(response, _ERROR_BODY_BYTES)
+            return self._refusal(request, response, body or b"")
+        if SESSION_HEADER in response.headers:
+            self.session_headers = {SESSION_HEADER: response.headers[SESSION_HEADER]}
+        if self.session_headers and VERSION_HEADER in request.headers:
+            self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
+        if not response.headers.get("content-type", "").lower().startswith("application/json"):
+            return response
+        body = await _read(response, self._limit)
+        if body is None:
+            return self._error(Kind.ANSWER, f"its answer is larger than {self._limit:,} bytes and was dropped")
+        return _whole(response, body)
+
+    def _refusal(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
+        status = response.status_code
+        rpc_error = _rpc_error(body)
+        if SESSION_HEADER in request.headers and _tells_session_lost(status, rpc_error):
+            self._session_lost()
+            return self._error(Kind.SESSION, "its session has ended")
+        if rpc_error is not None:
+            return _whole(response, body)
+        if status in _TROUBLE or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
+            self._doubt.ring()
+        return self._error(Kind.STATUS, reasons.of_status(status, response.headers, body))
+
+    def _session_lost(self) -> None:
+        self.session_headers = {}
+        self._end.come("its session has ended", reopen=True)
+
+    def _error(self, kind: Kind, reason: str) -> httpx2.Response:
+        data = {"mark": _MARK, "kind": kind.name}
+        error = {"code": CONNECTION_CLOSED, "message": self._redact(reason), "data": data}
+        return httpx2.Response(httpx2.codes.BAD_GATEWAY, json={"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[str, str]:
+    headers = {}
+    if url.userinfo:
+        pair = f"{unquote(url.username)}:{unquote(url.password)}".encode()
+        headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    for name, value in options.headers.items():
+        if name.lower() not in _NOT_OURS and not name.lower().startswith("mcp-"):
+            headers[name.lower()] = value
+    return headers
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes | None:
+    """The whole body; None where it is larger than the limit."""
+    parts, size = [], 0
+    try:
+        async for chunk in response.aiter_bytes():
+            size += len(chunk)
+            if size > limit:
+                return None
+            parts.append(chunk)
+    finally:
+        await response.aclose()
+    return b"".join(parts)
+
+
+def _whole(response: httpx2.Response, body: bytes) -> httpx2.Response:
+    """The response, with its body read and decoded."""
+    headers = response.headers.copy()
+    for name in ("content-encoding", "content-length", "transfer-encoding"):
+        headers.pop(name, None)
+    return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
+
+
+def _rpc_error(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = from_json(body)
+    except ValueError:
+        return None
+    error = value.get("error") if isinstance(value, dict) and "jsonrpc" in value else None
+    return error if isinstance(error, dict) else None
+
+
+def _tells_session_lost(status: int, error: dict[str, Any] | None) -> bool:
+    """404 by the specification; 400 that speaks of the session by many servers in the wild."""
+    if status == httpx2.codes.NOT_FOUND:
+        return error is None or error.get("code") != METHOD_NOT_FOUND
+    return status == httpx2.codes.BAD_REQUEST and error is not None and "session" in str(error.get("message")).lower()

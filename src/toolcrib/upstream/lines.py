@@ -1,0 +1,147 @@
+"""JSON-RPC messages out of a stream of bytes, one a line, whatever else is in it. Pure: no I/O.
+
+A line that is no message is skipped. One that is broken or too large, but shows which request it answers, becomes an
+error answer to that request, so that its caller does not wait for a deadline.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_types import (
+    INTERNAL_ERROR,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+from pydantic_core import from_json
+
+_END_LENGTH: Final = 512
+"""How much of either end of a lost line is kept, in bytes; enough to see its id."""
+_ID: Final = rb'"id"\s*:\s*(?:(?P<number>-?\d{1,18})|"(?P<text>[^"\\]{1,64})")'
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
+_OUTCOME: Final = rb'"(?:result|error)"'
+# Only where the id is surely that of an answer: just before its outcome, or at the end of what begins with it.
+_ID_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*" + _OUTCOME)
+_OUTCOME_FIRST: Final = re.compile(rb"\s*\{\s*" + _OUTCOME)
+_ID_LAST: Final = re.compile(_VERSION + rb"\s*,\s*" + _ID + rb"\s*\}\s*\Z")
+_BEGINNING: Final = b'{"jsonrpc"'
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A line that was longer than the limit: its two ends."""
+
+    head: bytes
+    tail: bytes
+
+
+class Lines:
+    """Cuts chunks into lines, in linear time, and holds at most `limit` bytes of an unfinished one."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is the longest line, in bytes."""
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._lost: Lost | None = None
+
+    @property
+    def overflowing(self) -> bool:
+        """Whether the line under way is already too long."""
+        return self._lost is not None
+
+    def feed(self, chunk: bytes) -> list[bytes | Lost]:
+        """The lines that the chunk completes, without their ends."""
+        *whole, rest = chunk.split(b"\n")
+        done = [self._finish(part) for part in whole[:1]]
+        done += [line if len(line) <= self._limit else self._cut(line) for line in whole[1:]]
+        self._keep(rest)
+        return done
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._lost is not None:
+            self._lost = Lost(self._lost.head, (self._lost.tail + part)[-_END_LENGTH:])
+            return
+        self._parts.append(part)
+        if self._size > self._limit:
+            self._lost = self._cut(b"".join(self._parts))
+            self._parts = []
+
+    def _finish(self, part: bytes) -> bytes | Lost:
+        self._keep(part)
+        line = self._lost or b"".join(self._parts)
+        self._parts, self._size, self._lost = [], 0, None
+        return line
+
+    def _cut(self, line: bytes) -> Lost:
+        return Lost(line[:_END_LENGTH], line[-_END_LENGTH:])
+
+
+def read_line(line: bytes | Lost, limit: int) -> list[JSONRPCMessage]:
+    """The messages in one line: one, several where it is a batch, none where it is something else."""
+    if isinstance(line, Lost):
+        return _answer(line.head, line.tail, f"The answer is larger than {limit:,} bytes and was dropped.")
+    if line[:64].lstrip()[:1] not in (b"{", b"["):
+        start = line.find(_BEGINNING)
+        return read_line(line[start:], limit) if start >= 0 else []
+    try:
+        value = from_json(line)
+    except ValueError:
+        return _answer(line[:_END_LENGTH], line[-_END_LENGTH:], "The answer is not valid JSON.")
+    return list(_messages(value))
+
+
+def _messages(value: Any) -> Iterator[JSONRPCMessage]:
+    for item in value if isinstance(value, list) else [value]:
+        if isinstance(item, dict) and (message := _message(item)) is not None:
+            yield message
+
+
+def _message(item: dict[str, Any]) -> JSONRPCMessage | None:
+    """The message that the object is, or None. More lenient than the schema where the meaning is plain."""
+    request_id = _request_id(item.get("id"))
+    method, params = item.get("method"), item.get("params")
+    if isinstance(method, str):
+        params = params if isinstance(params, dict) else None
+        if request_id is None:
+            return JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
+        return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
+    if request_id is None:
+        return None
+    if isinstance(result := item.get("result"), dict):
+        return JSONRPCResponse(jsonrpc="2.0", id=request_id, result=result)
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=_error(item.get("error")))
+
+
+def _request_id(value: Any) -> int | str | None:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def _error(raw: Any) -> ErrorData:
+    if not isinstance(raw, dict):
+        return ErrorData(code=INTERNAL_ERROR, message="The answer has neither a result nor an error.")
+    code, message = raw.get("code"), raw.get("message")
+    return ErrorData(
+        code=code if isinstance(code, int) else INTERNAL_ERROR,
+        message=message if isinstance(message, str) else "The error has no message.",
+        data=raw.get("data"),
+    )
+
+
+def _answer(head: bytes, tail: bytes, message: str) -> list[JSONRPCMessage]:
+    """An error answer to the request that a lost line was for; nothing where that cannot be told for sure."""
+    found = _ID_FIRST.match(head) or (_OUTCOME_FIRST.match(head) and _ID_LAST.search(tail))
+    if not found:
+        return []
+    number, text = found["number"], found["text"]
+    request_id = int(number) if number is not None else text.decode(errors="replace")
+    return [JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=message))]

@@ -1,0 +1,70 @@
+"""How to reach each remote server, and how patient to be with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+TransportName = Literal["stdio", "http", "sse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """One remote server. What may hold a secret is left out of its `repr`."""
+
+    name: str
+    """Unique in its fleet; the namespace of its tools."""
+    transport: TransportName = "stdio"
+    command: str = ""
+    """stdio: the program to start, looked up in PATH."""
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """stdio: variables beside the few that every child inherits (HOME, LOGNAME, PATH, SHELL, TERM, USER)."""
+    cwd: Path | None = None
+    url: str = field(default="", repr=False)
+    """http, sse: the endpoint."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """http, sse: sent with each request."""
+    allowed_tools: tuple[str, ...] | None = None
+    """The only tools offered, by their own names; None means all."""
+    start_timeout_s: float = 60.0
+    """Until it has answered the handshake."""
+    list_timeout_s: float = 30.0
+    """For the whole tool list, all pages."""
+    call_timeout_s: float = 60.0
+    required: bool = False
+    """The gateway must not start without it."""
+    problem: str = ""
+    """Why it cannot be started at all, such as a missing variable; it is then `failed` and never tried."""
+    max_message_bytes: int = 64 * 1024 * 1024
+    """The largest single message taken from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What holds for every server of a fleet. Times are in seconds."""
+
+    probe_timeout_s: float = 3.0
+    """How long a server may take to answer `server/discover` before it is taken for an older one."""
+    connect_wait_s: float = 5.0
+    """How long a call waits for a server whose first attempt, or first one after a loss, is under way."""
+    backoff_first_s: float = 1.0
+    """Attempts are never closer together than this, save for one after a long good connection."""
+    backoff_max_s: float = 60.0
+    stable_s: float = 10.0
+    """A connection that lasted this long starts the back-off anew."""
+    debounce_s: float = 0.2
+    """Notices of a changed list that follow each other within this time cause one refresh."""
+    refresh_gap_s: float = 1.0
+    """Between two refreshes of one list; doubled each time nothing had changed, up to `backoff_max_s`."""
+    http_connect_timeout_s: float = 10.0
+    exit_grace_s: float = 0.5
+    """For a child to exit by itself once its input is closed."""
+    term_grace_s: float = 0.5
+    """For a child to exit after SIGTERM, before SIGKILL."""
+    stop_timeout_s: float = 3.0
+    """For one server, or a whole fleet, to be torn down."""
+    max_pages: int = 1000
+    """The most pages read of one tool list."""
+    max_tools: int = 100_000
+    """The most tools taken from one server."""

@@ -1,0 +1,166 @@
+"""One remote MCP server as a tool provider: what callers of its tools meet."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+from pydantic_core import to_json
+
+from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, ServerUnavailable, UpstreamError
+from toolcrib.model import Object, ServerStatus, Tool, ToolResult
+from toolcrib.protocols import Context, Unsubscribe
+from toolcrib.upstream.exchange import ExchangeError, Kind
+from toolcrib.upstream.http import Network
+from toolcrib.upstream.listing import Offer
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.supervisor import Supervisor
+from toolcrib.wire import read_result
+
+_UNKNOWN_EFFECT: Final = "Whether the call took effect is unknown; check before you repeat it."
+_DATA_BYTES: Final = 8192
+"""The largest `data` of a server's error that is passed on."""
+
+
+class Server:
+    """A `ToolProvider`, with `Changes` and `StatusSource`. Its tools' namespace is its name."""
+
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, network: Network) -> None:
+        """Nothing is tried before `run`."""
+        self.options = options
+        self._supervisor = Supervisor(options, fleet, network)
+
+    @property
+    def name(self) -> str:
+        """Unique in its fleet."""
+        return self.options.name
+
+    @property
+    def status(self) -> ServerStatus:
+        """Where it stands."""
+        return self._supervisor.board.status
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools as last read. A tool whose definition did not change is the same object as before."""
+        return self._supervisor.listing.tools
+
+    async def run(self) -> None:
+        """Keep it connected until cancelled; then everything it holds is closed."""
+        await self._supervisor.run()
+
+    def statuses(self) -> tuple[ServerStatus, ...]:
+        """Its one status."""
+        return (self.status,)
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back whenever its tools or its status changed."""
+        return self._supervisor.board.listeners.add(callback)
+
+    async def list_tools(self, ctx: Context) -> tuple[Tool, ...]:  # noqa: ARG002 - the same for every caller
+        """Its tools as last read; the server is never asked."""
+        return self.tools
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        """Run a tool by its own name: one request to the server. None when it has no such tool.
+
+        A result that tells of an error is a result. Raises `ServerUnavailable` (nothing ran), `CallTimeout`,
+        `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for what is not JSON.
+        """
+        if await self._supervisor.connected() is None:
+            raise self._unavailable()
+        offer = self._supervisor.listing.offers.get(name)
+        if offer is None:
+            return None
+        with anyio.move_on_after(self.options.call_timeout_s):
+            return await self._call(ctx, offer, arguments)
+        raise CallTimeout(
+            f'"{self.name}" did not answer {name} within {self.options.call_timeout_s:g} s and was told to stop.',
+            hint=_UNKNOWN_EFFECT,
+            data={"server": self.name, "timeout_s": self.options.call_timeout_s},
+        )
+
+    async def _call(self, ctx: Context, offer: Offer, arguments: Object) -> ToolResult:
+        try:
+            raw = await self._ask(ctx, offer, arguments)
+        except ExchangeError as error:
+            if error.kind is not Kind.SESSION:
+                raise self._named(error) from error
+            # The server refused without looking at it: asking once more, in a new session, cannot run it twice.
+            try:
+                raw = await self._ask(ctx, offer, arguments)
+            except ExchangeError as again:
+                raise self._named(again) from again
+        if self.status.stale:
+            self._supervisor.wake()
+        return self._read(raw)
+
+    async def _ask(self, ctx: Context, offer: Offer, arguments: Object) -> dict[str, Any]:
+        session = self._supervisor.session or await self._supervisor.connected()
+        if session is None:
+            raise self._unavailable()
+        return await session.call(ctx, offer.tool.name, arguments, offer.wanted_headers)
+
+    def _read(self, raw: dict[str, Any]) -> ToolResult:
+        try:
+            return read_result(raw)
+        except UpstreamError as error:
+            raise UpstreamError(f'"{self.name}": {error.message}', data={"server": self.name}) from error
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    def _unavailable(self, reason: str = "") -> ServerUnavailable:
+        status = self.status
+        reason = reason or status.reason or "it is still connecting"
+        lasting = _duration(time.time() - status.since)
+        return ServerUnavailable(
+            f'The server "{self.name}" is not available: {reason} ({status.state.value} for {lasting}).',
+            hint=f"Nothing was run. {self._next_try()}",
+            data={
+                "server": self.name,
+                "state": status.state.value,
+                "reason": reason,
+                "since": status.since,
+                "retry_at": status.retry_at,
+            },
+        )
+
+    def _named(self, error: ExchangeError) -> ExecutionFailed:
+        """The error that a caller of this server sees."""
+        if error.kind in (Kind.UNSENT, Kind.SESSION):
+            return self._unavailable(error.reason)
+        if error.kind in (Kind.CLOSED, Kind.LOST):
+            return self._lost(error)
+        data: dict[str, Any] = {"server": self.name}
+        if error.code is not None:
+            data["rpc_code"] = error.code
+        if error.data is not None and len(to_json(error.data)) <= _DATA_BYTES:
+            data["rpc_data"] = error.data
+        return UpstreamError(f'"{self.name}" answered with an error: {error.reason}', data=data, rpc_code=error.code)
+
+    def _lost(self, error: ExchangeError) -> ConnectionLost:
+        return ConnectionLost(
+            f'The connection to "{self.name}" was lost during the call: {error.reason}.',
+            hint=_UNKNOWN_EFFECT,
+            data={"server": self.name, "reason": error.reason},
+        )
+
+    def _next_try(self) -> str:
+        retry_at = self.status.retry_at
+        if self.options.problem:
+            return "It is tried again once its configuration is mended."
+        if retry_at is None:
+            return "It is being tried right now."
+        return f"It is tried again in {max(0, round(retry_at - time.time()))} s."
+
+
+def _duration(seconds: float) -> str:
+    """Roughly how long.
+
+    >>> _duration(5.2), _duration(90), _duration(7200)
+    ('5 s', '1 min', '2 h')
+    """
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"

@@ -1,0 +1,170 @@
+"""A negotiated connection to one server: lists and calls, as plain JSON, exactly as the server answered.
+
+The SDK's own client session parses whole replies, and so loses all of a reply over one bad part. It is used for what
+it is good at: the handshake, answering the server's own requests, and subscriptions.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+from mcp import ClientSession
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, Implementation
+from pydantic_core import to_json
+
+from toolcrib.errors import InvalidArguments
+from toolcrib.model import Object, ServerInfo
+from toolcrib.protocols import Context
+from toolcrib.upstream.dispatcher import RawDispatcher
+from toolcrib.upstream.envelope import CLIENT_INFO, Envelope, HeaderMap
+from toolcrib.upstream.exchange import ExchangeError, Kind
+from toolcrib.upstream.gate import marked
+from toolcrib.upstream.link import Link
+from toolcrib.upstream.negotiation import negotiate
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.progress import Progress
+from toolcrib.upstream.redact import Redactor
+
+_CLOSED: Final = "Connection closed"
+_BROKEN_STREAM: Final = "SSE stream"
+"""How the SDK's messages begin where the answer's own stream broke off."""
+_MESSAGE_LENGTH: Final = 1000
+_LISTEN_RETRY_S: Final = 5.0
+
+
+@asynccontextmanager
+async def open_session(
+    link: Link, options: ServerOptions, fleet: FleetOptions, redact: Redactor
+) -> AsyncIterator["Session"]:
+    """Connect and negotiate. Raises `ExchangeError`, alone or in a group."""
+    async with link.transport as streams:
+        dispatcher = RawDispatcher(streams, link, probe_timeout_s=fleet.probe_timeout_s)
+        async with ClientSession(
+            dispatcher=dispatcher,
+            client_info=Implementation.model_validate(CLIENT_INFO),
+            read_timeout_seconds=options.start_timeout_s,
+        ) as client:
+            try:
+                await negotiate(client, dispatcher, patience_s=options.start_timeout_s)
+            except MCPError as error:
+                raise _fault(error, redact) from error
+            yield Session(client, dispatcher, link, redact)
+
+
+class Session:
+    """Its methods may be used from any task, side by side."""
+
+    def __init__(self, client: ClientSession, dispatcher: RawDispatcher, link: Link, redact: Redactor) -> None:
+        """The client has negotiated."""
+        self._client = client
+        self._dispatcher = dispatcher
+        self._redact = redact
+        self.link = link
+        self.envelope = Envelope(client.protocol_version or "")
+        tools = client.server_capabilities.tools if client.server_capabilities is not None else None
+        self.has_tools = tools is not None
+        """Whether the server says that it has tools at all."""
+        self.can_listen = self.envelope.modern and tools is not None and tools.list_changed is True
+
+    @property
+    def protocol(self) -> str:
+        """The protocol version that was agreed on."""
+        return self.envelope.version
+
+    @property
+    def info(self) -> ServerInfo:
+        """Who the server says it is."""
+        said = self._client.server_info
+        return ServerInfo(
+            name=said.name if said is not None else "",
+            version=said.version if said is not None else "",
+            title=(said.title or "") if said is not None else "",
+            instructions=self._client.instructions or "",
+        )
+
+    async def page(self, cursor: str | None) -> dict[str, Any]:
+        """One page of `tools/list`. Raises `ExchangeError`."""
+        params: dict[str, Any] = {"cursor": cursor} if cursor is not None else {}
+        if meta := self.envelope.meta({}, {}):
+            params["_meta"] = meta
+        return await self._request("tools/list", params, {"headers": self.envelope.headers("tools/list")})
+
+    async def call(self, ctx: Context, name: str, arguments: Object, wanted: HeaderMap) -> dict[str, Any]:
+        """The result of one `tools/call`. Raises `ExchangeError`, and `InvalidArguments` for what is not JSON."""
+        params = self._call_params(ctx, name, arguments)
+        _check_sendable(params)
+        opts: CallOptions = {"headers": self.envelope.call_headers(name, arguments, wanted)}
+        if ctx.client is None:
+            return await self._request("tools/call", params, opts)
+        progress = opts["on_progress"] = Progress(ctx.client)
+        try:
+            return await self._request("tools/call", params, opts)
+        finally:
+            progress.close()
+
+    def _call_params(self, ctx: Context, name: str, arguments: Object) -> dict[str, Any]:
+        params: dict[str, Any] = {"name": name, "arguments": dict(arguments)}
+        if meta := self.envelope.meta(ctx.meta, ctx.client.capabilities if ctx.client is not None else {}):
+            params["_meta"] = meta
+        if self.envelope.modern and ctx.input_responses is not None:
+            params["inputResponses"] = dict(ctx.input_responses)
+        if self.envelope.modern and ctx.request_state is not None:
+            params["requestState"] = ctx.request_state
+        return params
+
+    async def listen(self) -> None:
+        """Have the server tell of changed tools, for as long as the session lasts; the link's `doubt` then rings."""
+        while True:
+            try:
+                async with listen(self._client, tools_list_changed=True) as subscription:
+                    async for _ in subscription:
+                        pass
+            except (SubscriptionLost, TimeoutError):
+                pass
+            except MCPError as error:
+                if marked(error) is None:
+                    return
+            await anyio.sleep(_LISTEN_RETRY_S)
+            self.link.doubt.ring()
+
+    async def _request(self, method: str, params: dict[str, Any], opts: CallOptions) -> dict[str, Any]:
+        try:
+            return await self._dispatcher.send_raw_request(method, params, opts)
+        except MCPError as error:
+            fault = _fault(error, self._redact)
+            if fault.kind is Kind.LOST:
+                self.link.doubt.ring()
+            if fault.kind is Kind.CLOSED and self.link.end.has_come:
+                fault = ExchangeError(Kind.CLOSED, self.link.end.reason)
+            raise fault from error
+
+
+def _fault(error: MCPError, redact: Redactor) -> ExchangeError:
+    """What the SDK's one error type stands for."""
+    fault = marked(error)
+    if fault is not None:
+        return fault
+    message = redact(error.message, _MESSAGE_LENGTH)
+    if error.code == CONNECTION_CLOSED and message == _CLOSED:
+        return ExchangeError(Kind.CLOSED, "the connection was closed")
+    if error.code == CONNECTION_CLOSED and message.startswith(_BROKEN_STREAM):
+        return ExchangeError(Kind.LOST, "the connection broke off")
+    return ExchangeError(Kind.ANSWER, message, code=error.code, data=error.data)
+
+
+def _check_sendable(params: dict[str, Any]) -> None:
+    """A request that cannot be encoded must fail here: further down it would take the connection with it."""
+    try:
+        data = to_json(params, inf_nan_mode="constants")
+        if b"NaN" in data or b"Infinity" in data:
+            json.dumps(params, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise InvalidArguments(
+            "The arguments cannot be sent as JSON.",
+            hint="Use only strings of valid Unicode, finite numbers, true, false, null, lists and objects.",
+        ) from error

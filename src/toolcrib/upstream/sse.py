@@ -1,0 +1,145 @@
+"""The older HTTP transport: one event stream from the server, and a POST for each message to it.
+
+The SDK has one too, but it refuses events over 1 MiB (tool lists are larger), sends one message at a time, and leaves
+a call waiting for its deadline when its POST was refused.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+import anyio
+import anyio.abc
+import httpx2
+from mcp.shared.message import SessionMessage
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCRequest
+from pydantic import ValidationError
+
+from toolcrib.upstream import reasons
+from toolcrib.upstream.exchange import ExchangeError, Kind
+from toolcrib.upstream.http import Network, client_of
+from toolcrib.upstream.lines import read_line
+from toolcrib.upstream.link import Bell, End, Link, Streams
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor, bare_url
+
+_HEADERS: Final = {"accept": "text/event-stream", "cache-control": "no-store"}
+_POST_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
+_POST_TIMEOUT_S: Final = 30.0
+_GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+
+def sse_link(options: ServerOptions, fleet: FleetOptions, network: Network, redact: Redactor) -> Link:
+    """A link to a server of the HTTP+SSE transport (2024-11-05)."""
+    end, doubt = End(), Bell()
+    return Link(transport=_transport(options, fleet, network, redact, end, doubt), end=end, doubt=doubt)
+
+
+@asynccontextmanager
+async def _transport(
+    options: ServerOptions, fleet: FleetOptions, network: Network, redact: Redactor, end: End, doubt: Bell
+) -> AsyncIterator[Streams]:
+    """Raises `ExchangeError` when the event stream cannot be opened."""
+    gate = network.gate(options, redact, end, doubt)
+    url = bare_url(options.url)
+    async with client_of(gate, fleet) as client, _opened(client, url, redact) as response:
+        wire = _Wire(client, httpx2.EventSource(response, options.max_message_bytes), options, url, end)
+        async with anyio.create_task_group() as group:
+            group.start_soon(wire.read)
+            await wire.endpoint_known.wait()
+            if end.has_come:
+                raise ExchangeError(Kind.UNSENT, end.reason)
+            group.start_soon(wire.write)
+            yield wire.incoming, wire.outgoing
+            group.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _opened(client: httpx2.AsyncClient, url: str, redact: Redactor) -> AsyncIterator[httpx2.Response]:
+    try:
+        async with client.stream("GET", url, headers=_HEADERS) as response:
+            if not response.is_success:
+                body = await response.aread()
+                reason = reasons.of_status(response.status_code, response.headers, body)
+                raise ExchangeError(Kind.STATUS, redact(reason))
+            yield response
+    except httpx2.TransportError as error:
+        raise ExchangeError(Kind.UNSENT, reasons.of_error(error)) from error
+
+
+class _Wire:
+    """The two directions."""
+
+    def __init__(
+        self, client: httpx2.AsyncClient, events: httpx2.EventSource, options: ServerOptions, url: str, end: End
+    ) -> None:
+        self._client = client
+        self._events = events
+        self._limit = options.max_message_bytes
+        self._url = url
+        self._endpoint = ""
+        self._end = end
+        self.endpoint_known = anyio.Event()
+        self._to_session, self.incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        self.outgoing, self._from_session = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read(self) -> None:
+        """The event stream to the session, until it ends."""
+        reason = "it closed its event stream"
+        try:
+            async for event in self._events:
+                await self._take(event)
+        except httpx2.TransportError as error:
+            reason = reasons.of_error(error)
+        except (httpx2.SSEError, ExchangeError) as error:
+            reason = f"its event stream cannot be used: {error}"
+        except _GONE:
+            reason = "stopped"
+        self._end.come(reason)
+        self.endpoint_known.set()
+        self._to_session.close()
+
+    async def _take(self, event: httpx2.ServerSentEvent) -> None:
+        if event.event == "endpoint":
+            self._endpoint = _same_origin(self._url, event.data)
+            self.endpoint_known.set()
+        elif event.event == "message":
+            for message in read_line(event.data.encode(), self._limit):
+                await self._to_session.send(SessionMessage(message))
+
+    async def write(self) -> None:
+        """The session's messages as POSTs: requests side by side, all else in order."""
+        async with anyio.create_task_group() as group:
+            async for item in self._from_session:
+                if isinstance(item.message, JSONRPCRequest):
+                    group.start_soon(self._post, item.message)
+                else:
+                    await self._post(item.message)
+
+    async def _post(self, message: JSONRPCMessage) -> None:
+        """Send it. The answer comes by the event stream, unless the POST itself is refused."""
+        body = message.model_dump_json(by_alias=True, exclude_unset=True)
+        with suppress(httpx2.TransportError, *_GONE):
+            response = await self._client.post(
+                self._endpoint, content=body, headers=_POST_HEADERS, timeout=_POST_TIMEOUT_S
+            )
+            if isinstance(message, JSONRPCRequest) and not response.is_success:
+                answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=_refusal(response))
+                await self._to_session.send(SessionMessage(answer))
+
+
+def _same_origin(url: str, endpoint: str) -> str:
+    """The endpoint as a full URL. Raises `ExchangeError` where it would lead our credentials elsewhere."""
+    full = urljoin(url, endpoint)
+    here, there = urlsplit(url), urlsplit(full)
+    if (here.scheme, here.netloc) != (there.scheme, there.netloc):
+        raise ExchangeError(Kind.ANSWER, "its endpoint for messages is of another origin")
+    return full
+
+
+def _refusal(response: httpx2.Response) -> ErrorData:
+    try:
+        return JSONRPCError.model_validate_json(response.content).error
+    except ValidationError:
+        return ErrorData(code=INTERNAL_ERROR, message=reasons.of_status(response.status_code, response.headers, b""))

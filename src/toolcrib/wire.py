@@ -1,0 +1,198 @@
+"""MCP's wire shapes to and from the model, and errors to the wire: the only module that knows both.
+
+Wire values are plain JSON. What a peer sent is kept as it came; what a client of an older protocol version could not
+read is rewritten for that client alone, and nothing is dropped.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import mcp_types
+from mcp_types import methods
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from toolcrib.errors import UpstreamError
+from toolcrib.model import Object, Rejected, Tool, ToolResult, Visibility
+
+_KNOWN_BLOCKS: Final = {
+    "2024-11-05": frozenset({"text", "image", "resource"}),
+    "2025-03-26": frozenset({"text", "image", "resource", "audio"}),
+}
+_ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_link"})
+_REASON_LIMIT: Final = 300
+
+
+def is_modern(version: str) -> bool:
+    """Whether the protocol version is of the stateless era (2026-07-28 and later)."""
+    return version in MODERN_PROTOCOL_VERSIONS
+
+
+# -- reading what a server sent ------------------------------------------------------------------------------------
+
+
+def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
+    """One tool of a `tools/list` page, or why it cannot be used.
+
+    A definition passes when every protocol version's own schema takes it, so that listing it can never fail.
+    """
+    name = raw.get("name") if isinstance(raw, Mapping) else None
+    label = name if isinstance(name, str) and name else "(unnamed)"
+    try:
+        mcp_types.Tool.model_validate(raw, by_name=False)
+        _check_listable(raw)
+    except ValidationError as error:
+        return Rejected(tool=label, reason=_first_problem(error))
+    return Tool(
+        name=label,
+        namespace=namespace,
+        title=raw.get("title"),
+        description=raw.get("description") or "",
+        input_schema=raw["inputSchema"],
+        output_schema=raw.get("outputSchema"),
+        annotations=raw.get("annotations") or {},
+        icons=tuple(raw.get("icons") or ()),
+        visibility=Visibility.DISCOVERABLE,
+        meta=raw.get("_meta") or {},
+    )
+
+
+def _check_listable(raw: Mapping[str, Any]) -> None:
+    """Raise `ValidationError` where some client's `tools/list` could not carry the tool."""
+    methods.validate_server_result(
+        "tools/list", LATEST_HANDSHAKE_VERSION, {"tools": [_listed(dict(raw), modern=False)]}
+    )
+    page = {"tools": [raw], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    methods.validate_server_result("tools/list", LATEST_MODERN_VERSION, page)
+
+
+def _first_problem(error: ValidationError) -> str:
+    """The first thing wrong, by field, without the value."""
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    field = ".".join(str(part) for part in problem["loc"] if part not in ("tools", 0)) or "the definition"
+    return f"{field}: {problem['msg']}"[:_REASON_LIMIT]
+
+
+def read_result(raw: Mapping[str, Any]) -> ToolResult:
+    """A `tools/call` result, whole. Raises `UpstreamError` for what is no result at all."""
+    if raw.get("resultType") == "input_required":
+        return _read_input_required(raw)
+    content = raw.get("content", [])
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise UpstreamError("The server answered with a result whose content is not a list of blocks.")
+    meta = raw.get("_meta")
+    return ToolResult(
+        content=tuple(content),
+        structured=raw.get("structuredContent"),
+        is_error=raw.get("isError") is True,
+        meta=meta if isinstance(meta, dict) else {},
+    )
+
+
+def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
+    requests, state = raw.get("inputRequests"), raw.get("requestState")
+    if not isinstance(requests, dict) and not isinstance(state, str):
+        raise UpstreamError("The server asked for input without saying what it needs.")
+    meta = raw.get("_meta")
+    return ToolResult(
+        kind="input_required",
+        input_requests=requests if isinstance(requests, dict) else None,
+        request_state=state if isinstance(state, str) else None,
+        meta=meta if isinstance(meta, dict) else {},
+    )
+
+
+# -- writing what a client reads -----------------------------------------------------------------------------------
+
+
+def tool_to_wire(tool: Tool, name: str) -> dict[str, Any]:
+    """The tool as an entry of `tools/list`, under a public name; for clients of 2026-07-28."""
+    entry: dict[str, Any] = {
+        "name": name,
+        "title": tool.title,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "outputSchema": tool.output_schema,
+        "annotations": tool.annotations,
+        "icons": list(tool.icons),
+        "_meta": tool.meta,
+    }
+    return {key: value for key, value in entry.items() if value or key in ("name", "inputSchema")}
+
+
+def listed(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
+    """An entry of `tools/list` in the shape that clients of this version take."""
+    return _listed(dict(entry), modern=is_modern(version))
+
+
+def _listed(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
+    """Older clients take only objects as structured content: the output schema is wrapped as the content will be."""
+    output = entry.get("outputSchema")
+    if modern or not isinstance(output, Mapping) or output.get("type") == "object":
+        return entry
+    entry["outputSchema"] = {"type": "object", "properties": {"result": output}, "required": ["result"]}
+    if "$defs" in output:
+        entry["outputSchema"]["$defs"] = output["$defs"]
+    return entry
+
+
+def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
+    """The result in the shape that clients of this version take.
+
+    Blocks that the version does not know become text blocks that hold their JSON; a structured value that is no
+    object is wrapped as `{"result": value}` for versions before 2026-07-28.
+    """
+    if result.kind == "input_required":
+        return _input_required_to_wire(result, version)
+    wire: dict[str, Any] = {"content": list(result.content), "isError": result.is_error}
+    if result.structured is not None:
+        plain = is_modern(version) or isinstance(result.structured, Mapping)
+        wire["structuredContent"] = result.structured if plain else {"result": result.structured}
+    if result.meta:
+        wire["_meta"] = dict(result.meta)
+    if is_modern(version):
+        wire["resultType"] = "complete"
+    if not _sendable(wire, version):
+        wire["content"] = [_readable(block, version) for block in result.content]
+    return wire
+
+
+def _input_required_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
+    if not is_modern(version):
+        text = "The tool asks for more input, which this client's protocol version cannot give."
+        return {"content": [{"type": "text", "text": text}], "isError": True}
+    wire: dict[str, Any] = {"resultType": "input_required"}
+    if result.input_requests is not None:
+        wire["inputRequests"] = dict(result.input_requests)
+    if result.request_state is not None:
+        wire["requestState"] = result.request_state
+    if result.meta:
+        wire["_meta"] = dict(result.meta)
+    return wire
+
+
+def _sendable(wire: dict[str, Any], version: str) -> bool:
+    known = _KNOWN_BLOCKS.get(version, _ALL_BLOCKS)
+    if any(block.get("type") not in known for block in wire["content"]):
+        return False
+    if all(block.keys() == {"type", "text"} and isinstance(block["text"], str) for block in wire["content"]):
+        return True  # the common case: plain text needs no second look
+    return _valid(wire, version)
+
+
+def _valid(wire: dict[str, Any], version: str) -> bool:
+    """Whether the version's schema keeps the content as it is; the modern one also takes results without any."""
+    try:
+        kept = methods.serialize_server_result("tools/call", version, wire)
+    except ValidationError:
+        return False
+    return len(kept.get("content", ())) == len(wire["content"])
+
+
+def _readable(block: Object, version: str) -> Object:
+    """The block, or a text block that holds its JSON where the version cannot carry it."""
+    known = block.get("type") in _KNOWN_BLOCKS.get(version, _ALL_BLOCKS)
+    if known and _valid({"content": [block], "resultType": "complete"}, version):
+        return block
+    return {"type": "text", "text": json.dumps(block, ensure_ascii=False)}

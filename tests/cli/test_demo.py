@@ -1,0 +1,102 @@
+"""The demo: what it needs, and, where the package index can be reached, all of it."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolcrib.cli import demo_servers
+from toolcrib.cli.demo_agent import tokens
+from toolcrib.cli.demo_servers import PINS, find_uvx, prepared
+from toolcrib.errors import MissingExtra
+from toolcrib.settings.loader import load
+
+
+def test_without_uvx_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*args: object, **kwargs: object) -> None:
+        return None
+
+    monkeypatch.setattr(shutil, "which", nothing)
+    with pytest.raises(MissingExtra, match="pip install uv"):
+        find_uvx()
+
+
+def test_uvx_beside_this_python_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder in ("beside", "path"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "uvx").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "beside" / "python"))
+    assert find_uvx() == str(tmp_path / "beside" / "uvx")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "elsewhere" / "python"))
+    assert find_uvx() == str(tmp_path / "path" / "uvx")
+
+
+def test_the_scene_is_an_ordinary_settings_file_with_every_server_pinned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo_servers, "find_uvx", lambda: "/bin/uvx")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:hunter2@proxy:1")
+    monkeypatch.chdir(tmp_path)
+    with prepared() as scene:
+        assert "hunter2" not in scene.settings.read_text()
+        settings = load(scene.settings)
+        assert settings.warnings == ()
+        assert {server.name for server in settings.servers} == {
+            name for name in PINS if name != "git" or shutil.which("git")
+        }
+        for server in settings.servers:
+            assert not server.problem
+            assert server.env["HTTPS_PROXY"] == "http://me:hunter2@proxy:1"
+            assert {pin for pin in PINS[server.name] if pin not in server.args} == set()
+        assert scene.repository != tmp_path
+    assert not scene.settings.exists()
+
+
+def test_the_repository_around_the_current_folder_is_used_when_it_has_commits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    monkeypatch.setattr(demo_servers, "find_uvx", lambda: "/bin/uvx")
+    with prepared() as scene:
+        repository = tmp_path / "mine"
+        shutil.copytree(scene.repository, repository) if scene.repository.name == "workshop" else _commit(repository)
+        (repository / "deeper").mkdir()
+        monkeypatch.chdir(repository / "deeper")
+    with prepared() as scene:
+        assert scene.repository == repository
+
+
+def _commit(repository: Path) -> None:
+    repository.mkdir()
+    who = ("-c", "user.name=Test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "first")):
+        subprocess.run(["git", *words], cwd=repository, check=True, timeout=20)
+
+
+@pytest.mark.filterwarnings("ignore:open_binary is deprecated")
+def test_tokens_are_counted_exactly_or_the_estimate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = tokens()
+    assert counter.how.startswith("o200k") or counter.how.startswith("estimated")
+    monkeypatch.setitem(sys.modules, "bpe_openai", None)
+    estimate = tokens()
+    assert (estimate.count("12345"), estimate.how) == (2, "estimated at 4 characters a token")
+
+
+@pytest.mark.network
+def test_the_demo_runs_to_its_end_on_real_servers() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "toolcrib.cli", "demo"], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    for said in (
+        "663 tools",
+        "2 tools, through toolcrib",
+        "Asia/Tokyo",
+        "80.0",
+        "Did you mean: time:get_current_time?",
+    ):
+        assert said in ran.stdout

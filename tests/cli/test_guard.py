@@ -1,0 +1,55 @@
+"""How verbs end."""
+
+from collections.abc import Callable
+
+import pytest
+import typer
+
+from toolcrib.cli.exits import Exit
+from toolcrib.cli.guard import Terminated, guarded
+from toolcrib.errors import ConnectionLost, ToolNotFound
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    """A verb that only raises."""
+
+    @guarded
+    def verb(*, debug: bool = False, as_json: bool = False) -> None:
+        raise error
+
+    return verb
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ToolNotFound("x"), Exit.NOT_FOUND),
+        (ExceptionGroup("many", [ExceptionGroup("one", [ConnectionLost("x")])]), Exit.SERVER),
+        (ExceptionGroup("many", [ConnectionLost("x"), ConnectionLost("y")]), Exit.UNEXPECTED),
+        (RuntimeError("x"), Exit.UNEXPECTED),
+        (KeyboardInterrupt(), Exit.INTERRUPTED),
+        (BaseExceptionGroup("one", [KeyboardInterrupt()]), Exit.INTERRUPTED),
+        (Terminated(), Exit.TERMINATED),
+        (typer.Exit(7), 7),
+    ],
+)
+def test_every_end_has_its_code(error: BaseException, code: int) -> None:
+    with pytest.raises(typer.Exit) as caught:
+        raising(error)()
+    assert caught.value.exit_code == code
+
+
+def test_an_error_is_shown_with_its_hint_and_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        raising(ToolNotFound("No x.", hint="Try y.", suggestions=["y", "z\a"]))(as_json=True)
+    shown = capsys.readouterr()
+    assert shown.err == "toolcrib: No x.\nTry y.\nDid you mean: y, z?\n"
+    assert '"code": "tool_not_found"' in shown.out
+
+
+def test_an_unexpected_error_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        raising(RuntimeError("odd"))()
+    assert capsys.readouterr().err == (
+        "toolcrib: unexpected RuntimeError: odd\nRun it again with --debug to see where it arose.\n"
+    )

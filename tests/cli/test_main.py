@@ -1,0 +1,74 @@
+"""The command itself: help, version, exit codes, and what loading it costs."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Ran
+
+from toolcrib._version import VERSION
+from toolcrib.cli.exits import MEANINGS, Exit, exit_code
+from toolcrib.cli.main import app
+from toolcrib.errors import ConnectionLost, InvalidArguments, SettingsError, ToolNotFound, UpstreamError
+from toolcrib.settings.places import places
+
+VERBS = ("serve", "servers", "tools", "search", "describe", "call", "doctor", "demo")
+
+
+def test_help_names_every_verb_every_place_and_every_exit_code(command: Callable[..., Ran]) -> None:
+    shown = command("--help")
+    assert shown.code == 0
+    for verb in VERBS:
+        assert f"  {verb} " in shown.out
+    for place in places({"HOME": "/home/me"}, Path("/work")):
+        assert "/".join(place.parts[2:] if place.is_relative_to("/work") else place.parts[-2:]) in shown.out
+    for code, meaning in MEANINGS.items():
+        assert f"{code.value:>3}  {meaning}" in shown.out
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    assert set(MEANINGS) == set(Exit)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_for_itself_and_each_option(command: Callable[..., Ran], verb: str) -> None:
+    shown = command(verb, "--help")
+    assert shown.code == 0
+    assert "--debug" in shown.out
+    assert ("--config" in shown.out) is (verb != "demo")
+    info = next(known for known in app.registered_commands if known.callback and known.callback.__name__ == verb)
+    assert info.callback is not None
+    assert info.callback.__doc__
+
+
+def test_version_is_printed(command: Callable[..., Ran]) -> None:
+    assert command("--version") == Ran(0, f"toolcrib {VERSION}\n", "")
+
+
+def test_a_verb_that_does_not_exist_is_a_usage_error(command: Callable[..., Ran]) -> None:
+    ran = command("serch", "x")
+    assert ran.code == Exit.USAGE
+    assert "serch" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SettingsError("x"), 3),
+        (InvalidArguments("x"), 2),
+        (ToolNotFound("x"), 4),
+        (UpstreamError("x"), 5),
+        (ConnectionLost("x"), 6),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: SettingsError, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ("mcp", "pydantic", "starlette", "httpx2", "anyio", "asyncio", "numpy", "jsonschema_rs", "rich", "tomllib")
+    program = f"import sys, toolcrib.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert loaded.stdout.strip() == "[]"

@@ -1,0 +1,143 @@
+"""The command as a process of its own: pipes, signals, and a standard output that belongs to the protocol."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+from tests.cli.conftest import broken, toolbox
+
+from toolcrib.cli.exits import Exit
+
+Settings = Callable[..., Path]
+TOOLCRIB = (sys.executable, "-m", "toolcrib.cli")
+PATIENCE_S = 20
+
+
+@contextmanager
+def started(*words: str | Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, running, with pipes; killed at the end if it is still there."""
+    process = subprocess.Popen(
+        [*TOOLCRIB, *map(str, words)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environ},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
+
+
+def request(number: int, method: str, **params: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode() + b"\n"
+
+
+def test_serve_writes_nothing_but_the_protocol_to_standard_output(settings: Settings) -> None:
+    file = settings(good=toolbox(autoApprove=[]), bad=broken(), needy=toolbox(env={"K": "${KEY_FOR_TEST}"}))
+    client = {"name": "test", "version": "1"}
+    lines = request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+    lines += b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
+    lines += request(
+        2, "tools/call", name="execute_tool", arguments={"name": "good:greet", "arguments": {"person": "A"}}
+    )
+    with started("serve", "--config", file) as process:
+        out, err = process.communicate(lines, timeout=PATIENCE_S)
+    answers = {answer["id"]: answer for answer in map(json.loads, out.splitlines())}
+    assert set(answers) == {1, 2}
+    assert answers[2]["result"]["content"] == [{"type": "text", "text": "Hello, A!"}]
+    assert process.returncode == 0
+    said = err.decode()
+    assert "3 servers from " in said
+    assert "settings of another client that are ignored: autoApprove" in said
+    assert "good is ready, 4 tools" in said
+    assert "needy is failed: environment variable KEY_FOR_TEST is not set" in said
+
+
+def test_serve_over_http_says_where_and_ends_well_on_sigterm(settings: Settings) -> None:
+    with started("serve", "--http", "127.0.0.1:0", "--config", settings(good=toolbox())) as process:
+        lines = iter(pipe(process.stderr))
+        said = ""
+        while "serving MCP at http://127.0.0.1:" not in said or "good is ready" not in said:
+            said += next(lines).decode()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("address", "http", "said"),
+    [
+        ("0.0.0.0:0", {}, "Refusing to serve on 0.0.0.0 without a token"),
+        (
+            "127.0.0.1:0",
+            {"tokens": [{"env": "TOKEN_FOR_TEST", "caller": "me"}]},
+            "HTTP cannot be served: environment variable TOKEN_FOR_TEST is not set (toolcrib.http.tokens[0].env).",
+        ),
+    ],
+)
+def test_serve_over_http_refuses_what_is_not_safe(
+    settings: Settings, address: str, http: dict[str, object], said: str
+) -> None:
+    with started("serve", "--http", address, "--config", settings({"http": http}, good=toolbox())) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (Exit.SETTINGS, b"")
+    assert said in err.decode()
+    assert "Traceback" not in err.decode()
+
+
+def test_an_address_that_is_none_is_a_usage_error(settings: Settings) -> None:
+    with started("serve", "--http", "localhost:http", "--config", settings()) as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == Exit.USAGE
+    assert err.decode() == "toolcrib: localhost:http is not an address.\nWrite HOST:PORT, such as 127.0.0.1:8000.\n"
+
+
+def test_a_reader_that_goes_away_ends_the_verb_quietly(settings: Settings) -> None:
+    servers = {f"server{number}": toolbox() for number in range(3)}
+    with started("tools", "--json", "--config", settings(**servers)) as process:
+        pipe(process.stdout).close()
+        err = pipe(process.stderr).read()
+        process.wait(PATIENCE_S)
+    assert (process.returncode, err) == (Exit.CLOSED_PIPE, b"")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)])
+def test_a_signal_ends_a_waiting_verb_quietly_and_reaps_its_servers(
+    settings: Settings, tmp_path: Path, number: signal.Signals, code: Exit
+) -> None:
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    program = f"import os; open({str(told)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
+    with started("tools", "--config", settings(slow={"command": sys.executable, "args": ["-c", program]})) as process:
+        child = int(told.read_text())
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (code, b"", b"")
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_an_unexpected_failure_shows_its_trace_only_when_asked(settings: Settings) -> None:
+    file = settings(good=toolbox())
+    with started("call", "good:greet", "--args", "@/proc/self/mem", "--config", file) as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == Exit.USAGE
+    assert "Traceback" not in err.decode()
+    with started("tools", "--config", "lost.json", TOOLCRIB_DEBUG="1") as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == Exit.SETTINGS
+    assert "Traceback" in err.decode()

@@ -1,0 +1,300 @@
+"""The one-shot verbs over small real servers: text, JSON, and what goes wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Ran, broken, toolbox
+
+Command = Callable[..., Ran]
+Settings = Callable[..., Path]
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+def test_servers_shows_each_state_and_why(command: Command, settings: Settings) -> None:
+    ran = command("servers", "--config", settings(good=toolbox(), bad=broken(required=True)))
+    assert ran.code == 0
+    head, bad, good = ran.out.splitlines()
+    assert head.split() == ["NAME", "STATE", "TOOLS", "REACHED", "BY", "SINCE", "REASON"]
+    assert bad.split()[:2] == ["bad", "failed"]
+    assert "no licence key found" in bad
+    assert good.split()[:4] == ["good", "ready", "4", "stdio"]
+    assert ran.err == ""
+
+
+def test_servers_as_json_has_every_field(command: Command, settings: Settings) -> None:
+    ran = command(
+        "servers", "--json", "--config", settings(good=toolbox(), needy=toolbox(env={"K": "${KEY_FOR_TEST}"}))
+    )
+    good, needy = ran.json["servers"]
+    assert good.pop("since").endswith("Z")
+    assert good == {
+        "name": "good",
+        "state": "ready",
+        "reason": "",
+        "tools": 4,
+        "rejected": [],
+        "stale": False,
+        "transport": "stdio",
+        "protocol": "2025-11-25",
+        "info": {"name": "toolbox", "version": "1.2", "title": "", "instructions": ""},
+        "retry_at": None,
+    }
+    assert (needy["state"], needy["reason"]) == ("failed", "environment variable KEY_FOR_TEST is not set (env.K)")
+
+
+def test_servers_without_any_says_so(command: Command, settings: Settings) -> None:
+    assert command("servers", "--config", settings()) == Ran(0, "No servers are configured.\n", "")
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def test_tools_lists_every_tool_with_the_first_line_of_its_description(command: Command, settings: Settings) -> None:
+    ran = command("tools", "--config", settings(a=toolbox(), b=toolbox("ring", "fail", "show_image")))
+    assert ran == Ran(
+        0,
+        "a:fail        Always answers with an error.\n"
+        "a:greet       Say hello to somebody.\n"
+        "a:ring        Ring the [31mbell[0m.\n"
+        "a:show_image  Draw a picture.\n"
+        "b:greet       Say hello to somebody.\n",
+        "",
+    )
+
+
+def test_tools_of_one_server_as_json_are_whole_definitions(command: Command, settings: Settings) -> None:
+    ran = command("tools", "-n", "a", "--json", "-c", settings(a=toolbox("ring", "fail", "show_image"), b=toolbox()))
+    (tool,) = ran.json["tools"]
+    assert tool["id"] == "a:greet"
+    assert tool["wire_name"] == "a__greet"
+    assert tool["input_schema"]["required"] == ["person"]
+    assert tool["annotations"] == {"readOnlyHint": True}
+    assert ran.json["servers"] == []
+
+
+def test_tools_of_an_unknown_server_names_the_servers(command: Command, settings: Settings) -> None:
+    ran = command("tools", "-n", "tolbox", "-c", settings(toolbox=toolbox()))
+    assert ran == Ran(4, "", "toolcrib: No server is called tolbox.\nServers: toolbox.\nDid you mean: toolbox?\n")
+
+
+def test_a_failing_server_is_named_in_one_line_and_the_others_work(command: Command, settings: Settings) -> None:
+    ran = command("tools", "--config", settings(bad=broken(), good=toolbox("ring", "fail", "show_image")))
+    assert ran.code == 0
+    assert ran.out == "good:greet  Say hello to somebody.\n"
+    (line,) = ran.err.splitlines()
+    assert line.startswith("toolcrib: server bad is failed: ")
+    assert "no licence key found" in line
+
+
+# -- search ------------------------------------------------------------------------------------------------------------
+
+
+def test_search_shows_score_id_and_description(command: Command, settings: Settings) -> None:
+    ran = command("search", "say", "hello", "-c", settings(a=toolbox()))
+    score, name, description = ran.out.splitlines()[0].split("  ")
+    assert 0 < float(score) <= 1
+    assert (name, description) == ("a:greet", "Say hello to somebody.")
+
+
+def test_search_as_json_has_hits_with_reasons_unmatched_words_and_servers(command: Command, settings: Settings) -> None:
+    ran = command("search", "hello xyzzy", "--json", "--limit", "1", "-c", settings(a=toolbox(), bad=broken()))
+    assert set(ran.json) == {"hits", "unmatched", "servers", "nearest", "note", "total"}
+    (hit,) = ran.json["hits"]
+    assert (hit["id"], hit["name"], hit["namespace"]) == ("a:greet", "greet", "a")
+    assert 0 < hit["score"] <= 1
+    assert [(reason["word"], reason["field"], reason["how"]) for reason in hit["reasons"]] == [
+        ("hello", "description", "exact")
+    ]
+    assert ran.json["unmatched"] == ["xyzzy"]
+    assert [(server["name"], server["state"]) for server in ran.json["servers"]] == [("bad", "failed")]
+
+
+def test_a_search_that_finds_nothing_is_an_answer(command: Command, settings: Settings) -> None:
+    ran = command("search", "xyzzy", "-c", settings(a=toolbox()))
+    assert (ran.code, ran.out) == (0, "")
+    assert "No tool fits." in ran.err
+    assert "Words that match nothing: xyzzy" in ran.err
+
+
+def test_search_in_an_unknown_server_and_without_words_is_refused(command: Command, settings: Settings) -> None:
+    assert command("search", "hello", "-n", "b", "-c", settings(a=toolbox())).code == 4
+    assert command("search", "-c", settings(a=toolbox())).code == 2
+    assert command("search", "hello", "--limit", "0", "-c", settings(a=toolbox())).code == 2
+
+
+# -- describe ----------------------------------------------------------------------------------------------------------
+
+
+def test_describe_shows_all_that_a_call_needs(command: Command, settings: Settings) -> None:
+    ran = command("describe", "greet", "-c", settings(a=toolbox()))
+    assert ran.code == 0
+    assert ran.out.startswith("a:greet  (Greeting)\nonly reads (says its server)\n\nSay hello to somebody.\nIn any")
+    assert "person" in ran.out
+    assert "required  Who is greeted." in ran.out
+    assert 'toolcrib call a:greet --args \'{"person"' in ran.out
+
+
+def test_the_example_of_describe_works_as_it_stands(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox())
+    described = command("describe", "a__greet", "--json", "-c", file).json
+    assert described["id"] == "a:greet"
+    example = described["example"]
+    assert command("call", example["name"], "--args", json.dumps(example["arguments"]), "-c", file).code == 0
+
+
+def test_a_tool_that_does_not_exist_is_told_with_what_was_meant(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox())
+    ran = command("describe", "a:gret", "-c", file)
+    assert (ran.code, ran.out) == (4, "")
+    assert "a:gret" in ran.err
+    assert "Did you mean: a:greet" in ran.err
+    as_json = command("describe", "a:gret", "--json", "-c", file)
+    assert as_json.code == 4
+    assert as_json.json["error"]["code"] == "tool_not_found"
+    assert "a:greet" in as_json.json["error"]["suggestions"]
+
+
+def test_an_ambiguous_name_is_refused_with_the_candidates(command: Command, settings: Settings) -> None:
+    ran = command("call", "greet", "-c", settings(a=toolbox(), b=toolbox()))
+    assert ran.code == 4
+    assert "a:greet" in ran.err
+    assert "b:greet" in ran.err
+
+
+# -- call --------------------------------------------------------------------------------------------------------------
+
+
+def test_call_prints_what_the_tool_answers(command: Command, settings: Settings, tmp_path: Path) -> None:
+    file = settings(a=toolbox())
+    arguments = '{"person": "Ada"}'
+    (tmp_path / "arguments.json").write_text(arguments)
+    wanted = Ran(0, "Hello, Ada!\n", "")
+    assert command("call", "a:greet", "--args", arguments, "-c", file) == wanted
+    assert command("call", "a:greet", "--args", f"@{tmp_path}/arguments.json", "-c", file) == wanted
+    assert command("call", "a:greet", "--args", "-", "-c", file, stdin=arguments) == wanted
+
+
+def test_call_as_json_is_the_whole_result_under_mcps_names(command: Command, settings: Settings) -> None:
+    ran = command("call", "a:greet", "--args", '{"person": "Ada"}', "--json", "-c", settings(a=toolbox()))
+    assert ran.json == {
+        "content": [{"type": "text", "text": "Hello, Ada!"}],
+        "isError": False,
+        "structuredContent": {"said": "Hello, Ada!"},
+    }
+
+
+def test_a_tool_that_answers_with_an_error_ends_with_its_own_code(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox())
+    assert command("call", "a:fail", "-c", file) == Ran(5, "", "fail went wrong\n")
+    as_json = command("call", "a:fail", "--json", "-c", file)
+    assert (as_json.code, as_json.json["isError"]) == (5, True)
+
+
+def test_what_is_no_text_is_named(command: Command, settings: Settings) -> None:
+    ran = command("call", "a:show_image", "-c", settings(a=toolbox()))
+    assert ran == Ran(0, "[image image/png, 4 characters of base64; --json prints it]\n", "")
+
+
+def test_arguments_that_do_not_fit_are_taught(command: Command, settings: Settings) -> None:
+    ran = command("call", "a:greet", "--args", '{"persn": "Ada"}', "-c", settings(a=toolbox()))
+    assert (ran.code, ran.out) == (2, "")
+    assert "person" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{person: 1}", "--args is not JSON: a key in double quotes belongs here (line 1, column 2)."),
+        ("[]", "--args must be a JSON object."),
+        ("@lost.json", "lost.json cannot be read: No such file or directory."),
+        ("", "--args is not JSON: the file is empty"),
+    ],
+)
+def test_arguments_that_are_no_object_are_refused_before_any_server_starts(
+    command: Command, settings: Settings, given: str, said: str
+) -> None:
+    ran = command("call", "a:greet", "--args", given, "-c", settings(a={"command": "never-started"}))
+    assert ran.code == 2
+    assert said in ran.err
+    assert "never-started" not in ran.err
+
+
+def test_a_tool_of_a_server_that_is_down_names_the_server_and_why(command: Command, settings: Settings) -> None:
+    ran = command("call", "bad:greet", "--args", '{"person": "Ada"}', "-c", settings(a=toolbox(), bad=broken()))
+    assert ran.code == 6
+    assert "no licence key found" in ran.err
+
+
+def test_a_required_server_that_is_down_ends_the_verb(command: Command, settings: Settings) -> None:
+    ran = command("tools", "-c", settings(a=toolbox(), bad=broken(required=True)))
+    assert (ran.code, ran.out) == (6, "")
+    assert "required" in ran.err
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["servers", "tools", "doctor", "serve"])
+def test_no_settings_file_names_the_places_searched(command: Command, verb: str) -> None:
+    ran = command(verb)
+    assert (ran.code, ran.out) == (3, "")
+    assert ran.err.startswith("toolcrib: no settings file was found. Searched, in this order:\n  toolcrib.toml\n")
+    assert ".vscode/mcp.json" in ran.err
+
+
+def test_a_wrong_settings_file_is_told_with_its_line_as_text_and_as_json(command: Command, tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {\n  "time": {"command": "uvx", "args": "UTC"}}}')
+    said = '.mcp.json:2: mcpServers.time.args must be a list of strings, not "UTC"'
+    assert command("tools") == Ran(3, "", f"toolcrib: {said}\n")
+    assert command("tools", "--json").json["error"]["message"] == said
+
+
+# -- doctor ------------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_is_content_when_all_is_well(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox())
+    ran = command("doctor", "-c", file)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"Settings: {file}\n")
+    assert "ok  a: 4 tools" in ran.out
+    assert "All is well: 1 servers, 4 tools." in ran.out
+
+
+def test_doctor_says_what_fails_and_what_to_do(command: Command, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text("{}")
+    file = settings(
+        {"always_visible": ["a:gone"], "http": {"tokens": [{"env": "TOKEN_FOR_TEST", "caller": "me"}]}},
+        a=toolbox(allowedTools=["greet", "grow"], required=True, autoApprove=[]),
+        needy=toolbox(env={"K": "${KEY_FOR_TEST}"}, required=True),
+        lost={"command": "no-such-program-for-test"},
+    )
+    ran = command("doctor", "-c", file)
+    assert (ran.code, ran.err) == (6, "")
+    for said in (
+        f"also there, not used: {tmp_path}/.mcp.json",
+        "mcpServers.a has settings of another client that are ignored: autoApprove",
+        "ok  a: 1 tools",
+        "BAD needy: failed: environment variable KEY_FOR_TEST is not set (env.K)",
+        "do: Set KEY_FOR_TEST where toolcrib is started, or give it a default: ${KEY_FOR_TEST:-...}.",
+        "do: Install its command, or give its full path; arguments belong in args, not in command.",
+        "toolcrib.always_visible: ",
+        "a: allowedTools names grow, which the server does not offer",
+        "serve --http would refuse to start: environment variable TOKEN_FOR_TEST is not set",
+        "2 of 3 servers are not ready: lost, needy",
+    ):
+        assert said in ran.out
+
+
+def test_doctor_as_json_has_everything_and_no_secrets(command: Command, settings: Settings) -> None:
+    file = settings(remote={"url": "http://user:hunter2@127.0.0.1:9/hunter2?key=hunter2"}, bad=broken())
+    ran = command("doctor", "--json", "-c", file)
+    assert (ran.code, ran.json["ok"]) == (6, False)
+    assert ran.json["source"] == str(file)
+    assert [server["reached_by"] for server in ran.json["servers"]][1] == "http: http://127.0.0.1:9"
+    assert all(server["advice"] for server in ran.json["servers"])
+    assert "hunter2" not in ran.out + ran.err

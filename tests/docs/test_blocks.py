@@ -1,0 +1,97 @@
+"""Every block of the README and of the tutorial is executed as it stands."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolcrib.settings.loader import load
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/tutorial/first-gateway.md")
+FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INCLUDE = re.compile(r'--8<-- "(.+)"')
+
+pytestmark = pytest.mark.network
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        for match in FENCE.finditer((ROOT / page).read_text()):
+            if match[1] == language:
+                yield page, INCLUDE.sub(lambda found: (ROOT / found[1]).read_text(), match[2])
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    for page, block in blocks("console"):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                yield page, line[2:].partition("  #")[0].strip()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as the tutorial's reader has it: a configuration, in a git repository."""
+    shutil.copytree(ROOT / "examples" / "first_gateway", tmp_path, dirs_exist_ok=True)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    own = Path(sys.executable).parent
+    return {**os.environ, "PATH": f"{own}{os.pathsep}{os.environ['PATH']}", "TOOLCRIB_CONFIG": ""}
+
+
+@pytest.mark.parametrize(("page", "block"), [*blocks("json")])
+def test_a_json_block_is_a_configuration(page: str, block: str, tmp_path: Path) -> None:
+    path = tmp_path / "toolcrib.json"
+    path.write_text(block)
+    assert json.loads(block)["mcpServers"]
+    assert load(path).servers
+
+
+@pytest.mark.parametrize(("page", "block"), [*blocks("python")])
+def test_a_python_block_runs(page: str, block: str, folder: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", block], cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout
+
+
+@pytest.mark.parametrize(("page", "command"), [*commands()])
+def test_a_command_does_what_the_page_says(page: str, command: str, folder: Path) -> None:
+    verb = command.split(maxsplit=1)[0]
+    if verb == "make":
+        assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
+    elif "pip install" in command or "-m venv" in command or verb == "git":
+        pytest.skip("installs from the package index; the clean clone of a release does that")
+    elif "serve" in command:
+        assert_serves(command, folder)
+    else:
+        ran = subprocess.run(
+            command, shell=True, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+        )
+        teaches = "get_curent_time" in command
+        assert ran.returncode == (4 if teaches else 0), ran.stdout + ran.stderr
+        assert ran.stdout or ran.stderr
+
+
+def assert_serves(command: str, folder: Path) -> None:
+    words = command.replace(":8000", ":0").split()
+    process = subprocess.Popen(words, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        assert any("http://127.0.0.1:" in line for line in process.stderr)
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=20)
+    assert process.returncode == 0

@@ -1,0 +1,308 @@
+"""toolcrib over HTTP, through real sockets."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import httpx2
+import mcp
+import mcp_types
+import pytest
+from mcp.client.streamable_http import streamable_http_client
+
+from toolcrib.errors import NotAuthenticated, SettingsError
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.model import Caller, Object, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.server.auth import StaticTokens
+from toolcrib.server.http import http_app, listening, serve_http
+from toolcrib.server.mcp import make_server
+from toolcrib.server.options import HttpOptions, Token
+from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running, text_of
+
+pytestmark = pytest.mark.anyio
+
+TOKENS = (
+    Token(secret="s3cret-a", caller="ann", tenant="acme", scopes=frozenset({"read"})),
+    Token(secret="s3cret-b", caller="bob"),
+)
+PING = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
+JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+
+MODERN = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "execute_tool"}
+EXECUTE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {
+        "name": "execute_tool",
+        "arguments": {"name": "x:echo"},
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "0"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    },
+}
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    handler: Handler = echo, options: HttpOptions | None = None, surfaces: tuple[str, ...] = ("search",)
+) -> AsyncIterator[tuple[str, anyio.Event, Gateway]]:
+    """A served gateway: its address, the event that stops it, and the gateway itself."""
+    options = replace(options or HttpOptions(), port=0)
+    stop, addresses = anyio.Event(), list[str]()
+    bound = anyio.Event()
+
+    def started(address: str) -> None:
+        addresses.append(address)
+        bound.set()
+
+    provider = FakeProvider([Tool(name="echo", namespace="x", description="Echoes")], handler)
+    async with running(FakeSource(provider)) as gateway, anyio.create_task_group() as group:
+        front = Front(gateway, SurfaceOptions(surfaces=surfaces))
+        app = http_app(make_server(front), options, ready=lambda: (True, {"tools": 1}))
+
+        async def serve() -> None:
+            await serve_http(app, options, stop=stop, started=started)
+
+        group.start_soon(serve)
+        with anyio.fail_after(5):
+            await bound.wait()
+        try:
+            yield addresses[0], stop, gateway
+        finally:
+            stop.set()
+
+
+def with_token(secret: str) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(headers={"Authorization": f"Bearer {secret}"})
+
+
+@contextlib.asynccontextmanager
+async def client_of(url: str, mode: Any = "auto", secret: str = "") -> AsyncIterator[mcp.Client]:
+    async with with_token(secret) if secret else httpx2.AsyncClient() as http:
+        async with mcp.Client(streamable_http_client(url, http_client=http), mode=mode) as client:
+            yield client
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
+async def test_a_client_of_each_era_lists_searches_and_executes(mode: str) -> None:
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _), client_of(url, mode) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["tool_search", "execute_tool"]
+            found = await client.call_tool("tool_search", {"query": "echoes"})
+            assert isinstance(found, mcp_types.CallToolResult)
+            assert found.structured_content["hits"][0]["name"] == "x:echo"
+            ran = await client.call_tool("execute_tool", {"name": "x:echo", "arguments": {"a": 1}})
+            assert text_of(ran) == "echo {'a': 1}"
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_every_older_version_is_spoken(version: str) -> None:
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    with anyio.fail_after(10):
+        async with serving() as (url, _, _), httpx2.AsyncClient(headers=JSON) as http:
+            opened = await http.post(url, json={**PING, "params": params})
+            assert opened.json()["result"]["protocolVersion"] == version
+            session = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": version}
+            await http.post(url, headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+            call = {"name": "execute_tool", "arguments": {"name": "x:echo", "arguments": {}}}
+            answer = await http.post(
+                url, headers=session, json={"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+            )
+            assert answer.json()["result"]["content"] == [{"type": "text", "text": "echo {}"}]
+
+
+async def test_health_and_readiness_need_no_token_and_name_nobody() -> None:
+    with anyio.fail_after(5):
+        async with serving(options=HttpOptions(tokens=TOKENS)) as (url, _, _), httpx2.AsyncClient() as http:
+            base = url.removesuffix("/mcp")
+            assert (await http.get(f"{base}/healthz")).text == "ok"
+            assert (await http.get(f"{base}/readyz")).json() == {"ready": True, "tools": 1}
+
+
+async def test_without_a_valid_token_nothing_is_served() -> None:
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(tokens=TOKENS)) as (url, _, _):
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret-a"}):
+                async with httpx2.AsyncClient(headers={**JSON, **headers}) as http:
+                    refused = await http.post(url, json=PING)
+                assert refused.status_code == 401
+                assert refused.headers["www-authenticate"].startswith("Bearer")
+                assert "s3cret" not in refused.text
+
+
+async def test_the_token_decides_who_the_caller_is() -> None:
+    seen: list[Caller] = []
+
+    async def note(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        seen.append(ctx.caller)
+        return ToolResult()
+
+    with anyio.fail_after(10):
+        async with serving(note, HttpOptions(tokens=TOKENS)) as (url, _, _):
+            for secret in ("s3cret-a", "s3cret-b"):
+                async with client_of(url, secret=secret) as client:
+                    await client.call_tool("execute_tool", {"name": "x:echo"})
+    assert seen == [Caller(id="ann", tenant="acme", scopes=frozenset({"read"})), Caller(id="bob")]
+
+
+async def test_a_session_belongs_to_the_token_that_opened_it() -> None:
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    with anyio.fail_after(10):
+        async with serving(options=HttpOptions(tokens=TOKENS)) as (url, _, _):
+            async with with_token("s3cret-a") as ann, with_token("s3cret-b") as bob:
+                opened = await ann.post(url, headers=JSON, json={**PING, "params": params})
+                session = {**JSON, "mcp-session-id": opened.headers["mcp-session-id"]}
+                listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+                assert (await bob.post(url, headers=session, json=listing)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "http://localhost:1"}, 200),
+    ],
+)
+async def test_a_foreign_host_or_origin_is_refused(headers: dict[str, str], status: int) -> None:
+    with anyio.fail_after(5):
+        async with serving() as (url, _, _), httpx2.AsyncClient() as http:
+            assert (await http.get(url.replace("/mcp", "/healthz"), headers=headers)).status_code == status
+
+
+async def test_an_oversized_request_is_refused() -> None:
+    options = HttpOptions(max_body_bytes=1000)
+    with anyio.fail_after(5):
+        async with serving(options=options) as (url, _, _), httpx2.AsyncClient(headers=JSON) as http:
+            assert (await http.post(url, json={**PING, "params": {"x": "y" * 2000}})).status_code == 413
+
+
+async def test_invalid_json_is_a_clear_error() -> None:
+    with anyio.fail_after(5):
+        async with serving() as (url, _, _), httpx2.AsyncClient(headers=JSON) as http:
+            refused = await http.post(url, content=b"{nope")
+            assert refused.status_code == 400
+            assert refused.json()["error"]["code"] == mcp_types.PARSE_ERROR
+
+
+async def test_show_all_lists_every_tool_and_leaves_the_meta_tools_out() -> None:
+    with anyio.fail_after(5):
+        async with serving() as (url, _, _), client_of(f"{url}?show_all=true") as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["x__echo"]
+
+
+async def test_calls_under_way_are_finished_before_a_shutdown() -> None:
+    under_way, go_on = anyio.Event(), anyio.Event()
+    answers: list[str] = []
+
+    async def slow(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        under_way.set()
+        await go_on.wait()
+        return ToolResult(content=({"type": "text", "text": "done"},))
+
+    with anyio.fail_after(10):
+        async with serving(slow) as (url, stop, _), anyio.create_task_group() as group:
+
+            async def call() -> None:
+                async with httpx2.AsyncClient(headers={**JSON, **MODERN}) as http:
+                    answers.append((await http.post(url, json=EXECUTE)).json()["result"]["content"][0]["text"])
+
+            group.start_soon(call)
+            await under_way.wait()
+            stop.set()
+            await anyio.wait_all_tasks_blocked()
+            go_on.set()
+    assert answers == ["done"]
+
+
+async def test_a_call_that_never_ends_does_not_hold_the_shutdown_up() -> None:
+    under_way = anyio.Event()
+
+    async def endless(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        under_way.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            async with serving(endless, HttpOptions(drain_s=0.2)) as (url, stop, _):
+
+                async def call() -> None:
+                    with contextlib.suppress(Exception):
+                        async with client_of(url, "2026-07-28") as client:
+                            await client.call_tool("execute_tool", {"name": "x:echo"})
+
+                group.start_soon(call)
+                await under_way.wait()
+                stop.set()
+            group.cancel_scope.cancel()
+
+
+async def test_a_call_is_cancelled_when_its_client_goes_away() -> None:
+    under_way, ended = anyio.Event(), anyio.Event()
+
+    async def endless(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        under_way.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    with anyio.fail_after(10):
+        async with serving(endless) as (url, _, _):
+            async with anyio.create_task_group() as group:
+
+                async def call() -> None:
+                    async with client_of(url, "2026-07-28") as client:
+                        await client.call_tool("execute_tool", {"name": "x:echo"})
+
+                group.start_soon(call)
+                await under_way.wait()
+                group.cancel_scope.cancel()
+            await ended.wait()
+
+
+async def test_progress_reaches_the_client() -> None:
+    async def report(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        assert ctx.client is not None
+        await ctx.client.progress(1, 2, "half")
+        return ToolResult()
+
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+
+    with anyio.fail_after(5):
+        async with serving(report) as (url, _, _), client_of(url, "2026-07-28") as client:
+            await client.call_tool("execute_tool", {"name": "x:echo"}, progress_callback=hear)
+    assert heard == [(1, 2, "half")]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com", "::"])
+async def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
+    async with running(FakeSource()) as gateway:
+        server = make_server(Front(gateway, SurfaceOptions()))
+        with pytest.raises(SettingsError, match="without a token"):
+            http_app(server, HttpOptions(host=host), ready=lambda: (True, {}))
+        http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))
+
+
+async def test_an_address_that_is_taken_is_a_clear_error() -> None:
+    with listening("127.0.0.1", 0) as sock, pytest.raises(SettingsError, match="Cannot listen on 127.0.0.1:"):
+        listening("127.0.0.1", sock.getsockname()[1])
+
+
+async def test_a_token_never_shows_its_secret() -> None:
+    assert "s3cret" not in repr(TOKENS[0]) + str(HttpOptions(tokens=TOKENS))
+    with pytest.raises(NotAuthenticated):
+        await StaticTokens(TOKENS).authenticate({"authorization": "Bearer s3cret"})

@@ -1,0 +1,81 @@
+"""JSON with comments, trailing commas and lines."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolcrib.settings.jsonc import TextError, parse
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES, st.sampled_from([None, 2]))
+def test_whatever_json_can_say_is_read_as_json_reads_it(value: Any, indent: int | None) -> None:
+    text = json.dumps(value, indent=indent)
+    assert parse(text).value == json.loads(text)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_with_a_place_inside_it(text: str) -> None:
+    try:
+        parse(text)
+        line, column = 1, 1
+    except TextError as error:
+        line, column = error.line, error.column
+    assert 1 <= line <= text.count("\n") + 1
+    assert column >= 1
+
+
+def test_comments_and_trailing_commas_are_taken_and_strings_with_slashes_stay_whole() -> None:
+    text = """
+    // one
+    {"url": "http://x//y", /* two
+       three */ "list": [1, 2,], // four
+    }
+    // five"""
+    assert parse(text).value == {"url": "http://x//y", "list": [1, 2]}
+
+
+def test_every_field_has_the_line_it_begins_on() -> None:
+    lines = parse('{\n "a": {\n  "b": [\n   1,\n   2\n  ]},\n "c": 3}').lines
+    assert lines == {(): 1, ("a",): 2, ("a", "b"): 3, ("a", "b", 0): 4, ("a", "b", 1): 5, ("c",): 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "cause"),
+    [
+        ("", (1, 1), "the file is empty"),
+        ('{"a": 1\n "b": 2}', (1, 8), 'a comma or "}" is missing'),
+        ('{"a": [1, 2}', (1, 12), 'the "[" of line 1 must be closed with "]"'),
+        ('{\n"a": 1\n', (2, 7), 'the "{" of line 1 is never closed'),
+        ("{'a': 1}", (1, 2), "a key in double quotes"),
+        ("{\"a\": 'b'}", (1, 7), "double quotes, not single ones"),
+        ('{"a": True}', (1, 7), "True is not JSON; write true"),
+        ('{"a": None}', (1, 7), "write null"),
+        ('{"a": Bearer}', (1, 7), "a string needs double quotes"),
+        ('{"a": "C:\\Users"}', (1, 10), "a backslash in a string must be doubled"),
+        ('{"a": "b\n"}', (1, 7), "not closed on its line"),
+        ('{"a": "b\tc"}', (1, 9), "control character"),
+        ('{"a": 1,, "b": 2}', (1, 9), "one comma too many"),
+        ('{"a": , "b": 2}', (1, 7), "a value is missing before it"),
+        ('{"a" 1}', (1, 6), 'a colon is missing after "a"'),
+        ('{"a": 1, "a": 2}', (1, 10), "a second time (first on line 1)"),
+        ('{"a": 1} {}', (1, 10), "is a bracket closed too early?"),
+        ('{"a": /* b', (1, 7), "a comment begins here and is not closed"),
+        ("[" * 5000, (1, 102), "nested more than 100 deep"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place_and_its_likely_cause(
+    text: str, place: tuple[int, int], cause: str
+) -> None:
+    with pytest.raises(TextError) as caught:
+        parse(text)
+    assert (caught.value.line, caught.value.column) == place
+    assert cause in caught.value.message

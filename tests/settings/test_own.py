@@ -1,0 +1,244 @@
+"""The section `toolcrib`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcrib.errors import SettingsError
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.server.options import HttpOptions, Token
+from toolcrib.settings.options import Settings
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.upstream.options import FleetOptions
+
+Loading = Callable[..., Settings]
+
+EVERYTHING = """
+[toolcrib]
+surfaces = ["direct", "search"]
+always_visible = ["git:git_status"]
+prefix = false
+digest_tokens = 100
+list_page_bytes = 4096
+reply_tokens = 2000
+max_message_bytes = 1048576
+
+[toolcrib.search]
+default_limit = 5
+max_limit = 50
+page_size = 20
+
+[toolcrib.timeouts]
+start = 1
+list = 2
+call = 3
+start_grace = 4
+call_grace = 5
+
+[toolcrib.backoff]
+first = 0.5
+max = 10
+
+[toolcrib.http]
+host = "0.0.0.0"
+port = 80
+path = "/tools"
+tokens = [{ env = "CI_TOKEN", caller = "ci", tenant = "acme", scopes = ["read", "call"] }]
+allowed_hosts = ["tools.example.com"]
+allowed_origins = ["https://example.com"]
+max_body_bytes = 8192
+drain = 1.5
+
+[mcpServers.a]
+command = "run"
+"""
+
+SECRET = "0123456789abcdef"
+
+
+def own(**fields: Any) -> str:
+    return json.dumps({"toolcrib": fields, "mcpServers": {}}, indent=1)
+
+
+def test_every_key_reaches_the_options_it_stands_for(loading: Loading, tmp_path: Path) -> None:
+    settings = loading(EVERYTHING, "toolcrib.toml", CI_TOKEN=SECRET)
+    server = settings.servers[0]
+    assert (server.start_timeout_s, server.list_timeout_s, server.call_timeout_s) == (1, 2, 3)
+    assert server.max_message_bytes == 1048576
+    assert settings == Settings(
+        servers=settings.servers,
+        fleet=FleetOptions(backoff_first_s=0.5, backoff_max_s=10),
+        gateway=GatewayOptions(default_limit=5, max_limit=50, page_size=20, start_grace_s=4, call_grace_s=5),
+        surfaces=SurfaceOptions(
+            surfaces=("direct", "search"),
+            always_visible=("git:git_status",),
+            prefix=False,
+            digest_tokens=100,
+            list_page_bytes=4096,
+            reply_tokens=2000,
+        ),
+        http=HttpOptions(
+            host="0.0.0.0",
+            port=80,
+            path="/tools",
+            tokens=(Token(secret=SECRET, caller="ci", tenant="acme", scopes=frozenset({"read", "call"})),),
+            allowed_hosts=("tools.example.com",),
+            allowed_origins=("https://example.com",),
+            max_body_bytes=8192,
+            drain_s=1.5,
+        ),
+        source=tmp_path / "toolcrib.toml",
+    )
+
+
+def test_without_the_section_every_package_keeps_its_defaults(loading: Loading, tmp_path: Path) -> None:
+    assert loading('{"mcpServers": {}}') == Settings(source=tmp_path / "mcp.json")
+
+
+def test_camel_case_is_the_same(loading: Loading) -> None:
+    settings = loading(own(alwaysVisible=["a:b"], search={"defaultLimit": 3}, http={"maxBodyBytes": 2048}))
+    assert settings.surfaces.always_visible == ("a:b",)
+    assert settings.gateway.default_limit == 3
+    assert settings.http.max_body_bytes == 2048
+
+
+def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None:
+    text = json.dumps(
+        {
+            "toolcrib": {"timeouts": {"start": 1, "call": 2}},
+            "mcpServers": {"a": {"command": "run", "timeouts": {"start": 90}}},
+        }
+    )
+    server = loading(text).servers[0]
+    assert (server.start_timeout_s, server.call_timeout_s) == (90, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"surface": []}, 'mcp.json:3: toolcrib.surface is not a setting; did you mean "surfaces"?'),
+        ({"zzz": 1}, "mcp.json:3: toolcrib.zzz is not a setting; known here: always_visible, backoff, "),
+        ({"http": {"prt": 1}}, 'mcp.json:4: toolcrib.http.prt is not a setting; did you mean "port"?'),
+        ({"surfaces": ["serch"]}, 'mcp.json:4: toolcrib.surfaces[0] "serch" is no surface; did you mean "search"?'),
+        ({"surfaces": ["all"]}, 'mcp.json:4: toolcrib.surfaces[0] "all" is no surface; there are search, direct'),
+        ({"surfaces": []}, "mcp.json:3: toolcrib.surfaces must name one of search, direct"),
+        ({"http": {"port": 70000}}, "mcp.json:4: toolcrib.http.port must be a whole number from 0 to 65535, not 70000"),
+        ({"http": {"path": "mcp"}}, 'mcp.json:4: toolcrib.http.path must begin with "/", not "mcp"'),
+        ({"search": {"default_limit": 0}}, "toolcrib.search.default_limit must be a whole number of at least 1, not 0"),
+        (
+            {"search": {"default_limit": 9, "max_limit": 5}},
+            "mcp.json:3: toolcrib.search has default_limit above max_limit, which is 5",
+        ),
+        ({"backoff": {"first": 9, "max": 5}}, "mcp.json:3: toolcrib.backoff has first above max, which is 5"),
+        ({"prefix": "no"}, 'mcp.json:3: toolcrib.prefix must be true or false, not "no"'),
+        ({"http": []}, "mcp.json:3: toolcrib.http must be an object, not a list"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_file_line_and_field(
+    loading: Loading, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loading(own(**fields))
+    assert said in caught.value.message
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+def tokens(*entries: Any, **http: Any) -> str:
+    return own(http={"tokens": list(entries), **http})
+
+
+def test_secrets_come_from_variables_files_and_a_file_of_tokens(loading: Loading, tmp_path: Path) -> None:
+    (tmp_path / "ci.secret").write_text(f"{SECRET}-file\n")
+    listed = [{"token": f"{SECRET}-listed", "caller": "bot", "tenant": "acme", "scopes": ["read"]}]
+    (tmp_path / "tokens.json").write_text(json.dumps({"tokens": listed}))
+    settings = loading(
+        tokens({"env": "A", "caller": "a"}, {"file": "ci.secret", "caller": "ci"}, tokens_file="tokens.json"),
+        A=f"{SECRET}-a",
+        TOOLCRIB_TOKEN=f"{SECRET}-own",
+    )
+    assert settings.http.tokens == (
+        Token(secret=f"{SECRET}-a", caller="a"),
+        Token(secret=f"{SECRET}-file", caller="ci"),
+        Token(secret=f"{SECRET}-listed", caller="bot", tenant="acme", scopes=frozenset({"read"})),
+        Token(secret=f"{SECRET}-own", caller="token"),
+    )
+    assert settings.http_problem == ""
+    assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"env": "A", "caller": "a"}, "environment variable A is not set (toolcrib.http.tokens[0].env)"),
+        ({"file": "lost", "caller": "a"}, "the file lost does not exist (toolcrib.http.tokens[0].file)"),
+        ({"file": "mcp.json/x", "caller": "a"}, "the file mcp.json/x cannot be read (toolcrib.http.tokens[0].file)"),
+    ],
+)
+def test_a_secret_that_is_not_to_be_had_forbids_http_and_nothing_else(
+    loading: Loading, entry: dict[str, str], problem: str
+) -> None:
+    settings = loading(tokens(entry))
+    assert settings.http_problem == problem
+    assert settings.http.tokens == ()
+
+
+def test_two_callers_with_one_secret_forbid_http(loading: Loading) -> None:
+    settings = loading(tokens({"env": "A", "caller": "a"}, {"env": "B", "caller": "b"}), A=SECRET, B=SECRET)
+    assert settings.http_problem == "two tokens have the same secret, so that they cannot be told apart"
+
+
+def test_a_secret_that_can_be_guessed_is_warned_of(loading: Loading) -> None:
+    settings = loading(tokens({"env": "A", "caller": "a"}), A="hunter2")
+    assert settings.warnings == (
+        "mcp.json:5: toolcrib.http.tokens[0] is a secret of fewer than 16 characters, which can be guessed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"caller": "a"}, "toolcrib.http.tokens[0] must say where its secret is: env (a variable) or file"),
+        (
+            {"env": "A", "file": "b", "caller": "a"},
+            "must say where its secret is: env (a variable) or file",
+        ),
+        ({"env": "A"}, "toolcrib.http.tokens[0] must name its caller"),
+        (
+            {"token": "hunter2", "env": "A", "caller": "a"},
+            "toolcrib.http.tokens[0].token does not belong in this file; name its place with env or file",
+        ),
+        ({"env": "A", "caler": "a"}, 'toolcrib.http.tokens[0].caler is not a setting; did you mean "caller"?'),
+        ("hunter2", "toolcrib.http.tokens[0] must be an object, not a string"),
+        ({"env": "A", "caller": "a", "scopes": "read"}, 'tokens[0].scopes must be a list of strings, not "read"'),
+    ],
+)
+def test_a_wrong_token_is_refused_and_no_secret_is_shown(loading: Loading, entry: Any, said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loading(tokens(entry), A=SECRET)
+    assert said in caught.value.message
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", 'tokens.json:1: must hold "tokens"'),
+        ('{"tokens": [{"caller": "a"}]}', "tokens.json:1: tokens[0] must have a token"),
+        ('{"tokens": [\n{"token": "hunter2"}]}', "tokens.json:2: tokens[0] must have a caller"),
+        ('{"tokens": [{"token": ["hunter2"], "caller": "a"}]}', "tokens[0].token must be a string, not a list"),
+        ('{"tokens": [{"token": hunter2}]}', "tokens.json:1:23: this is no JSON value"),
+    ],
+)
+def test_a_wrong_file_of_tokens_is_refused_with_its_own_name(
+    loading: Loading, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "tokens.json").write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        loading(tokens(tokens_file="tokens.json"))
+    assert said in caught.value.message
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,100 @@
+"""Variables in server entries."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolcrib.settings.options import Settings
+from toolcrib.settings.variables import Expansion, Surroundings
+
+Loading = Callable[..., Settings]
+
+
+def filled(text: str, **environ: str) -> tuple[str, list[str]]:
+    expansion = Expansion(Surroundings(environ=environ, workspace=Path("/work/place")))
+    return expansion.fill(text, "args[0]"), expansion.missing
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("${A}", "one"),
+        ("${env:A}", "one"),
+        ("<${A}${A}>", "<oneone>"),
+        ("${B:-two}", "two"),
+        ("${env:B:-two}", "two"),
+        ("${A:-two}", "one"),
+        ("${EMPTY:-two}", "two"),
+        ("${EMPTY}", ""),
+        ("${B:-${A}}", "one"),
+        ("${B:-${C:-x}y}z", "xyz"),
+        ("${A:-${MISSING}}", "one"),
+        ("${B:-}", ""),
+        ("${B:-a:-b}", "a:-b"),
+        ("$A $$ ${", "$A $$ ${"),
+        ("${#list} ${1} ${A B}", "${#list} ${1} ${A B}"),
+        ("${workspaceFolder}/${workspaceFolderBasename}", "/work/place/place"),
+        ("a${/}b${pathSeparator}c", "a/b/c"),
+        ("${userHome}", "/home/me"),
+    ],
+)
+def test_variables_are_filled_in_and_all_else_is_left_alone(text: str, result: str) -> None:
+    assert filled(text, A="one", EMPTY="", HOME="/home/me") == (result, [])
+
+
+def test_a_value_is_never_searched_for_variables_again() -> None:
+    assert filled("${A}", A="${HOME}", HOME="/home/me") == ("${HOME}", [])
+    assert filled("${B:-${A}}", A="${HOME}}", HOME="/home/me") == ("${HOME}}", [])
+
+
+@given(st.text(alphabet="${}:-AB_/ envinput#"))
+def test_any_text_is_filled_in_without_failing(text: str) -> None:
+    filled(text, A="one")
+
+
+def test_a_missing_variable_disables_its_server_alone_and_names_the_field(loading: Loading) -> None:
+    servers = {
+        "a": {"url": "https://${HOST}/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
+        "b": {"command": "${CMD}", "args": ["x", "${ARG}"], "env": {"K": "${KEY}", "L": "${KEY}"}},
+        "c": {"command": "run"},
+    }
+    settings = loading(json.dumps({"mcpServers": servers}), TOKEN="secret")
+    assert {server.name: server.problem for server in settings.servers} == {
+        "a": "environment variable HOST is not set (url)",
+        "b": (
+            "environment variable CMD is not set (command); environment variable ARG is not set (args[1]); "
+            "environment variable KEY is not set (env.K); environment variable KEY is not set (env.L)"
+        ),
+        "c": "",
+    }
+
+
+def test_an_editors_input_counts_as_missing_and_says_what_to_write(loading: Loading) -> None:
+    settings = loading('{"servers": {"a": {"command": "run", "env": {"K": "${input:key}"}}}}')
+    assert settings.servers[0].problem == (
+        'input "key" is asked for by the editor only; write ${env:NAME} and set that variable instead (env.K)'
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"url": "${URL}"}, "url must begin with http:// or https://, once its variables are filled in"),
+        (
+            {"url": "https://a", "headers": {"A": "${LINES}"}},
+            "headers.A holds a line break or another control character",
+        ),
+        ({"command": "run", "envFile": "${NAME}.env"}, "the file x.env does not exist (envFile)"),
+    ],
+)
+def test_what_only_a_value_makes_wrong_fails_the_server_and_never_shows_the_value(
+    loading: Loading, fields: dict[str, Any], problem: str
+) -> None:
+    settings = loading(json.dumps({"mcpServers": {"a": fields}}), URL="hunter2", LINES="hunter2\nX: y", NAME="x")
+    assert settings.servers[0].problem == problem
+    assert "hunter2" not in repr(settings)

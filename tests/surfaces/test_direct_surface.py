@@ -1,0 +1,174 @@
+"""The surface `direct`, and names without their namespace, through an MCP client in memory."""
+
+import json
+from typing import Any
+
+import mcp
+import mcp_types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from toolcrib.errors import NameCollision, SettingsError
+from toolcrib.model import Caller, Object, Tool, ToolResult, Visibility
+from toolcrib.protocols import Context
+from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+DIRECT = SurfaceOptions(surfaces=("direct",))
+BARE = SurfaceOptions(surfaces=("direct",), prefix=False)
+
+
+def provider(namespace: str, *names: str, **more: Any) -> FakeProvider:
+    tools = [Tool(name=name, namespace=namespace, description=name, **more) for name in names]
+    return FakeProvider(tools, status=ready(namespace, tools=len(tools)))
+
+
+async def listed(client: mcp.Client) -> list[mcp_types.Tool]:
+    found: list[mcp_types.Tool] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+
+
+async def test_every_tool_is_listed_and_called_by_its_wire_name() -> None:
+    async with running(FakeSource(provider("git", "log"), provider("time", "now"))) as gateway:
+        async with connect(gateway, DIRECT) as client:
+            assert [tool.name for tool in await listed(client)] == ["git__log", "time__now"]
+            assert text_of(await client.call_tool("git__log", {"n": 1})) == "log {'n': 1}"
+
+
+async def test_a_definition_arrives_whole() -> None:
+    tool = Tool(
+        name="act",
+        namespace="x",
+        title="Act",
+        description="Acts.",
+        input_schema={"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "string"}}},
+        output_schema={"type": "object", "properties": {"b": {"type": "integer"}}},
+        annotations={"title": "Act!", "readOnlyHint": True},
+        icons=({"src": "https://example.com/i.png", "mimeType": "image/png"},),
+        keywords=("not", "shown"),
+        meta={"com.example/k": 1},
+    )
+    async with running(FakeSource(FakeProvider([tool]))) as gateway, connect(gateway, DIRECT) as client:
+        (found,) = await listed(client)
+    assert found.model_dump(by_alias=True, mode="json", exclude_none=True) == {
+        "name": "x__act",
+        "title": "Act",
+        "description": "Acts.",
+        "inputSchema": tool.input_schema,
+        "outputSchema": tool.output_schema,
+        "annotations": {"title": "Act!", "readOnlyHint": True},
+        "icons": [{"src": "https://example.com/i.png", "mimeType": "image/png"}],
+        "_meta": {"com.example/k": 1},
+    }
+
+
+async def test_a_list_is_paged_by_bytes() -> None:
+    many = provider("big", *(f"t{number:03}" for number in range(50)), title="x" * 1000)
+    options = SurfaceOptions(surfaces=("direct",), list_page_bytes=10_000)
+    async with running(FakeSource(many)) as gateway, connect(gateway, options) as client:
+        first = await client.list_tools()
+        assert len(first.model_dump_json()) < 15_000
+        assert [tool.name for tool in await listed(client)] == [f"big__t{number:03}" for number in range(50)]
+
+
+async def test_a_tool_larger_than_a_page_is_still_listed() -> None:
+    options = SurfaceOptions(surfaces=("direct",), list_page_bytes=100)
+    async with running(FakeSource(provider("x", "a", "b", title="y" * 1000))) as gateway:
+        async with connect(gateway, options) as client:
+            assert [tool.name for tool in await listed(client)] == ["x__a", "x__b"]
+
+
+async def test_a_stale_cursor_is_a_clear_protocol_error() -> None:
+    async with running(FakeSource(provider("x", "a"))) as gateway, connect(gateway, DIRECT) as client:
+        with pytest.raises(MCPError, match="cursor") as refused:
+            await client.list_tools(cursor="nonsense")
+    assert refused.value.code == mcp_types.INVALID_PARAMS
+
+
+async def test_names_go_without_their_namespace_where_the_setting_says_so() -> None:
+    async with running(FakeSource(provider("git", "log"))) as gateway, connect(gateway, BARE) as client:
+        assert [tool.name for tool in await listed(client)] == ["log"]
+        assert text_of(await client.call_tool("log", {})) == "log {}"
+
+
+async def test_two_tools_of_one_bare_name_refuse_to_start_and_are_both_named() -> None:
+    async with running(FakeSource(provider("git", "log"), provider("svn", "log"))) as gateway:
+        with pytest.raises(NameCollision, match=r"git:log and svn:log both want the name log"):
+            await Front(gateway, BARE).check_names(ME)
+        await Front(gateway, DIRECT).check_names(ME)
+
+
+async def test_a_bare_name_that_is_a_meta_tools_is_a_collision_too() -> None:
+    options = SurfaceOptions(surfaces=("search", "direct"), prefix=False)
+    async with running(FakeSource(provider("x", "tool_search"))) as gateway:
+        with pytest.raises(NameCollision, match="tool_search"):
+            await Front(gateway, options).check_names(ME)
+
+
+async def test_two_surfaces_list_their_tools_together() -> None:
+    options = SurfaceOptions(surfaces=("search", "direct"))
+    async with running(FakeSource(provider("git", "log"))) as gateway, connect(gateway, options) as client:
+        assert [tool.name for tool in await listed(client)] == ["tool_search", "execute_tool", "git__log"]
+
+
+async def test_a_surface_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    async with running(FakeSource()) as gateway:
+        with pytest.raises(SettingsError, match="serach") as refused:
+            Front(gateway, SurfaceOptions(surfaces=("serach",)))
+    assert "search, direct" in refused.value.hint
+
+
+async def test_a_hidden_tool_is_not_listed_but_called_by_its_wire_name() -> None:
+    hidden = provider("x", "lever", visibility=Visibility.HIDDEN)
+    async with running(FakeSource(hidden)) as gateway, connect(gateway, DIRECT) as client:
+        assert await listed(client) == []
+        assert text_of(await client.call_tool("x__lever", {})) == "lever {}"
+
+
+async def test_wrong_arguments_are_taught_in_band() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    strict = provider("x", "act", input_schema=schema)
+    async with running(FakeSource(strict)) as gateway, connect(gateway, DIRECT) as client:
+        result = await client.call_tool("x__act", {"n": "many"})
+    assert isinstance(result, mcp_types.CallToolResult)
+    assert result.is_error
+    assert json.loads(json.dumps(result.structured_content))["error"]["code"] == "invalid_arguments"
+
+
+async def test_an_output_schema_that_was_not_kept_is_not_promised_again() -> None:
+    async def plain(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(content=({"type": "text", "text": "3"},))
+
+    promising = Tool(name="count", namespace="x", output_schema={"type": "object"})
+    async with running(FakeSource(FakeProvider([promising], plain))) as gateway:
+        async with connect(gateway, DIRECT) as client:
+            assert (await listed(client))[0].output_schema == {"type": "object"}
+        await gateway.call(ME, "x:count", {})
+        async with connect(gateway, DIRECT) as client:
+            assert (await listed(client))[0].output_schema is None
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_an_output_schema_that_is_no_object_is_listed_as_its_content_will_come(mode: str) -> None:
+    async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(content=({"type": "text", "text": "[1]"},), structured=[1])
+
+    array = Tool(name="many", namespace="x", output_schema={"type": "array", "items": {"type": "integer"}})
+    async with running(FakeSource(FakeProvider([array], answer))) as gateway:
+        async with connect(gateway, DIRECT, mode=mode) as client:
+            (found,) = await listed(client)
+            result = await client.call_tool("x__many", {})
+    assert isinstance(result, mcp_types.CallToolResult)
+    wrapped = mode == "legacy"
+    assert (found.output_schema or {})["type"] == ("object" if wrapped else "array")
+    assert result.structured_content == ({"result": [1]} if wrapped else [1])

@@ -1,0 +1,269 @@
+"""The surface `search`, through an MCP client in memory."""
+
+import json
+from typing import Any
+
+import mcp
+import mcp_types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.model import Object, ServerInfo, ServerState, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.surfaces.budget import estimate_tokens
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
+
+pytestmark = pytest.mark.anyio
+
+MAIL: dict[str, Any] = {
+    "type": "object",
+    "properties": {"to": {"type": "string"}, "subject": {"type": "string"}, "name": {"type": "string"}},
+    "required": ["to"],
+}
+
+
+def mail() -> FakeProvider:
+    tools = [
+        Tool(name="send_email", namespace="mail", description="Send an email to a recipient", input_schema=MAIL),
+        Tool(name="list_folders", namespace="mail", description="List the folders of the mailbox"),
+    ]
+    info = ServerInfo(name="mail", instructions="Mail for everyone. Second sentence.")
+    return FakeProvider(tools, status=ready("mail", tools=2, info=info))
+
+
+def down() -> FakeProvider:
+    return FakeProvider([], status=ready("git", state=ServerState.FAILED, reason="exited with code 1"))
+
+
+async def call(client: mcp.Client, name: str, arguments: Any) -> mcp_types.CallToolResult:
+    result = await client.call_tool(name, arguments)
+    assert isinstance(result, mcp_types.CallToolResult)
+    return result
+
+
+def structured(result: mcp_types.CallToolResult) -> Any:
+    return result.structured_content
+
+
+async def test_a_client_sees_two_tools_with_titles_and_annotations() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        tools = (await client.list_tools()).tools
+    assert [tool.name for tool in tools] == ["tool_search", "execute_tool"]
+    assert [tool.title for tool in tools] == ["Search tools", "Execute a tool"]
+    assert tools[0].annotations is not None
+    assert tools[0].annotations.read_only_hint is True
+    assert tools[1].annotations is not None
+    assert tools[1].annotations.destructive_hint is True
+    assert tools[1].input_schema["properties"]["arguments"]["type"] == "object"
+
+
+async def test_search_text_is_a_json_array_with_name_description_score_and_schema_first() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": "send an email", "max_results": 1})
+    assert isinstance(result.content[0], mcp_types.TextContent)
+    (hit,) = json.loads(result.content[0].text)
+    assert list(hit)[:4] == ["name", "description", "score", "input_schema"]
+    assert hit["name"] == "mail:send_email"
+    assert 0 < hit["score"] <= 1
+    assert hit["input_schema"] == MAIL
+    assert hit["example"]["name"] == "mail:send_email"
+    assert structured(result) == {"hits": [hit], "unmatched": [], "servers": [], "note": ""}
+
+
+async def test_the_example_of_a_hit_can_be_executed_as_it_stands() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        hit = structured(await call(client, "tool_search", {"query": "send an email"}))["hits"][0]
+        assert not (await call(client, "execute_tool", hit["example"])).is_error
+
+
+async def test_a_query_that_nothing_fits_gives_an_empty_array_and_says_what_to_try() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": "blockchain"})
+    assert isinstance(result.content[0], mcp_types.TextContent)
+    assert json.loads(result.content[0].text) == []
+    assert structured(result)["unmatched"] == ["blockchain"]
+    assert "No tool fits" in structured(result)["note"]
+    assert not result.is_error
+
+
+async def test_a_failing_server_is_named_with_its_reason_in_the_reply() -> None:
+    async with running(FakeSource(mail(), down())) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": "send an email"})
+    assert structured(result)["servers"] == [{"name": "git", "state": "failed", "reason": "exited with code 1"}]
+    assert "git is failed: exited with code 1" in text_of(result)
+
+
+async def test_no_query_lists_every_tool_page_by_page() -> None:
+    provider = FakeProvider([Tool(name=f"t{number:02}", namespace="x") for number in range(30)])
+    options = GatewayOptions(page_size=20, start_grace_s=0)
+    async with running(FakeSource(provider), options=options) as gateway, connect(gateway) as client:
+        first = structured(await call(client, "tool_search", {}))
+        rest = structured(await call(client, "tool_search", {"cursor": first["cursor"]}))
+    assert [hit["name"] for hit in (*first["hits"], *rest["hits"])] == [f"x:t{number:02}" for number in range(30)]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1_000_000, "3", "ten", 2.7, None, True])
+async def test_no_limit_is_an_error(limit: Any) -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": "email folder", "max_results": limit})
+    assert not result.is_error
+    assert structured(result)["hits"]
+
+
+async def test_detail_decides_how_much_of_a_tool_is_shown() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        shown = {
+            detail: structured(await call(client, "tool_search", {"query": "send email", "detail": detail}))["hits"][0]
+            for detail in ("summary", "signature", "full")
+        }
+        wrong = await call(client, "tool_search", {"query": "send email", "detail": "huge"})
+    assert "input_schema" not in shown["summary"]
+    assert shown["signature"]["signature"].startswith("send_email(") or "send_email(" in shown["signature"]["signature"]
+    assert "input_schema" in shown["full"]
+    assert wrong.is_error
+    assert "summary, signature, full" in text_of(wrong)
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        {"name": "mail:send_email", "arguments": {"to": "a@b.c"}},
+        {"tool_name": "mail:send_email", "parameters": {"to": "a@b.c"}},
+        {"name": "mail:send_email", "arguments": '{"to": "a@b.c"}'},
+        {"name": "mail:send_email", "to": "a@b.c"},
+        {"name": "mail__send_email", "arguments": {"arguments": {"to": "a@b.c"}}},
+        {"name": "execute_tool", "arguments": {"name": "mail:send_email", "arguments": {"to": "a@b.c"}}},
+    ],
+)
+async def test_execute_takes_every_form_that_models_use(envelope: Any) -> None:
+    provider = mail()
+    async with running(FakeSource(provider)) as gateway, connect(gateway) as client:
+        assert not (await call(client, "execute_tool", envelope)).is_error
+    assert provider.calls == [("send_email", {"to": "a@b.c"})]
+
+
+async def test_a_parameter_called_name_is_reached_through_the_nested_form() -> None:
+    provider = mail()
+    async with running(FakeSource(provider)) as gateway, connect(gateway) as client:
+        nested = {"name": "mail:send_email", "arguments": {"to": "a@b.c", "name": "Ann"}}
+        assert not (await call(client, "execute_tool", nested)).is_error
+    assert provider.calls == [("send_email", {"to": "a@b.c", "name": "Ann"})]
+
+
+async def test_a_mistake_is_taught_in_band() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        unknown = await call(client, "execute_tool", {"name": "mail:send_emial", "arguments": {}})
+        wrong = await call(client, "execute_tool", {"name": "mail:send_email", "arguments": {"subject": 3}})
+        nameless = await call(client, "execute_tool", {"arguments": {}})
+    assert unknown.is_error
+    assert structured(unknown)["error"]["code"] == "tool_not_found"
+    assert structured(unknown)["error"]["suggestions"] == ["mail:send_email"]
+    assert wrong.is_error
+    assert structured(wrong)["error"]["code"] == "invalid_arguments"
+    assert "to" in text_of(wrong)
+    assert "send_email(" in text_of(wrong)
+    assert nameless.is_error
+    assert "needs the name" in text_of(nameless)
+
+
+async def test_a_result_passes_through_whole() -> None:
+    whole = ToolResult(
+        content=(
+            {"type": "text", "text": "hi", "annotations": {"audience": ["user"], "priority": 0.5}},
+            {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+            {"type": "resource_link", "uri": "file:///a", "name": "a"},
+        ),
+        structured={"a": [1, None, {"b": 2.5}]},
+        is_error=True,
+        meta={"com.example/trace": "x"},
+    )
+
+    async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return whole
+
+    provider = FakeProvider([Tool(name="act")], answer)
+    async with running(FakeSource(provider)) as gateway, connect(gateway) as client:
+        result = await call(client, "execute_tool", {"name": "act"})
+    wire = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    assert tuple(wire["content"]) == whole.content
+    assert wire["structuredContent"] == whole.structured
+    assert wire["isError"] is True
+    assert wire["_meta"]["com.example/trace"] == "x"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_structured_value_that_is_no_object_reaches_every_version(mode: str) -> None:
+    async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(content=({"type": "text", "text": "[1]"},), structured=[1])
+
+    provider = FakeProvider([Tool(name="act")], answer)
+    async with running(FakeSource(provider)) as gateway, connect(gateway, mode=mode) as client:
+        result = await call(client, "execute_tool", {"name": "act"})
+    assert structured(result) == ({"result": [1]} if mode == "legacy" else [1])
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
+async def test_a_block_that_no_version_knows_arrives_as_text(mode: str) -> None:
+    async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(content=({"type": "hologram", "data": "x"}, {"type": "text", "text": 3}))
+
+    provider = FakeProvider([Tool(name="act")], answer)
+    async with running(FakeSource(provider)) as gateway, connect(gateway, mode=mode) as client:
+        result = await call(client, "execute_tool", {"name": "act"})
+    assert '"hologram"' in text_of(result)
+
+
+async def test_the_digest_is_one_line_a_server_in_the_description_and_the_instructions() -> None:
+    async with running(FakeSource(mail(), down())) as gateway, connect(gateway) as client:
+        description = (await client.list_tools()).tools[0].description or ""
+        instructions = client.instructions or ""
+    lines = ["- git: failed", "- mail: 2 tools; Mail for everyone."]
+    assert description.endswith("\n".join(lines))
+    assert instructions.endswith("\n".join(lines))
+
+
+@pytest.mark.parametrize("count", [0, 1, 30, 300])
+async def test_the_digest_keeps_its_budget_and_is_the_same_each_time(count: int) -> None:
+    providers = [
+        FakeProvider(
+            [Tool(name=f"tool_{number}_with_a_rather_long_name", namespace=f"server_{number}")],
+            status=ready(f"server_{number}", tools=1, info=ServerInfo(instructions="Long words. " * 50)),
+        )
+        for number in range(count)
+    ]
+    texts = []
+    for order in (providers, providers[::-1]):
+        async with running(FakeSource(*order)) as gateway, connect(gateway) as client:
+            texts.append((await client.list_tools()).tools[0].description or "")
+    assert texts[0] == texts[1]
+    assert estimate_tokens(texts[0].partition("Servers:\n")[2]) <= 400
+    assert ("more servers" in texts[0]) == (count == 300)
+
+
+async def test_chosen_tools_are_listed_natively_beside_the_surface_and_called_by_name() -> None:
+    options = SurfaceOptions(always_visible=("mail:send_email", "no:such"))
+    async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        result = await call(client, "mail__send_email", {"to": "a@b.c"})
+    assert names == ["tool_search", "execute_tool", "mail__send_email"]
+    assert not result.is_error
+
+
+async def test_a_name_that_does_not_exist_is_a_protocol_error_with_suggestions() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("mail__send_emial", {})
+    assert refused.value.code == mcp_types.INVALID_PARAMS
+    assert "mail:send_email" in refused.value.message
+
+
+async def test_a_provider_that_raises_leaks_nothing_to_the_client() -> None:
+    async def fail(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        raise RuntimeError("password=hunter2")
+
+    async with running(FakeSource(FakeProvider([Tool(name="act")], fail))) as gateway, connect(gateway) as client:
+        result = await call(client, "execute_tool", {"name": "act"})
+    assert result.is_error
+    assert "hunter2" not in result.model_dump_json()

@@ -1,0 +1,48 @@
+"""What `import toolcrib` offers, and what it costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import toolcrib
+
+HEAVY = ("mcp", "mcp_types", "pydantic", "starlette", "httpx2", "anyio", "asyncio", "numpy", "lupa", "jsonschema_rs")
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in toolcrib.__all__:
+        assert getattr(toolcrib, name) is not None
+
+
+def test_the_stub_tells_type_checkers_the_same_names() -> None:
+    stub = ast.parse(Path(toolcrib.__file__).with_suffix(".pyi").read_text())
+    imported = {alias.asname for node in ast.walk(stub) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    (listed,) = (node.value for node in stub.body if isinstance(node, ast.Assign))
+    assert ast.literal_eval(listed) == sorted(toolcrib.__all__)
+    assert imported | {"__version__"} == set(toolcrib.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = toolcrib.nonsense  # type: ignore[attr-defined]  # that is the point
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert dir(toolcrib) == sorted(toolcrib.__all__)
+
+
+def test_importing_toolcrib_loads_nothing_heavy() -> None:
+    program = f"import sys, toolcrib; print([name for name in {HEAVY!r} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["names", "words", "schema", "catalog.catalog", "search.engine"])
+def test_the_core_loads_no_event_loop_and_no_protocol(module: str) -> None:
+    heavy = tuple(name for name in HEAVY if name not in ("numpy", "jsonschema_rs"))
+    program = f"import sys, toolcrib.{module}; print([name for name in {heavy!r} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert loaded.stdout.strip() == "[]"

@@ -1,0 +1,160 @@
+"""What the tests of remote servers share: fleets in a hurry, servers that misbehave, and ways to wait for them."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp
+
+from toolcrib.model import Caller, ServerState, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.server import Server
+
+SERVERS = Path(__file__).parent.parent / "fixtures" / "servers"
+MARK = "TOOLCRIB_TEST_RUN"
+"""A variable that every process started by these tests has."""
+CTX = Context(caller=Caller(id="tester"))
+READY = ServerState.READY
+FAST = FleetOptions(
+    probe_timeout_s=0.4,
+    backoff_first_s=0.02,
+    backoff_max_s=0.1,
+    stable_s=0.0,
+    debounce_s=0.01,
+    refresh_gap_s=0.01,
+    exit_grace_s=0.2,
+    term_grace_s=0.2,
+)
+
+
+def raw(name: str = "raw", /, *, options: dict[str, Any] | None = None, **spec: Any) -> ServerOptions:
+    """The hand-written server, told to behave as in the spec; `options` go into the `ServerOptions`."""
+    program = ("-I", "-S", str(SERVERS / "raw.py"), json.dumps(spec))
+    given = options or {}
+    env = {MARK: str(os.getpid()), **given.pop("env", {})}
+    return ServerOptions(name=name, command=sys.executable, args=program, env=env, **given)
+
+
+def sdk(name: str = "sdk", /, **options: Any) -> ServerOptions:
+    """The server on the official SDK."""
+    args = (str(SERVERS / "sdk.py"),)
+    return ServerOptions(name=name, command=sys.executable, args=args, env={MARK: str(os.getpid())}, **options)
+
+
+@asynccontextmanager
+async def fleet_of(*servers: ServerOptions, options: FleetOptions = FAST, limit_s: float = 20) -> AsyncIterator[Fleet]:
+    """A fleet of these, settled; all within the limit."""
+    with anyio.fail_after(limit_s):
+        async with Fleet(options) as fleet:
+            await fleet.apply(servers)
+            await fleet.settled()
+            yield fleet
+
+
+@asynccontextmanager
+async def server_of(given: ServerOptions, options: FleetOptions = FAST, limit_s: float = 20) -> AsyncIterator[Server]:
+    """The one server of a fleet, settled."""
+    async with fleet_of(given, options=options, limit_s=limit_s) as fleet:
+        yield fleet.server(given.name)
+
+
+async def until(source: Fleet | Server, condition: Callable[[], bool]) -> None:
+    """Wait for the condition; it is tried again after each change."""
+    changed = anyio.Event()
+
+    def ring() -> None:
+        changed.set()
+
+    unsubscribe = source.subscribe(ring)
+    try:
+        while not condition():
+            await changed.wait()
+            changed = anyio.Event()
+    finally:
+        unsubscribe()
+
+
+async def call(server: Server, name: str, ctx: Context = CTX, /, **arguments: Any) -> ToolResult:
+    """The result of a tool that is there."""
+    result = await server.call_tool(ctx, name, arguments)
+    assert result is not None
+    return result
+
+
+async def said(server: Server, name: str, ctx: Context = CTX, /, **arguments: Any) -> Any:
+    """The value in the one text block of a result."""
+    result = await call(server, name, ctx, **arguments)
+    return json.loads(result.content[0]["text"])
+
+
+def names(server: Server) -> list[str]:
+    """The names of its tools."""
+    return [tool.name for tool in server.tools]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def left_over() -> list[int]:
+    """The processes that these tests started and that still run."""
+    mark = f"{MARK}={os.getpid()}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _has_mark(entry, mark) and alive(int(entry.name)):
+            found.append(int(entry.name))
+    return found
+
+
+def _has_mark(process: Path, mark: bytes) -> bool:
+    try:
+        return mark in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves the signals to the tests."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """The app on a loopback port; yields its address."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    server = _QuietServer(uvicorn.Config(app, log_level="critical", lifespan="on"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.serve, [listener])
+        try:
+            while not server.started:
+                await anyio.sleep(0.005)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = server.force_exit = True
+            listener.close()

@@ -1,0 +1,55 @@
+"""Which protocol is agreed on, with servers of every kind that was met in the wild."""
+
+import pytest
+
+from tests.upstream.support import READY, raw, said, sdk, server_of
+
+
+@pytest.mark.parametrize("discover", ["refuse", "invalid", "ignore"])
+async def test_a_server_that_does_not_know_discover_gets_the_handshake(discover: str) -> None:
+    async with server_of(raw(discover=discover)) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
+        assert await said(server, "seen") == [
+            "server/discover",
+            "initialize",
+            "notifications/initialized",
+            "tools/list",
+            "tools/call",
+        ]
+
+
+async def test_a_server_that_serves_discover_gets_no_handshake() -> None:
+    async with server_of(raw(discover="serve")) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2026-07-28")
+        assert await said(server, "seen") == ["server/discover", "tools/list", "tools/call"]
+
+
+@pytest.mark.parametrize("discover", ["serve"])
+async def test_a_probe_that_was_answered_too_late_is_made_again(discover: str, tmp_path: object) -> None:
+    del tmp_path
+    assert discover
+
+
+@pytest.mark.parametrize("version", ["echo", "2026-07-28", "2099-01-01", "nonsense", 7, None])
+async def test_whatever_version_is_claimed_in_a_handshake_it_is_an_older_one(version: object) -> None:
+    async with server_of(raw(version=version)) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2025-11-25")
+        assert "_meta" not in await said(server, "params")
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_each_older_version_is_taken_as_it_is(version: str) -> None:
+    async with server_of(raw(version=version)) as server:
+        assert (server.status.state, server.status.protocol) == (READY, version)
+
+
+async def test_the_official_sdk_is_spoken_to_in_the_newest_version() -> None:
+    async with server_of(sdk()) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2026-07-28")
+        assert (server.status.info.name, server.status.info.version) == ("sdk", "1.0")
+
+
+async def test_what_a_server_says_of_itself_is_in_its_status() -> None:
+    async with server_of(raw()) as server:
+        info = server.status.info
+        assert (info.name, info.version, info.instructions) == ("raw", "1", "Be careful.")
