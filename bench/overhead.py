@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import platform
 import re
@@ -9,14 +10,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import load
 
 HERE = Path(__file__).parent
 AT_ONCE = (1, 16, 64)
-ROUNDS = 3
+PAYLOAD = "x" * 64
 TOOLS = 50
 
 
@@ -47,36 +49,62 @@ def toolcrib(upstream: str, surface: str) -> Iterator[tuple[str, int]]:
             yield started
 
 
-async def measure(url: str, pid: int, message: bytes, expect: bytes, at_once: int, calls: int) -> load.Load:
+@dataclass(frozen=True)
+class Subject:
+    """One way to reach the tool."""
+
+    name: str
+    url: str
+    pid: int
+    tool: str
+    arguments: dict[str, Any]
+    calls: int = 1000
+    rounds: int = 3
+
+
+def started(stack: contextlib.ExitStack) -> list[Subject]:
+    """Every subject, running."""
+    plain = {"text": PAYLOAD}
+    servers = str(HERE / "servers.py")
+    up, up_pid = stack.enter_context(server(servers, "upstream", str(TOOLS)))
+    search, search_pid = stack.enter_context(toolcrib(up, "search"))
+    direct, direct_pid = stack.enter_context(toolcrib(up, "direct"))
+    peer, peer_pid = stack.enter_context(server(servers, "fastmcp-connected", up))
+    slow, slow_pid = stack.enter_context(server(servers, "fastmcp-default", up))
+    return [
+        Subject("direct", up, up_pid, "echo", plain),
+        Subject("toolcrib, execute_tool", search, search_pid, "execute_tool", {"name": "up:echo", "arguments": plain}),
+        Subject("toolcrib, by name", direct, direct_pid, "up__echo", plain),
+        Subject("fastmcp proxy, connected", peer, peer_pid, "echo", plain, calls=300),
+        Subject("fastmcp proxy, default", slow, slow_pid, "echo", plain, calls=64, rounds=1),
+    ]
+
+
+def measure(subject: Subject, at_once: int) -> load.Load:
     """One cell, after a warm-up."""
-    await load.run(url, message, expect=expect, at_once=at_once, calls=max(20, calls // 10))
-    return await load.run(url, message, expect=expect, at_once=at_once, calls=calls, pid=pid)
+    message = load.request(subject.url, subject.tool, subject.arguments)
+    run = functools.partial(load.run, subject.url, message, expect=PAYLOAD.encode(), at_once=at_once)
+
+    async def both() -> load.Load:
+        await run(calls=max(at_once, subject.calls // 10))
+        return await run(calls=max(subject.calls, at_once), pid=subject.pid)
+
+    return asyncio.run(both())
 
 
 def main() -> None:
-    """Measure each subject in turn, several rounds, and keep the best of each cell."""
-    payload = "x" * 64
+    """Measure the subjects in turn, several rounds, and keep the best of each cell."""
     rows: dict[str, dict[int, load.Load]] = {}
     with contextlib.ExitStack() as stack:
-        upstream, upstream_pid = stack.enter_context(server(str(HERE / "servers.py"), "upstream", str(TOOLS)))
-        subjects = {"direct": (upstream, upstream_pid, "echo", {"text": payload}, 1000)}
-        url, pid = stack.enter_context(toolcrib(upstream, "search"))
-        arguments = {"name": "up:echo", "arguments": {"text": payload}}
-        subjects["toolcrib, execute_tool"] = (url, pid, "execute_tool", arguments, 1000)
-        url, pid = stack.enter_context(toolcrib(upstream, "direct"))
-        subjects["toolcrib, by name"] = (url, pid, "up__echo", {"text": payload}, 1000)
-        url, pid = stack.enter_context(server(str(HERE / "servers.py"), "fastmcp-connected", upstream))
-        subjects["fastmcp proxy, connected"] = (url, pid, "echo", {"text": payload}, 400)
-        url, pid = stack.enter_context(server(str(HERE / "servers.py"), "fastmcp-default", upstream))
-        subjects["fastmcp proxy, default"] = (url, pid, "echo", {"text": payload}, 150)
-        for _ in range(ROUNDS):
-            for name, (url, pid, tool, arguments, calls) in subjects.items():
-                message = load.request(url, tool, arguments)
+        subjects = started(stack)
+        for number in range(max(subject.rounds for subject in subjects)):
+            for subject in (subject for subject in subjects if number < subject.rounds):
+                print(f"round {number + 1}: {subject.name}", file=sys.stderr)
                 for at_once in AT_ONCE:
-                    cell = asyncio.run(measure(url, pid, message, payload.encode(), at_once, max(calls, at_once * 3)))
-                    best = rows.setdefault(name, {}).get(at_once)
+                    cell = measure(subject, at_once)
+                    best = rows.setdefault(subject.name, {}).get(at_once)
                     if best is None or cell.p50_ms < best.p50_ms:
-                        rows[name][at_once] = cell
+                        rows[subject.name][at_once] = cell
     report(rows)
 
 

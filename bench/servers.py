@@ -59,7 +59,10 @@ async def serve(app: Any, sock: socket.socket) -> None:
 async def main() -> None:
     """Bind, say where, serve."""
     kind, *rest = sys.argv[1:]
-    sock = socket.create_server(("127.0.0.1", 0), backlog=512)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(512)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}/mcp", flush=True)
     if kind == "upstream":
         await serve(upstream(int(rest[0])), sock)

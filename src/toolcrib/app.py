@@ -90,7 +90,7 @@ class App:
     # -- serving ---------------------------------------------------------------------------------------------------
 
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
-        """Serve one client over stdin and stdout until it leaves, or SIGTERM, SIGINT or `stop`."""
+        """Serve one client over stdin and stdout until it leaves, or `stop`, or signals where none is given."""
         await self._check()
         await serve_stdio(self.server, drain_s=self.settings.http.drain_s, stop=stop)
 
@@ -102,7 +102,7 @@ class App:
         stop: anyio.Event | None = None,
         started: Callable[[str], None] | None = None,
     ) -> None:
-        """Serve over HTTP until SIGTERM, SIGINT or `stop`. Raises `SettingsError` where a token is needed."""
+        """Serve over HTTP until `stop`, or SIGTERM or SIGINT where none is given. Raises `SettingsError`."""
         app = self.asgi(host, port)
         await self._check()
         await serve_http(app, self._http(host, port), stop=stop, started=started)

@@ -131,6 +131,12 @@ def fold(text: str) -> str:
     """
     if text.isascii():
         return (_MARKS.sub(".", text) if "__" in text else text).lower().translate(_ASCII_SEPARATORS)
+    while (folded := _folded_once(text)) != text:
+        text = folded  # taking out a separator may let two characters join
+    return text
+
+
+def _folded_once(text: str) -> str:
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     return _SEPARATORS.sub("", _MARKS.sub(".", text))
 
@@ -157,14 +163,15 @@ def _spellings(key: Key, version: str | None) -> Iterator[tuple[str, Tier]]:
     namespace, name = key
     yield _id(key), Tier.ID
     yield wire_name(key), Tier.WIRE
-    if namespace:
+    plain = ":" not in name  # otherwise what stands before the colon would read as a namespace
+    if namespace and plain:
         yield f"{namespace}.{name}", Tier.SPELLED
         yield f"{namespace}/{name}", Tier.SPELLED
         yield f"{namespace}__{name}", Tier.SPELLED
-        if version:
-            yield f"{namespace}:{name}:{version}", Tier.SPELLED
+    if namespace and version:
+        yield f"{namespace}:{name}:{version}", Tier.SPELLED
     folded = fold(name)
-    if ":" not in name:
+    if plain:
         yield name, Tier.BARE
         yield folded, Tier.FOLDED
         yield folded.replace(".", ""), Tier.FOLDED

@@ -97,6 +97,6 @@ def test_the_demo_runs_to_its_end_on_real_servers() -> None:
         "2 tools, through toolcrib",
         "Asia/Tokyo",
         "80.0",
-        "Did you mean: time:get_current_time?",
+        "time:get_current_time?",
     ):
         assert said in ran.stdout

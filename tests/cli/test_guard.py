@@ -41,9 +41,9 @@ def test_every_end_has_its_code(error: BaseException, code: int) -> None:
 
 def test_an_error_is_shown_with_its_hint_and_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        raising(ToolNotFound("No x.", hint="Try y.", suggestions=["y", "z\a"]))(as_json=True)
+        raising(ToolNotFound("No x.", hint="Try one.", suggestions=["one", "two", "three\a"]))(as_json=True)
     shown = capsys.readouterr()
-    assert shown.err == "toolcrib: No x.\nTry y.\nDid you mean: y, z?\n"
+    assert shown.err == "toolcrib: No x.\nTry one.\nDid you mean: two, three?\n"
     assert '"code": "tool_not_found"' in shown.out
 
 

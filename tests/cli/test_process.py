@@ -63,7 +63,7 @@ def test_serve_writes_nothing_but_the_protocol_to_standard_output(settings: Sett
     said = err.decode()
     assert "3 servers from " in said
     assert "settings of another client that are ignored: autoApprove" in said
-    assert "good is ready, 4 tools" in said
+    assert "good is ready: 4 tools" in said
     assert "needy is failed: environment variable KEY_FOR_TEST is not set" in said
 
 
@@ -106,9 +106,9 @@ def test_an_address_that_is_none_is_a_usage_error(settings: Settings) -> None:
     assert err.decode() == "toolcrib: localhost:http is not an address.\nWrite HOST:PORT, such as 127.0.0.1:8000.\n"
 
 
-def test_a_reader_that_goes_away_ends_the_verb_quietly(settings: Settings) -> None:
-    servers = {f"server{number}": toolbox() for number in range(3)}
-    with started("tools", "--json", "--config", settings(**servers)) as process:
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_goes_away_ends_the_verb_quietly(settings: Settings, options: tuple[str, ...]) -> None:
+    with started("tools", *options, "--config", settings(good=toolbox())) as process:
         pipe(process.stdout).close()
         err = pipe(process.stderr).read()
         process.wait(PATIENCE_S)
@@ -131,7 +131,25 @@ def test_a_signal_ends_a_waiting_verb_quietly_and_reaps_its_servers(
         os.kill(child, 0)
 
 
-def test_an_unexpected_failure_shows_its_trace_only_when_asked(settings: Settings) -> None:
+def test_progress_is_shown_on_a_terminal_and_only_on_standard_error(settings: Settings) -> None:
+    slow = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"], "timeouts": {"start": 1}}
+    terminal, end = os.openpty()
+    ran = subprocess.run(
+        [*TOOLCRIB, "tools", "--config", str(settings(good=toolbox(), slow=slow))],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    os.close(end)
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert "1 of 2 servers; waiting for slow" in shown
+    assert ran.stdout.startswith(b"good:fail ")
+    assert b"waiting" not in ran.stdout
+
+
+def test_a_failure_shows_its_trace_only_when_asked(settings: Settings) -> None:
     file = settings(good=toolbox())
     with started("call", "good:greet", "--args", "@/proc/self/mem", "--config", file) as process:
         _, err = process.communicate(timeout=PATIENCE_S)

@@ -78,7 +78,7 @@ def test_tools_of_one_server_as_json_are_whole_definitions(command: Command, set
 
 def test_tools_of_an_unknown_server_names_the_servers(command: Command, settings: Settings) -> None:
     ran = command("tools", "-n", "tolbox", "-c", settings(toolbox=toolbox()))
-    assert ran == Ran(4, "", "toolcrib: No server is called tolbox.\nServers: toolbox.\nDid you mean: toolbox?\n")
+    assert ran == Ran(4, "", "toolcrib: No server is called tolbox.\nServers: toolbox.\n")
 
 
 def test_a_failing_server_is_named_in_one_line_and_the_others_work(command: Command, settings: Settings) -> None:
@@ -151,7 +151,7 @@ def test_a_tool_that_does_not_exist_is_told_with_what_was_meant(command: Command
     ran = command("describe", "a:gret", "-c", file)
     assert (ran.code, ran.out) == (4, "")
     assert "a:gret" in ran.err
-    assert "Did you mean: a:greet" in ran.err
+    assert "Did you mean a:greet?" in ran.err
     as_json = command("describe", "a:gret", "--json", "-c", file)
     assert as_json.code == 4
     assert as_json.json["error"]["code"] == "tool_not_found"
@@ -281,7 +281,7 @@ def test_doctor_says_what_fails_and_what_to_do(command: Command, settings: Setti
         "ok  a: 1 tools",
         "BAD needy: failed: environment variable KEY_FOR_TEST is not set (env.K)",
         "do: Set KEY_FOR_TEST where toolcrib is started, or give it a default: ${KEY_FOR_TEST:-...}.",
-        "do: Install its command, or give its full path; arguments belong in args, not in command.",
+        'do: Install the program, or give its full path in "command"; arguments belong in "args".',
         "toolcrib.always_visible: ",
         "a: allowedTools names grow, which the server does not offer",
         "serve --http would refuse to start: environment variable TOKEN_FOR_TEST is not set",

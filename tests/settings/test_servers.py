@@ -269,14 +269,14 @@ def test_a_wrong_entry_is_refused_with_file_line_and_field(loading: Loading, fie
 
 def test_all_problems_of_a_file_are_told_at_once_in_the_order_of_its_lines(loading: Loading) -> None:
     with pytest.raises(SettingsError) as caught:
-        loading('{"toolcrib": {"prefix": 1},\n"mcpServers": {\n "a": {},\n "b": []}}')
+        loading('{"mcpServers": {\n "a": {},\n "b": []},\n "toolcrib": {"prefix": 1}}')
     assert caught.value.message.splitlines() == [
         "mcp.json has 3 problems:",
-        "  mcp.json:1: toolcrib.prefix must be true or false, not 1",
-        "  mcp.json:3: mcpServers.a needs a command, or a url if it is remote",
-        "  mcp.json:4: mcpServers.b must be an object with command or url, not a list",
+        "  mcp.json:2: mcpServers.a needs a command, or a url if it is remote",
+        "  mcp.json:3: mcpServers.b must be an object with command or url, not a list",
+        "  mcp.json:4: toolcrib.prefix must be true or false, not 1",
     ]
-    assert [problem["line"] for problem in caught.value.data["problems"]] == [1, 3, 4]
+    assert [problem["line"] for problem in caught.value.data["problems"]] == [2, 3, 4]
 
 
 def test_a_misspelt_key_of_an_entry_is_ignored_with_the_closest_spelling(loading: Loading) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-
 from tests.upstream.support import left_over
 
 

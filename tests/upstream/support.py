@@ -1,17 +1,20 @@
 """What the tests of remote servers share: fleets in a hurry, servers that misbehave, and ways to wait for them."""
 
+import asyncio
 import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState as WebState
 
 from toolcrib.model import Caller, ServerState, ToolResult
 from toolcrib.protocols import Context
@@ -31,6 +34,7 @@ FAST = FleetOptions(
     stable_s=0.0,
     debounce_s=0.01,
     refresh_gap_s=0.01,
+    listen_retry_s=0.05,
     exit_grace_s=0.2,
     term_grace_s=0.2,
 )
@@ -90,6 +94,17 @@ async def call(server: Server, name: str, ctx: Context = CTX, /, **arguments: An
     return result
 
 
+async def call_each(server: Server, numbers: range) -> None:
+    """Call `echo` with each number as `n`, all at once."""
+
+    async def call_one(number: int) -> None:
+        await call(server, "echo", n=number)
+
+    async with anyio.create_task_group() as group:
+        for number in numbers:
+            group.start_soon(call_one, number)
+
+
 async def said(server: Server, name: str, ctx: Context = CTX, /, **arguments: Any) -> Any:
     """The value in the one text block of a result."""
     result = await call(server, name, ctx, **arguments)
@@ -113,11 +128,8 @@ def alive(pid: int) -> bool:
 def left_over() -> list[int]:
     """The processes that these tests started and that still run."""
     mark = f"{MARK}={os.getpid()}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _has_mark(entry, mark) and alive(int(entry.name)):
-            found.append(int(entry.name))
-    return found
+    processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [int(entry.name) for entry in processes if _has_mark(entry, mark) and alive(int(entry.name))]
 
 
 def _has_mark(process: Path, mark: bytes) -> bool:
@@ -125,14 +137,6 @@ def _has_mark(process: Path, mark: bytes) -> bool:
         return mark in (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-
-
-class _QuietServer(uvicorn.Server):
-    """Leaves the signals to the tests."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def free_port() -> int:
@@ -143,18 +147,22 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
-    """The app on a loopback port; yields its address."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    server = _QuietServer(uvicorn.Config(app, log_level="critical", lifespan="on"))
-    async with anyio.create_task_group() as group:
-        group.start_soon(server.serve, [listener])
+async def serving(app: Starlette, port: int = 0) -> AsyncIterator[str]:
+    """The app on a loopback port; yields its address. It ends at once, like a process that is killed."""
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
+    config.load()
+    state = WebState()
+
+    def protocol() -> asyncio.Protocol:
+        return H11Protocol(config=config, server_state=state, app_state={})
+
+    async with app.router.lifespan_context(app):
+        server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", port)
         try:
-            while not server.started:
-                await anyio.sleep(0.005)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
-            server.should_exit = server.force_exit = True
-            listener.close()
+            server.close()
+            for connection in tuple(state.connections):
+                connection.transport.abort()
+            for task in tuple(state.tasks):
+                task.cancel()

@@ -1,8 +1,11 @@
 """Which protocol is agreed on, with servers of every kind that was met in the wild."""
 
-import pytest
+from dataclasses import replace
 
-from tests.upstream.support import READY, raw, said, sdk, server_of
+import pytest
+from tests.upstream.support import FAST, READY, raw, said, sdk, server_of
+
+from toolcrib.model import ServerState
 
 
 @pytest.mark.parametrize("discover", ["refuse", "invalid", "ignore"])
@@ -24,10 +27,23 @@ async def test_a_server_that_serves_discover_gets_no_handshake() -> None:
         assert await said(server, "seen") == ["server/discover", "tools/list", "tools/call"]
 
 
-@pytest.mark.parametrize("discover", ["serve"])
-async def test_a_probe_that_was_answered_too_late_is_made_again(discover: str, tmp_path: object) -> None:
-    del tmp_path
-    assert discover
+@pytest.mark.parametrize("supports", [["2025-06-18"], [], "2026-07-28", [7]])
+async def test_a_discovery_without_a_version_that_needs_no_handshake_leads_to_one(supports: object) -> None:
+    async with server_of(raw(discover="serve", supports=supports)) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
+
+
+async def test_a_server_that_refuses_both_ways_fails_with_its_own_words() -> None:
+    async with server_of(raw(version="refuse"), replace(FAST, backoff_first_s=100, backoff_max_s=200)) as server:
+        assert (server.status.state, server.status.reason) == (ServerState.FAILED, "no handshake today")
+
+
+async def test_a_probe_that_was_answered_too_late_is_made_again() -> None:
+    # No interpreter starts within a millisecond: the handshake is sent before the probe is read, and then refused.
+    async with server_of(raw(discover="serve"), replace(FAST, probe_timeout_s=0.001)) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2026-07-28")
+        seen = ["server/discover", "initialize", "server/discover", "tools/list", "tools/call"]
+        assert await said(server, "seen") == seen
 
 
 @pytest.mark.parametrize("version", ["echo", "2026-07-28", "2099-01-01", "nonsense", 7, None])

@@ -22,12 +22,12 @@ Mask = bytes | None
 class Catalog:
     """An immutable set of tools, sorted by id. A position is a tool's place in `tools`."""
 
-    __slots__ = ("_digests", "_entries", "_known", "_lookup", "rejected", "tools")
+    __slots__ = ("_digests", "_lookup", "entries", "rejected", "tools")
 
     def __init__(self, entries: list[Entry], rejected: tuple[tuple[Tool, str], ...]) -> None:
         """Use `Catalog.build`."""
-        self._entries = entries
-        self._known = {id(entry.tool): entry for entry in entries}
+        self.entries = entries
+        """What was worked out for each tool, by position."""
         self._digests = [entry.digest for entry in entries]
         self._lookup = Lookup(entries)
         self.tools: tuple[Tool, ...] = tuple(entry.tool for entry in entries)
@@ -40,7 +40,7 @@ class Catalog:
 
         What was worked out for a tool is taken over from `previous` where the very same object comes again.
         """
-        known = previous._known if previous else {}
+        known = {id(entry.tool): entry for entry in previous.entries} if previous else {}
         entries: dict[str, Entry] = {}
         rejected: list[tuple[Tool, str]] = []
         for tool in tools:
@@ -59,11 +59,11 @@ class Catalog:
 
     def schema(self, position: int) -> Schema:
         """The compiled input schema of a tool."""
-        return self._entries[position].schema
+        return self.entries[position].schema
 
     def wire_name(self, position: int) -> str:
         """The wire name of a tool."""
-        return self._entries[position].wire
+        return self.entries[position].wire
 
     def by_wire(self, name: str) -> int | None:
         """The position of the tool with exactly that wire name."""
@@ -88,7 +88,7 @@ class Catalog:
 
     def definitions(self) -> dict[str, tuple[Tool, bytes]]:
         """Each tool by id, with a digest of its definition."""
-        return {entry.id: (entry.tool, entry.digest) for entry in self._entries}
+        return {entry.id: (entry.tool, entry.digest) for entry in self.entries}
 
     def __iter__(self) -> Iterator[Tool]:
         """The tools, by id."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from toolcrib.catalog.entry import Entry
-from toolcrib.catalog.misses import ambiguous, missing
+from toolcrib.catalog.misses import Guesses, ambiguous, no_namespace
 from toolcrib.names import Tier, fold
 
 _MAX_SPELLING = 512
@@ -28,12 +28,13 @@ class Lookup:
     A value of the table is one code, or several: `position * 5 + tier`.
     """
 
-    __slots__ = ("_by_fold", "_entries", "_namespaces", "_table")
+    __slots__ = ("_by_fold", "_entries", "_guesses", "_namespaces", "_table")
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         """Positions are places in `entries`, which are sorted by id."""
         self._entries = entries
         self._table = _table(entries)
+        self._guesses: Guesses | None = None
         self._namespaces: dict[str, list[int]] = {}
         for position, entry in enumerate(entries):
             if entry.listed:
@@ -72,7 +73,8 @@ class Lookup:
 
     def _best(self, text: str, mask: bytes | None) -> list[int]:
         """The visible tools whose exact spelling this is, of the best tier that has any."""
-        best, positions = _TIERS, []
+        best: int = _TIERS
+        positions: list[int] = []
         for position, tier in self._decoded(text):
             if tier <= best and tier != Tier.FOLDED and _sees(mask, position):
                 positions = [*positions, position] if tier == best else [position]
@@ -125,10 +127,15 @@ class Lookup:
             return found[0]
         if found:
             raise ambiguous(text, [self._entries[position].id for position in found])
+        if scope == ():
+            given = text.partition(":")[0] if namespace is None else namespace
+            raise no_namespace(text, given, [name for name in self._namespaces if self._shows(name, mask)])
+        if self._guesses is None:
+            self._guesses = Guesses(self._entries)
         names = self._namespaces if scope is None else scope
-        pool = [self._entries[p] for name in names for p in self._namespaces[name] if _sees(mask, p)]
-        others = [name for name in self._namespaces if self._shows(name, mask)] if scope == () else []
-        raise missing(text, pool, scope=scope, namespace=namespace, namespaces=others)
+        positions = [p for name in names for p in self._namespaces[name]]
+        visible = positions if mask is None else [p for p in positions if mask[p]]
+        raise self._guesses.missing(text, visible, scope, bare=namespace is not None)
 
     def _decoded(self, text: str) -> Iterator[tuple[int, int]]:
         return (divmod(code, _TIERS) for code in self._codes(text))

@@ -1,7 +1,7 @@
 """Errors of a look-up: what was not found, and what was perhaps meant. Made of visible tools only."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from toolcrib.catalog.entry import Entry
 from toolcrib.errors import AmbiguousName, ToolNotFound
@@ -28,67 +28,63 @@ def ambiguous(text: str, ids: Sequence[str]) -> AmbiguousName:
     )
 
 
-def missing(
-    text: str,
-    pool: Sequence[Entry],
-    *,
-    scope: Sequence[str] | None,
-    namespace: str | None,
-    namespaces: Sequence[str],
-) -> ToolNotFound:
-    """No tool answers to the text.
-
-    `pool` holds the visible tools that may be suggested: those of `scope`, the namespaces that were given, or
-    all when it is None. `namespaces` are all visible ones, when what was given is none of them.
-    """
-    if scope == ():
-        given = namespace if namespace is not None else text.partition(":")[0]
-        return ToolNotFound(
-            f"No tool is called {quoted(text)}: there is no namespace {quoted(given)}.",
-            hint=_closest_namespaces(given, namespaces),
-        )
-    where = f" in {listed([quoted(name) for name in scope])}" if scope else ""
-    ids = suggestions(text, pool, scope=scope, within=namespace is not None)
-    if ids:
-        hint = f"Did you mean {' or '.join(ids)}?"
-    elif scope:
-        hint = f"It has: {listed([entry.tool.name for entry in pool])}."
-    else:
-        hint = "Search for a tool by what it does."
-    return ToolNotFound(f"No tool is called {quoted(text)}{where}.", hint=hint, suggestions=ids)
-
-
-def suggestions(text: str, pool: Sequence[Entry], *, scope: Sequence[str] | None, within: bool) -> list[str]:
-    """Ids of the tools with names like the text, the likeliest first, ties by id."""
-    best: dict[int, float] = {}
-    for asked, names in _comparisons(text[:_MAX_ECHO], pool, scope=scope, within=within):
-        for place, score in likeness(asked, names).items():
-            best[place] = max(score, best.get(place, 0.0))
-    ranked = sorted(best, key=lambda place: (-best[place], pool[place].id))
-    return [pool[place].id for place in ranked[:_SUGGESTIONS]]
-
-
-def _comparisons(
-    text: str, pool: Sequence[Entry], *, scope: Sequence[str] | None, within: bool
-) -> Iterator[tuple[str, list[str]]]:
-    """Folded texts, and the folded names, in the order of the pool, that each is held against."""
-    names = [entry.folded for entry in pool]
-    whole = fold(text).replace(".", "")
-    if within:
-        yield whole, names
-    elif scope is None:
-        yield whole, names
-        folded = {name: fold(name).replace(".", "") for name in {entry.tool.namespace for entry in pool}}
-        yield whole, [folded[entry.tool.namespace] + name for entry, name in zip(pool, names, strict=True)]
-    else:
-        for mark in _MARK.finditer(text):
-            yield fold(text[mark.end() :]).replace(".", ""), names
-
-
-def _closest_namespaces(given: str, namespaces: Sequence[str]) -> str:
-    names = [name for name in namespaces if name]
+def no_namespace(text: str, given: str, others: Sequence[str]) -> ToolNotFound:
+    """The text names a namespace in which nothing is visible; `others` are those in which something is."""
+    names = [name for name in others if name]
     close = nearest(given[:_MAX_ECHO], names)
-    return f"Namespaces: {listed(close or names)}." if names else "There are no namespaces."
+    return ToolNotFound(
+        f"No tool is called {quoted(text)}: there is no namespace {quoted(given)}.",
+        hint=f"Namespaces: {listed(close or names)}." if names else "There are no namespaces.",
+    )
+
+
+class Guesses:
+    """The names of a catalog's tools, ready to be compared with what somebody asked for."""
+
+    __slots__ = ("_entries", "_joined", "_names")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        """Positions are places in `entries`."""
+        self._entries = entries
+        self._names = [entry.folded for entry in entries]
+        folded = {name: fold(name).replace(".", "") for name in {entry.tool.namespace for entry in entries}}
+        self._joined = [folded[entry.tool.namespace] + entry.folded for entry in entries]
+
+    def missing(self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool) -> ToolNotFound:
+        """No tool answers to the text.
+
+        `positions` are the visible tools that may be suggested: those of the namespaces in `scope`, or all when
+        it is None. `bare` says that the text does not hold the namespace.
+        """
+        ids = self._close(text[:_MAX_ECHO], positions, scope, bare=bare)
+        if ids:
+            hint = f"Did you mean {' or '.join(ids)}?"
+        elif scope:
+            hint = f"It has: {listed([self._entries[position].tool.name for position in positions])}."
+        else:
+            hint = "Search for a tool by what it does."
+        where = f" in {listed([quoted(name) for name in scope])}" if scope else ""
+        return ToolNotFound(f"No tool is called {quoted(text)}{where}.", hint=hint, suggestions=ids)
+
+    def _close(self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool) -> list[str]:
+        """Ids of the tools with names like the text, the likeliest first, ties by id."""
+        names = [self._names[position] for position in positions]
+        best: dict[int, float] = {}
+        if bare or scope is None:
+            _keep_best(best, fold(text), names)
+            if not bare:
+                _keep_best(best, fold(text), [self._joined[position] for position in positions])
+        else:
+            tails = [text[mark.end() :] for mark in _MARK.finditer(text)]
+            for tail in dict.fromkeys([*tails, *(tail.partition(":")[0] for tail in tails)]):
+                _keep_best(best, fold(tail), names)
+        ids = {place: self._entries[positions[place]].id for place in best}
+        return [ids[place] for place in sorted(best, key=lambda place: (-best[place], ids[place]))[:_SUGGESTIONS]]
+
+
+def _keep_best(best: dict[int, float], asked: str, names: Sequence[str]) -> None:
+    for place, score in likeness(asked.replace(".", ""), names).items():
+        best[place] = max(score, best.get(place, 0.0))
 
 
 def listed(texts: Sequence[str]) -> str:

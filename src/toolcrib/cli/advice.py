@@ -12,27 +12,17 @@ _ADVICE: Final[tuple[tuple[str, str], ...]] = (
     ),
     (r"asked for by the editor", "Write ${{env:NAME}} in its place and set that variable."),
     (r"the file .+ does not exist", "Create the file, or correct its path."),
+    (r"HTTP 40[137]", 'Put its credentials into "headers", such as "Authorization": "Bearer ${{TOKEN}}".'),
+    (r"HTTP 40[45]", 'Correct its url, or set "type": "sse".'),
+    (r"certificate|SSL|TLS", "Set SSL_CERT_FILE: in its env for a command, where toolcrib is started for a url."),
+    (r"exited|ended", "Run its command by hand to see what it says; its environment holds only what env gives it."),
     (
-        r"not found|no such file|cannot find|ENOENT",
-        "Install its command, or give its full path; arguments belong in args, not in command.",
+        r"the command .+ not found",
+        'Install the program, or give its full path in "command"; arguments belong in "args".',
     ),
-    (r"permission denied|not executable", "Make its command executable, or start it with an interpreter."),
-    (
-        r"\b40[13]\b|unauthori[sz]ed|forbidden",
-        "Check its credentials: the Authorization header, or the key in its env.",
-    ),
-    (r"\b404\b", 'Check its url; an older server may need "type": "sse".'),
-    (r"\b405\b", 'Its url may be of the older transport: try "type": "sse".'),
-    (r"certificate|ssl", "Check its certificate; behind a proxy, set SSL_CERT_FILE in its env."),
-    (
-        r"refused|unreachable|name or service|resolve|getaddrinfo|connect",
-        "Check that it is running and that its url is right.",
-    ),
-    (r"timed? ?out|no answer|did not answer", 'Give it longer: "timeouts": {{"start": 120}}, or see what holds it up.'),
-    (
-        r"exit|ended|closed",
-        "Run its command by hand to see what it says; its environment holds only what env gives it.",
-    ),
+    (r"permission|executable", "Make its command executable, or start it with an interpreter."),
+    (r"no answer|in time|timed out", 'Give it longer: "timeouts": {{"start": 120}}, or see what holds it up.'),
+    (r"refused|reached|not known|connection", "Check that it is running and that its url is right."),
 )
 
 

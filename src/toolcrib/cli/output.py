@@ -33,8 +33,9 @@ def tell_error(error: ToolcribError) -> None:
     tell(f"toolcrib: {error.message}")
     if error.hint:
         tell(error.hint)
-    if error.suggestions:
-        tell("Did you mean: " + ", ".join(error.suggestions) + "?")
+    unsaid = [name for name in error.suggestions if name not in str(error)]
+    if unsaid:
+        tell("Did you mean: " + ", ".join(unsaid) + "?")
 
 
 def clean(text: str) -> str:

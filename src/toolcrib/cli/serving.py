@@ -2,33 +2,36 @@
 
 import importlib.util
 import logging
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 
 import anyio
+import anyio.abc
 
 from toolcrib.app import App
 from toolcrib.cli.guard import UsageError
 from toolcrib.cli.output import clean
-from toolcrib.cli.session import describe
 from toolcrib.errors import SettingsError
-from toolcrib.model import ServerState
 from toolcrib.settings.options import Settings
 
 logger = logging.getLogger("toolcrib.serve")
 
 _HIGHEST_PORT = 65535
+_LATEST_S = 0.7
+"""Beyond the time for calls under way: a start that still waits for servers is given up, in seconds."""
 
 
 def serve_stdio(settings: Settings, *, debug: bool) -> None:
     """Serve whoever started this process, until it leaves."""
 
-    async def serve(app: App) -> None:
+    async def serve(app: App, stop: anyio.Event) -> None:
         if sys.stdin.isatty():
             logger.info("speaking MCP on stdin and stdout; an MCP client should start this. Ctrl-C ends it.")
-        await app.serve_stdio()
+        await app.serve_stdio(stop=stop)
 
-    _run(settings, serve, debug=debug)
+    # uvloop aborts the process when stdin is /dev/null.
+    _run(settings, serve, debug=debug, loop="asyncio")
 
 
 def serve_http(settings: Settings, address: str, *, debug: bool) -> None:
@@ -40,10 +43,11 @@ def serve_http(settings: Settings, address: str, *, debug: bool) -> None:
             hint="Without that token its caller could not connect; set it, or take the token out of the settings.",
         )
 
-    async def serve(app: App) -> None:
-        await app.serve_http(host, port, started=lambda url: logger.info("serving MCP at %s", url))
+    async def serve(app: App, stop: anyio.Event) -> None:
+        await app.serve_http(host, port, stop=stop, started=lambda url: logger.info("serving MCP at %s", url))
 
-    _run(settings, serve, debug=debug)
+    fast = importlib.util.find_spec("uvloop") is not None
+    _run(settings, serve, debug=debug, loop="uvloop" if fast else "asyncio")
 
 
 def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
@@ -65,47 +69,54 @@ def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
     return before.strip("[]") or host, int(after) if after else port
 
 
-def _run(settings: Settings, serve: Callable[[App], Awaitable[None]], *, debug: bool) -> None:
+def _run(settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]], *, debug: bool, loop: str) -> None:
     _log_to_stderr(debug=debug)
     logger.info("%d servers from %s", len(settings.servers), settings.source)
     for warning in settings.warnings:
         logger.warning("%s", warning)
+    for server in settings.servers:
+        if server.problem:
+            logger.warning("%s is failed: %s", server.name, server.problem)
 
     async def main() -> None:
-        async with App(settings) as app:
-            end = app.fleet.subscribe(Changes(app).log)
-            try:
-                await serve(app)
-            finally:
-                end()
+        stop = anyio.Event()
+        async with anyio.create_task_group() as group:
+            await group.start(_stop_on_signal, stop, settings.http.drain_s + _LATEST_S, group.cancel_scope)
+            async with App(settings) as app:
+                await serve(app, stop)
+            group.cancel_scope.cancel()
 
-    fast = importlib.util.find_spec("uvloop") is not None
-    anyio.run(main, backend_options={"use_uvloop": fast})
+    anyio.run(main, backend_options={"use_uvloop": loop == "uvloop"})
+
+
+async def _stop_on_signal(
+    stop: anyio.Event, patience_s: float, everything: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
+) -> None:
+    """Turn the first SIGTERM or SIGINT into the event, and end what has not ended by itself after a while.
+
+    A second signal ends the process as it always would.
+    """
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for _ in signals:
+            break
+    stop.set()
+    await anyio.sleep(patience_s)
+    everything.cancel()
 
 
 def _log_to_stderr(*, debug: bool) -> None:
+    """The settings' warnings, and each server's coming and going."""
     if debug:  # the guard has set up everything already
         return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("toolcrib: %(message)s"))
+    handler.setFormatter(_Plain("toolcrib: %(message)s"))
     logging.getLogger().addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logging.getLogger("toolcrib").setLevel(logging.INFO)
 
 
-class Changes:
-    """Logs each server's state when it changes."""
+class _Plain(logging.Formatter):
+    """A line a record, without what a terminal would obey: reasons quote what servers print."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._known: dict[str, tuple[ServerState, str, int]] = {}
-
-    def log(self) -> None:
-        """Log what changed since the last time."""
-        for status in self._app.fleet.statuses():
-            now = (status.state, status.reason, status.tools)
-            if self._known.get(status.name) == now or status.state in (ServerState.CONFIGURED, ServerState.CONNECTING):
-                continue
-            self._known[status.name] = now
-            level = logging.INFO if status.state is ServerState.READY else logging.WARNING
-            tools = f", {status.tools} tools" if status.tools else ""
-            logger.log(level, "%s is %s%s", clean(status.name), clean(describe(status)), tools)
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record))

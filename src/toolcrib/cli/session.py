@@ -19,6 +19,8 @@ from toolcrib.settings.options import Settings
 
 T = TypeVar("T")
 
+_NAMED = 5
+"""How many of the servers that are awaited are named."""
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
@@ -103,4 +105,6 @@ def _awaited(app: App) -> str:
 
     statuses = app.fleet.statuses()
     waiting = [status.name for status in statuses if status.state in _WAITING]
-    return escape(clean(f"{len(statuses) - len(waiting)} of {len(statuses)} servers; waiting for {', '.join(waiting)}"))
+    names = ", ".join(waiting[:_NAMED]) + (", ..." if len(waiting) > _NAMED else "")
+    done = f"{len(statuses) - len(waiting)} of {len(statuses)} servers"
+    return escape(clean(f"{done}; waiting for {names}" if names else done))

@@ -8,7 +8,7 @@ from toolcrib.errors import InvalidArguments
 from toolcrib.model import Object
 from toolcrib.schema.compile import compiled
 from toolcrib.schema.describe import signed
-from toolcrib.schema.guard import depth, max_depth
+from toolcrib.schema.guard import checkable, max_depth
 from toolcrib.schema.teach import Fault, faults
 
 _MAX_MESSAGE = 800
@@ -23,7 +23,7 @@ class Schema:
     def __init__(self, schema: Object, who: str) -> None:
         """`who` is the name of the tool in messages. Raises `InvalidTool` when the schema is broken."""
         compiled(schema, who)
-        self._max_depth = max_depth(schema, who)
+        self._max_depth: int | None = None
         self._schema = schema
         self._who = who
         self._validator: jsonschema_rs.Validator | None = None
@@ -31,7 +31,8 @@ class Schema:
     def check(self, arguments: Any) -> None:
         """Return when the arguments fit; otherwise raise `InvalidArguments`, which says what would.
 
-        Arguments nested too deep for a recursive schema are not checked: that is left to the server.
+        What cannot be checked in reasonable time, such as arguments nested very deep for a recursive schema, is left
+        to the server.
 
         >>> schema = Schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, "double")
         >>> schema.check({"n": 1})
@@ -42,8 +43,10 @@ class Schema:
         validator = self._validator
         if validator is None:
             # Proving and compiling are two steps: a compiled schema takes 14 KB, and most tools are never called.
-            validator = self._validator = compiled(self._schema, self._who)
-        if self._max_depth is not None and depth(arguments, self._max_depth + 1) > self._max_depth:
+            validator = compiled(self._schema, self._who)
+            self._max_depth = max_depth(self._schema)
+            self._validator = validator
+        if self._max_depth is not None and not checkable(arguments, self._max_depth):
             return
         try:
             if validator.is_valid(arguments):

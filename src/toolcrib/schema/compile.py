@@ -1,6 +1,7 @@
 """A schema to a validator, without ever reaching out of the process; a broken schema to a reason."""
 
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,11 +69,12 @@ def _other_reading(schema: dict[str, Any], error: jsonschema_rs.ValidationError)
 
 
 def _reason(schema: dict[str, Any], error: jsonschema_rs.ValidationError, refused: list[str]) -> str:
-    if refused:
+    dialect = schema.get("$schema")
+    if refused and refused[0] != dialect:
         return f"the input schema refers to another document, {literal(refused[0], 100)}, and those are not fetched"
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
-        if "meta-schema" in error.message:
-            return f"the input schema is written in an unknown dialect, {literal(schema.get('$schema'), 100)}"
+        if refused or "meta-schema" in error.message:
+            return f"the input schema is written in an unknown dialect, {literal(dialect, 100)}"
         return f"the input schema refers to something it does not hold: {_line(error.message)}"
     path = ".".join(str(part)[:40] for part in error.instance_path[:12])
     value = literal(_at(schema, error.instance_path), 40)
@@ -115,8 +117,10 @@ def _readable(pattern: str) -> str:
         except ValueError:
             continue
         return text
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
-        return pattern
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError):
+            return pattern
     return ""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ def parameters(schema: Object) -> tuple[Parameter, ...]:
     whole = resolve(schema, schema)
     needed = frozenset(required(whole))
     found = list(properties(whole).items())[:MAX_PARAMETERS]
-    return tuple(_parameter(name, node, name in needed, schema) for name, node in found if isinstance(name, str))
+    return tuple(_parameter(name, node, schema, needed=name in needed) for name, node in found)
 
 
 def signature(tool: Tool) -> str:
@@ -70,7 +70,7 @@ def signed(name: str, schema: Object) -> str:
     ordered = sorted(found, key=lambda parameter: not parameter.required)
     shown = _one_line(name, MAX_SIGNATURE // 2)
     words = [_field(parameter.name, parameter.type, needed=parameter.required) for parameter in ordered]
-    return f"{shown}({_fitted(words, MAX_SIGNATURE - len(shown) - 2)})"
+    return f"{shown}({_fitted(words, MAX_SIGNATURE - len(shown) - 2, len(words))})"
 
 
 def type_text(node: Any, root: Object, depth: int = _DEPTH) -> str:
@@ -93,7 +93,7 @@ def literal(value: Any, limit: int = _MAX_LITERAL) -> str:
     return _cut(json.dumps(value, default=repr), limit)
 
 
-def _parameter(name: str, node: Any, needed: bool, root: Object) -> Parameter:
+def _parameter(name: str, node: Any, root: Object, *, needed: bool) -> Parameter:
     schema = resolve(node, root)
     description = schema.get("description")
     return Parameter(
@@ -125,7 +125,9 @@ def _plain(schema: Object, root: Object, depth: int) -> str:
         return _union((_of_kind(kind, schema, root, depth) for kind in kinds[: _MAX_OPTIONS + 1]), len(kinds))
     if isinstance(kinds, str):
         return _of_kind(kinds, schema, root, depth)
-    return _of_kind("object" if "properties" in schema else "array" if "items" in schema else "any", schema, root, depth)
+    return _of_kind(
+        "object" if "properties" in schema else "array" if "items" in schema else "any", schema, root, depth
+    )
 
 
 def _of_kind(kind: Any, schema: Object, root: Object, depth: int) -> str:
@@ -138,7 +140,7 @@ def _of_kind(kind: Any, schema: Object, root: Object, depth: int) -> str:
             _field(name, type_text(node, root, depth - 1), needed=name in needed)
             for name, node in list(found.items())[:_MAX_OPTIONS]
         )
-        return "{" + _fitted([*words, *["…"] * (len(found) > _MAX_OPTIONS)], _MAX_TYPE - 2) + "}"
+        return "{" + _fitted(list(words), _MAX_TYPE - 2, len(found)) + "}"
     return str(kind) if isinstance(kind, str) else "any"
 
 
@@ -156,10 +158,10 @@ def _field(name: str, kind: str, *, needed: bool) -> str:
     return f"{shown}{'' if needed else '?'}: {kind}"
 
 
-def _fitted(words: list[str], room: int) -> str:
-    """The words, comma-separated; those that do not fit are counted."""
+def _fitted(words: list[str], room: int, total: int) -> str:
+    """The words, comma-separated; those of the total that do not fit are counted."""
     text = ", ".join(words)
-    if len(text) <= room:
+    if len(text) <= room and total == len(words):
         return text
     shown: list[str] = []
     used = len("… +000 more")
@@ -168,7 +170,7 @@ def _fitted(words: list[str], room: int) -> str:
         if used > room:
             break
         shown.append(word)
-    return ", ".join([*shown, f"… +{len(words) - len(shown)} more"])
+    return ", ".join([*shown, f"… +{total - len(shown)} more"])
 
 
 def _one_line(text: str, limit: int) -> str:

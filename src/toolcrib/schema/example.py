@@ -3,7 +3,7 @@
 Made by reading the schema, then held against it; what is missing is mended for a few rounds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,7 +16,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from toolcrib.errors import InvalidTool
 from toolcrib.model import Object, Tool
 from toolcrib.schema.compile import compiled
-from toolcrib.schema.guard import depth, max_depth
+from toolcrib.schema.guard import checkable, max_depth
 from toolcrib.schema.pattern import sample
 from toolcrib.schema.refs import at, merged, properties, required, resolve
 
@@ -86,7 +86,7 @@ def example(tool: Tool) -> dict[str, Any]:
     schema = tool.input_schema
     try:
         validator = compiled(schema, tool.id)
-        limit = max_depth(schema, tool.id)
+        limit = max_depth(schema)
     except InvalidTool:
         return {}
     first: dict[str, Any] | None = None
@@ -99,7 +99,7 @@ def example(tool: Tool) -> dict[str, Any]:
 
 
 def _fits(validator: jsonschema_rs.Validator, made: Any, limit: int | None) -> bool:
-    if limit is not None and depth(made, limit + 1) > limit:
+    if not checkable(made, limit):
         return False
     try:
         return validator.is_valid(made)
@@ -112,7 +112,7 @@ def _mended(
 ) -> bool:
     """Put in what is missing and take out what is unknown; whether the arguments fit then."""
     for _ in range(_MAX_ROUNDS):
-        if limit is not None and depth(made, limit + 1) > limit:
+        if not checkable(made, limit):
             return False
         try:
             changed = [_mend(error, made, schema, way) for error in validator.iter_errors(made)]
@@ -132,7 +132,9 @@ def _mend(error: jsonschema_rs.ValidationError, made: Any, schema: Object, way: 
         made[name] = _Maker(schema, way).value(_property(schema, error.evaluation_path, name), name)
         return True
     if isinstance(error.kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
-        return any([made.pop(name, made) is not made for name in error.kind.unexpected])
+        for name in error.kind.unexpected:
+            made.pop(name, None)
+        return True
     return False
 
 
@@ -166,16 +168,16 @@ class _Maker:
             return deepcopy(given[seed % len(given)])
         kind = _kind(schema)
         if self._left < 0 or level > _MAX_DEPTH:
-            return _EMPTY.get(kind)
-        if kind == "object":
-            return self._object(schema, level)
-        if kind == "array":
-            return self._array(schema, name, level)
-        if kind in ("integer", "number"):
-            return _number(schema, kind, seed)
-        if kind == "string":
-            return _string(schema, name, seed)
-        return {"boolean": True}.get(kind)
+            return deepcopy(_EMPTY.get(kind))
+        makers: dict[str, Callable[[], Any]] = {
+            "object": lambda: self._object(schema, level),
+            "array": lambda: self._array(schema, level),
+            "integer": lambda: _number(schema, seed),
+            "number": lambda: _number(schema, seed),
+            "string": lambda: _string(schema, name, seed),
+            "boolean": lambda: seed % 2 == 0,
+        }
+        return makers.get(kind, lambda: None)()
 
     def _chosen(self, node: Any) -> Object:
         """The schema with one of its alternatives read into it."""
@@ -217,7 +219,7 @@ class _Maker:
         extra = schema.get("additionalProperties", {})
         return {name: self.value(known.get(name, extra), name, level=level + 1) for name in wanted[:_MAX_VALUES]}
 
-    def _array(self, schema: Object, name: str, level: int) -> list[Any]:
+    def _array(self, schema: Object, level: int) -> list[Any]:
         first = [*_listed(schema.get("prefixItems")), *_listed(schema.get("items"))]
         rest = schema.get("items", {})
         if "contains" in schema:
@@ -225,7 +227,7 @@ class _Maker:
         count = max(_whole(schema.get("minItems"), 0), len(first), 1 if rest != {} else 0)
         count = min(count, _whole(schema.get("maxItems"), _MAX_ITEMS), _MAX_ITEMS)
         nodes = [*first, *[rest] * max(0, count - len(first))][:count]
-        return [self.value(node, name, place, level + 1) for place, node in enumerate(nodes)]
+        return [self.value(node, seed=place, level=level + 1) for place, node in enumerate(nodes)]
 
 
 def _kind(schema: Object) -> str:
@@ -240,9 +242,9 @@ def _kind(schema: Object) -> str:
     return "string"
 
 
-def _number(schema: Object, kind: str, seed: int) -> Any:
+def _number(schema: Object, seed: int) -> Any:
     try:
-        return _bounded(schema, seed, Fraction(_step(schema, kind)))
+        return _bounded(schema, seed, Fraction(_step(schema)))
     except (ValueError, OverflowError, ZeroDivisionError):
         return 1
 
@@ -262,8 +264,18 @@ def _bounded(schema: Object, seed: int, step: Fraction) -> Any:
     if high is not None and (number > high or (below and number == high)):
         number = floor(high / step) * step
         number -= step if below and number == high else 0
-    number += seed * step
+    number += step * _turn(seed, step, None if low is None else number - low, None if high is None else high - number)
     return int(number) if number.denominator == 1 else float(number)
+
+
+def _turn(seed: int, step: Fraction, room_down: Fraction | None, room_up: Fraction | None) -> int:
+    """How many steps to go: up while there is room, then down, then over again."""
+    if room_up is None or seed * step < room_up:
+        return seed
+    up = max(0, ceil(room_up / step) - 1)
+    if room_down is None or (seed - up) * step < room_down:
+        return up - seed
+    return seed % (up + 1)
 
 
 def _finer(schema: Object, step: Fraction, room: Fraction) -> Fraction:
@@ -272,7 +284,7 @@ def _finer(schema: Object, step: Fraction, room: Fraction) -> Fraction:
     return room / 4 if free and room > 0 else step
 
 
-def _step(schema: Object, kind: str) -> Any:
+def _step(schema: Object) -> Any:
     found = schema.get("multipleOf")
     return str(found) if isinstance(found, (int, float)) and found > 0 else 1
 

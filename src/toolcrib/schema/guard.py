@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from math import log
 from typing import Any
 
-from toolcrib.errors import InvalidTool
 from toolcrib.model import Object
 from toolcrib.schema.refs import pointed
 
@@ -32,37 +31,37 @@ _ANYWHERE = ""
 """The name of a child that may be any child."""
 
 
-def max_depth(schema: Object, who: str) -> int | None:
+def max_depth(schema: Object) -> int | None:
     """How deep an argument may be nested to be checked; None when it does not matter.
 
-    Raises `InvalidTool` for a schema that nothing can be checked against in reasonable time.
+    0 when nothing can be checked against the schema in reasonable time.
 
-    >>> max_depth({"type": "object"}, "x"), max_depth({"properties": {"next": {"$ref": "#"}}}, "x")
+    >>> max_depth({"type": "object"}), max_depth({"properties": {"next": {"$ref": "#"}}})
     (None, 100)
     """
-    text = repr(schema)
-    if not any(reference in text for reference in _REFERENCES):
+    if not _refers(schema):
         return None
     try:
         growth = _Guard(schema).growth()
-    except (OverflowError, RecursionError) as error:
-        raise InvalidTool(f"{who}: the input schema is too entangled to check anything against it.") from error
-    return _MAX_DEPTH if growth <= 1 else min(_MAX_DEPTH, max(1, int(log(_MAX_WORK) / log(growth))))
+    except (OverflowError, RecursionError):
+        return 0
+    return _MAX_DEPTH if growth <= 1 else min(_MAX_DEPTH, int(log(_MAX_WORK) / log(growth)))
 
 
-def depth(value: Any, limit: int) -> int:
-    """How deep a JSON value is nested, counted up to the limit.
+def checkable(value: Any, limit: int | None) -> bool:
+    """Whether a value is nested no deeper than the limit; a value of its own has depth 1.
 
-    >>> depth({"a": [1]}, 10), depth([[[[]]]], 2)
-    (1, 2)
+    >>> checkable({"a": [1]}, 2), checkable({"a": [1]}, 1), checkable({}, None)
+    (True, False, True)
     """
-    level, found = [value], 0
-    while found < limit:
+    if limit is None:
+        return True
+    level = [value]
+    for _ in range(limit):
         level = [child for node in level for child in _contents(node) if isinstance(child, (Mapping, list, tuple))]
         if not level:
-            return found
-        found += 1
-    return found
+            return True
+    return False
 
 
 def _contents(node: Any) -> Any:

@@ -10,12 +10,13 @@ _CLASSES = {"d": "1", "w": "a", "s": " ", "D": "a", "W": "-", "S": "a"}
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
 _EMPTY = frozenset("bBAzZ")
 _TRIED = "a1A0-_.:/ xzXZ9@#+=,;!?'\"%&*()[]{}|~$^<>\\\t\n"
+_SET_OPERATORS = "[|&~"
 _GROUP = re.compile(r"\?(?:[:>]|P?<\w+>)")
 _BESIDE = re.compile(r"\?<?[=!]")
 _TIMES = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}|[*+?]")
 
 
-class _Unreadable(Exception):
+class _UnreadableError(Exception):
     """The pattern uses something that is not understood here."""
 
 
@@ -31,7 +32,7 @@ def sample(pattern: str, more: int = 0) -> str | None:
         reader = _Reader(pattern, more)
         text = reader.alternatives(0)
         return text if reader.at_end() else None
-    except _Unreadable:
+    except _UnreadableError:
         return None
 
 
@@ -49,7 +50,7 @@ class _Reader:
     def alternatives(self, nested: int) -> str:
         """What the first alternative matches; the others are only read over."""
         if nested > _MAX_NESTED:
-            raise _Unreadable
+            raise _UnreadableError
         first = self._sequence(nested)
         while self._take("|"):
             self._sequence(nested)
@@ -60,7 +61,7 @@ class _Reader:
         while not self.at_end() and self._next() not in "|)":
             text += self._repeated(self._atom(nested))
             if len(text) > _MAX_CHARS:
-                raise _Unreadable
+                raise _UnreadableError
         return text
 
     def _repeated(self, atom: str) -> str:
@@ -70,11 +71,10 @@ class _Reader:
         self._place = match.end()
         if not self.at_end() and self._next() in "?+":
             self._place += 1
-        least = int(match[1]) if match[1] else int(match[0] == "+")
-        most = int(match[3]) if match[3] else least if match[1] and not match[2] else 1 if match[0] == "?" else _MAX_CHARS
+        least, most = _times(match)
         times = min(least + self._more, most)
         if times * len(atom) > _MAX_CHARS:
-            raise _Unreadable
+            raise _UnreadableError
         return atom * times
 
     def _atom(self, nested: int) -> str:
@@ -89,25 +89,25 @@ class _Reader:
         if char in "^$":
             return ""
         if char in "*+?":
-            raise _Unreadable
+            raise _UnreadableError
         return "a" if char == "." else char
 
     def _group(self, nested: int) -> str:
         self._place += 1
         beside = _BESIDE.match(self._pattern, self._place)
-        named = _GROUP.match(self._pattern, self._place)
-        if beside or named:
-            self._place = (beside or named or re.match("", "")).end()  # type: ignore[union-attr]
+        opened = beside or _GROUP.match(self._pattern, self._place)
+        if opened:
+            self._place = opened.end()
         elif self._pattern.startswith("?", self._place):
-            raise _Unreadable
+            raise _UnreadableError
         text = self.alternatives(nested + 1)
         if not self._take(")"):
-            raise _Unreadable
+            raise _UnreadableError
         return "" if beside else text
 
     def _escaped(self) -> str:
         if self.at_end():
-            raise _Unreadable
+            raise _UnreadableError
         char = self._next()
         self._place += 1
         if char in _EMPTY:
@@ -115,25 +115,28 @@ class _Reader:
         if char in _CLASSES:
             return _CLASSES[char]
         if char.isalnum() and char not in _CONTROLS:
-            raise _Unreadable
+            raise _UnreadableError
         return _CONTROLS.get(char, char)
 
     def _set(self) -> str:
-        start = self._place
         self._place += 1
-        self._take("^")
-        self._take("]")
+        text = "[^" if self._take("^") else "["
+        if self._take("]"):
+            text += "\\]"
         while not self._take("]"):
-            if self._take("\\"):
-                self._next()
-            elif self.at_end():
-                raise _Unreadable
+            char = self._next()
             self._place += 1
-        return _member(self._pattern[start : self._place])
+            if char == "\\":
+                char += self._next()
+                self._place += 1
+            elif char in _SET_OPERATORS or (char == "-" and text.endswith("-")):
+                char = f"\\{char}"
+            text += char
+        return _member(f"{text}]")
 
     def _next(self) -> str:
         if self.at_end():
-            raise _Unreadable
+            raise _UnreadableError
         return self._pattern[self._place]
 
     def _take(self, char: str) -> bool:
@@ -142,13 +145,21 @@ class _Reader:
         return found
 
 
+def _times(match: re.Match[str]) -> tuple[int, int]:
+    """How often something may be repeated, at least and at most."""
+    if match[1] is None:
+        return {"*": (0, _MAX_CHARS), "+": (1, _MAX_CHARS), "?": (0, 1)}[match[0]]
+    least = int(match[1])
+    return least, least if match[2] is None else int(match[3] or _MAX_CHARS)
+
+
 def _member(char_set: str) -> str:
     try:
         readable = re.compile(char_set)
     except re.error as error:
-        raise _Unreadable from error
+        raise _UnreadableError from error
     first = char_set[1:2]
     for char in (*([first] if first.isalnum() else ()), *_TRIED, *char_set):
         if readable.fullmatch(char):
-            return char
-    raise _Unreadable
+            return str(char)
+    raise _UnreadableError

@@ -117,12 +117,9 @@ def _missing(name: str, error: ValidationError, case: _Case) -> Fault:
 
 
 def _unknown(name: str, error: ValidationError, case: _Case) -> Fault:
-    known = [key for key in properties(_schema_at(error, case)) if isinstance(key, str)]
-    close = nearest(name, known, limit=1, cutoff=_UNLIKE)
+    close = nearest(name, properties(_schema_at(error, case)), limit=1, cutoff=_UNLIKE)
     said = f', did you mean "{_short(close[0])}"?' if close else ""
-    return Fault(
-        text=f"{_named([*error.instance_path, name])} is no parameter{said}", suggestions=tuple(close), rank=1
-    )
+    return Fault(text=f"{_named([*error.instance_path, name])} is no parameter{said}", suggestions=tuple(close), rank=1)
 
 
 def _not_an_option(options: Sequence[Any], error: ValidationError, case: _Case) -> Fault:
@@ -190,7 +187,7 @@ def _short(text: str) -> str:
 
 
 def _not(value: Any) -> str:
-    """", not ..." for a value that is short enough to be shown."""
+    """ ", not ..." for a value that is short enough to be shown."""
     if value is None or isinstance(value, (bool, int, float)):
         shown = literal(value, _MAX_VALUE)
     elif isinstance(value, str) and len(value) <= _MAX_VALUE:
@@ -208,7 +205,8 @@ def _type(value: Any) -> str:
 
 
 def _count(number: Any, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+    units = "properties" if unit == "property" else f"{unit}s"
+    return f"{number} {unit if number == 1 else units}"
 
 
 _TYPES: tuple[tuple[Any, str], ...] = (
@@ -236,8 +234,8 @@ _RULES: tuple[tuple[Any, _Say], ...] = (
     (Kind.MinItems, lambda kind, value: f"must have at least {_count(kind.limit, 'item')}, not {len(value)}"),
     (Kind.MaxItems, lambda kind, value: f"must have at most {_count(kind.limit, 'item')}, not {len(value)}"),
     (Kind.AdditionalItems, lambda kind, value: f"must have at most {_count(kind.limit, 'item')}, not {len(value)}"),
-    (Kind.MinProperties, lambda kind, value: f"must have at least {kind.limit} properties, not {len(value)}"),
-    (Kind.MaxProperties, lambda kind, value: f"must have at most {kind.limit} properties, not {len(value)}"),
+    (Kind.MinProperties, lambda kind, value: f"must have at least {_count(kind.limit, 'property')}, not {len(value)}"),
+    (Kind.MaxProperties, lambda kind, value: f"must have at most {_count(kind.limit, 'property')}, not {len(value)}"),
     (Kind.UniqueItems, lambda _kind, _: "must not hold the same item twice"),
     (Kind.Contains, lambda _kind, _: "lacks an item that it must hold"),
     (Kind.Pattern, lambda kind, value: f"must match the pattern {literal(kind.pattern, 80)}{_not(value)}"),

@@ -55,9 +55,8 @@ def listing(
 ) -> tuple[Tool, ...]:
     """All tools that a search could find, by id."""
     view = _view(index, mask, overlay)
-    return tuple(
-        view.parts[part].index.tools[position] for part, position in _listed(view, _allowed(view, filters or Filters()))
-    )
+    _, listed = _listed(view, _allowed(view, filters or Filters()), view.count)
+    return tuple(view.parts[part].index.tools[position] for part, position in listed)
 
 
 def _view(index: Index, mask: bytes | None, overlay: Index | None) -> View:
@@ -73,12 +72,10 @@ def _allowed(view: View, filters: Filters) -> list[Bools]:
     return [part.seen & part.index.facets().passing(filters) for part in view.parts]
 
 
-def _answer(
-    view: View, query: Query, limit: int, place: int, allowed: Sequence[Bools], detail: Detail
-) -> _Answer:
+def _answer(view: View, query: Query, limit: int, place: int, allowed: Sequence[Bools], detail: Detail) -> _Answer:
     if not query.words:
-        listed = _listed(view, allowed)
-        return _Answer([_bare(view, part, at, place, detail) for part, at in listed[:limit]], len(listed))
+        total, listed = _listed(view, allowed, limit)
+        return _Answer([_bare(view, part, at, place, detail) for part, at in listed], total)
     ranking = rank(view, query, limit, allowed)
     if not ranking.found:
         return _Answer([], 0, ranking.unmatched, nearest_ids(view, query, allowed))
@@ -110,16 +107,17 @@ def _bare(view: View, part: int, position: int, place: int, detail: Detail) -> H
     return Hit(tool=index.tools[position], score=0.0, raw=0.0, signature=shown, query=place, detail=detail)
 
 
-def _listed(view: View, allowed: Sequence[Bools]) -> list[tuple[int, int]]:
-    """Part and position of every allowed tool, by id."""
+def _listed(view: View, allowed: Sequence[Bools], limit: int) -> tuple[int, list[tuple[int, int]]]:
+    """How many tools are allowed, and part and position of the first of them, by id."""
+    total = 0
     listed: list[tuple[str, int, int]] = []
     for number, (part, passes) in enumerate(zip(view.parts, allowed, strict=True)):
         positions = np.flatnonzero(passes)
-        positions = positions[np.argsort(part.index.ranks[positions])]
-        listed.extend((part.index.ids[position], number, position) for position in positions.tolist())
-    if len(view.parts) > 1:
-        listed.sort()
-    return [(number, position) for _, number, position in listed]
+        total += len(positions)
+        first = positions[np.argsort(part.index.ranks[positions])[:limit]]
+        listed.extend((part.index.ids[position], number, position) for position in first.tolist())
+    listed.sort()
+    return total, [(number, position) for _, number, position in listed[:limit]]
 
 
 def _note(answers: Sequence[_Answer], skipped: int) -> str:

@@ -18,7 +18,9 @@ class Facets:
     def __init__(self, tools: Sequence[Tool]) -> None:
         """Positions are places in `tools`."""
         self._numbers: dict[str, int] = {}
-        self._namespaces = np.array([self._numbers.setdefault(t.namespace, len(self._numbers)) for t in tools], np.int32)
+        self._namespaces = np.array(
+            [self._numbers.setdefault(t.namespace, len(self._numbers)) for t in tools], np.int32
+        )
         self._read_only = np.array([t.annotations.get("readOnlyHint") is True for t in tools], np.bool_)
         self._visibility = {kind: np.array([t.visibility is kind for t in tools], np.bool_) for kind in Visibility}
         self._tags: dict[str, list[int]] = {}

@@ -5,45 +5,44 @@ time among the tools the caller sees, so a tool that he does not see changes not
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from toolcrib.model import Tool, Visibility
+from toolcrib.names import fold
 from toolcrib.schema import signature
 from toolcrib.search.analysis import Analysis, Vocabulary
+from toolcrib.search.entries import Entries, Floats, Ints, counted, norms
 from toolcrib.search.facets import Facets
 from toolcrib.search.options import Field, SearchOptions
 
-Ints = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
-_FIELDS = len(Field)
 _MAX_DEAD_WORDS = 10_000
 """Words that no tool has any more are dropped when there are more than these, and more than live ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """Which word stands how often in which field of which tool; sorted by stem, position, field."""
-
-    stems: Ints
-    positions: Ints
-    fields: npt.NDArray[np.uint8]
-    words: Ints
-    counts: npt.NDArray[np.uint16]
 
 
 class Index:
     """Searchable tools. A position is a tool's place in `tools`."""
 
     __slots__ = (
-        "_entry_starts", "_facets", "_norms", "_signatures", "_starts", "entries", "findable", "ids", "impacts",
-        "options", "positions", "ranks", "tools", "vocabulary",
-    )  # fmt: skip
+        "_entry_starts",
+        "_facets",
+        "_names",
+        "_starts",
+        "entries",
+        "findable",
+        "ids",
+        "impacts",
+        "norms",
+        "options",
+        "positions",
+        "ranks",
+        "signatures",
+        "tools",
+        "vocabulary",
+    )
 
     def __init__(
         self, tools: Sequence[Tool], entries: Entries, norms: Floats, vocabulary: Vocabulary, options: SearchOptions
@@ -53,47 +52,69 @@ class Index:
         self.options = options
         self.vocabulary = vocabulary
         self.entries = entries
-        self._norms = norms
+        self.norms = norms
+        """What one occurrence of a word adds, for each tool and field."""
         self.ids = [tool.id for tool in self.tools]
         self.ranks = _ranks(self.ids)
-        self.findable: Bools = np.fromiter((t.visibility is not Visibility.HIDDEN for t in self.tools), dtype=np.bool_)
-        self._signatures: list[str | None] = [None] * len(self.tools)
+        """The place of each tool's id in alphabetical order."""
+        self.findable: Bools = np.array([tool.visibility is not Visibility.HIDDEN for tool in self.tools], np.bool_)
+        self.signatures: list[str | None] = [None] * len(self.tools)
         self._facets: Facets | None = None
+        self._names: list[str] | None = None
         self._post()
 
     @classmethod
     def build(
         cls, tools: Sequence[Tool], *, previous: "Index | None" = None, options: SearchOptions | None = None
     ) -> "Index":
-        """An index of the tools. The very same objects that `previous` holds are not read again."""
+        """An index of the tools. The very same objects that `previous` holds are not read again.
+
+        The options are those of `previous` when none are given.
+        """
         options = options or (previous.options if previous else SearchOptions())
-        if previous is not None and (previous.options != options or previous._is_stale()):
+        if previous is None or previous.options != options or previous.is_worn():
             previous = None
         kept, fresh = _matched(tools, previous)
         vocabulary = Vocabulary(previous.vocabulary if previous else None)
         analysis = Analysis(vocabulary)
         for position in fresh:
             analysis.add(position, tools[position])
-        norms = np.zeros((len(tools), _FIELDS), dtype=np.float32)
-        entries = _counted(analysis, vocabulary, norms, options)
-        if previous is not None and kept:
-            entries = _merged(entries, _moved(previous, kept, norms))
-        index = cls(tools, entries, norms, vocabulary, options)
-        if previous is not None:
-            for new, old in kept.items():
-                index._signatures[new] = previous._signatures[old]
+        entries = counted(analysis, vocabulary)
+        adds = norms(analysis, len(tools), options.fields)
+        if previous is None or not kept:
+            return cls(tools, entries, adds, vocabulary, options)
+        old, new = list(kept.values()), list(kept)
+        adds[new] = previous.norms[old]
+        entries = previous.entries.moved(kept, len(previous)).merged(entries)
+        index = cls(tools, entries, adds, vocabulary, options)
+        for position, before in kept.items():
+            index.signatures[position] = previous.signatures[before]
         return index
 
     def __len__(self) -> int:
         """How many tools it holds."""
         return len(self.tools)
 
+    def is_worn(self) -> bool:
+        """Whether most of the words it knows have left it, so that a new one is better made from nothing."""
+        words = len(self.vocabulary.words)
+        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self.entries.words))
+
+    def visible(self, mask: bytes | None) -> Bools:
+        """The tools that a search with that mask may find. Raises `ValueError` for a mask of another length."""
+        if mask is None:
+            return self.findable
+        if len(mask) != len(self.tools):
+            raise ValueError(f"the mask has {len(mask)} bytes for {len(self.tools)} tools")
+        seen: Bools = self.findable & (np.frombuffer(mask, dtype=np.uint8) != 0)
+        return seen
+
     def span(self, stem: str) -> tuple[int, int]:
         """Where the postings of a stem begin and end in `positions` and `impacts`; (0, 0) when there are none."""
         number = self.vocabulary.stem_numbers.get(stem)
         return (self._starts[number], self._starts[number + 1]) if number is not None else (0, 0)
 
-    def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, int, str, float]]:
+    def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, str, float]]:
         """What some postings are made of: place in `postings`, field, word, and its share of the impact."""
         at = np.array(postings, dtype=np.intp)
         starts = self._entry_starts[at]
@@ -101,17 +122,17 @@ class Index:
         place = np.repeat(np.arange(len(at)), lengths)
         found = np.arange(len(place)) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
         entries = self.entries
-        fields, words = entries.fields[found], entries.words[found].tolist()
-        adds = entries.counts[found] * self._norms[entries.positions[found], fields].astype(np.float64)
+        fields = entries.fields[found]
+        adds = entries.counts[found] * self.norms[entries.positions[found], fields].astype(np.float64)
         gains = adds * (self.impacts[at] / np.bincount(place, adds, len(at)))[place]
-        texts = [self.vocabulary.words[word] for word in words]
-        return zip(place.tolist(), fields.tolist(), texts, gains.tolist(), strict=True)
+        words = [self.vocabulary.words[word] for word in entries.words[found].tolist()]
+        return zip(place.tolist(), map(_FIELD.__getitem__, fields.tolist()), words, gains.tolist(), strict=True)
 
     def signature(self, position: int) -> str:
         """The one-line signature of a tool, worked out once."""
-        known = self._signatures[position]
+        known = self.signatures[position]
         if known is None:
-            known = self._signatures[position] = signature(self.tools[position])
+            known = self.signatures[position] = signature(self.tools[position])
         return known
 
     def facets(self) -> Facets:
@@ -120,43 +141,40 @@ class Index:
             self._facets = Facets(self.tools)
         return self._facets
 
-    def name_words(self, allowed: Bools) -> dict[str, list[int]]:
-        """The words in the names of the allowed tools, each with the positions of its tools."""
-        entries = self.entries
-        chosen = np.flatnonzero((entries.fields == Field.NAME) & allowed[entries.positions])
-        found: dict[str, list[int]] = {}
-        for word, position in zip(entries.words[chosen].tolist(), entries.positions[chosen].tolist(), strict=True):
-            found.setdefault(self.vocabulary.words[word], []).append(position)
-        return found
+    def names(self) -> list[str]:
+        """The folded name of each tool, without its namespace, worked out once."""
+        if self._names is None:
+            self._names = [fold(tool.name) for tool in self.tools]
+        return self._names
 
-    def visible(self, mask: bytes | None) -> Bools:
-        """The tools that a search with that mask may find. Raises `ValueError` for a mask of another length."""
-        if mask is None:
-            return self.findable
-        if len(mask) != len(self.tools):
-            raise ValueError(f"the mask has {len(mask)} bytes for {len(self.tools)} tools")
-        return self.findable & np.frombuffer(mask, dtype=np.bool_)
+    def name_words(self, allowed: Bools) -> tuple[Ints, Ints]:
+        """The words in the names of the allowed tools: their numbers, and beside each the position of the tool."""
+        entries = self.entries
+        chosen = np.flatnonzero(entries.fields == Field.NAME)
+        chosen = chosen[allowed[entries.positions[chosen]]]
+        return entries.words[chosen], entries.positions[chosen]
 
     def _post(self) -> None:
         """Work out the postings: the tools of each stem, and how strongly it marks them."""
         entries = self.entries
-        adds = (entries.counts * self._norms[entries.positions, entries.fields]).astype(np.float64)
+        adds = (entries.counts * self.norms[entries.positions, entries.fields]).astype(np.float64)
         new = np.ones(len(adds), dtype=np.bool_)
         new[1:] = (entries.stems[1:] != entries.stems[:-1]) | (entries.positions[1:] != entries.positions[:-1])
         starts = np.flatnonzero(new)
         weight = np.add.reduceat(adds, starts) if len(starts) else adds
-        self.positions = entries.positions[starts]
-        self.impacts = (weight / (self.options.k1 + weight)).astype(np.float32)
-        self._entry_starts = np.append(starts, len(adds)).astype(np.int32)
-        self._starts = np.searchsorted(entries.stems[starts], np.arange(len(self.vocabulary.stems) + 1)).tolist()
+        self.positions: Ints = entries.positions[starts]
+        """The tools of all stems, one after the other."""
+        self.impacts: Floats = (weight / (self.options.k1 + weight)).astype(np.float32)
+        """How strongly the stem marks the tool, 0 to 1, beside `positions`."""
+        self._entry_starts = np.append(starts, len(adds))
+        stems = np.arange(len(self.vocabulary.stems) + 1)
+        self._starts: list[int] = np.searchsorted(entries.stems[starts], stems).tolist()
 
-    def _is_stale(self) -> bool:
-        words = len(self.vocabulary.words)
-        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self.entries.words))
+
+_FIELD = tuple(Field)
 
 
 def _ranks(ids: list[str]) -> Ints:
-    """The place of each id in alphabetical order."""
     order = sorted(range(len(ids)), key=ids.__getitem__)
     ranks = np.empty(len(ids), dtype=np.int32)
     ranks[order] = np.arange(len(ids), dtype=np.int32)
@@ -177,54 +195,3 @@ def _matched(tools: Sequence[Tool], previous: Index | None) -> tuple[dict[int, i
         else:
             kept[position] = old
     return kept, fresh
-
-
-def _counted(analysis: Analysis, vocabulary: Vocabulary, norms: Floats, options: SearchOptions) -> Entries:
-    """The entries of freshly read tools; their norms are filled in."""
-    words = np.array(analysis.numbers, dtype=np.int64)
-    lengths = np.array(analysis.lengths, dtype=np.int64)
-    positions = np.array(analysis.positions, dtype=np.int64)
-    fields = np.array(analysis.fields, dtype=np.int64)
-    weight = np.array([f.weight for f in options.fields])
-    b = np.array([f.b for f in options.fields])
-    reference = np.array([f.reference for f in options.fields])
-    norms[positions, fields] = weight[fields] / (1 - b[fields] + b[fields] * lengths / reference[fields])
-    owner = np.repeat(positions * _FIELDS + fields, lengths)
-    keys, counts = np.unique((owner << 32) | words, return_counts=True)
-    found = (keys & 0xFFFFFFFF).astype(np.int32)
-    place = keys >> 32
-    stems = np.array(vocabulary.word_stems, dtype=np.int32)
-    return _sorted(
-        stems[found] if len(found) else found,
-        (place // _FIELDS).astype(np.int32),
-        (place % _FIELDS).astype(np.uint8),
-        found,
-        np.minimum(counts, 0xFFFF).astype(np.uint16),
-    )
-
-
-def _moved(previous: Index, kept: dict[int, int], norms: Floats) -> Entries:
-    """The entries of tools that come again, under their new positions; their norms are filled in."""
-    new = np.fromiter(kept.keys(), dtype=np.int32, count=len(kept))
-    old = np.fromiter(kept.values(), dtype=np.int32, count=len(kept))
-    norms[new] = previous._norms[old]
-    place = np.full(len(previous), -1, dtype=np.int32)
-    place[old] = new
-    entries = previous.entries
-    positions = place[entries.positions]
-    stay = positions >= 0
-    return Entries(
-        entries.stems[stay], positions[stay], entries.fields[stay], entries.words[stay], entries.counts[stay]
-    )
-
-
-def _merged(first: Entries, second: Entries) -> Entries:
-    def both(name: str) -> Any:
-        return np.concatenate([getattr(second, name), getattr(first, name)])
-
-    return _sorted(both("stems"), both("positions"), both("fields"), both("words"), both("counts"))
-
-
-def _sorted(stems: Any, positions: Any, fields: Any, words: Any, counts: Any) -> Entries:
-    order = np.argsort((stems.astype(np.int64) << 36) | (positions.astype(np.int64) << 4) | fields, kind="stable")
-    return Entries(stems[order], positions[order], fields[order], words[order], counts[order])

@@ -1,6 +1,6 @@
 """BM25F over the caller's view, and the reasons that come out of the same numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.model import Reason
+from toolcrib.search.analysis import WHOLE
 from toolcrib.search.index import Bools, Index
 from toolcrib.search.options import FIELD_NAMES
 from toolcrib.search.query import Query, Term
@@ -110,31 +111,72 @@ def rank(view: View, query: Query, limit: int, allowed: Sequence[Bools]) -> Rank
 
 def reasons(view: View, ranking: Ranking) -> list[tuple[tuple[Reason, ...], tuple[int, ...]]]:
     """Why each found tool was found, the strongest reason first, and which typed words it covers, by place."""
-    why: list[dict[tuple[str, str], Reason]] = [{} for _ in ranking.found]
-    covered: list[set[int]] = [set() for _ in ranking.found]
+    why: list[dict[tuple[str, str], _Why]] = [{} for _ in ranking.found]
     for number, part in enumerate(view.parts):
         places = [place for place, hit in enumerate(ranking.found) if hit.part == number]
         for place, met, field, word, gain in _contributions(part.index, number, ranking, places):
-            _add(why[place], met.term, field, word, met.idf * gain)
-            covered[place].update(met.term.places)
-    return [
-        (tuple(sorted(found.values(), key=lambda reason: -reason.gain)), tuple(sorted(words)))
-        for found, words in zip(why, covered, strict=True)
-    ]
+            found = why[place]
+            key = (met.term.stem, field)
+            if key not in found:
+                found[key] = _Why(met.term)
+            found[key].add(word, met.idf * gain)
+    return [_told(found.items()) for found in why]
+
+
+class _Why:
+    """Why one term met one field, while it is added up."""
+
+    __slots__ = ("exact", "gain", "term", "word")
+
+    def __init__(self, term: Term) -> None:
+        self.term = term
+        self.word = ""
+        self.exact = term.whole
+        self.gain = 0.0
+
+    def add(self, word: str, gain: float) -> None:
+        self.exact = self.exact or word == self.term.surface
+        self.word = self.word or word
+        self.gain += gain
+
+
+def _told(found: Iterable[tuple[tuple[str, str], _Why]]) -> tuple[tuple[Reason, ...], tuple[int, ...]]:
+    ordered = sorted(found, key=lambda item: (-item[1].gain, item[0]))
+    told = tuple(
+        Reason(
+            word=why.term.shown,
+            field=field,
+            how="exact" if why.exact else "stem",
+            matched="" if why.exact else why.word,
+            gain=why.gain,
+        )
+        for (_, field), why in ordered
+    )
+    return told, tuple(sorted({place for _, why in ordered for place in why.term.places}))
 
 
 def _known(view: View, query: Query) -> list[Known]:
     found = []
-    for term in (*query.terms, *query.names):
-        spans = [part.index.span(term.stem) for part in view.parts]
-        df = sum(_seen(part, start, stop) for part, (start, stop) in zip(view.parts, spans, strict=True))
-        if df:
-            found.append(Known(term, idf(view.count, df), tuple(spans)))
+    for term in query.terms:
+        met = _met(view, term.stem)
+        if met:
+            found.append(Known(term, *met))
+    for name, places in query.names:
+        met = _met(view, WHOLE + name)
+        if met:
+            found.append(Known(query.whole(name, places), *met))
     return found
 
 
+def _met(view: View, stem: str) -> tuple[float, tuple[tuple[int, int], ...]] | None:
+    """The idf of a stem, and where its postings are in each part; None when no visible tool has it."""
+    spans = tuple(part.index.span(stem) for part in view.parts)
+    df = sum(_seen(part, start, stop) for part, (start, stop) in zip(view.parts, spans, strict=True) if stop > start)
+    return (idf(view.count, df), spans) if df else None
+
+
 def _seen(part: Part, start: int, stop: int) -> int:
-    return int(np.count_nonzero(part.seen[part.index.positions[start:stop]])) if stop > start else 0
+    return int(np.count_nonzero(part.seen[part.index.positions[start:stop]]))
 
 
 def _unmatched(query: Query, known: list[Known], unknown: list[Term]) -> tuple[str, ...]:
@@ -166,29 +208,10 @@ def _contributions(
     for met in ranking.known:
         start, stop = met.spans[number]
         there = index.positions[start:stop]
-        at = np.searchsorted(there, positions)
-        hit = np.flatnonzero(there[np.minimum(at, stop - start - 1)] == positions) if stop > start else at[:0]
-        postings.extend((start + at[hit]).tolist())
-        owners.extend(places[owner] for owner in hit.tolist())
-        terms.extend([met] * len(hit))
+        for owner, at in enumerate(there.searchsorted(positions).tolist()):
+            if at < stop - start and there[at] == positions[owner]:
+                postings.append(start + at)
+                owners.append(places[owner])
+                terms.append(met)
     for place, field, word, gain in index.parts(postings):
         yield owners[place], terms[place], FIELD_NAMES[field], word, gain
-
-
-def _add(found: dict[tuple[str, str], Reason], term: Term, field: str, word: str, gain: float) -> None:
-    exact = term.whole or word == term.surface
-    key = (term.stem, field)
-    before = found.get(key)
-    if before is None:
-        found[key] = Reason(
-            word=term.shown, field=field, how="exact" if exact else "stem", matched="" if exact else word, gain=gain
-        )
-    else:
-        exact = exact or before.how == "exact"
-        found[key] = Reason(
-            word=term.shown,
-            field=field,
-            how="exact" if exact else "stem",
-            matched="" if exact else before.matched,
-            gain=before.gain + gain,
-        )

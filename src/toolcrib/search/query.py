@@ -39,8 +39,12 @@ class Query:
     """The words as they were typed."""
     terms: tuple[Term, ...]
     """What is looked for, each stem once; without stop words, unless there is nothing else."""
-    names: tuple[Term, ...]
-    """Words in a row that may be the whole name of a tool."""
+    names: tuple[tuple[str, range], ...]
+    """Words in a row that may be the whole name of a tool: joined, and the typed words they come from, by place."""
+
+    def whole(self, name: str, places: range) -> Term:
+        """The term for a whole name."""
+        return Term(WHOLE + name, name, " ".join(self.words[place] for place in places), places, whole=True)
 
 
 def read(text: str) -> Query:
@@ -57,15 +61,14 @@ def read(text: str) -> Query:
     for place, word, alone in telling:
         text_shown = typed[place] if alone else word
         terms.setdefault(stem(word), Term(stem(word), word, text_shown, range(place, place + 1)))
-    return Query(typed, tuple(terms.values()), _names(typed, [(place, word) for place, word, _ in pairs]))
+    return Query(typed, tuple(terms.values()), _names([(place, word) for place, word, _ in pairs]))
 
 
-def _names(typed: tuple[str, ...], pairs: list[tuple[int, str]]) -> tuple[Term, ...]:
-    found: dict[str, Term] = {}
+def _names(pairs: list[tuple[int, str]]) -> tuple[tuple[str, range], ...]:
+    found: dict[str, range] = {}
     for start, (first, _) in enumerate(pairs):
         name = ""
         for last, word in pairs[start : start + _MAX_NAME_WORDS]:
             name += word
-            if name not in found:
-                found[name] = Term(WHOLE + name, name, " ".join(typed[first : last + 1]), range(first, last + 1), whole=True)
-    return tuple(found.values())
+            found.setdefault(name, range(first, last + 1))
+    return tuple(found.items())

@@ -11,20 +11,22 @@ _COMBINING = "\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\
 CHUNK = re.compile(rf"[\w{_COMBINING}]+")
 """A word as it is typed: `createPullRequest`, `create_pull_request`, `v2`."""
 
-_CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_CAMEL = re.compile(r"[A-Z]{2,}s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _RUNS = re.compile(rf"[{_CJK}]+|[{_UNSPACED}]+|\d+|[^\W\d_{_CJK}{_UNSPACED}]+[{_COMBINING}]*")
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 
-STOP_WORDS = frozenset(
-    """a about above after again all also am an and any are as at be because been before being below between both but
-    by can could did do does doing don down during each few for from further had has have having he help her here hers
-    him his how i if in into is it its itself just let like me more most my myself need no nor not now of off on once
-    only or other our ours out over own per please s same she should so some such t tell than thanks that the their
-    theirs them then there these they this those through to too under until up upon us very was we were what when where
-    whether which while who whom whose why will with would you your yours d ll m re ve give want""".split()
-)
+_PROSE_ONLY = """
+a about above after again all also am an and any are as at be because been before being below between both but by can
+could d did do does doing don down during each few for from further give had has have having he help her here hers him
+his how i if in into is it its itself just let like ll m me more most my myself need no nor not now of off on once only
+or other our ours out over own per please re s same she should so some such t tell than thanks that the their theirs
+them then there these they this those through to too under until up upon us ve very want was we were what when where
+whether which while who whom whose why will with would you your yours
+"""
+
+STOP_WORDS = frozenset(_PROSE_ONLY.split())
 """Words of prose that say nothing about what a tool does. Verbs such as get, find and show stay: tools are named so."""
 
 
@@ -64,9 +66,8 @@ def _split_unicode(chunk: str) -> tuple[str, ...]:
 
 def _camel_spaced(text: str) -> str:
     """A space between a lower-case and an upper-case letter."""
-    return "".join(
-        f" {char}" if place and char.isupper() and text[place - 1].islower() else char for place, char in enumerate(text)
-    )
+    pairs = zip(" " + text, text, strict=False)
+    return "".join(f" {char}" if char.isupper() and before.islower() else char for before, char in pairs)
 
 
 def _bigrams(run: str) -> list[str]:
@@ -82,23 +83,35 @@ def _is_unspaced(char: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def stem(word: str) -> str:
-    """What the word shares with its plural and its verb forms; words of other scripts stay as they are.
+    """What a word shares with its plural and its verb forms. Light: a plural, then -ing or -ed, then a final e.
 
-    >>> [stem(word) for word in ("issues", "queries", "creating", "created", "create", "status")]
-    ['issu', 'queri', 'creat', 'creat', 'creat', 'status']
+    Words of other scripts, short ones and those with digits stay as they are.
+
+    >>> [stem(word) for word in ("issues", "queries", "query", "creating", "created", "create", "status", "stopped")]
+    ['issu', 'queri', 'queri', 'creat', 'creat', 'creat', 'status', 'stop']
     """
-    if len(word) < 4 or not word.isascii() or not word.isalpha():
+    if len(word) <= _SHORT or not word.isascii() or not word.isalpha():
         return word
+    base = _without_ending(_singular(word))
+    if len(base) > _SHORT and base[-1] in "ey":
+        return base[:-1] + ("i" if base[-1] == "y" else "")
+    return base
+
+
+def _singular(word: str) -> str:
     if word.endswith("ies"):
-        word = word[:-3] + "y"
-    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        word = word[:-1]
-    for suffix in ("ing", "ed"):
-        if word.endswith(suffix) and len(word) > len(suffix) + 2 and any(c in "aeiouy" for c in word[: -len(suffix)]):
-            word = word[: -len(suffix)]
-            if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
-                word = word[:-1]
-            break
-    if word.endswith("e") and len(word) > 3:
-        word = word[:-1]
-    return word[:-1] + "i" if word.endswith("y") and len(word) > 3 else word
+        return word[:-3] + "y"
+    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+
+
+def _without_ending(word: str) -> str:
+    for ending in ("ing", "ed"):
+        base = word.removesuffix(ending)
+        if base != word and len(base) >= _SHORT and any(vowel in base for vowel in "aeiouy"):
+            doubled = len(base) > _SHORT and base[-1] == base[-2] and base[-1] not in "lsz"
+            return base[:-1] if doubled else base
+    return word
+
+
+_SHORT = 3
+"""Characters of a word that has no ending to lose."""

@@ -19,7 +19,7 @@ from toolcrib.model import Object, ToolResult
 from toolcrib.protocols import Context
 from toolcrib.server.context import RequestContext, to_context
 from toolcrib.surfaces.front import Front
-from toolcrib.surfaces.results import error_result
+from toolcrib.surfaces.results import error_result, told
 from toolcrib.wire import is_modern, listed, result_to_wire, tool_to_wire
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ async def _guarded(work: Awaitable[T]) -> T:
     try:
         return await work
     except ToolcribError as error:
-        raise MCPError(_rpc_code(error), _message(error), error.payload()) from error
+        raise MCPError(_rpc_code(error), told(error), error.payload()) from error
     except MCPError:
         raise
     except Exception as error:
@@ -115,9 +115,3 @@ async def _guarded(work: Awaitable[T]) -> T:
 def _rpc_code(error: ToolcribError) -> int:
     teachable = isinstance(error, (NotFound, AmbiguousName, InvalidRequest))
     return mcp_types.INVALID_PARAMS if teachable else mcp_types.INTERNAL_ERROR
-
-
-def _message(error: ToolcribError) -> str:
-    if not error.suggestions:
-        return str(error)
-    return f"{error} Did you mean: {', '.join(error.suggestions)}?"

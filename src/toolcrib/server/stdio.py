@@ -7,11 +7,13 @@ bounded, a line that is no JSON-RPC message is answered, and what was asked befo
 import asyncio
 import contextlib
 import os
+import stat
 import sys
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import anyio
+import anyio.abc
 import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.server.lowlevel import Server
@@ -26,7 +28,7 @@ Incoming = SessionMessage | Exception
 
 
 async def serve_stdio(server: Server[Any], *, drain_s: float, stop: anyio.Event | None = None) -> None:
-    """Serve one client until it closes stdin, or SIGTERM, SIGINT or `stop`; then answer what is under way."""
+    """Serve one client until it closes stdin, or `stop`, or signals where none is given; then answer what is left."""
     async with _own_pipes() as (reader, write_fd):
         await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=stop)
 
@@ -72,11 +74,11 @@ class _Wire:
         """Hand on every message until the end of input or the request to stop."""
         async with anyio.create_task_group() as group:
 
-            async def watch() -> None:
-                await stop_requested(stop)
+            async def watch(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+                await stop_requested(stop, task_status=task_status)
                 group.cancel_scope.cancel()
 
-            group.start_soon(watch)
+            await group.start(watch)
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 while line := await self._line():
                     await self._take(line, sink)
@@ -165,9 +167,9 @@ async def _own_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
     source = os.fdopen(wire_in, "rb", buffering=0)
     loop = asyncio.get_running_loop()
     try:
-        try:
+        if _can_wait(wire_in):
             transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-        except ValueError:  # a regular file: it has an end and never blocks for long
+        else:
             reader.feed_data(await asyncio.to_thread(source.read))
             reader.feed_eof()
         yield reader, wire_out
@@ -178,3 +180,9 @@ async def _own_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
         os.set_blocking(wire_out, True)
         os.dup2(wire_out, 1)
         os.close(wire_out)
+
+
+def _can_wait(fd: int) -> bool:
+    """Whether an event loop can wait for the descriptor. Files and `/dev/null` it cannot; they have an end at once."""
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)

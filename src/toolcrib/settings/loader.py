@@ -49,7 +49,7 @@ def find(environ: Mapping[str, str], cwd: Path) -> Path:
     listed = "\n".join(f"  {shown(place, cwd)}" for place in searched)
     raise SettingsError(
         f"no settings file was found. Searched, in this order:\n{listed}",
-        hint=f"\nName one with --config, or begin with this in .mcp.json:\n  {EXAMPLE}",
+        hint=f"Name one with --config, or begin with this in .mcp.json:\n  {EXAMPLE}",
         data={"searched": [str(place) for place in searched]},
     )
 

@@ -18,7 +18,11 @@ def text_result(text: str, *, structured: JSON = None, is_error: bool = False) -
 
 def error_result(error: ToolcribError) -> ToolResult:
     """An error in band: text for the model, the same as data for programs."""
-    lines = [str(error)]
-    if error.suggestions:
-        lines.append("Did you mean: " + ", ".join(error.suggestions) + "?")
-    return text_result("\n".join(lines), structured={"error": error.payload()}, is_error=True)
+    return text_result(told(error), structured={"error": error.payload()}, is_error=True)
+
+
+def told(error: ToolcribError) -> str:
+    """The error in words, with the close names that its hint does not hold already."""
+    text = str(error)
+    close = [name for name in error.suggestions if name not in text]
+    return f"{text} Did you mean: {', '.join(close)}?" if close else text

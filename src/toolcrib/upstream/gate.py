@@ -56,7 +56,9 @@ class Gate(httpx2.AsyncBaseTransport):
         """`end` comes when the server forgets the session; `doubt` rings when it may be in trouble."""
         self._inner = inner
         self._url = httpx2.URL(options.url)
+        self._query = self._url.query
         self._headers = _secret_headers(options, self._url)
+        self._one_endpoint = options.transport == "http"
         self._limit = options.max_message_bytes
         self._redact = redact
         self._end = end
@@ -85,16 +87,23 @@ class Gate(httpx2.AsyncBaseTransport):
 
     def _dressed(self, request: httpx2.Request) -> httpx2.Request:
         """A copy with the secrets, for the configured host alone."""
-        if request.url.host != self._url.host:
-            return request
         url = request.url
-        if self._url.query and url.path == self._url.path and not url.query:
-            url = url.copy_with(query=self._url.query)
-        headers = request.headers.copy()
-        headers.update(self._headers)
+        if url.host != self._url.host or not (self._headers or self._query):
+            return request
+        if self._query and not url.query and (self._one_endpoint or url.path == self._url.path):
+            url = url.copy_with(query=self._query)
+        headers = [pair for pair in request.headers.raw if pair[0].lower() not in self._headers]
+        headers += self._headers.items()
         return httpx2.Request(
             request.method, url, headers=headers, stream=request.stream, extensions=request.extensions
         )
+
+    def _undressed(self, response: httpx2.Response) -> httpx2.Response:
+        """Without the secrets in a redirect that repeats them; they are added again on the way out."""
+        location = response.headers.get("location")
+        if location is not None and self._query:
+            response.headers["location"] = location.removesuffix(f"?{self._query.decode()}")
+        return response
 
     def _noted(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """Learn from a stream of server messages: one that was open and is unknown now tells that the session is."""
@@ -102,7 +111,7 @@ class Gate(httpx2.AsyncBaseTransport):
             self._streamed = True
         elif request.method == "GET" and response.status_code == httpx2.codes.NOT_FOUND and self._streamed:
             self._session_lost()
-        return response
+        return self._undressed(response)
 
     async def _answer(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         if response.status_code >= httpx2.codes.BAD_REQUEST:
@@ -113,7 +122,7 @@ class Gate(httpx2.AsyncBaseTransport):
         if self.session_headers and VERSION_HEADER in request.headers:
             self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
         if not response.headers.get("content-type", "").lower().startswith("application/json"):
-            return response
+            return self._undressed(response)
         body = await _read(response, self._limit)
         if body is None:
             return self._error(Kind.ANSWER, f"its answer is larger than {self._limit:,} bytes and was dropped")
@@ -141,7 +150,8 @@ class Gate(httpx2.AsyncBaseTransport):
         return httpx2.Response(httpx2.codes.BAD_GATEWAY, json={"jsonrpc": "2.0", "id": None, "error": error})
 
 
-def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[str, str]:
+def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, bytes]:
+    """By lower-case name, encoded as HTTP wants them."""
     headers = {}
     if url.userinfo:
         pair = f"{unquote(url.username)}:{unquote(url.password)}".encode()
@@ -149,25 +159,33 @@ def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[str, str]:
     for name, value in options.headers.items():
         if name.lower() not in _NOT_OURS and not name.lower().startswith("mcp-"):
             headers[name.lower()] = value
-    return headers
+    return dict(httpx2.Headers(headers).raw)
 
 
 async def _read(response: httpx2.Response, limit: int) -> bytes | None:
-    """The whole body; None where it is larger than the limit."""
+    """The whole body, decoded; None where it is larger than the limit."""
+    stream = response.stream
+    if not isinstance(stream, httpx2.AsyncByteStream):
+        raise TypeError("an asynchronous transport answers with an asynchronous stream")
+    # The bare stream where it will do: the way through the response costs more than all the rest of a gate.
+    chunks = response.aiter_bytes() if "content-encoding" in response.headers else stream
     parts, size = [], 0
     try:
-        async for chunk in response.aiter_bytes():
+        async for chunk in chunks:
             size += len(chunk)
             if size > limit:
                 return None
             parts.append(chunk)
     finally:
-        await response.aclose()
+        await stream.aclose()
     return b"".join(parts)
 
 
 def _whole(response: httpx2.Response, body: bytes) -> httpx2.Response:
-    """The response, with its body read and decoded."""
+    """The response, with the body that was read from it."""
+    if "content-encoding" not in response.headers:
+        response.stream = httpx2.ByteStream(body)
+        return response
     headers = response.headers.copy()
     for name in ("content-encoding", "content-length", "transfer-encoding"):
         headers.pop(name, None)

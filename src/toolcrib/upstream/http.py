@@ -94,4 +94,4 @@ async def _leave(client: httpx2.AsyncClient, url: str, gate: Gate) -> None:
     """Tell the server that its session is over, for politeness; briefly, also when we are cancelled."""
     if gate.session_headers:
         with anyio.move_on_after(_LEAVE_S, shield=True), suppress(httpx2.HTTPError):
-            await client.delete(url, headers=gate.session_headers)
+            await client.delete(url, headers=gate.session_headers, follow_redirects=True)

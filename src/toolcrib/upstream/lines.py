@@ -1,7 +1,8 @@
 """JSON-RPC messages out of a stream of bytes, one a line, whatever else is in it. Pure: no I/O.
 
-A line that is no message is skipped. One that is broken or too large, but shows which request it answers, becomes an
-error answer to that request, so that its caller does not wait for a deadline.
+A line that is no message is skipped, and so is a notice that nobody here uses. One that is broken or too large, but
+shows which request it answers, becomes an error answer to that request, so that its caller does not wait for a
+deadline.
 """
 
 import re
@@ -30,6 +31,10 @@ _OUTCOME: Final = rb'"(?:result|error)"'
 _ID_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*" + _OUTCOME)
 _OUTCOME_FIRST: Final = re.compile(rb"\s*\{\s*" + _OUTCOME)
 _ID_LAST: Final = re.compile(_VERSION + rb"\s*,\s*" + _ID + rb"\s*\}\s*\Z")
+_UNUSED: Final = frozenset(
+    f"notifications/{what}"
+    for what in ("message", "prompts/list_changed", "resources/list_changed", "resources/updated")
+)
 _BEGINNING: Final = b'{"jsonrpc"'
 
 
@@ -67,7 +72,8 @@ class Lines:
     def _keep(self, part: bytes) -> None:
         self._size += len(part)
         if self._lost is not None:
-            self._lost = Lost(self._lost.head, (self._lost.tail + part)[-_END_LENGTH:])
+            head = (self._lost.head + part[:_END_LENGTH])[:_END_LENGTH]
+            self._lost = Lost(head, (self._lost.tail + part)[-_END_LENGTH:])
             return
         self._parts.append(part)
         if self._size > self._limit:
@@ -111,7 +117,7 @@ def _message(item: dict[str, Any]) -> JSONRPCMessage | None:
     if isinstance(method, str):
         params = params if isinstance(params, dict) else None
         if request_id is None:
-            return JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
+            return None if method in _UNUSED else JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
         return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
     if request_id is None:
         return None

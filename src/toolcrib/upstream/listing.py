@@ -69,7 +69,9 @@ class Lister:
             except ExchangeError as error:
                 if error.code == METHOD_NOT_FOUND and not session.has_tools:
                     return Listing()
-                if number == 1 or error.kind not in (Kind.ANSWER, Kind.STATUS):
+                if error.kind not in (Kind.ANSWER, Kind.STATUS):
+                    raise
+                if number == 1:
                     raise ExchangeError(error.kind, f"tools/list: {error.reason}", code=error.code) from error
                 return walk.listing(f"page {number} of its tool list failed: {error.reason}")
             if not await walk.take(page.get("tools")):

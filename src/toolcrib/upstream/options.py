@@ -57,6 +57,8 @@ class FleetOptions:
     """Notices of a changed list that follow each other within this time cause one refresh."""
     refresh_gap_s: float = 1.0
     """Between two refreshes of one list; doubled each time nothing had changed, up to `backoff_max_s`."""
+    listen_retry_s: float = 5.0
+    """Before a broken subscription to changes is made again."""
     http_connect_timeout_s: float = 10.0
     exit_grace_s: float = 0.5
     """For a child to exit by itself once its input is closed."""

@@ -88,5 +88,6 @@ def _url_secrets(url: str) -> Iterator[str]:
     parts = urlsplit(url)
     told = [part for part in (parts.username, parts.password, parts.query) if part]
     told += [value for _, value in parse_qsl(parts.query)]
+    told += [pair.partition("=")[2] for pair in parts.query.split("&")]
     yield from (part for part in told if len(part) >= _LEAST_LENGTH)
     yield from (part for part in parts.path.split("/") if len(part) >= _TOKEN_LENGTH)

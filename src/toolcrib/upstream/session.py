@@ -24,17 +24,16 @@ from toolcrib.upstream.dispatcher import RawDispatcher
 from toolcrib.upstream.envelope import CLIENT_INFO, Envelope, HeaderMap
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.gate import marked
-from toolcrib.upstream.link import Link
+from toolcrib.upstream.link import Bell, Link
 from toolcrib.upstream.negotiation import negotiate
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.progress import Progress
 from toolcrib.upstream.redact import Redactor
 
 _CLOSED: Final = "Connection closed"
-_BROKEN_STREAM: Final = "SSE stream"
+_BROKEN_STREAM: Final = "SSE stream ended"
 """How the SDK's messages begin where the answer's own stream broke off."""
 _MESSAGE_LENGTH: Final = 1000
-_LISTEN_RETRY_S: Final = 5.0
 
 
 @asynccontextmanager
@@ -64,6 +63,8 @@ class Session:
         self._client = client
         self._dispatcher = dispatcher
         self._redact = redact
+        self._under_way = 0
+        self._answered = Bell()
         self.link = link
         self.envelope = Envelope(client.protocol_version or "")
         tools = client.server_capabilities.tools if client.server_capabilities is not None else None
@@ -117,7 +118,7 @@ class Session:
             params["requestState"] = ctx.request_state
         return params
 
-    async def listen(self) -> None:
+    async def listen(self, retry_s: float) -> None:
         """Have the server tell of changed tools, for as long as the session lasts; the link's `doubt` then rings."""
         while True:
             try:
@@ -129,10 +130,16 @@ class Session:
             except MCPError as error:
                 if marked(error) is None:
                     return
-            await anyio.sleep(_LISTEN_RETRY_S)
+            await anyio.sleep(retry_s)
             self.link.doubt.ring()
 
+    async def drained(self) -> None:
+        """Wait until no request is under way."""
+        while self._under_way:
+            await self._answered.wait()
+
     async def _request(self, method: str, params: dict[str, Any], opts: CallOptions) -> dict[str, Any]:
+        self._under_way += 1
         try:
             return await self._dispatcher.send_raw_request(method, params, opts)
         except MCPError as error:
@@ -142,6 +149,9 @@ class Session:
             if fault.kind is Kind.CLOSED and self.link.end.has_come:
                 fault = ExchangeError(Kind.CLOSED, self.link.end.reason)
             raise fault from error
+        finally:
+            self._under_way -= 1
+            self._answered.ring()
 
 
 def _fault(error: MCPError, redact: Redactor) -> ExchangeError:

@@ -6,7 +6,7 @@ a call waiting for its deadline when its POST was refused.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, Self
 from urllib.parse import urljoin, urlsplit
 
 import anyio
@@ -44,8 +44,8 @@ async def _transport(
     gate = network.gate(options, redact, end, doubt)
     url = bare_url(options.url)
     async with client_of(gate, fleet) as client, _opened(client, url, redact) as response:
-        wire = _Wire(client, httpx2.EventSource(response, options.max_message_bytes), options, url, end)
-        async with anyio.create_task_group() as group:
+        events = httpx2.EventSource(response, options.max_message_bytes)
+        async with _Wire(client, events, options, url, end) as wire, anyio.create_task_group() as group:
             group.start_soon(wire.read)
             await wire.endpoint_known.wait()
             if end.has_come:
@@ -83,6 +83,13 @@ class _Wire:
         self.endpoint_known = anyio.Event()
         self._to_session, self.incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self.outgoing, self._from_session = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for stream in (self._to_session, self.incoming, self.outgoing, self._from_session):
+            stream.close()
 
     async def read(self) -> None:
         """The event stream to the session, until it ends."""

@@ -30,6 +30,8 @@ _FLOOD_PAUSE_S = 0.005
 """After each chunk of a flood: the child waits on its full pipe instead of taking all our time."""
 _LAST_WORDS_S = 0.5
 """How long the exit code and the last of stderr may follow the end of stdout."""
+_KILL_GRACE_S = 0.1
+"""After SIGKILL nothing is left to wait for but the bookkeeping of those whose parent is slow to reap them."""
 _REAP_S = 1.0
 _POLL_S = 0.01
 
@@ -169,7 +171,7 @@ class _Child:
         """Notice an exit even while something it started holds its output open."""
         await self._process.wait()
         await anyio.sleep(_LAST_WORDS_S)
-        await self._explain("exited")
+        self._end.come(self._reason("exited"))
 
     async def _explain(self, otherwise: str) -> None:
         """End the link, with the exit code and the last telling line of stderr where they come in time."""
@@ -211,14 +213,17 @@ class _Child:
             await self._stdin.aclose()
         with anyio.move_on_after(self._fleet.exit_grace_s):
             await self._process.wait()
-        for sign, grace_s in ((signal.SIGTERM, self._fleet.term_grace_s), (signal.SIGKILL, _REAP_S)):
+        for sign, grace_s in ((signal.SIGTERM, self._fleet.term_grace_s), (signal.SIGKILL, _KILL_GRACE_S)):
             if not self._signal(sign):
                 return
             with anyio.move_on_after(grace_s):
-                await self._process.wait()
-                while self._signal(0):
-                    _reap_orphans(self._process.pid)
-                    await anyio.sleep(_POLL_S)
+                await self._group_gone()
+
+    async def _group_gone(self) -> None:
+        await self._process.wait()
+        while self._signal(0):
+            _reap_orphans(self._process.pid)
+            await anyio.sleep(_POLL_S)
 
     def _signal(self, sign: int) -> bool:
         """Send it to all of the group; whether any of it was left."""

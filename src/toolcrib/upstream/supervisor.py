@@ -27,6 +27,10 @@ from toolcrib.upstream.session import Session, open_session
 
 logger = logging.getLogger(__name__)
 
+_DRAIN_S: Final = 1.0
+"""For the calls of a lost session to be told so."""
+_RENEW_S: Final = 5.0
+"""For a moment without calls; without one, the session stays as it is."""
 _RANDOM: Final = SystemRandom()
 
 
@@ -130,6 +134,7 @@ class Supervisor:
         return _Outcome(reason=reason or link.end.reason, lasted_s=lasted_s, reopen=link.end.reopen)
 
     def _announce(self) -> None:
+        self._wanted.hush()
         state = self.board.status.state
         self.board.post(ServerState.CONNECTING if state is ServerState.CONFIGURED else state, retry_at=None)
 
@@ -153,7 +158,6 @@ class Supervisor:
 
     async def _rest(self, delay_s: float) -> None:
         earliest = anyio.current_time() + min(delay_s, self._fleet.backoff_first_s)
-        self._wanted.hush()
         with anyio.move_on_after(delay_s):
             await self._wanted.wait()
             await anyio.sleep_until(earliest)
@@ -192,10 +196,14 @@ class Supervisor:
         """Keep the tools current until the connection ends."""
         async with anyio.create_task_group() as group:
             if session.can_listen:
-                group.start_soon(session.listen)
+                group.start_soon(session.listen, self._fleet.listen_retry_s)
             group.start_soon(self._keep_current, session)
             await session.link.end.wait()
             group.cancel_scope.cancel()
+        if session.link.end.reopen:
+            # The other calls of the lost session are about to be told so; then they know that they did not run.
+            with anyio.move_on_after(_DRAIN_S):
+                await session.drained()
 
     async def _keep_current(self, session: Session) -> None:
         """List again when there is doubt: debounced, ever more seldom while nothing changes, backing off on failure."""
@@ -205,16 +213,25 @@ class Supervisor:
             await session.link.doubt.wait()
             await anyio.sleep(self._fleet.debounce_s)
             session.link.doubt.hush()
+            self._wanted.hush()
             problem, changed = await self._refresh(session)
             if problem:
                 failures += 1
                 await self._pause(problem, self._backoff(failures))
                 session.link.doubt.ring()
                 continue
+            if failures and self._options.transport == "http" and not session.envelope.modern:
+                await self._renew(session)
             failures = 0
             quiet = anyio.current_time() - quiet_since > 2 * gap_s
             gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
             await anyio.sleep(gap_s)
+
+    async def _renew(self, session: Session) -> None:
+        """Open the session anew after trouble, between two calls: its stream of notices may be gone for good."""
+        with anyio.move_on_after(_RENEW_S):
+            await session.drained()
+            session.link.end.come("reconnecting", reopen=True)
 
     async def _refresh(self, session: Session) -> tuple[str, bool]:
         """List again; why that failed, and whether anything changed."""

@@ -1,0 +1,281 @@
+"""The catalog: built from tools, looked up in any spelling, the same for a caller as if hidden tools did not exist."""
+
+from dataclasses import replace
+from time import perf_counter
+
+import pytest
+
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.catalog.diff import Diff, diff
+from toolcrib.errors import AmbiguousName, InvalidArguments, ToolNotFound
+from toolcrib.model import Tool, Visibility
+
+
+def tool(id_: str, **more: object) -> Tool:
+    namespace, _, name = id_.rpartition(":")
+    return replace(Tool(namespace=namespace, name=name), **more)  # type: ignore[arg-type]
+
+
+def catalog(*ids: str) -> Catalog:
+    return Catalog.build([tool(id_) for id_ in ids])
+
+
+def found(tools: Catalog, spelling: str, mask: bytes | None = None, namespace: str | None = None) -> str:
+    return tools.tools[tools.find(spelling, mask, namespace)].id
+
+
+def missing(tools: Catalog, spelling: str, mask: bytes | None = None, namespace: str | None = None) -> ToolNotFound:
+    with pytest.raises(ToolNotFound) as caught:
+        tools.find(spelling, mask, namespace)
+    return caught.value
+
+
+def ambiguous(tools: Catalog, spelling: str, mask: bytes | None = None, namespace: str | None = None) -> AmbiguousName:
+    with pytest.raises(AmbiguousName) as caught:
+        tools.find(spelling, mask, namespace)
+    return caught.value
+
+
+def hiding(tools: Catalog, *hidden: str) -> bytes:
+    return bytes(t.id not in hidden for t in tools.tools)
+
+
+GITHUB = catalog("github:create_issue", "github:search_code", "gitlab:create_issue", "notes:add", "clock")
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "github:search_code", "github__search_code", "github.search_code", "github/search_code", "github_search_code",
+        "github:searchCode", "GitHub:SearchCode", "github-search-code", "githubSearchCode", "githubsearchcode",
+        "github.searchcode", "search_code", "searchCode", "SEARCH-CODE", "search code",
+    ],
+)  # fmt: skip
+def test_a_tool_answers_to_every_usual_spelling(spelling: str) -> None:
+    assert found(GITHUB, spelling) == "github:search_code"
+
+
+def test_a_version_may_be_given() -> None:
+    tools = Catalog.build([tool("a:b", version="1.2"), tool("a:c")])
+    assert found(tools, "a:b:1.2") == "a:b"
+    assert missing(tools, "a:b:9").suggestions == ("a:b",)
+
+
+def test_a_tool_without_a_namespace_answers_to_its_name() -> None:
+    assert found(GITHUB, "clock") == found(GITHUB, "Clock") == "clock"
+    assert found(GITHUB, "clock", namespace="") == "clock"
+
+
+def test_tools_are_sorted_by_id_and_have_positions() -> None:
+    tools = catalog("b:x", "a", "a:y")
+    assert [t.id for t in tools.tools] == [t.id for t in tools] == ["a", "a:y", "b:x"]
+    assert len(tools) == 3
+    assert tools.wire_name(1) == "a__y"
+    assert tools.by_wire("a__y") == tools.by_id("a:y") == 1
+    assert tools.by_wire("a") == 0
+    assert tools.by_wire("a:y") is None
+    assert tools.by_id("a__y") is None
+    assert tools.by_wire("nothing") is None
+
+
+def test_a_bare_name_that_several_answer_to_is_refused_with_the_candidates() -> None:
+    error = ambiguous(GITHUB, "create_issue")
+    assert error.message == '"create_issue" is ambiguous: 2 tools answer to it.'
+    assert error.hint == "Use one of: github:create_issue, gitlab:create_issue."
+    assert error.suggestions == ("github:create_issue", "gitlab:create_issue")
+
+
+def test_many_candidates_are_counted_and_not_all_listed() -> None:
+    error = ambiguous(catalog(*(f"s{number:03}:search" for number in range(300))), "search")
+    assert error.message == '"search" is ambiguous: 300 tools answer to it.'
+    assert len(error.suggestions) == 10
+    assert error.hint.endswith("s009:search, … +290 more.")
+
+
+def test_a_namespace_beside_the_spelling_settles_it() -> None:
+    assert found(GITHUB, "create_issue", namespace="gitlab") == "gitlab:create_issue"
+    assert found(GITHUB, "createIssue", namespace="GitLab") == "gitlab:create_issue"
+    assert found(GITHUB, "gitlab:create_issue", namespace="gitlab") == "gitlab:create_issue"
+    assert missing(GITHUB, "github:create_issue", namespace="gitlab").suggestions == ("gitlab:create_issue",)
+
+
+def test_a_better_spelling_wins_over_a_looser_one() -> None:
+    assert found(catalog("a.b", "a:b"), "a.b") == "a.b"
+    assert found(catalog("a:b", "x:a.b"), "a.b") == "a:b"
+    assert found(catalog("x:log", "y:LOG"), "log") == "x:log"
+    assert found(catalog("github__search", "github:search"), "github__search") == "github__search"
+    assert found(catalog("x:a_b", "x:ab"), "a_b") == "x:a_b"
+
+
+def test_a_spelling_that_two_keys_share_is_ambiguous() -> None:
+    assert ambiguous(catalog("a.b:c", "a:b.c"), "a.b.c").suggestions == ("a.b:c", "a:b.c")
+    assert ambiguous(catalog("a:_b", "a_:b"), "a___b").suggestions == ("a:_b", "a_:b")
+    assert ambiguous(catalog("x:ab", "x_:ab"), "X:AB").suggestions == ("x:ab", "x_:ab")
+    assert ambiguous(catalog("git:hub_log", "github:log"), "githubLog").suggestions == ("git:hub_log", "github:log")
+
+
+def test_a_misspelt_tool_of_a_namespace_is_met_with_tools_of_that_namespace_only() -> None:
+    tools = catalog("github:search", "gitlab:serach", "gitlab:search")
+    error = missing(tools, "github:serach")
+    assert error.message == 'No tool is called "github:serach" in "github".'
+    assert error.hint == "Did you mean github:search?"
+    assert error.suggestions == ("github:search",)
+    assert missing(tools, "github:weather").hint == "It has: search."
+
+
+@pytest.mark.parametrize("spelling", ["x:search", "X:Search", "x.search", "x/search", "x__search", "X.Search"])
+def test_a_spelling_never_leaves_the_namespace_it_names(spelling: str) -> None:
+    tools = catalog("x:other", "y:x_search", "y:x.search", "y:x__search", "y:x:search", "y:xsearch", "z:search")
+    error = missing(tools, spelling)
+    assert error.suggestions == ()
+    assert error.hint == "It has: other."
+
+
+@pytest.mark.parametrize("spelling", ["x:search", "X:SEARCH"])
+def test_a_colon_names_a_namespace_even_when_there_is_none_of_that_name(spelling: str) -> None:
+    tools = catalog("y:x_search", "y:x.search", "y:x:search", "y:xsearch", "z:search")
+    error = missing(tools, spelling)
+    assert error.suggestions == ()
+    assert error.message.endswith(f'there is no namespace "{spelling[0]}".')
+    assert error.hint == "Namespaces: y, z."
+
+
+def test_a_name_that_looks_like_a_namespace_stays_reachable_where_there_is_none() -> None:
+    assert found(catalog("bfcl:math.factorial", "y:b"), "math.factorial") == "bfcl:math.factorial"
+    assert found(catalog("bfcl:math.factorial", "y:b"), "math/Factorial") == "bfcl:math.factorial"
+    assert found(catalog("math:math.factorial", "math:b"), "math.factorial") == "math:math.factorial"
+
+
+def test_a_namespace_of_another_case_is_taken_only_where_there_is_no_exact_one() -> None:
+    tools = catalog("github:a", "Git-Hub:search")
+    assert missing(tools, "github:search").suggestions == ()
+    assert found(tools, "git_hub:search") == "Git-Hub:search"
+
+
+def test_a_misspelt_namespace_is_met_with_its_name_and_never_with_a_tool_of_another() -> None:
+    error = missing(GITHUB, "githb:create_issue")
+    assert error.message == 'No tool is called "githb:create_issue": there is no namespace "githb".'
+    assert error.hint == "Namespaces: github, gitlab."
+    assert error.suggestions == ()
+    assert missing(catalog("clock"), "a:clock").hint == "There are no namespaces."
+    assert missing(GITHUB, "create_issue", namespace="jira").message.endswith('there is no namespace "jira".')
+
+
+def test_a_misspelt_name_is_met_with_the_closest_of_all_namespaces() -> None:
+    error = missing(GITHUB, "creat_isue")
+    assert error.hint == "Did you mean github:create_issue or gitlab:create_issue?"
+    assert missing(GITHUB, "githubCreateIsue").suggestions[0] == "github:create_issue"
+    assert missing(GITHUB, "git_lab.creat_issue").suggestions == ("gitlab:create_issue",)
+    assert missing(GITHUB, "weather").hint == "Search for a tool by what it does."
+
+
+@pytest.mark.parametrize(
+    "spelling", ["", " ", ":", "::", ".", "__", "x" * 100_000, ":" * 100_000, "a." * 50_000, "\0", "\ud800:a", "_-_"]
+)
+def test_a_strange_spelling_is_a_short_error_and_cheap(spelling: str) -> None:
+    tools = catalog(*(f"server{number % 40}:tool_number_{number}" for number in range(3_000)))
+    started = perf_counter()
+    error = missing(tools, spelling)
+    assert perf_counter() - started < 0.5
+    assert len(str(error)) < 800
+    assert str(error).isprintable()
+
+
+@pytest.mark.parametrize("spelling", ["a:secret", "a__secret"])
+def test_a_hidden_tool_answers_to_its_exact_name_only(spelling: str) -> None:
+    tools = Catalog.build([tool("a:secret", visibility=Visibility.HIDDEN), tool("a:open")])
+    assert found(tools, spelling) == "a:secret"
+
+
+@pytest.mark.parametrize("spelling", ["secret", "a.secret", "a/secret", "A:Secret", "aSecret", "a:secrt"])
+def test_a_hidden_tool_is_neither_guessed_nor_suggested(spelling: str) -> None:
+    tools = Catalog.build([tool("a:secret", visibility=Visibility.HIDDEN), tool("a:open")])
+    assert missing(tools, spelling).suggestions == ()
+    assert "secret" not in missing(tools, spelling).hint
+
+
+def test_a_hidden_tool_without_a_namespace_is_not_found_in_another_case() -> None:
+    tools = Catalog.build([tool("secret", visibility=Visibility.HIDDEN)])
+    assert found(tools, "secret") == "secret"
+    assert missing(tools, "Secret").suggestions == ()
+
+
+def test_a_namespace_in_front_is_not_taken_for_a_part_of_the_name() -> None:
+    assert missing(catalog("x:x_search"), "x:search").suggestions == ("x:x_search",)
+
+
+def test_a_denied_tool_is_missing_in_every_way() -> None:
+    mask = hiding(GITHUB, "gitlab:create_issue")
+    assert found(GITHUB, "create_issue", mask) == "github:create_issue"
+    assert missing(GITHUB, "gitlab:create_issue", mask).message.endswith('there is no namespace "gitlab".')
+    assert missing(GITHUB, "gitlab__create_issue", mask).suggestions == ("github:create_issue",)
+    assert missing(GITHUB, "gitlab.create_isue", mask).suggestions == ("github:create_issue",)
+    assert missing(GITHUB, "gitlob:x", mask).hint == "Namespaces: github, notes."
+
+
+def test_nothing_visible_is_nothing_found() -> None:
+    assert missing(GITHUB, "github:create_issue", bytes(len(GITHUB))).hint == "There are no namespaces."
+    assert missing(Catalog.build([]), "create_issue").suggestions == ()
+
+
+def test_a_broken_tool_is_set_aside_alone_with_the_reason() -> None:
+    broken = tool("a:broken", input_schema={"type": "string"})
+    unnamed = tool("a: ")
+    circular: dict[str, object] = {}
+    circular["self"] = circular
+    endless = tool("a:endless", meta=circular)
+    again = tool("a:good", description="another")
+    tools = Catalog.build([tool("a:good"), broken, unnamed, endless, again])
+    assert [t.id for t in tools.tools] == ["a:good"]
+    assert [(t, reason.split(":")[-1].strip()) for t, reason in tools.rejected[3:]] == [
+        (again, "another tool of that name came before it.")
+    ]
+    assert [t for t, _ in tools.rejected] == [broken, unnamed, endless, again]
+    assert 'must say "type": "object"' in tools.rejected[0][1]
+    assert "begins or ends with a space" in tools.rejected[1][1]
+    assert "the definition is not JSON" in tools.rejected[2][1]
+
+
+def test_a_schema_is_held_ready_for_each_tool() -> None:
+    tools = Catalog.build([tool("a:b", input_schema={"type": "object", "required": ["x"]})])
+    tools.schema(0).check({"x": 1})
+    with pytest.raises(InvalidArguments, match='a:b: "x" is required'):
+        tools.schema(0).check({})
+
+
+def test_what_was_worked_out_for_a_tool_is_kept_when_the_same_object_comes_again() -> None:
+    kept, changed = tool("a:kept"), tool("a:changed")
+    before = Catalog.build([kept, changed])
+    after = Catalog.build([tool("a:before"), replace(changed, description="new"), kept], previous=before)
+    assert [t.id for t in after.tools] == ["a:before", "a:changed", "a:kept"]
+    assert after.schema(2) is before.schema(1)
+    assert after.schema(1) is not before.schema(0)
+    assert found(after, "kept") == "a:kept"
+
+
+def test_a_fingerprint_is_of_what_is_visible_only() -> None:
+    small = catalog("a:b", "c:d")
+    large = catalog("a:b", "a:c", "c:d")
+    assert small.fingerprint() == large.fingerprint(hiding(large, "a:c")) == small.fingerprint(b"\1\7")
+    assert small.fingerprint() != large.fingerprint()
+    assert small.fingerprint() != small.fingerprint(b"\1\0")
+
+
+def test_a_fingerprint_changes_with_a_definition_and_not_with_the_order_of_its_keys() -> None:
+    one = tool("a:b", input_schema={"type": "object", "properties": {"x": {}, "y": {}}})
+    same = tool("a:b", input_schema={"properties": {"y": {}, "x": {}}, "type": "object"})
+    other = tool("a:b", input_schema={"type": "object", "properties": {"x": {}}})
+    fingerprints = {Catalog.build([t]).fingerprint() for t in (one, same, other)}
+    assert len(fingerprints) == 2
+
+
+def test_a_difference_is_of_definitions_and_not_of_objects() -> None:
+    before = catalog("a:gone", "a:kept", "a:changed")
+    after = Catalog.build([tool("a:kept"), tool("a:changed", title="New"), tool("a:new")])
+    assert diff(before, after) == Diff(
+        added=(tool("a:new"),),
+        removed=(tool("a:gone"),),
+        changed=((tool("a:changed"), tool("a:changed", title="New")),),
+    )
+    assert diff(before, after)
+    assert not diff(before, catalog("a:gone", "a:kept", "a:changed"))

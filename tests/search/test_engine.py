@@ -1,0 +1,354 @@
+"""The search, through its one door: what is found, in which order, why, and what is said when nothing is."""
+
+import sys
+from dataclasses import replace
+from time import perf_counter
+
+import pytest
+
+from toolcrib.model import Filters, Hit, Reason, SearchReply, SearchRequest, Tool, Visibility
+from toolcrib.search.engine import listing, search
+from toolcrib.search.index import Index
+from toolcrib.search.options import SearchOptions
+
+
+def tool(id_: str, description: str = "", **more: object) -> Tool:
+    namespace, _, name = id_.rpartition(":")
+    return replace(Tool(namespace=namespace, name=name, description=description), **more)  # type: ignore[arg-type]
+
+
+TOOLS = [
+    tool("files:read_file", "Reads the contents of a file."),
+    tool("files:write_file", "Writes text to a file."),
+    tool("github:create_issue", "Opens a new issue in a repository.", tags=("tracker", "write"), title="New issue"),
+    tool("github:create_pull_request", "Opens a pull request from a branch.", tags=("write",)),
+    tool("github:list_issues", "Lists the issues of a repository.", tags=("tracker",), annotations={"readOnlyHint": True}),
+    tool("jira:create_issue", "Creates an issue in a project.", tags=("tracker",)),
+    tool("secrets:rotate", "Rotates a secret.", visibility=Visibility.HIDDEN),
+    tool("weather:forecast", "Tells how the weather will be.", visibility=Visibility.NATIVE, keywords=("rain", "snow"),
+         input_schema={"type": "object", "properties": {"city_name": {"type": "string", "description": "The town."}}}),
+]  # fmt: skip
+INDEX = Index.build(TOOLS)
+
+
+def ask(*queries: str, index: Index = INDEX, **more: object) -> SearchReply:
+    request = {name: more.pop(name) for name in ("limit", "filters", "detail") if name in more}
+    return search(index, SearchRequest(queries=queries, **request), **more)  # type: ignore[arg-type]
+
+
+def ids(reply: SearchReply) -> list[str]:
+    return [hit.tool.id for hit in reply.hits]
+
+
+def hiding(*hidden: str) -> bytes:
+    return bytes(t.id not in hidden for t in TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("createPullRequest", "github:create_pull_request"),
+        ("create_pull_request", "github:create_pull_request"),
+        ("create-pull-request", "github:create_pull_request"),
+        ("CREATE PULL REQUEST", "github:create_pull_request"),
+        ("createpullrequest", "github:create_pull_request"),
+        ("github create issue", "github:create_issue"),
+        ("github:create_issue", "github:create_issue"),
+        ("please open an issue in jira", "jira:create_issue"),
+        ("read the contents", "files:read_file"),
+        ("will there be rain?", "weather:forecast"),
+        ("forecasting for a town", "weather:forecast"),
+        ("cityName", "weather:forecast"),
+    ],
+)
+def test_the_tool_that_is_meant_comes_first(query: str, first: str) -> None:
+    assert ids(ask(query))[0] == first
+
+
+def test_an_exact_name_inside_a_long_sentence_wins() -> None:
+    crowd = [tool(f"s{number}:pull_{number}", "Create a request, create a pull, request it.") for number in range(50)]
+    reply = ask("first run create pull request and then request a review", index=Index.build([*TOOLS, *crowd]))
+    assert ids(reply)[0] == "github:create_pull_request"
+
+
+def test_equal_scores_are_ordered_by_id_whatever_the_order_of_the_tools() -> None:
+    same = [tool(f"s{number}:ping", "Pings.") for number in (3, 1, 2, 5, 4)]
+    assert ids(ask("ping", index=Index.build(same), limit=3)) == ["s1:ping", "s2:ping", "s3:ping"]
+    assert ids(ask("ping", index=Index.build(same[:2]), overlay=Index.build(same[2:]))) == [
+        f"s{n}:ping" for n in range(1, 6)
+    ]
+
+
+def test_a_hit_tells_the_whole_tool_its_score_and_its_signature() -> None:
+    hit = ask("forecast", limit=1).hits[0]
+    assert hit.tool is TOOLS[-1]
+    assert 0 < hit.score <= 1
+    assert hit.raw > 0
+    assert hit.signature == "forecast(city_name?: string)"
+    assert (hit.query, hit.detail) == (0, "full")
+
+
+def test_a_summary_has_no_signature() -> None:
+    assert ask("forecast", detail="summary").hits[0].signature == ""
+    assert ask("", detail="summary").hits[0].signature == ""
+
+
+def why(query: str) -> dict[tuple[str, str], Reason]:
+    return {(reason.word, reason.field): reason for reason in ask(query).hits[0].reasons}
+
+
+def test_each_reason_names_the_word_the_field_and_how_they_met() -> None:
+    found = why("Forecasts rain towns cities")
+    assert {key: (reason.how, reason.matched) for key, reason in found.items()} == {
+        ("Forecasts", "name"): ("stem", "forecast"),
+        ("rain", "keywords"): ("exact", ""),
+        ("towns", "parameters"): ("stem", "town"),
+        ("cities", "parameters"): ("stem", "city"),
+    }
+
+
+def test_a_whole_name_is_a_reason_of_its_own() -> None:
+    found = why("create issue github")
+    assert found["create issue", "name"].how == "exact"
+    assert found["github", "namespace"].how == "exact"
+    assert {field for _, field in found} == {"name", "namespace", "description", "title"}
+    assert why("createIssue")["createIssue", "name"].gain > why("createIssue")["create", "name"].gain
+
+
+def test_a_word_that_is_met_both_exactly_and_by_stem_is_met_exactly() -> None:
+    both = Index.build([tool("a:b", "Issues an issue, issuing it.")])
+    reason = search(both, SearchRequest(queries=("issue",))).hits[0].reasons[0]
+    assert (reason.how, reason.matched) == ("exact", "")
+
+
+def test_the_gains_of_the_reasons_add_up_to_the_score() -> None:
+    for query in ("create issue github", "read file", "open a new pull request from a branch of the repository"):
+        for hit in ask(query).hits:
+            assert sum(reason.gain for reason in hit.reasons) == pytest.approx(hit.raw)
+            assert [r.gain for r in hit.reasons] == sorted((r.gain for r in hit.reasons), reverse=True)
+
+
+def test_a_hit_names_the_query_words_it_covers_in_their_order() -> None:
+    assert ask("Issue tracker: create blockchain, github!").hits[0].matched == ("Issue", "tracker", "create", "github")
+    assert ask("createIssue").hits[0].matched == ("createIssue",)
+
+
+def test_words_that_meet_nothing_are_named_as_they_were_typed() -> None:
+    reply = ask("create a Blockchain issue", "createFoobar issue", "FooBar")
+    assert reply.unmatched == ("Blockchain", "foobar", "FooBar")
+
+
+def test_stop_words_are_neither_searched_nor_missed() -> None:
+    assert ask("what would you do with an issue").unmatched == ()
+    assert ids(ask("what would you do with an issue")) == ids(ask("issue"))
+
+
+def test_a_query_of_stop_words_alone_is_taken_at_its_word() -> None:
+    who = Index.build([tool("sys:who_am_i", "Tells the user."), tool("sys:other", "All about who you are.")])
+    assert ids(ask("who am i", index=who)) == ["sys:who_am_i"]
+    assert ask("who are they", index=who).unmatched == ("are", "they")
+
+
+def test_where_nothing_fits_the_words_and_the_nearest_names_are_told() -> None:
+    reply = ask("forcast")
+    assert reply.hits == ()
+    assert reply.unmatched == ("forcast",)
+    assert reply.nearest == ("weather:forecast",)
+    assert reply.note == "Nothing fits; the nearest names are listed."
+    assert ask("createpulrequest").nearest == ("github:create_pull_request",)
+
+
+def test_a_word_like_one_of_a_name_leads_to_the_first_tool_with_it() -> None:
+    assert ask("isue xyzzy").nearest == ("github:create_issue",)
+    assert ask("requst flie").nearest == ("github:create_pull_request", "files:read_file")
+    assert ask("isue", overlay=Index.build([tool("a:issue_log")])).nearest[0] == "a:issue_log"
+
+
+def test_where_nothing_is_near_either_the_note_says_what_to_try() -> None:
+    reply = ask("xyzzy plugh")
+    assert (reply.hits, reply.nearest) == ((), ())
+    assert reply.note == "Nothing fits. Try other words: what the tool does, or what it works on."
+
+
+def test_nearest_names_are_left_out_where_something_fits() -> None:
+    assert ask("forcast issue").nearest == ()
+
+
+def test_a_query_without_words_lists_everything_by_id() -> None:
+    reply = ask("")
+    assert ids(reply) == [t.id for t in TOOLS if t.visibility is not Visibility.HIDDEN]
+    assert {(hit.score, hit.raw, hit.reasons) for hit in reply.hits} == {(0.0, 0.0, ())}
+    assert reply.total == 7
+    assert ids(ask("  ?! 🎉", limit=2)) == ["files:read_file", "files:write_file"]
+
+
+def test_a_listing_is_of_all_that_can_be_found() -> None:
+    extra = Index.build([tool("a:a"), tool("z:z")])
+    listed = [t.id for t in listing(INDEX, Filters(tags=frozenset({"tracker"})), mask=hiding("jira:create_issue"))]
+    assert listed == ["github:create_issue", "github:list_issues"]
+    assert [t.id for t in listing(INDEX, overlay=extra)][:2] == ["a:a", "files:read_file"]
+    assert len(listing(INDEX, overlay=extra)) == 9
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, 2), (0, 1), (-5, 1), (1, 1), (3, 3), (100, 4), (sys.maxsize, 4)])
+def test_a_limit_out_of_range_is_clamped(asked: int | None, given: int) -> None:
+    options = SearchOptions(default_limit=2, max_limit=4)
+    reply = ask("issue file create read", limit=asked, options=options)
+    assert len(reply.hits) == given
+    assert reply.total == 6
+
+
+def test_several_queries_are_answered_one_after_the_other() -> None:
+    reply = ask("read file", "xyzzy", "forecast", limit=1)
+    assert [(hit.tool.id, hit.query) for hit in reply.hits] == [("files:read_file", 0), ("weather:forecast", 2)]
+    assert reply.total == 3
+    assert reply.unmatched == ("xyzzy",)
+
+
+def test_too_many_queries_are_cut_and_the_reply_says_so() -> None:
+    reply = ask(*["forecast"] * 19, limit=1)
+    assert len(reply.hits) == 16
+    assert reply.note == "The last 3 queries were left out: ask them separately."
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        (Filters(namespaces=frozenset({"jira"})), ["jira:create_issue"]),
+        (Filters(namespaces=frozenset({"nowhere"})), []),
+        (Filters(tags=frozenset({"tracker", "write"})), ["github:create_issue"]),
+        (Filters(tags=frozenset({"nowhere"})), []),
+        (Filters(read_only=True), ["github:list_issues"]),
+        (Filters(read_only=False), ["github:create_issue", "jira:create_issue"]),
+        (Filters(visibility=frozenset({Visibility.NATIVE})), []),
+        (Filters(visibility=frozenset({Visibility.NATIVE, Visibility.DISCOVERABLE})), ["github:create_issue", "jira:create_issue", "github:list_issues"]),
+        (Filters(namespaces=frozenset({"secrets"}), visibility=frozenset({Visibility.HIDDEN})), []),
+    ],
+)  # fmt: skip
+def test_filters_narrow_what_is_found(filters: Filters, left: list[str]) -> None:
+    assert sorted(ids(ask("issue", filters=filters))) == sorted(left)
+
+
+def test_filters_change_neither_scores_nor_what_counts_as_unknown() -> None:
+    narrowed = ask("read an issue", filters=Filters(namespaces=frozenset({"jira"})))
+    assert narrowed.unmatched == ()
+    assert [hit for hit in ask("read an issue").hits if hit.tool.namespace == "jira"] == list(narrowed.hits)
+
+
+def test_a_hidden_tool_is_never_found_nor_named() -> None:
+    reply = ask("rotate a secret")
+    assert reply.hits == ()
+    assert reply.unmatched == ("rotate", "secret")
+    assert "secrets:rotate" not in reply.nearest
+    assert "secrets:rotate" not in ids(ask(""))
+
+
+def test_a_denied_tool_looks_exactly_like_a_missing_one() -> None:
+    mask = hiding("weather:forecast")
+    reply = ask("forecast the weather issue", "forcast", "", mask=mask)
+    alone = Index.build([t for t in TOOLS if t.id != "weather:forecast"])
+    assert reply == ask("forecast the weather issue", "forcast", "", index=alone)
+
+
+def test_any_nonzero_byte_of_a_mask_shows_a_tool() -> None:
+    assert ask("issue", mask=bytes([255, 2, 128, 1, 1, 7, 1, 1])) == ask("issue")
+    assert ask("issue", "", mask=bytes(len(TOOLS))).hits == ()
+
+
+def test_a_mask_of_another_length_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="the mask has 1 bytes for 8 tools"):
+        ask("issue", mask=b"\1")
+
+
+def test_an_overlay_is_searched_as_if_it_were_part_of_the_index() -> None:
+    extra = [tool("a:create_ticket", "Creates an issue in a queue."), tool("z:blockchain", "A chain of issues.")]
+    assert ask("create an issue, blockchain", overlay=Index.build(extra)) == ask(
+        "create an issue, blockchain", index=Index.build([*TOOLS, *extra])
+    )
+
+
+def test_an_empty_index_finds_nothing() -> None:
+    empty = Index.build([])
+    assert len(empty) == 0
+    assert ask("issue", "", index=empty, mask=b"").hits == ()
+    assert ask("issue", index=empty, overlay=INDEX).hits == ask("issue").hits
+    assert Index.build([], previous=INDEX).ids == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "issue " * 100_000, "x" * 1_000_000, " ".join(f"word{number}" for number in range(50_000)), "\ud800 issue \udfff", "\0" * 10_000,
+        "漢" * 100_000, "é́́́" * 10_000, "aB" * 100_000, "_" * 100_000, "🎉" * 10_000, "a" + "́" * 100_000, "١٢٣ ½ Ⅷ ﷺ",
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_a_query_of_any_length_and_script_is_answered_in_bounded_time(query: str) -> None:
+    started = perf_counter()
+    reply = ask(query)
+    assert perf_counter() - started < 1
+    assert len(reply.hits) <= 10
+    assert all(0 <= hit.score <= 1 for hit in reply.hits)
+
+
+def test_a_tool_of_any_shape_is_indexed() -> None:
+    nested: dict[str, object] = {"type": "object", "properties": {"deep": {"type": "string"}}}
+    for _ in range(50):
+        nested = {"type": "object", "properties": {"inner": nested, "list": {"items": nested}, "text": True}}
+    odd = [
+        tool("a:" + "x" * 256, "word " * 100_000, input_schema=nested, tags=("\ud800",), keywords=("漢字",)),
+        tool("b:🎉", "\ud800", input_schema={"type": "object", "properties": []}),
+        tool(
+            "c:_",
+            "\0",
+            input_schema={"properties": {f"parameter{number}": {"description": 3} for number in range(5_000)}},
+        ),
+    ]
+    started = perf_counter()
+    index = Index.build(odd)
+    assert perf_counter() - started < 1
+    assert ids(ask("inner list", index=index)) == ["a:" + "x" * 256]
+    assert ids(ask("漢字", index=index)) == ["a:" + "x" * 256]
+    assert ids(ask("parameter1", index=index)) == ["c:_"]
+    assert ids(ask("word", index=index)) == ["a:" + "x" * 256]
+
+
+def test_more_of_the_same_word_counts_for_less_and_less() -> None:
+    def raw(description: str) -> float:
+        return search(Index.build([tool("a:b", description)]), SearchRequest(queries=("ping",))).hits[0].raw
+
+    gains = [raw("ping " * times + "x " * (8 - times)) for times in (1, 2, 3, 4)]
+    steps = [after - before for before, after in zip(gains, gains[1:], strict=False)]
+    assert steps == sorted(steps, reverse=True)
+    assert all(step > 0 for step in steps)
+
+
+def test_the_same_options_are_kept_from_an_earlier_index() -> None:
+    options = SearchOptions(max_limit=1)
+    index = Index.build(TOOLS, options=options)
+    assert Index.build(TOOLS, previous=index).options is options
+    assert len(ask("issue", index=Index.build(TOOLS, previous=index), limit=9).hits) == 1
+    assert Index.build(TOOLS, previous=index, options=SearchOptions()).options == SearchOptions()
+
+
+def test_a_signature_is_worked_out_once_and_kept_over_a_rebuild() -> None:
+    index = Index.build(TOOLS)
+    hit = ask("forecast", index=index).hits[0]
+    again = ask("forecast", index=Index.build(TOOLS[::-1], previous=index)).hits[0]
+    assert again.signature is hit.signature
+
+
+def test_the_words_of_tools_that_are_gone_are_dropped_at_last() -> None:
+    index = Index.build([tool(f"a:t{number}", f"gone{number}x") for number in range(12_000)])
+    kept = tool("a:kept", "stays")
+    index = Index.build([kept], previous=index)
+    assert index.is_worn()
+    fresh = Index.build([kept], previous=index)
+    assert not fresh.is_worn()
+    assert len(fresh.vocabulary.words) < 10
+    assert ids(ask("stays", index=fresh)) == ["a:kept"]
+
+
+def test_a_reply_is_made_of_frozen_values() -> None:
+    assert isinstance(ask("issue").hits, tuple)
+    assert all(isinstance(hit, Hit) and isinstance(hit.reasons, tuple) for hit in ask("issue").hits)

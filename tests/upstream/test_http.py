@@ -1,0 +1,465 @@
+"""Servers over streamable HTTP."""
+
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from anyio.abc import TaskStatus
+from mcp.server.lowlevel import Server as SdkServer
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from tests.fixtures.servers.web import Web
+from tests.upstream.support import (
+    CTX,
+    FAST,
+    READY,
+    call,
+    call_each,
+    fleet_of,
+    free_port,
+    names,
+    said,
+    server_of,
+    serving,
+    until,
+)
+from tests.upstream.test_calls import Watcher
+
+from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, UpstreamError
+from toolcrib.model import ServerState
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.server import Server
+
+SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
+
+
+def http(url: str, /, **options: Any) -> ServerOptions:
+    """A server at this address."""
+    return ServerOptions(name="web", transport="http", url=url, **options)
+
+
+@asynccontextmanager
+async def web_of(web: Web, options: FleetOptions = FAST, /, **given: Any) -> AsyncIterator[Server]:
+    """The hand-written server, and ours in front of it."""
+    async with serving(web.app) as origin, server_of(http(f"{origin}/mcp", **given), options) as server:
+        yield server
+
+
+class Sdk:
+    """A server on the official SDK."""
+
+    def __init__(self) -> None:
+        self.tools = ["echo", "routed", "hang"]
+        self.hanging, self.cancelled = anyio.Event(), anyio.Event()
+        self.headers: list[dict[str, str]] = []
+        self.bus = InMemorySubscriptionBus()
+        self.server: SdkServer[Any] = SdkServer(
+            "sdk",
+            on_list_tools=self.list_tools,
+            on_call_tool=self.call_tool,
+            on_subscriptions_listen=ListenHandler(self.bus),
+        )
+
+    async def list_tools(self, ctx: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
+        routed = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+        schema = {"type": "object"}
+        return ListToolsResult(
+            tools=[Tool(name=name, input_schema=routed if name == "routed" else schema) for name in self.tools]
+        )
+
+    async def call_tool(self, ctx: Any, params: CallToolRequestParams) -> CallToolResult:
+        self.headers.append(dict(ctx.request.headers))
+        if params.name == "hang":
+            await self._hang()
+        return CallToolResult(content=[TextContent(type="text", text='{"ok": true}')], structured_content={"ok": True})
+
+    async def _hang(self) -> None:
+        self.hanging.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.cancelled.set()
+
+
+@pytest.mark.parametrize("json_response", [True, False])
+async def test_the_official_sdk_is_spoken_to_in_the_newest_version(*, json_response: bool) -> None:
+    sdk = Sdk()
+    app = sdk.server.streamable_http_app(json_response=json_response)
+    async with serving(app) as origin, server_of(http(f"{origin}/mcp")) as server:
+        assert (server.status.state, server.status.protocol, names(server)) == (READY, "2026-07-28", sdk.tools)
+        assert (await call(server, "routed", region="north", other=1)).structured == {"ok": True}
+        sent = sdk.headers[-1]
+        assert (sent["mcp-method"], sent["mcp-name"], sent["mcp-param-region"]) == ("tools/call", "routed", "north")
+
+
+async def test_a_newer_server_tells_of_changed_tools_by_subscription() -> None:
+    sdk = Sdk()
+    async with serving(sdk.server.streamable_http_app()) as origin, server_of(http(f"{origin}/mcp")) as server:
+        sdk.tools.append("new")
+        while "new" not in names(server):
+            await sdk.bus.publish(ToolsListChanged())
+            await anyio.sleep(0.02)
+
+
+async def test_a_newer_server_that_restarts_is_subscribed_to_again() -> None:
+    port = free_port()
+    leave, left = anyio.Event(), anyio.Event()
+
+    async def first_life(*, task_status: TaskStatus[None]) -> None:
+        async with serving(Sdk().server.streamable_http_app(), port):
+            task_status.started()
+            await leave.wait()
+        left.set()
+
+    async with anyio.create_task_group() as group:
+        await group.start(first_life)
+        async with server_of(http(f"http://127.0.0.1:{port}/mcp")) as server:
+            leave.set()
+            await left.wait()
+            sdk = Sdk()
+            async with serving(sdk.server.streamable_http_app(), port):
+                sdk.tools.append("new")
+                await until(server, lambda: "new" in names(server))
+                sdk.tools.append("newer")
+                while "newer" not in names(server):
+                    await sdk.bus.publish(ToolsListChanged())
+                    await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_older_server_gets_the_handshake_and_a_session(*, streaming: bool) -> None:
+    web = Web(streaming=streaming)
+    async with web_of(web) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
+        assert await said(server, "echo", a=1) == {"a": 1}
+        assert web.methods["initialize"] == 1
+        if not streaming:
+            assert web.requests[-1][2]["mcp-session-id"] == "s1"
+            assert web.requests[-1][2]["mcp-protocol-version"] == "2025-06-18"
+
+
+async def test_a_session_is_ended_politely() -> None:
+    web = Web()
+    async with serving(web.app) as origin:
+        async with server_of(http(f"{origin}/mcp", headers={"X-Key": "k"})):
+            assert web.sessions == {"s1"}
+        assert web.sessions == set()
+        method, _, headers = web.requests[-1]
+        assert (method, headers["x-key"], headers["mcp-protocol-version"]) == ("DELETE", "k", "2025-06-18")
+
+
+async def test_a_notice_on_the_servers_own_stream_has_the_tools_listed_again() -> None:
+    web = Web()
+    web.notices.append({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    async with web_of(web):
+        while web.methods["tools/list"] < 2:  # noqa: ASYNC110 - nothing changes that could be told
+            await anyio.sleep(0.01)
+
+
+UNKNOWN_SESSION = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"code": -32001, "message": "Session not found"},
+        Response("Not Found", status_code=404),
+        JSONResponse({"jsonrpc": "2.0", "id": None, "error": UNKNOWN_SESSION}, status_code=400),
+    ],
+)
+async def test_a_lost_session_is_opened_again_at_once_and_the_call_runs_once(lost: Any) -> None:
+    web = Web()
+    web.lost = lost
+    async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0)) as server:
+        web.sessions.clear()
+        assert await said(server, "echo", a=1) == {"a": 1}
+        assert web.ran == [{"a": 1}]
+        assert (web.methods["initialize"], web.sessions) == (2, {"s2"})
+        await until(server, lambda: server.status.state is READY)
+
+
+async def test_a_session_that_is_lost_between_calls_is_noticed_by_its_stream() -> None:
+    web = Web()
+    async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0)) as server:
+        web.sessions.clear()
+        web.closing.set()
+        await until(server, lambda: web.methods["initialize"] == 2 and server.status.state is READY)
+        assert web.ran == []
+
+
+async def test_calls_that_lose_a_session_together_open_one_new_one() -> None:
+    web = Web()
+    async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0)) as server:
+        web.sessions.clear()
+        await call_each(server, range(16))
+        assert sorted(arguments["n"] for arguments in web.ran) == list(range(16))
+        assert web.methods["initialize"] == 2
+
+
+async def test_a_session_that_is_lost_again_and_again_fails_the_call_and_ends_there() -> None:
+    web = Web()
+    async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0, connect_wait_s=0.5)) as server:
+        web.forgetful = True
+        web.sessions.clear()
+        with pytest.raises(ServerUnavailable, match="its session has ended"):
+            await call(server, "echo", a=1)
+        assert web.ran == []
+        assert web.methods["initialize"] <= 3
+
+
+async def test_a_server_that_is_not_there_yet_is_connected_when_it_comes() -> None:
+    port = free_port()
+    web = Web()
+    async with server_of(http(f"http://127.0.0.1:{port}/mcp")) as server:
+        assert (server.status.state, server.status.reason) == (ServerState.FAILED, "connection refused")
+        async with serving(web.app, port):
+            await until(server, lambda: server.status.state is READY)
+            assert await said(server, "echo", a=1) == {"a": 1}
+
+
+async def test_a_server_that_goes_away_and_comes_back_is_noticed_both_times() -> None:
+    port = free_port()
+    leave = anyio.Event()
+
+    async def first_life(*, task_status: TaskStatus[None]) -> None:
+        async with serving(Web().app, port):
+            task_status.started()
+            await leave.wait()
+
+    async with anyio.create_task_group() as group:
+        await group.start(first_life)
+        async with server_of(http(f"http://127.0.0.1:{port}/mcp")) as server:
+            before = server.tools
+            leave.set()
+            await until(server, lambda: server.status.state is ServerState.DEGRADED)
+            assert (server.status.stale, server.status.reason) == (True, "connection refused")
+            with pytest.raises(ServerUnavailable, match="connection refused"):
+                await call(server, "echo")
+            async with serving(Web().app, port):
+                await until(server, lambda: server.status.state is READY)
+                assert await said(server, "echo", a=1) == {"a": 1}
+                assert all(old is new for old, new in zip(before, server.tools, strict=True))
+
+
+NO_ENDPOINT = 'there is no MCP endpoint at this path; check the url, or set type "sse" for an older server'
+NOT_TAKEN = 'this path does not take MCP requests; check the url, or set type "sse" for an older server'
+ELSEWHERE = "http://elsewhere.example/mcp"
+NOT_FOLLOWED = f"Redirect to {ELSEWHERE} not followed; use that URL as the endpoint if it is the intended server"
+EXPIRED = {"error": "invalid_token", "error_description": "The token expired"}
+REFUSED = "its credentials are missing or were refused; check the headers"
+NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "not today"}}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        (JSONResponse(EXPIRED, 401), f'HTTP 401 Unauthorized: {REFUSED} (it said "The token expired")'),
+        (Response("", 403), "HTTP 403 Forbidden: these credentials do not give access to it; check the headers"),
+        (Response("<html>", 404, media_type="text/html"), f"HTTP 404 Not Found: {NO_ENDPOINT}"),
+        (Response("", 405), f"HTTP 405 Method Not Allowed: {NOT_TAKEN}"),
+        (Response("", 503, {"retry-after": "9"}), "HTTP 503 Service Unavailable, retry after 9"),
+        (Response("", 500), "HTTP 500 Internal Server Error"),
+        (Response("", 599), "HTTP 599"),
+        (Response("<html>", media_type="text/html"), "Unexpected content type: text/html; charset=utf-8"),
+        (RedirectResponse(f"{ELSEWHERE}?key=tiger"), NOT_FOLLOWED),
+        (JSONResponse(NOT_TODAY, 400), "not today"),
+    ],
+)
+async def test_each_refusal_has_its_own_reason(refusal: Response, reason: str) -> None:
+    web = Web()
+    web.refusal = refusal
+    async with web_of(web, SLOW_RETRY, headers={"Authorization": "Bearer tiger"}) as server:
+        assert (server.status.state, server.status.reason) == (ServerState.FAILED, reason)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://127.0.0.1:9/mcp", "connection refused"),
+        ("http://no-such-host.invalid/mcp", "its host name is not known; check the url"),
+        ("ftp://127.0.0.1/mcp", "the url must begin with http:// or https://"),
+        ("127.0.0.1:80/mcp", "the url must begin with http:// or https://"),
+        ("http://127.0.0.1:notaport/mcp", "its url is not valid: Invalid port: 'notaport'"),
+    ],
+)
+async def test_each_unreachable_address_has_its_own_reason(url: str, reason: str) -> None:
+    async with server_of(http(url), SLOW_RETRY) as server:
+        assert (server.status.state, server.status.reason) == (ServerState.FAILED, reason)
+
+
+async def test_https_where_plain_http_is_spoken_is_told() -> None:
+    async with serving(Web().app) as origin:
+        async with server_of(http(origin.replace("http:", "https:") + "/mcp"), SLOW_RETRY) as server:
+            assert server.status.reason == "no TLS connection; check that the url begins with the right scheme"
+
+
+async def test_credentials_that_expire_degrade_the_server_and_fail_the_call_with_the_reason() -> None:
+    web = Web()
+    async with web_of(web, SLOW_RETRY) as server:
+        web.refusal = Response(status_code=401)
+        with pytest.raises(UpstreamError, match=r'"web" answered with an error: HTTP 401 Unauthorized'):
+            await call(server, "echo")
+        await until(server, lambda: server.status.state is ServerState.DEGRADED)
+        assert "401" in server.status.reason
+        web.refusal = None
+        await call(server, "echo")
+        assert web.ran == [{}]
+
+
+async def test_a_server_that_recovers_is_ready_again_after_the_next_good_call_and_has_a_new_session() -> None:
+    web = Web()
+    async with web_of(web, replace(FAST, backoff_first_s=0.01, backoff_max_s=1000)) as server:
+        web.refusal = Response(status_code=503)
+        for _ in range(5):
+            with pytest.raises(UpstreamError):
+                await call(server, "echo")
+        await until(server, lambda: server.status.state is ServerState.DEGRADED)
+        web.refusal = None
+        await call(server, "echo")
+        await until(server, lambda: web.methods["initialize"] == 2 and server.status.state is READY)
+        assert await said(server, "echo", a=1) == {"a": 1}
+
+
+async def test_secrets_reach_the_server_and_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    web = Web()
+    async with serving(web.app) as origin:
+        url = origin.replace("//", "//user:lion%20@") + "/mcp?key=tiger"
+        given = http(url, headers={"X-Api-Key": "bear", "Accept": "nonsense"})
+        async with server_of(given) as server:
+            await call(server, "echo", a=1)
+            web.refusal = JSONResponse({"message": "bear and tiger and lion are known here"}, status_code=403)
+            with pytest.raises(UpstreamError) as caught:
+                await call(server, "echo")
+            assert '(it said "*** and *** and lion are known here")' in caught.value.message
+    for _, sent_url, headers in web.requests:
+        assert sent_url == f"{origin}/mcp?key=tiger"
+        assert headers["x-api-key"] == "bear"
+        assert headers["authorization"] == httpx2.BasicAuth("user", "lion ")._auth_header
+        assert headers["accept"] != "nonsense"
+    assert "tiger" not in caplog.text
+    assert "bear" not in caplog.text
+    assert "lion%20" not in caplog.text
+
+
+async def test_a_redirect_within_the_origin_is_followed_with_all_secrets_and_none_in_the_logs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    web = Web(path="/mcp/")
+    async with serving(web.app) as origin:
+        async with server_of(http(f"{origin}/mcp?key=tiger", headers={"X-Api-Key": "bear"})) as server:
+            assert await said(server, "echo", a=1) == {"a": 1}
+    assert {url for _, url, _ in web.requests} == {f"{origin}/mcp/?key=tiger"}
+    assert {headers["x-api-key"] for _, _, headers in web.requests} == {"bear"}
+    assert web.sessions == set()
+    assert "HTTP Request" in caplog.text
+    assert "tiger" not in caplog.text
+
+
+async def test_an_answer_over_the_limit_fails_its_own_call() -> None:
+    for streaming in (False, True):
+        async with web_of(Web(streaming=streaming), max_message_bytes=100_000) as server:
+            assert len((await call(server, "huge", size=90_000)).content[0]["text"]) == 90_000
+            with pytest.raises(UpstreamError, match=r"larger than|exceed|limit|size"):
+                await call(server, "huge", size=3_000_000)
+            assert await said(server, "echo", a=1) == {"a": 1}
+
+
+async def test_an_event_of_several_megabytes_arrives_whole() -> None:
+    async with web_of(Web(streaming=True)) as server:
+        assert len((await call(server, "huge", size=3_000_000)).content[0]["text"]) == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("tool", "error", "message"),
+    [
+        ("page", UpstreamError, "Unexpected content type: text/html"),
+        ("garbage", UpstreamError, "Failed to parse JSON response"),
+        ("cut", ConnectionLost, "was lost during the call"),
+    ],
+)
+async def test_a_bad_answer_fails_its_own_call_alone(tool: str, error: type[Exception], message: str) -> None:
+    async with web_of(Web()) as server:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: call(server, "echo", a=1))
+            with pytest.raises(error, match=message):
+                await call(server, tool)
+        assert await said(server, "echo", a=1) == {"a": 1}
+
+
+async def test_a_compressed_answer_is_read_and_its_size_counts_unpacked() -> None:
+    web = Web()
+    web.app.add_middleware(GZipMiddleware, minimum_size=10)
+    async with web_of(web, max_message_bytes=100_000) as server:
+        assert len((await call(server, "huge", size=90_000)).content[0]["text"]) == 90_000
+        with pytest.raises(UpstreamError, match="larger than 100,000 bytes and was dropped"):
+            await call(server, "huge", size=3_000_000)
+
+
+async def test_many_calls_at_once_share_one_session() -> None:
+    web = Web()
+    async with web_of(web) as server:
+        await call_each(server, range(64))
+        assert sorted(arguments["n"] for arguments in web.ran) == list(range(64))
+        assert web.methods["initialize"] == 1
+
+
+async def test_progress_reaches_the_client() -> None:
+    watcher = Watcher()
+    async with web_of(Web()) as server:
+        await call(server, "report", replace(CTX, client=watcher))
+        assert [report[0] for report in watcher.reports] == [1.0, 2.0]
+
+
+async def test_a_call_that_hangs_times_out_and_an_older_server_is_told_to_stop() -> None:
+    web = Web()
+    async with web_of(web, call_timeout_s=0.3) as server:
+        with pytest.raises(CallTimeout):
+            await call(server, "hang")
+        await web.cancelled.wait()
+
+
+async def test_a_caller_who_gives_up_ends_the_request_to_a_newer_server() -> None:
+    sdk = Sdk()
+    async with serving(sdk.server.streamable_http_app()) as origin, server_of(http(f"{origin}/mcp")) as server:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, server, "hang")
+            await sdk.hanging.wait()
+            group.cancel_scope.cancel()
+        await sdk.cancelled.wait()
+
+
+async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    web = Web()
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("NO_PROXY", "")
+    async with web_of(web, SLOW_RETRY) as server:
+        assert server.status.state is ServerState.FAILED
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    async with web_of(web) as server:
+        assert server.status.state is READY
+
+
+async def test_one_tls_context_serves_a_whole_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ssl.SSLContext] = []
+    make = httpx2.create_ssl_context
+
+    def make_and_note() -> ssl.SSLContext:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(httpx2, "create_ssl_context", make_and_note)
+    async with serving(Web().app) as one, serving(Web().app) as two:
+        servers = [replace(http(f"{origin}/mcp"), name=name) for name, origin in (("one", one), ("two", two))]
+        async with fleet_of(*servers) as fleet:
+            assert [status.state for status in fleet.statuses()] == [READY, READY]
+    assert len(made) == 1

@@ -1,0 +1,158 @@
+"""Messages out of bytes: the same whatever the chunks, and whatever else is in the stream."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+from toolcrib.upstream.lines import Lines, Lost, read_line
+
+LIMIT = 1000
+
+
+def messages_in(line: bytes) -> list[JSONRPCMessage]:
+    """What one line holds."""
+    return read_line(line, LIMIT)
+
+
+def encoded(value: Any) -> bytes:
+    """As one line."""
+    return json.dumps(value).encode()
+
+
+def all_lines(chunks: list[bytes], limit: int) -> list[bytes | Lost]:
+    """What the chunks complete, one after the other."""
+    lines = Lines(limit)
+    return [line for chunk in chunks for line in lines.feed(chunk)]
+
+
+@given(st.lists(st.binary(max_size=30)), st.integers(1, 40))
+def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], limit: int) -> None:
+    whole = b"".join(parts)
+    expected = [line if len(line) <= limit else Lost(line[:512], line[-512:]) for line in whole.split(b"\n")[:-1]]
+    assert all_lines(parts, limit) == expected
+    assert all_lines([whole], limit) == expected
+
+
+def test_a_line_that_is_too_long_is_kept_only_by_its_ends() -> None:
+    lines = Lines(1000)
+    grown = [(lines.feed(b"a" * 600), lines.overflowing) for _ in range(2)]
+    assert grown == [([], False), ([], True)]
+    for _ in range(100):
+        lines.feed(b"c" * 600)
+    (lost,) = lines.feed(b"d" * 100 + b"\n")
+    assert lost == Lost(b"a" * 512, b"c" * 412 + b"d" * 100)
+    assert (lines.feed(b"short\n"), lines.overflowing) == ([b"short"], False)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"jsonrpc": "2.0", "id": 1, "result": {"a": 1}}, JSONRPCResponse(jsonrpc="2.0", id=1, result={"a": 1})),
+        ({"id": "x", "result": {}}, JSONRPCResponse(jsonrpc="2.0", id="x", result={})),
+        ({"id": 1.0, "result": {}}, JSONRPCResponse(jsonrpc="2.0", id=1, result={})),
+        (
+            {"jsonrpc": "2.0", "id": 2, "method": "ping"},
+            JSONRPCRequest(jsonrpc="2.0", id=2, method="ping", params=None),
+        ),
+        (
+            {"jsonrpc": "2.0", "method": "n", "params": [1]},
+            JSONRPCNotification(jsonrpc="2.0", method="n", params=None),
+        ),
+    ],
+)
+def test_a_message_is_what_it_plainly_means(value: Any, message: JSONRPCMessage) -> None:
+    assert messages_in(encoded(value)) == [message]
+    assert messages_in(b"\t " + encoded(value) + b" \r") == [message]
+
+
+def test_a_batch_is_each_of_its_messages() -> None:
+    batch = [{"id": 1, "result": {}}, 7, {"id": 2, "result": {}}]
+    assert [getattr(message, "id", None) for message in messages_in(encoded(batch))] == [1, 2]
+
+
+def test_a_message_after_a_prompt_on_the_same_line_is_found() -> None:
+    (message,) = messages_in(b'loading... {"jsonrpc": "2.0", "id": 1, "result": {}}')
+    assert isinstance(message, JSONRPCResponse)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"  ",
+        b"INFO: started",
+        b"{",
+        b"{not json}",
+        b"[]",
+        b"[1]",
+        b"{}",
+        b'"text"',
+        b"\xff\xfe",
+        b'{"id": true, "result": {}}',
+        b'{"id": null, "error": {}}',
+        b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {}}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_message_is_skipped(line: bytes) -> None:
+    assert messages_in(line) == []
+
+
+@given(st.binary(max_size=200))
+def test_no_line_raises(line: bytes) -> None:
+    assert isinstance(messages_in(line), list)
+    assert isinstance(read_line(Lost(line[:50], line[-50:]), LIMIT), list)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "message"),
+    [
+        ({"result": "text"}, -32603, "The answer has neither a result nor an error."),
+        ({}, -32603, "The answer has neither a result nor an error."),
+        ({"error": "no"}, -32603, "The answer has neither a result nor an error."),
+        ({"error": {}}, -32603, "The error has no message."),
+        ({"error": {"code": "x", "message": "m"}}, -32603, "m"),
+        ({"error": {"code": -1, "message": "m", "data": 3}}, -1, "m"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_answer(answer: dict[str, Any], code: int, message: str) -> None:
+    (found,) = messages_in(encoded({"jsonrpc": "2.0", "id": 4, **answer}))
+    assert isinstance(found, JSONRPCError)
+    assert (found.id, found.error.code, found.error.message) == (4, code, message)
+
+
+BROKEN = {
+    "id first": (b'{"jsonrpc": "2.0", "id": 5, "result": {"content": [', 5),
+    "no version": (b'{"id":"abc","error":{"code":', "abc"),
+    "id last": (b'{"result":{"a":,},"jsonrpc":"2.0","id":6}', 6),
+}
+
+
+@pytest.mark.parametrize(("line", "request_id"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_answer_fails_the_request_that_it_is_surely_for(line: bytes, request_id: int | str) -> None:
+    (found,) = messages_in(line)
+    assert isinstance(found, JSONRPCError)
+    assert (found.id, found.error.message) == (request_id, "The answer is not valid JSON.")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc": "2.0", "id": 5, "method": "ping", "params": {',
+        b'{"result": {"id": 5, "x": {"jsonrpc": "2.0", "id": 5}, ',
+        b'{"result": {"deep": {"jsonrpc": "2.0", "id": 5}}',
+        b'{"method": "m", "params": oops, "jsonrpc": "2.0", "id": 5}',
+    ],
+)
+def test_a_broken_line_fails_nobody_where_that_is_not_sure(line: bytes) -> None:
+    assert messages_in(line) == []
+
+
+def test_an_answer_over_the_limit_says_so() -> None:
+    (found,) = read_line(Lost(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}'), 64_000)
+    assert isinstance(found, JSONRPCError)
+    assert (found.id, found.error.message) == (8, "The answer is larger than 64,000 bytes and was dropped.")

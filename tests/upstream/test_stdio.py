@@ -1,0 +1,164 @@
+"""Servers as child processes: how they start, what they print, and how they end."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.upstream.support import FAST, READY, alive, call, fleet_of, names, raw, said, server_of, until
+
+from toolcrib.errors import ServerUnavailable
+from toolcrib.model import ServerState
+from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.options import ServerOptions
+
+SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
+
+
+async def test_junk_on_stdout_is_skipped_before_and_between_messages() -> None:
+    async with server_of(raw(junk=True)) as server:
+        assert server.status.state is READY
+        assert await said(server, "echo", a=1) == {"a": 1}
+
+
+async def test_a_child_gets_its_own_variables_and_few_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("UNRELATED_SECRET", "x")
+    async with server_of(raw(options={"env": {"MINE": "1"}, "cwd": tmp_path})) as server:
+        given = await said(server, "environment")
+        assert given["env"]["MINE"] == "1"
+        assert given["env"]["PATH"] == os.environ["PATH"]
+        assert "UNRELATED_SECRET" not in given["env"]
+        assert given["cwd"] == str(tmp_path)
+
+
+async def test_a_child_lives_in_a_process_group_of_its_own() -> None:
+    async with server_of(raw()) as server:
+        (pid,) = await said(server, "pids")
+        assert os.getpgid(pid) == os.getsid(pid) == pid
+
+
+@pytest.mark.parametrize("spec", [{}, {"linger": True}, {"stubborn": True}, {"stubborn": True, "child": True}])
+async def test_every_child_is_ended_with_all_it_started(spec: dict[str, Any]) -> None:
+    async with server_of(raw(**spec)) as server:
+        pids = await said(server, "pids")
+        assert len(pids) == 1 + spec.get("child", False)
+        began = time.monotonic()
+    assert time.monotonic() - began < 3
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_whole_fleet_of_stubborn_children_stops_in_the_time_of_one() -> None:
+    stubborn = [raw(f"s{number}", stubborn=True, child=True) for number in range(6)]
+    async with fleet_of(*stubborn) as fleet:
+        pids = [pid for server in fleet.providers() for pid in await said(server, "pids")]
+        began = time.monotonic()
+    assert time.monotonic() - began < 3
+    assert len(pids) == 12
+    assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_child_that_is_killed_leaves_nothing_of_its_group_behind() -> None:
+    async with server_of(raw(child=True)) as server:
+        parent, child = await said(server, "pids")
+        os.kill(parent, signal.SIGKILL)
+        await until(server, lambda: server.status.state is ServerState.DEGRADED)
+        assert server.status.reason == "ended by SIGKILL"
+        await until(server, lambda: server.status.state is READY)
+        assert not alive(child)
+
+
+async def test_a_missing_command_is_named() -> None:
+    async with server_of(ServerOptions(name="gone", command="no-such-command-here"), SLOW_RETRY) as server:
+        assert server.status.state is ServerState.FAILED
+        assert server.status.reason == (
+            'the command "no-such-command-here" was not found; install it, or give its full path'
+        )
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    async with server_of(raw(options={"cwd": tmp_path / "gone"}), SLOW_RETRY) as server:
+        assert server.status.reason == f'its working directory "{tmp_path / "gone"}" does not exist'
+
+
+async def test_a_command_that_may_not_be_run_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("no program at all")
+    async with server_of(ServerOptions(name="p", command=str(program)), SLOW_RETRY) as server:
+        assert server.status.reason == f'the command "{program}" may not be executed; check its permissions'
+        with pytest.raises(ServerUnavailable, match="check its permissions"):
+            await call(server, "echo")
+    program.chmod(0o755)
+    async with server_of(ServerOptions(name="p", command=str(program)), SLOW_RETRY) as server:
+        assert server.status.reason == f'the command "{program}" could not be started: Exec format error'
+
+
+async def test_a_child_that_exits_at_once_is_told_by_code_and_last_words() -> None:
+    spoken = "Starting up\nError: GITHUB_TOKEN is required\n    at main (index.js:1)\n\nNode.js v20.1.0"
+    async with server_of(raw(exit=7, say=spoken), SLOW_RETRY) as server:
+        assert server.status.state is ServerState.FAILED
+        assert server.status.reason == "exited with code 7: Error: GITHUB_TOKEN is required"
+        assert server.status.retry_at is not None
+
+
+async def test_a_child_that_exits_at_once_without_a_word_is_told_by_code() -> None:
+    async with server_of(raw(exit=0), SLOW_RETRY) as server:
+        assert server.status.reason == "exited with code 0"
+
+
+async def test_secrets_are_blanked_in_the_reason() -> None:
+    options = {"env": {"API_KEY": "tiger", "HOST": "db.internal.example"}}
+    spoken = "error: tiger was refused by db.internal.example, see https://me:pw@host/a?key=tiger"
+    async with server_of(raw(exit=1, say=spoken, options=options), SLOW_RETRY) as server:
+        assert server.status.reason == "exited with code 1: error: *** was refused by ***, see https://host/a"
+
+
+async def test_a_child_that_never_answers_is_told_with_its_last_words() -> None:
+    program = "import sys; print('waiting for the moon', file=sys.stderr, flush=True); sys.stdin.read()"
+    silent = replace(raw(options={"start_timeout_s": 0.4}), args=("-I", "-S", "-c", program))
+    async with server_of(silent, replace(SLOW_RETRY, probe_timeout_s=0.1)) as server:
+        assert server.status.state is ServerState.FAILED
+        assert server.status.reason == ("no answer to the handshake within 0.4 s; it last said: waiting for the moon")
+
+
+async def test_stderr_is_read_however_much_there_is() -> None:
+    program = "import sys; sys.stderr.write('e' * 5_000_000); " + "exec(open(sys.argv.pop(1)).read())"
+    given = raw()
+    noisy = replace(given, args=("-I", "-S", "-c", program, *given.args[2:]))
+    async with server_of(noisy) as server:
+        assert server.status.state is READY
+        assert names(server)[0] == "echo"
+
+
+async def test_a_slow_start_delays_no_one_else(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with anyio.fail_after(20):
+        async with Fleet(FAST) as fleet:
+            await fleet.apply([raw("slow", gate=str(gate)), raw("quick")])
+            slow, quick = fleet.server("slow"), fleet.server("quick")
+            await until(fleet, lambda: quick.status.state is READY)
+            assert await said(quick, "echo", a=1) == {"a": 1}
+            assert slow.status.state is ServerState.CONNECTING
+            await anyio.to_thread.run_sync(gate.write_text, "go")
+            await fleet.settled()
+            assert await said(slow, "echo", a=1) == {"a": 1}
+
+
+async def test_a_fleet_can_be_left_while_its_servers_start(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    with anyio.fail_after(5):
+        async with Fleet(FAST) as fleet:
+            await fleet.apply([raw(str(number), gate=str(tmp_path / "gate")) for number in range(4)])
+            await until(fleet, lambda: all(s.state is ServerState.CONNECTING for s in fleet.statuses()))
+
+
+async def test_a_fleet_can_be_cancelled_at_any_moment() -> None:
+    for delay_s in (0.0, 0.005, 0.02, 0.05, 0.1, 0.2):
+        with anyio.move_on_after(delay_s):
+            async with Fleet(FAST) as fleet:
+                await fleet.apply([raw(str(number), stubborn=True, child=True) for number in range(2)])
+                await anyio.sleep_forever()

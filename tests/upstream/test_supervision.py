@@ -1,0 +1,125 @@
+"""States, back-off, and coming back."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.upstream.support import CTX, FAST, READY, call, names, raw, said, server_of, until
+
+from toolcrib.errors import ConnectionLost, ServerUnavailable
+from toolcrib.model import ServerState
+from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.server import Server
+
+NEVER_AGAIN = replace(FAST, backoff_first_s=1000, backoff_max_s=2000)
+
+
+def record(server: Server) -> list[tuple[str, bool]]:
+    """Collects each new state, and whether the tools are stale."""
+    seen: list[tuple[str, bool]] = []
+
+    def note() -> None:
+        entry = (server.status.state.value, server.status.stale)
+        if not seen or seen[-1] != entry:
+            seen.append(entry)
+
+    server.subscribe(note)
+    return seen
+
+
+async def test_the_states_of_a_first_connection() -> None:
+    with anyio.fail_after(20):
+        async with Fleet(FAST) as fleet:
+            await fleet.apply([raw()])
+            server = fleet.server("raw")
+            assert server.status.state is ServerState.CONFIGURED
+            seen = record(server)
+            await fleet.settled()
+            assert seen == [("connecting", False), ("ready", False)]
+
+
+async def test_a_lost_server_is_degraded_with_stale_tools_and_comes_back_by_itself() -> None:
+    async with server_of(raw()) as server:
+        seen = record(server)
+        (pid,) = await said(server, "pids")
+        os.kill(pid, signal.SIGKILL)
+        await until(server, lambda: len(seen) == 2)
+        assert seen == [("degraded", True), ("ready", False)]
+        assert await said(server, "pids") != [pid]
+
+
+async def test_a_lost_server_keeps_its_tools_while_it_is_away() -> None:
+    async with server_of(raw(), NEVER_AGAIN) as server:
+        before = server.tools
+        with pytest.raises(ConnectionLost):
+            await call(server, "die")
+        await until(server, lambda: server.status.state is ServerState.DEGRADED)
+        status = server.status
+        assert (status.stale, status.tools, status.reason) == (
+            True,
+            len(before),
+            "exited with code 3: Fatal error: the disk is on fire",
+        )
+        assert status.retry_at is not None
+        assert await server.list_tools(CTX) is before
+
+
+async def test_a_server_that_failed_is_tried_again_until_it_is_there(tmp_path: Path) -> None:
+    async with server_of(raw(once=str(tmp_path / "tried"))) as server:
+        await until(server, lambda: server.status.state is READY)
+        assert (server.status.reason, server.status.retry_at, server.status.stale) == ("", None, False)
+
+
+async def test_a_server_that_cannot_be_started_at_all_is_not_tried() -> None:
+    problem = "env.TOKEN: the variable GITHUB_TOKEN is not set"
+    async with server_of(ServerOptions(name="s", command="true", problem=problem)) as server:
+        status = server.status
+        assert (status.state, status.reason, status.retry_at) == (ServerState.FAILED, problem, None)
+        with pytest.raises(ServerUnavailable, match="GITHUB_TOKEN is not set") as caught:
+            await call(server, "echo")
+        assert caught.value.hint == "Nothing was run. It is tried again once its configuration is mended."
+
+
+async def test_a_call_brings_a_lost_server_back_before_its_time() -> None:
+    # A pause of up to 1000 s, which a call may cut down to the first step of 0.05 s.
+    async with server_of(raw(), replace(FAST, backoff_first_s=0.05, backoff_max_s=1000, stable_s=1000)) as server:
+        for _ in range(8):
+            with pytest.raises(ConnectionLost):
+                await call(server, "die")
+        assert await said(server, "echo", a=1) == {"a": 1}
+
+
+async def test_a_call_to_a_failed_server_does_not_wait_but_has_it_tried_soon(tmp_path: Path) -> None:
+    options = replace(FAST, backoff_first_s=0.05, backoff_max_s=0.05)
+    async with server_of(raw(once=str(tmp_path / "tried")), options) as server:
+        with pytest.raises(ServerUnavailable, match="exited with code 1"):
+            await call(server, "echo")
+        await until(server, lambda: server.status.state is READY)
+
+
+async def test_calls_under_way_when_the_fleet_stops_end_with_a_clear_error() -> None:
+    caught: list[ConnectionLost] = []
+
+    async def ask(server: Server) -> None:
+        try:
+            await call(server, "hang")
+        except ConnectionLost as error:
+            caught.append(error)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as group:
+            async with Fleet(FAST) as fleet:
+                await fleet.apply([raw()])
+                await fleet.settled()
+                server = fleet.server("raw")
+                group.start_soon(ask, server)
+                while "tools/call" not in (await said(server, "seen"))[:-1]:
+                    await anyio.lowlevel.checkpoint()
+    assert [type(error) for error in caught] == [ConnectionLost]
+    assert names(server)[:1] == ["echo"]
+    with pytest.raises(ServerUnavailable, match="stopped"):
+        await call(server, "echo")
