@@ -120,13 +120,17 @@ def test_a_long_enum_is_not_listed_whole() -> None:
         ({"contains": {"const": 1}}, [2], "lacks an item that it must hold"),
         ({"pattern": "^[a-z]+$"}, "A", 'must match the pattern "^[a-z]+$", not "A"'),
         ({"not": {"type": "string"}}, "x", 'is not allowed to be so, not "x"'),
-        ({"oneOf": [{"type": "string"}, {"minLength": 0}]}, "x", "fits several of its alternatives, and must fit only one"),
+        (
+            {"oneOf": [{"type": "string"}, {"minLength": 0}]},
+            "x",
+            "fits several of its alternatives, and must fit only one",
+        ),
         ({"propertyNames": {"maxLength": 1}}, {"bc": 1}, "holds a key that is not allowed"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 1, "must be string or null, not integer"),
         ({"anyOf": [{"type": "string", "minLength": 2}, {"type": "null"}]}, "x", "must have at least 2 characters"),
         (False, 1, "is not allowed"),
     ],
-)  # fmt: skip
+)
 def test_each_rule_is_told_in_words(rule: Any, value: Any, text: str) -> None:
     assert message(of({"a": rule}), {"a": value}) == f'"a" {text}'
 
@@ -308,17 +312,35 @@ def test_a_pattern_beyond_our_engine_is_left_to_the_server() -> None:
         ({"type": ["object"]}, 'do: the input schema must say "type": "object" at its root.'),
         (True, "do: the input schema is not an object."),
         (MappingProxyType({"type": "object"}), "do: the input schema is not an object."),
-        (of({"a": {"type": "objct"}}), 'do: the input schema is broken at properties.a.type: "objct" is not allowed there.'),
+        (
+            of({"a": {"type": "objct"}}),
+            'do: the input schema is broken at properties.a.type: "objct" is not allowed there.',
+        ),
         (of({}, required="a"), 'do: the input schema is broken at required: "a" is not allowed there.'),
-        ({"type": "object", "properties": []}, "do: the input schema is broken at properties: [] is not allowed there."),
-        (of({"a": {"pattern": "("}}), 'do: the input schema is broken at properties.a.pattern: "(" is not allowed there.'),
-        (of({}, patternProperties={"(": {}}), "do: the input schema is broken at patternProperties.(: {} is not allowed there."),
-        (of({"a": {"$ref": "#/$defs/b"}}), "do: the input schema refers to something it does not hold: Pointer '/$defs/b' does not exist."),
-        ({"$schema": "http://example.com/mine", "type": "object"}, 'do: the input schema is written in an unknown dialect, "http://example.com/mine".'),
+        (
+            {"type": "object", "properties": []},
+            "do: the input schema is broken at properties: [] is not allowed there.",
+        ),
+        (
+            of({"a": {"pattern": "("}}),
+            'do: the input schema is broken at properties.a.pattern: "(" is not allowed there.',
+        ),
+        (
+            of({}, patternProperties={"(": {}}),
+            "do: the input schema is broken at patternProperties.(: {} is not allowed there.",
+        ),
+        (
+            of({"a": {"$ref": "#/$defs/b"}}),
+            "do: the input schema refers to something it does not hold: Pointer '/$defs/b' does not exist.",
+        ),
+        (
+            {"$schema": "http://example.com/mine", "type": "object"},
+            'do: the input schema is written in an unknown dialect, "http://example.com/mine".',
+        ),
         ({"type": "object", "description": "\ud800"}, "do: the input schema cannot be read: "),
         (of({"a": {"enum": [object()]}}), "do: the input schema cannot be read: "),
     ],
-)  # fmt: skip
+)
 def test_a_broken_schema_is_refused_with_the_reason(schema: Any, reason: str) -> None:
     assert broken(schema).startswith(reason)
 
@@ -400,8 +422,10 @@ def test_parameters_are_read_through_references_and_unions() -> None:
         ({"type": "object"}, "object"),
         ({"anyOf": [{"type": "string"}, {"type": "string"}]}, "string"),
         ({"anyOf": [{"anyOf": [{"anyOf": [{"type": "string"}]}]}]}, "any"),
-        ({"type": "object", "properties": {name: {"type": "string"} for name in "abcdefgh"}},
-         "{a?: string, b?: string, c?: string, d?: string, e?: string, … +3 more}"),
+        (
+            {"type": "object", "properties": {name: {"type": "string"} for name in "abcdefgh"}},
+            "{a?: string, b?: string, c?: string, d?: string, e?: string, … +3 more}",
+        ),
         ({"$ref": "#/nowhere"}, "any"),
         ({"$ref": "http://elsewhere"}, "any"),
         ({"$ref": 3}, "any"),
@@ -412,7 +436,7 @@ def test_parameters_are_read_through_references_and_unions() -> None:
         ({"$ref": "#/$defs/list/9"}, "any"),
         ({"$ref": "#/$defs/a~1b%25"}, "integer"),
     ],
-)  # fmt: skip
+)
 def test_a_type_reads_at_a_glance(schema: Any, text: str) -> None:
     homes = {
         "$defs": {"x": {"$anchor": "here", "type": "boolean"}, "list": [{"type": "null"}], "a/b%": {"type": "integer"}}

@@ -46,11 +46,23 @@ GITHUB = catalog("github:create_issue", "github:search_code", "gitlab:create_iss
 @pytest.mark.parametrize(
     "spelling",
     [
-        "github:search_code", "github__search_code", "github.search_code", "github/search_code", "github_search_code",
-        "github:searchCode", "GitHub:SearchCode", "github-search-code", "githubSearchCode", "githubsearchcode",
-        "github.searchcode", "search_code", "searchCode", "SEARCH-CODE", "search code",
+        "github:search_code",
+        "github__search_code",
+        "github.search_code",
+        "github/search_code",
+        "github_search_code",
+        "github:searchCode",
+        "GitHub:SearchCode",
+        "github-search-code",
+        "githubSearchCode",
+        "githubsearchcode",
+        "github.searchcode",
+        "search_code",
+        "searchCode",
+        "SEARCH-CODE",
+        "search code",
     ],
-)  # fmt: skip
+)
 def test_a_tool_answers_to_every_usual_spelling(spelling: str) -> None:
     assert found(GITHUB, spelling) == "github:search_code"
 
@@ -97,6 +109,11 @@ def test_a_namespace_beside_the_spelling_settles_it() -> None:
     assert found(GITHUB, "createIssue", namespace="GitLab") == "gitlab:create_issue"
     assert found(GITHUB, "gitlab:create_issue", namespace="gitlab") == "gitlab:create_issue"
     assert missing(GITHUB, "github:create_issue", namespace="gitlab").suggestions == ("gitlab:create_issue",)
+
+
+def test_a_better_spelling_wins_inside_a_namespace_too() -> None:
+    assert found(catalog("x:ab", "x:a_b"), "x.ab", namespace="x") == "x:ab"
+    assert ambiguous(catalog("x:ab", "x:a_b"), "X.AB", namespace="x").suggestions == ("x:a_b", "x:ab")
 
 
 def test_a_better_spelling_wins_over_a_looser_one() -> None:
@@ -170,10 +187,25 @@ def test_a_misspelt_name_is_met_with_the_closest_of_all_namespaces() -> None:
 
 
 @pytest.mark.parametrize(
-    "spelling", ["", " ", ":", "::", ".", "__", "x" * 100_000, ":" * 100_000, "a." * 50_000, "\0", "\ud800:a", "_-_"]
+    "spelling",
+    [
+        "",
+        " ",
+        ":",
+        "::",
+        ".",
+        "__",
+        "x" * 100_000,
+        "x" * 1_000 + ":y",
+        ":" * 100_000,
+        "a." * 50_000,
+        "\0",
+        "\ud800:a",
+        "_-_",
+    ],
 )
 def test_a_strange_spelling_is_a_short_error_and_cheap(spelling: str) -> None:
-    tools = catalog(*(f"server{number % 40}:tool_number_{number}" for number in range(3_000)))
+    tools = catalog("x:y", *(f"server{number % 40}:tool_number_{number}" for number in range(3_000)))
     started = perf_counter()
     error = missing(tools, spelling)
     assert perf_counter() - started < 0.5

@@ -48,8 +48,21 @@ def encoded(text: str) -> str:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "!", "a", "é", "x" * 10_000, encoded("5"), encoded("-1.v"), encoded("x.v"), encoded("1e3.v"), encoded("٣.v"), encoded("4.v"), "_w"],
-)  # fmt: skip
+    [
+        "",
+        "!",
+        "a",
+        "é",
+        "x" * 10_000,
+        encoded("5"),
+        encoded("-1.v"),
+        encoded("x.v"),
+        encoded("1e3.v"),
+        encoded("٣.v"),
+        encoded("4.v"),
+        "_w",
+    ],
+)
 def test_what_is_no_cursor_of_this_list_is_refused(text: str) -> None:
     with pytest.raises(StaleCursor, match=r"That is not a cursor of this list\. Start again without a cursor\."):
         page("abc", view_version="v", cursor=text)

@@ -1,12 +1,13 @@
 """The search, through its one door: what is found, in which order, why, and what is said when nothing is."""
 
 import sys
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
 from time import perf_counter
 
 import pytest
 
-from toolcrib.model import Filters, Hit, Reason, SearchReply, SearchRequest, Tool, Visibility
+from toolcrib.model import Filters, Reason, SearchReply, SearchRequest, Tool, Visibility
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
@@ -22,12 +23,19 @@ TOOLS = [
     tool("files:write_file", "Writes text to a file."),
     tool("github:create_issue", "Opens a new issue in a repository.", tags=("tracker", "write"), title="New issue"),
     tool("github:create_pull_request", "Opens a pull request from a branch.", tags=("write",)),
-    tool("github:list_issues", "Lists the issues of a repository.", tags=("tracker",), annotations={"readOnlyHint": True}),
+    tool(
+        "github:list_issues", "Lists the issues of a repository.", tags=("tracker",), annotations={"readOnlyHint": True}
+    ),
     tool("jira:create_issue", "Creates an issue in a project.", tags=("tracker",)),
     tool("secrets:rotate", "Rotates a secret.", visibility=Visibility.HIDDEN),
-    tool("weather:forecast", "Tells how the weather will be.", visibility=Visibility.NATIVE, keywords=("rain", "snow"),
-         input_schema={"type": "object", "properties": {"city_name": {"type": "string", "description": "The town."}}}),
-]  # fmt: skip
+    tool(
+        "weather:forecast",
+        "Tells how the weather will be.",
+        visibility=Visibility.NATIVE,
+        keywords=("rain", "snow"),
+        input_schema={"type": "object", "properties": {"city_name": {"type": "string", "description": "The town."}}},
+    ),
+]
 INDEX = Index.build(TOOLS)
 
 
@@ -221,10 +229,13 @@ def test_too_many_queries_are_cut_and_the_reply_says_so() -> None:
         (Filters(read_only=True), ["github:list_issues"]),
         (Filters(read_only=False), ["github:create_issue", "jira:create_issue"]),
         (Filters(visibility=frozenset({Visibility.NATIVE})), []),
-        (Filters(visibility=frozenset({Visibility.NATIVE, Visibility.DISCOVERABLE})), ["github:create_issue", "jira:create_issue", "github:list_issues"]),
+        (
+            Filters(visibility=frozenset({Visibility.NATIVE, Visibility.DISCOVERABLE})),
+            ["github:create_issue", "jira:create_issue", "github:list_issues"],
+        ),
         (Filters(namespaces=frozenset({"secrets"}), visibility=frozenset({Visibility.HIDDEN})), []),
     ],
-)  # fmt: skip
+)
 def test_filters_narrow_what_is_found(filters: Filters, left: list[str]) -> None:
     assert sorted(ids(ask("issue", filters=filters))) == sorted(left)
 
@@ -278,11 +289,21 @@ def test_an_empty_index_finds_nothing() -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        "issue " * 100_000, "x" * 1_000_000, " ".join(f"word{number}" for number in range(50_000)), "\ud800 issue \udfff", "\0" * 10_000,
-        "漢" * 100_000, "é́́́" * 10_000, "aB" * 100_000, "_" * 100_000, "🎉" * 10_000, "a" + "́" * 100_000, "١٢٣ ½ Ⅷ ﷺ",
+        "issue " * 100_000,
+        "x" * 1_000_000,
+        " ".join(f"word{number}" for number in range(50_000)),
+        "\ud800 issue \udfff",
+        "\0" * 10_000,
+        "漢" * 100_000,
+        "é́́́" * 10_000,
+        "aB" * 100_000,
+        "_" * 100_000,
+        "🎉" * 10_000,
+        "a" + "́" * 100_000,
+        "١٢٣ ½ Ⅷ ﷺ",
     ],
     ids=range(12),
-)  # fmt: skip
+)
 def test_a_query_of_any_length_and_script_is_answered_in_bounded_time(query: str) -> None:
     started = perf_counter()
     reply = ask(query)
@@ -318,7 +339,7 @@ def test_more_of_the_same_word_counts_for_less_and_less() -> None:
         return search(Index.build([tool("a:b", description)]), SearchRequest(queries=("ping",))).hits[0].raw
 
     gains = [raw("ping " * times + "x " * (8 - times)) for times in (1, 2, 3, 4)]
-    steps = [after - before for before, after in zip(gains, gains[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(gains)]
     assert steps == sorted(steps, reverse=True)
     assert all(step > 0 for step in steps)
 
@@ -338,6 +359,14 @@ def test_a_signature_is_worked_out_once_and_kept_over_a_rebuild() -> None:
     assert again.signature is hit.signature
 
 
+def test_the_history_of_an_index_does_not_show_in_a_reason() -> None:
+    forms = tool("a:forms", "create created creating creates", input_schema={"type": "object"})
+    before = Index.build([tool("a:other", "creating"), tool("a:another", "creates created")])
+    alone = ask("creation", "creater", "creates creating", index=Index.build([forms]))
+    assert ask("creation", "creater", "creates creating", index=Index.build([forms], previous=before)) == alone
+    assert alone.hits[0].reasons[0].how == "exact"
+
+
 def test_the_words_of_tools_that_are_gone_are_dropped_at_last() -> None:
     index = Index.build([tool(f"a:t{number}", f"gone{number}x") for number in range(12_000)])
     kept = tool("a:kept", "stays")
@@ -350,5 +379,6 @@ def test_the_words_of_tools_that_are_gone_are_dropped_at_last() -> None:
 
 
 def test_a_reply_is_made_of_frozen_values() -> None:
-    assert isinstance(ask("issue").hits, tuple)
-    assert all(isinstance(hit, Hit) and isinstance(hit.reasons, tuple) for hit in ask("issue").hits)
+    assert hash(ask("issue").hits[0].reasons)
+    with pytest.raises(FrozenInstanceError):
+        ask("issue").hits[0].score = 1.0  # type: ignore[misc]

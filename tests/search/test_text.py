@@ -26,7 +26,7 @@ from toolcrib.search.text import MAX_WORD, split, stem, words
         ("don't stop", "don t stop"),
         ("__init__", "init"),
         ("Café MÜNCHEN", "cafe munchen"),
-        ("ＦＵＬＬ", "full"),
+        ("\uff26\uff35\uff2c\uff2c", "full"),
         ("straße", "strasse"),
         ("ключДоступа", "ключ доступа"),
         ("東京都の天気", "東京 京都 都の の天 天気"),
@@ -54,10 +54,17 @@ def test_a_very_long_word_is_cut() -> None:
 @pytest.mark.parametrize(
     "family",
     [
-        "issue issues", "query queries", "create creates created creating", "file files filing", "stop stops stopped stopping",
-        "delete deleted deleting", "process processes", "class classes", "convert converting converts",
+        "issue issues",
+        "query queries",
+        "create creates created creating",
+        "file files filing",
+        "stop stops stopped stopping",
+        "delete deleted deleting",
+        "process processes",
+        "class classes",
+        "convert converting converts",
     ],
-)  # fmt: skip
+)
 def test_forms_of_one_word_share_a_stem(family: str) -> None:
     assert len({stem(word) for word in family.split()}) == 1
 

@@ -194,7 +194,23 @@ async def test_progress_reaches_the_client_in_order() -> None:
         assert watcher.reports == [(1.0, 3.0, "step 1"), (2.0, 3.0, "step 2"), (3.0, 3.0, "step 3")]
 
 
-async def test_a_client_that_takes_no_progress_costs_the_call_nothing() -> None:
+async def test_progress_that_a_slow_client_has_not_heard_by_the_end_of_the_call_is_dropped() -> None:
+    heard = anyio.Event()
+
+    class Slow(Watcher):
+        async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+            await super().progress(done, total, message)
+            await heard.wait()
+
+    watcher = Slow()
+    async with server_of(raw()) as server:
+        await call(server, "report", replace(CTX, client=watcher))
+        heard.set()
+        await call(server, "echo")
+        assert [report[0] for report in watcher.reports] == [1.0]
+
+
+async def test_a_client_that_takes_no_progress_costs_the_call_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Gone(Watcher):
         async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
             raise RuntimeError("gone")
@@ -202,6 +218,7 @@ async def test_a_client_that_takes_no_progress_costs_the_call_nothing() -> None:
     async with server_of(raw()) as server:
         assert (await call(server, "report", replace(CTX, client=Gone()))).content[0]["text"] == "done"
         assert server.status.state is READY
+    assert caplog.text == ""
 
 
 async def test_without_a_client_no_progress_is_asked_for() -> None:

@@ -65,6 +65,8 @@ async def test_apply_starts_stops_and_restarts_only_what_changed() -> None:
 async def test_a_changed_server_starts_only_when_its_old_self_is_gone() -> None:
     async with fleet_of(raw("s", stubborn=True)) as fleet:
         (old,) = await said(fleet.server("s"), "pids")
+        await fleet.apply([raw("s", version="2024-11-05")])
+        await anyio.lowlevel.checkpoint()
         await fleet.apply([raw("s")])
         await until(fleet, lambda: fleet.server("s").status.state is ServerState.CONNECTING)
         assert not alive(old)

@@ -140,10 +140,33 @@ async def test_an_older_server_gets_the_handshake_and_a_session(*, streaming: bo
     async with web_of(web) as server:
         assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
         assert await said(server, "echo", a=1) == {"a": 1}
-        assert web.methods["initialize"] == 1
+        assert (web.methods["initialize"], web.methods["tools/list"]) == (1, 1)
         if not streaming:
             assert web.requests[-1][2]["mcp-session-id"] == "s1"
             assert web.requests[-1][2]["mcp-protocol-version"] == "2025-06-18"
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 500])
+async def test_a_status_in_answer_to_the_probe_is_a_sign_of_age_and_of_nothing_else(status: int) -> None:
+    web = Web()
+    web.undiscovered = Response("", status)
+    async with web_of(web) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
+        for _ in range(20):
+            await call(server, "echo")
+        assert web.methods["tools/list"] == 1
+
+
+async def test_secrets_stay_at_their_origin() -> None:
+    web, other = Web(), Web()
+    other.refusal = Response("", 404)
+    async with serving(web.app) as origin, serving(other.app) as elsewhere:
+        web.farewell = RedirectResponse(f"{elsewhere}/mcp", 307)
+        async with server_of(http(f"{origin}/mcp?key=tiger", headers={"X-Key": "bear"})):
+            pass
+    ((method, url, headers),) = other.requests
+    assert (method, url) == ("DELETE", f"{elsewhere}/mcp")
+    assert "x-key" not in headers
 
 
 async def test_a_session_is_ended_politely() -> None:
@@ -428,6 +451,15 @@ async def test_a_call_that_hangs_times_out_and_an_older_server_is_told_to_stop()
         await web.cancelled.wait()
 
 
+async def test_a_server_that_does_not_take_the_notice_holds_up_the_others_only_so_long() -> None:
+    web = Web()
+    web.unheard = anyio.Event()
+    async with web_of(web, replace(FAST, http_notice_timeout_s=0.2)) as server:
+        with anyio.move_on_after(0.1):
+            await call(server, "hang")
+        assert await said(server, "echo", a=1) == {"a": 1}
+
+
 async def test_a_caller_who_gives_up_ends_the_request_to_a_newer_server() -> None:
     sdk = Sdk()
     async with serving(sdk.server.streamable_http_app()) as origin, server_of(http(f"{origin}/mcp")) as server:
@@ -440,10 +472,16 @@ async def test_a_caller_who_gives_up_ends_the_request_to_a_newer_server() -> Non
 
 async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     web = Web()
-    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("NO_PROXY", "")
-    async with web_of(web, SLOW_RETRY) as server:
-        assert server.status.state is ServerState.FAILED
+    proxy = f"127.0.0.1:{free_port()}"
+    for named, reason in (
+        (f"http://{proxy}", "connection refused"),
+        (proxy, "connection refused"),
+        (f"gopher://{proxy}", "the proxy that the environment names cannot be used"),
+    ):
+        monkeypatch.setenv("HTTP_PROXY", named)
+        async with web_of(web, SLOW_RETRY) as server:
+            assert (server.status.state, server.status.reason) == (ServerState.FAILED, reason)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     async with web_of(web) as server:
         assert server.status.state is READY

@@ -10,7 +10,7 @@ from toolcrib.model import ServerState
 
 @pytest.mark.parametrize("discover", ["refuse", "invalid", "ignore"])
 async def test_a_server_that_does_not_know_discover_gets_the_handshake(discover: str) -> None:
-    async with server_of(raw(discover=discover)) as server:
+    async with server_of(raw(discover=discover), limit_s=5) as server:
         assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
         assert await said(server, "seen") == [
             "server/discover",

@@ -51,6 +51,13 @@ async def test_every_child_is_ended_with_all_it_started(spec: dict[str, Any]) ->
     assert not any(alive(pid) for pid in pids)
 
 
+async def test_a_child_may_finish_what_it_has_to_say(tmp_path: Path) -> None:
+    farewell = tmp_path / "said"
+    async with server_of(raw(farewell=str(farewell)), replace(FAST, exit_grace_s=10)):
+        assert not farewell.exists()
+    assert farewell.exists()
+
+
 async def test_a_whole_fleet_of_stubborn_children_stops_in_the_time_of_one() -> None:
     stubborn = [raw(f"s{number}", stubborn=True, child=True) for number in range(6)]
     async with fleet_of(*stubborn) as fleet:
@@ -59,6 +66,12 @@ async def test_a_whole_fleet_of_stubborn_children_stops_in_the_time_of_one() -> 
     assert time.monotonic() - began < 3
     assert len(pids) == 12
     assert not any(alive(pid) for pid in pids)
+
+
+async def test_a_child_is_killed_even_where_there_is_no_time_for_the_gentle_ways() -> None:
+    async with server_of(raw(stubborn=True), replace(FAST, exit_grace_s=60, stop_timeout_s=0.1)) as server:
+        (pid,) = await said(server, "pids")
+    assert not alive(pid)
 
 
 async def test_a_child_that_is_killed_leaves_nothing_of_its_group_behind() -> None:

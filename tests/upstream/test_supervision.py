@@ -11,6 +11,7 @@ from tests.upstream.support import CTX, FAST, READY, call, names, raw, said, ser
 
 from toolcrib.errors import ConnectionLost, ServerUnavailable
 from toolcrib.model import ServerState
+from toolcrib.upstream import supervisor
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.server import Server
@@ -84,9 +85,15 @@ async def test_a_server_that_cannot_be_started_at_all_is_not_tried() -> None:
         assert caught.value.hint == "Nothing was run. It is tried again once its configuration is mended."
 
 
-async def test_a_call_brings_a_lost_server_back_before_its_time() -> None:
-    # A pause of up to 1000 s, which a call may cut down to the first step of 0.05 s.
-    async with server_of(raw(), replace(FAST, backoff_first_s=0.05, backoff_max_s=1000, stable_s=1000)) as server:
+async def test_a_call_brings_a_lost_server_back_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Longest:
+        def uniform(self, least: float, most: float) -> float:
+            return most
+
+    monkeypatch.setattr(supervisor, "_RANDOM", Longest())
+    # The pauses add up to 12.75 s; calls cut each down to the first step.
+    options = replace(FAST, backoff_first_s=0.05, backoff_max_s=1000, stable_s=1000)
+    async with server_of(raw(), options, limit_s=10) as server:
         for _ in range(8):
             with pytest.raises(ConnectionLost):
                 await call(server, "die")

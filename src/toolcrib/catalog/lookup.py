@@ -55,33 +55,35 @@ class Lookup:
         """See `Catalog.find`."""
         if namespace is not None:
             return self._find_within(text, mask, namespace)
-        best = self._best(text, mask)
+        best = self._best(text, mask, None)
         if len(best) == 1:
             return best[0]
         scope = self._scope(text, mask)
-        found = best or self._folded(text, mask, scope)
-        return self._one(found, text, mask, scope)
+        return self._one(best or self._folded(text, mask, scope), text, mask, scope)
 
     def _find_within(self, text: str, mask: bytes | None, namespace: str) -> int:
         scope = self._visible(namespace, mask)
-        for name in scope or (namespace,):
+        names = scope or (namespace,)
+        for name in names:
             position = self.exactly(f"{name}:{text}" if name else text, Tier.ID)
             if position is not None and _sees(mask, position):
                 return position
-        exact = [p for p, _ in self._decoded(text) if _sees(mask, p) and self._namespace(p) in (*scope, namespace)]
-        return self._one(sorted(set(exact)) or self._folded(text, mask, scope), text, mask, scope, namespace)
+        found = self._best(text, mask, names) or self._folded(text, mask, scope)
+        return self._one(found, text, mask, scope, namespace)
 
-    def _best(self, text: str, mask: bytes | None) -> list[int]:
+    def _best(self, text: str, mask: bytes | None, namespaces: Sequence[str] | None) -> list[int]:
         """The visible tools whose exact spelling this is, of the best tier that has any."""
-        best: int = _TIERS
-        positions: list[int] = []
+        tiers: dict[int, list[int]] = {}
         for position, tier in self._decoded(text):
-            if tier <= best and tier != Tier.FOLDED and _sees(mask, position):
-                positions = [*positions, position] if tier == best else [position]
-                best = tier
-        if best == Tier.BARE and (scope := self._scope(text, mask)) is not None:
-            return [position for position in positions if self._namespace(position) in scope]
-        return positions
+            inside = namespaces is None or self._namespace(position) in namespaces
+            if inside and tier != Tier.FOLDED and _sees(mask, position):
+                tiers.setdefault(tier, []).append(position)
+        best = min(tiers, default=None)
+        if best is None:
+            return []
+        if best == Tier.BARE and namespaces is None and (scope := self._scope(text, mask)) is not None:
+            return [position for position in tiers[best] if self._namespace(position) in scope]
+        return tiers[best]
 
     def _folded(self, text: str, mask: bytes | None, scope: Sequence[str] | None) -> list[int]:
         """The visible tools of the scope with a spelling that differs in case and separators only."""

@@ -93,49 +93,36 @@ def example(tool: Tool) -> dict[str, Any]:
     for way in _WAYS:
         made = _Maker(schema, way).arguments()
         first = made if first is None else first
-        if _fits(validator, made, limit) or _mended(validator, made, schema, way, limit):
+        if _fitted(validator, made, schema, way, limit):
             return made
     return first or {}
 
 
-def _fits(validator: jsonschema_rs.Validator, made: Any, limit: int | None) -> bool:
-    if not checkable(made, limit):
-        return False
-    try:
-        return validator.is_valid(made)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _mended(
+def _fitted(
     validator: jsonschema_rs.Validator, made: dict[str, Any], schema: Object, way: _Way, limit: int | None
 ) -> bool:
-    """Put in what is missing and take out what is unknown; whether the arguments fit then."""
+    """Put in what is missing, for a few rounds; whether the arguments fit then."""
     for _ in range(_MAX_ROUNDS):
         if not checkable(made, limit):
             return False
-        try:
-            changed = [_mend(error, made, schema, way) for error in validator.iter_errors(made)]
-        except (ValueError, RecursionError):
+        errors = list(validator.iter_errors(made))
+        if not errors:
+            return True
+        mended = [_mended(error, made, schema, way) for error in errors]
+        if not any(mended):
             return False
-        if not any(changed):
-            return not changed
-    return _fits(validator, made, limit)
+    return False
 
 
-def _mend(error: jsonschema_rs.ValidationError, made: Any, schema: Object, way: _Way) -> bool:
-    """Mend one fault in place; whether anything changed."""
+def _mended(error: jsonschema_rs.ValidationError, made: Any, schema: Object, way: _Way) -> bool:
+    """Put in one property that is missing; whether that was the fault."""
+    if not isinstance(error.kind, Kind.Required):
+        return False
     for part in error.instance_path:
         made = made[part]
-    if isinstance(error.kind, Kind.Required) and isinstance(made, dict):
-        name = error.kind.property
-        made[name] = _Maker(schema, way).value(_property(schema, error.evaluation_path, name), name)
-        return True
-    if isinstance(error.kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
-        for name in error.kind.unexpected:
-            made.pop(name, None)
-        return True
-    return False
+    name = error.kind.property
+    made[name] = _Maker(schema, way).value(_property(schema, error.evaluation_path, name), name)
+    return True
 
 
 def _property(schema: Object, path: list[str | int], name: str) -> Any:
@@ -177,7 +164,7 @@ class _Maker:
             "string": lambda: _string(schema, name, seed),
             "boolean": lambda: seed % 2 == 0,
         }
-        return makers.get(kind, lambda: None)()
+        return makers[kind]() if kind in makers else None
 
     def _chosen(self, node: Any) -> Object:
         """The schema with one of its alternatives read into it."""
@@ -243,14 +230,8 @@ def _kind(schema: Object) -> str:
 
 
 def _number(schema: Object, seed: int) -> Any:
-    try:
-        return _bounded(schema, seed, Fraction(_step(schema)))
-    except (ValueError, OverflowError, ZeroDivisionError):
-        return 1
-
-
-def _bounded(schema: Object, seed: int, step: Fraction) -> Any:
-    """A number within the bounds, a multiple of the step, as near to 1 as there is one, `seed` steps further on."""
+    """A number within the bounds, a multiple of what it must be, as near to 1 as there is one, `seed` steps on."""
+    step = _fraction(schema.get("multipleOf")) or Fraction(1)
     low, above = _bound(schema, "minimum", "exclusiveMinimum", max)
     high, below = _bound(schema, "maximum", "exclusiveMaximum", min)
     if low is not None and high is not None and high - low < step * 2:
@@ -284,11 +265,6 @@ def _finer(schema: Object, step: Fraction, room: Fraction) -> Fraction:
     return room / 4 if free and room > 0 else step
 
 
-def _step(schema: Object) -> Any:
-    found = schema.get("multipleOf")
-    return str(found) if isinstance(found, (int, float)) and found > 0 else 1
-
-
 def _bound(schema: Object, key: str, strict_key: str, tighter: Any) -> tuple[Fraction | None, bool]:
     """The bound of one side, and whether it is outside."""
     plain, strict = _fraction(schema.get(key)), _fraction(schema.get(strict_key))
@@ -301,7 +277,9 @@ def _bound(schema: Object, key: str, strict_key: str, tighter: Any) -> tuple[Fra
 
 
 def _fraction(value: Any) -> Fraction | None:
-    return Fraction(str(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return Fraction(value) if isinstance(value, int) else Fraction(str(value))
 
 
 def _string(schema: Object, name: str, seed: int) -> str:

@@ -72,7 +72,7 @@ def _first(validator: jsonschema_rs.Validator, arguments: Any) -> ValidationErro
         validator.validate(arguments)
     except ValidationError as error:
         return error
-    raise ValueError("the arguments changed while they were checked")
+    raise AssertionError("the arguments changed while they were checked")
 
 
 def _is_small(value: Any) -> bool:
@@ -201,7 +201,7 @@ def _type(value: Any) -> str:
     for kinds, name in _TYPES:
         if isinstance(value, kinds):
             return name
-    return type(value).__name__[:_MAX_VALUE]
+    return "something that is not JSON"
 
 
 def _count(number: Any, unit: str) -> str:

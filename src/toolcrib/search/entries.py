@@ -28,10 +28,6 @@ class Entries:
     words: Ints
     counts: npt.NDArray[np.uint16]
 
-    def __len__(self) -> int:
-        """How many rows there are."""
-        return len(self.stems)
-
     def moved(self, kept: Mapping[int, int], old_size: int) -> "Entries":
         """The rows of some tools, under new positions. `kept` leads from new to old positions, of `old_size`."""
         place = np.full(old_size, -1, dtype=np.int32)

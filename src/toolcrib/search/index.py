@@ -5,6 +5,7 @@ time among the tools the caller sees, so a tool that he does not see changes not
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from toolcrib.search.facets import Facets
 from toolcrib.search.options import Field, SearchOptions
 
 Bools = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
 
 _MAX_DEAD_WORDS = 10_000
 """Words that no tool has any more are dropped when there are more than these, and more than live ones."""
@@ -114,19 +116,20 @@ class Index:
         number = self.vocabulary.stem_numbers.get(stem)
         return (self._starts[number], self._starts[number + 1]) if number is not None else (0, 0)
 
-    def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, str, float]]:
-        """What some postings are made of: place in `postings`, field, word, and its share of the impact."""
+    def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
+        """What some postings are made of: place in `postings`, field, its words, and its share of the impact."""
         at = np.array(postings, dtype=np.intp)
-        starts = self._entry_starts[at]
-        lengths = self._entry_starts[at + 1] - starts
+        lengths = self._entry_starts[at + 1] - self._entry_starts[at]
         place = np.repeat(np.arange(len(at)), lengths)
-        found = np.arange(len(place)) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
-        entries = self.entries
-        fields = entries.fields[found]
-        adds = entries.counts[found] * self.norms[entries.positions[found], fields].astype(np.float64)
+        found = np.arange(len(place)) + np.repeat(self._entry_starts[at] - np.cumsum(lengths) + lengths, lengths)
+        fields = self.entries.fields[found]
+        starts, adds = self._added(found, _changes(place, fields))
+        place, fields = place[starts], fields[starts]
         gains = adds * (self.impacts[at] / np.bincount(place, adds, len(at)))[place]
-        words = [self.vocabulary.words[word] for word in entries.words[found].tolist()]
-        return zip(place.tolist(), map(_FIELD.__getitem__, fields.tolist()), words, gains.tolist(), strict=True)
+        words = [self.vocabulary.words[word] for word in self.entries.words[found].tolist()]
+        ends = [*starts[1:].tolist(), len(words)]
+        groups = [words[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        return zip(place.tolist(), map(_FIELD.__getitem__, fields.tolist()), groups, gains.tolist(), strict=True)
 
     def signature(self, position: int) -> str:
         """The one-line signature of a tool, worked out once."""
@@ -157,18 +160,36 @@ class Index:
     def _post(self) -> None:
         """Work out the postings: the tools of each stem, and how strongly it marks them."""
         entries = self.entries
-        adds = (entries.counts * self.norms[entries.positions, entries.fields]).astype(np.float64)
-        new = np.ones(len(adds), dtype=np.bool_)
-        new[1:] = (entries.stems[1:] != entries.stems[:-1]) | (entries.positions[1:] != entries.positions[:-1])
-        starts = np.flatnonzero(new)
+        first, adds = self._added(slice(None), _changes(entries.stems, entries.positions, entries.fields))
+        stems, positions = entries.stems[first], entries.positions[first]
+        starts = np.flatnonzero(_changes(stems, positions))
         weight = np.add.reduceat(adds, starts) if len(starts) else adds
-        self.positions: Ints = entries.positions[starts]
+        self.positions: Ints = positions[starts]
         """The tools of all stems, one after the other."""
         self.impacts: Floats = (weight / (self.options.k1 + weight)).astype(np.float32)
         """How strongly the stem marks the tool, 0 to 1, beside `positions`."""
-        self._entry_starts = np.append(starts, len(adds))
-        stems = np.arange(len(self.vocabulary.stems) + 1)
-        self._starts: list[int] = np.searchsorted(entries.stems[starts], stems).tolist()
+        self._entry_starts = np.append(first[starts], len(entries.stems))
+        numbers = np.arange(len(self.vocabulary.stems) + 1)
+        self._starts: list[int] = np.searchsorted(stems[starts], numbers).tolist()
+
+    def _added(self, chosen: Places | slice, new: Bools) -> tuple[Places, npt.NDArray[np.float64]]:
+        """Where each field of each tool begins among the chosen entries, and what it adds to the weight of its stem.
+
+        Whole counts are summed first, so that the order of the words, which follows the history of the index, does
+        not show in the last digit.
+        """
+        entries = self.entries
+        starts = np.flatnonzero(new)
+        counts = entries.counts[chosen].astype(np.float64)
+        norm = self.norms[entries.positions[chosen][starts], entries.fields[chosen][starts]]
+        return starts, (np.add.reduceat(counts, starts) if len(starts) else counts) * norm
+
+
+def _changes(*columns: npt.NDArray[Any]) -> Bools:
+    """Where a row differs from the one before it; the first one does."""
+    new = np.ones(len(columns[0]), dtype=np.bool_)
+    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return new
 
 
 _FIELD = tuple(Field)

@@ -104,7 +104,8 @@ def rank(view: View, query: Query, limit: int, allowed: Sequence[Bools]) -> Rank
         found.extend(Found(float(score[p]), part.index.ids[p], number, p) for p in best.tolist())
     if len(view.parts) > 1:
         found.sort(key=lambda hit: (-hit.raw, hit.id))
-    unknown = [term for term in query.terms if term.stem not in {met.term.stem for met in known}]
+    stems = {met.term.stem for met in known}
+    unknown = [term for term in query.terms if term.stem not in stems]
     ceiling = sum(met.idf for met in known) + _UNKNOWN * len(unknown) * idf(view.count, 0)
     return Ranking(found[:limit], total, known, ceiling, _unmatched(query, known, unknown))
 
@@ -114,44 +115,45 @@ def reasons(view: View, ranking: Ranking) -> list[tuple[tuple[Reason, ...], tupl
     why: list[dict[tuple[str, str], _Why]] = [{} for _ in ranking.found]
     for number, part in enumerate(view.parts):
         places = [place for place, hit in enumerate(ranking.found) if hit.part == number]
-        for place, met, field, word, gain in _contributions(part.index, number, ranking, places):
+        if not places:
+            continue
+        for place, met, field, words, gain in _contributions(part.index, number, ranking, places):
             found = why[place]
             key = (met.term.stem, field)
             if key not in found:
                 found[key] = _Why(met.term)
-            found[key].add(word, met.idf * gain)
+            found[key].add(words, met.idf * gain)
     return [_told(found.items()) for found in why]
 
 
 class _Why:
     """Why one term met one field, while it is added up."""
 
-    __slots__ = ("exact", "gain", "term", "word")
+    __slots__ = ("gain", "term", "words")
 
     def __init__(self, term: Term) -> None:
         self.term = term
-        self.word = ""
-        self.exact = term.whole
+        self.words: list[str] = []
         self.gain = 0.0
 
-    def add(self, word: str, gain: float) -> None:
-        self.exact = self.exact or word == self.term.surface
-        self.word = self.word or word
+    def add(self, words: list[str], gain: float) -> None:
+        self.words += words
         self.gain += gain
+
+    def reason(self, field: str) -> Reason:
+        exact = self.term.whole or self.term.surface in self.words
+        return Reason(
+            word=self.term.shown,
+            field=field,
+            how="exact" if exact else "stem",
+            matched="" if exact else min(self.words),
+            gain=self.gain,
+        )
 
 
 def _told(found: Iterable[tuple[tuple[str, str], _Why]]) -> tuple[tuple[Reason, ...], tuple[int, ...]]:
     ordered = sorted(found, key=lambda item: (-item[1].gain, item[0]))
-    told = tuple(
-        Reason(
-            word=why.term.shown,
-            field=field,
-            how="exact" if why.exact else "stem",
-            matched="" if why.exact else why.word,
-            gain=why.gain,
-        )
-        for (_, field), why in ordered
-    )
+    told = tuple(why.reason(field) for (_, field), why in ordered)
     return told, tuple(sorted({place for _, why in ordered for place in why.term.places}))
 
 
@@ -199,8 +201,8 @@ def _best(
 
 def _contributions(
     index: Index, number: int, ranking: Ranking, places: list[int]
-) -> Iterator[tuple[int, Known, str, str, float]]:
-    """What made the score of the hits of one part: hit, term, field, word of the tool, share of the impact."""
+) -> Iterator[tuple[int, Known, str, list[str], float]]:
+    """What made the score of the hits of one part: hit, term, field, words of the tool, share of the impact."""
     positions = np.array([ranking.found[place].position for place in places], dtype=np.int32)
     postings: list[int] = []
     owners: list[int] = []
@@ -213,5 +215,5 @@ def _contributions(
                 postings.append(start + at)
                 owners.append(places[owner])
                 terms.append(met)
-    for place, field, word, gain in index.parts(postings):
-        yield owners[place], terms[place], FIELD_NAMES[field], word, gain
+    for place, field, words, gain in index.parts(postings):
+        yield owners[place], terms[place], FIELD_NAMES[field], words, gain

@@ -53,7 +53,11 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """The settings of a search. Weights and b: a grid over public retrieval sets, leaving one set out."""
+    """The settings of a search.
+
+    Source of weights, b and k1: tuned on six public retrieval sets, leaving one out at a time. Reference lengths are
+    what is usual there. Around all of them results are flat: halving or doubling one moves nDCG@10 by 0.5 of 100.
+    """
 
     default_limit: int = 10
     """Hits a query when the request says nothing."""

@@ -23,7 +23,7 @@ _TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
 
 
 def load(
-    path: Path | None = None,
+    path: Path | str | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
@@ -33,7 +33,7 @@ def load(
     Relative paths in the file are meant from its own folder, or from the folder above `.vscode` and `.cursor`.
     """
     here = cwd or Path.cwd()
-    chosen = here / path.expanduser() if path else find(environ, here)
+    chosen = here / Path(path).expanduser() if path else find(environ, here)
     read = document.read(chosen, str(path) if path else shown(chosen, here))
     return _settings(read, environ)
 

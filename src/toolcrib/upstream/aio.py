@@ -104,6 +104,7 @@ def _translated(error: Exception) -> httpx2.TransportError:
         (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
         (aiohttp.ClientConnectorError, httpx2.ConnectError),
         (aiohttp.InvalidURL, httpx2.UnsupportedProtocol),
+        (aiohttp.NonHttpUrlClientError, httpx2.UnsupportedProtocol),
         (TimeoutError, httpx2.ReadTimeout),
         (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
         (aiohttp.ClientPayloadError, httpx2.RemoteProtocolError),

@@ -31,18 +31,24 @@ class _Member:
         self._done = anyio.Event()
 
     async def run(self) -> None:
-        """Until it is dismissed; never at the same time as the one before it, which may hold what it needs."""
+        """Until it is dismissed; never at the same time as those before it, which may hold what it needs."""
         try:
             with self._scope:
-                if self._predecessor is not None:
-                    await self._predecessor.gone()
-                    self._predecessor = None
+                await self._alone()
                 await self.server.run()
         except Exception:
             # A bug of ours; it must not end the other servers' tasks, which are in the same group.
             logger.exception("the task of the server %s broke", self.server.name)
         finally:
+            # Also when it never started: the next one waits for this one alone.
+            with anyio.CancelScope(shield=True):
+                await self._alone()
             self._done.set()
+
+    async def _alone(self) -> None:
+        if self._predecessor is not None:
+            await self._predecessor.gone()
+            self._predecessor = None
 
     def dismiss(self) -> None:
         """Have it stop."""

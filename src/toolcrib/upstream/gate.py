@@ -5,6 +5,7 @@ answer to the one request that it hit: a transport error would otherwise end the
 """
 
 import base64
+import re
 import secrets
 from typing import Any, Final
 from urllib.parse import unquote
@@ -17,7 +18,7 @@ from pydantic_core import from_json
 from toolcrib.upstream import reasons
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.link import Bell, End
-from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 
 SESSION_HEADER: Final = "mcp-session-id"
@@ -28,6 +29,8 @@ _NOT_OURS: Final = frozenset({"accept", "connection", "content-length", "content
 """Headers that belong to the protocol, whatever the options say."""
 _TROUBLE: Final = frozenset({401, 403, 404, 405, 410})
 """Statuses that speak of the server as a whole, not of one request; so do those from 500 on."""
+_NOTICE: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2.0"\s*,\s*"method"')
+"""How a message without id begins; one with an id has it before the method."""
 _ERROR_BODY_BYTES: Final = 65536
 _UNSENT: Final = (
     httpx2.ConnectError,
@@ -51,7 +54,13 @@ class Gate(httpx2.AsyncBaseTransport):
     """Passes requests on to another transport."""
 
     def __init__(
-        self, inner: httpx2.AsyncBaseTransport, options: ServerOptions, redact: Redactor, end: End, doubt: Bell
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        redact: Redactor,
+        end: End,
+        doubt: Bell,
     ) -> None:
         """`end` comes when the server forgets the session; `doubt` rings when it may be in trouble."""
         self._inner = inner
@@ -60,10 +69,13 @@ class Gate(httpx2.AsyncBaseTransport):
         self._headers = _secret_headers(options, self._url)
         self._one_endpoint = options.transport == "http"
         self._limit = options.max_message_bytes
+        self._notice_timeout_s = fleet.http_notice_timeout_s
         self._redact = redact
         self._end = end
         self._doubt = doubt
         self._streamed = False
+        self.plain = False
+        """Whether its last answer was one JSON message, not a stream."""
         self.session_headers: dict[str, str] = {}
         """What names the session to the server; empty where there is none."""
 
@@ -73,6 +85,10 @@ class Gate(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The server's answer to a POST, or an error answer in its place. Raises only for other methods."""
+        if request.method == "POST" and _NOTICE.match(await request.aread()):
+            # The SDK sends these one after the other, and nothing else meanwhile.
+            patience = {**request.extensions.get("timeout", {}), "read": self._notice_timeout_s}
+            request.extensions = {**request.extensions, "timeout": patience}
         try:
             response = await self._inner.handle_async_request(self._dressed(request))
             if request.method != "POST":
@@ -86,9 +102,9 @@ class Gate(httpx2.AsyncBaseTransport):
             return self._error(kind, reasons.of_error(error))
 
     def _dressed(self, request: httpx2.Request) -> httpx2.Request:
-        """A copy with the secrets, for the configured host alone."""
+        """A copy with the secrets, for the configured origin alone."""
         url = request.url
-        if url.host != self._url.host or not (self._headers or self._query):
+        if not (self._headers or self._query) or not _same_origin(self._url, url):
             return request
         if self._query and not url.query and (self._one_endpoint or url.path == self._url.path):
             url = url.copy_with(query=self._query)
@@ -121,7 +137,8 @@ class Gate(httpx2.AsyncBaseTransport):
             self.session_headers = {SESSION_HEADER: response.headers[SESSION_HEADER]}
         if self.session_headers and VERSION_HEADER in request.headers:
             self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
-        if not response.headers.get("content-type", "").lower().startswith("application/json"):
+        self.plain = response.headers.get("content-type", "").lower().startswith("application/json")
+        if not self.plain:
             return self._undressed(response)
         body = await _read(response, self._limit)
         if body is None:
@@ -148,6 +165,12 @@ class Gate(httpx2.AsyncBaseTransport):
         data = {"mark": _MARK, "kind": kind.name}
         error = {"code": CONNECTION_CLOSED, "message": self._redact(reason), "data": data}
         return httpx2.Response(httpx2.codes.BAD_GATEWAY, json={"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def _same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
+    """Whether both lead to one server; https in place of http on the usual ports counts."""
+    upgraded = (url.scheme, url.port, other.scheme, other.port) == ("http", None, "https", None)
+    return url.host == other.host and (upgraded or (url.scheme, url.port) == (other.scheme, other.port))
 
 
 def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, bytes]:

@@ -1,8 +1,8 @@
 """A way to one server: the transport that leads there, how the connection ended, and what the server said meanwhile."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 from mcp.client import Transport
@@ -67,6 +67,25 @@ def nothing() -> str:
     return ""
 
 
+ProgressFn: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+class Unsuited(Exception):  # noqa: N818 - a verdict, not a fault
+    """The server wants something that only the session does; nothing ran."""
+
+
+class Shortcut(Protocol):
+    """A way for calls past the session."""
+
+    def suits(self, *, modern: bool) -> bool:
+        """Whether calls of that protocol era may go this way."""
+
+    async def call(
+        self, params: dict[str, Any], headers: Mapping[str, str], *, modern: bool, progress: ProgressFn | None
+    ) -> dict[str, Any]:
+        """The result of one `tools/call`. Raises `MCPError`, `ExchangeError`, or `Unsuited` for good."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """Not connected before its transport is entered."""
@@ -75,5 +94,6 @@ class Link:
     end: End
     doubt: Bell
     """Rings when the tools should be listed again: they changed, or the server may be in trouble."""
+    shortcut: Shortcut | None = None
     last_words: Callable[[], str] = nothing
     """The last telling line of the server's stderr."""

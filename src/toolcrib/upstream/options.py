@@ -19,7 +19,7 @@ class ServerOptions:
     """stdio: the program to start, looked up in PATH."""
     args: tuple[str, ...] = field(default=(), repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """stdio: variables beside the few that every child inherits (HOME, LOGNAME, PATH, SHELL, TERM, USER)."""
+    """stdio: variables beside the few that every child inherits (see `environment`)."""
     cwd: Path | None = None
     url: str = field(default="", repr=False)
     """http, sse: the endpoint."""
@@ -60,6 +60,8 @@ class FleetOptions:
     listen_retry_s: float = 5.0
     """Before a broken subscription to changes is made again."""
     http_connect_timeout_s: float = 10.0
+    http_notice_timeout_s: float = 5.0
+    """For a server to take a message that has no answer; those after it wait for it."""
     exit_grace_s: float = 0.5
     """For a child to exit by itself once its input is closed."""
     term_grace_s: float = 0.5

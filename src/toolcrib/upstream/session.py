@@ -5,7 +5,7 @@ it is good at: the handshake, answering the server's own requests, and subscript
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -24,16 +24,18 @@ from toolcrib.upstream.dispatcher import RawDispatcher
 from toolcrib.upstream.envelope import CLIENT_INFO, Envelope, HeaderMap
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.gate import marked
-from toolcrib.upstream.link import Bell, Link
+from toolcrib.upstream.link import Bell, Link, Unsuited
 from toolcrib.upstream.negotiation import negotiate
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.progress import Progress
-from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.redact import Redactor, bounded
 
 _CLOSED: Final = "Connection closed"
 _BROKEN_STREAM: Final = "SSE stream ended"
 """How the SDK's messages begin where the answer's own stream broke off."""
 _MESSAGE_LENGTH: Final = 1000
+_NAME_LENGTH: Final = 200
+_INSTRUCTIONS_LENGTH: Final = 20_000
 
 
 @asynccontextmanager
@@ -79,14 +81,13 @@ class Session:
 
     @property
     def info(self) -> ServerInfo:
-        """Who the server says it is."""
+        """Who the server says it is, as far as that is of a reasonable length."""
         said = self._client.server_info
-        return ServerInfo(
-            name=said.name if said is not None else "",
-            version=said.version if said is not None else "",
-            title=(said.title or "") if said is not None else "",
-            instructions=self._client.instructions or "",
-        )
+        instructions = bounded(self._client.instructions or "", _INSTRUCTIONS_LENGTH)
+        if said is None:
+            return ServerInfo(instructions=instructions)
+        name, version, title = (bounded(text or "", _NAME_LENGTH) for text in (said.name, said.version, said.title))
+        return ServerInfo(name=name, version=version, title=title, instructions=instructions)
 
     async def page(self, cursor: str | None) -> dict[str, Any]:
         """One page of `tools/list`. Raises `ExchangeError`."""
@@ -99,14 +100,30 @@ class Session:
         """The result of one `tools/call`. Raises `ExchangeError`, and `InvalidArguments` for what is not JSON."""
         params = self._call_params(ctx, name, arguments)
         _check_sendable(params)
-        opts: CallOptions = {"headers": self.envelope.call_headers(name, arguments, wanted)}
+        headers = self.envelope.call_headers(name, arguments, wanted)
         if ctx.client is None:
-            return await self._request("tools/call", params, opts)
-        progress = opts["on_progress"] = Progress(ctx.client)
+            return await self._called(params, headers, None)
+        progress = Progress(ctx.client)
         try:
-            return await self._request("tools/call", params, opts)
+            return await self._called(params, headers, progress)
         finally:
             progress.close()
+
+    async def _called(
+        self, params: dict[str, Any], headers: dict[str, str], progress: Progress | None
+    ) -> dict[str, Any]:
+        shortcut = self.link.shortcut
+        if shortcut is not None and shortcut.suits(modern=self.envelope.modern):
+            try:
+                return await self._exchange(
+                    shortcut.call(params, headers, modern=self.envelope.modern, progress=progress)
+                )
+            except Unsuited:
+                pass
+        opts: CallOptions = {"headers": headers}
+        if progress is not None:
+            opts["on_progress"] = progress
+        return await self._request("tools/call", params, opts)
 
     def _call_params(self, ctx: Context, name: str, arguments: Object) -> dict[str, Any]:
         params: dict[str, Any] = {"name": name, "arguments": dict(arguments)}
@@ -139,11 +156,14 @@ class Session:
             await self._answered.wait()
 
     async def _request(self, method: str, params: dict[str, Any], opts: CallOptions) -> dict[str, Any]:
+        return await self._exchange(self._dispatcher.send_raw_request(method, params, opts))
+
+    async def _exchange(self, exchange: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         self._under_way += 1
         try:
-            return await self._dispatcher.send_raw_request(method, params, opts)
-        except MCPError as error:
-            fault = _fault(error, self._redact)
+            return await exchange
+        except (MCPError, ExchangeError) as error:
+            fault = _fault(error, self._redact) if isinstance(error, MCPError) else error
             if fault.kind is Kind.LOST:
                 self.link.doubt.ring()
             if fault.kind is Kind.CLOSED and self.link.end.has_come:

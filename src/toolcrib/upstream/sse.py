@@ -41,7 +41,7 @@ async def _transport(
     options: ServerOptions, fleet: FleetOptions, network: Network, redact: Redactor, end: End, doubt: Bell
 ) -> AsyncIterator[Streams]:
     """Raises `ExchangeError` when the event stream cannot be opened."""
-    gate = network.gate(options, redact, end, doubt)
+    gate = network.gate(options, fleet, redact, end, doubt)
     url = bare_url(options.url)
     async with client_of(gate, fleet) as client, _opened(client, url, redact) as response:
         events = httpx2.EventSource(response, options.max_message_bytes)
@@ -109,7 +109,7 @@ class _Wire:
 
     async def _take(self, event: httpx2.ServerSentEvent) -> None:
         if event.event == "endpoint":
-            self._endpoint = _same_origin(self._url, event.data)
+            self._endpoint = _full_endpoint(self._url, event.data)
             self.endpoint_known.set()
         elif event.event == "message":
             for message in read_line(event.data.encode(), self._limit):
@@ -136,7 +136,7 @@ class _Wire:
                 await self._to_session.send(SessionMessage(answer))
 
 
-def _same_origin(url: str, endpoint: str) -> str:
+def _full_endpoint(url: str, endpoint: str) -> str:
     """The endpoint as a full URL. Raises `ExchangeError` where it would lead our credentials elsewhere."""
     full = urljoin(url, endpoint)
     here, there = urlsplit(url), urlsplit(full)

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 
 import anyio
 import anyio.abc
-from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from toolcrib.upstream.environment import inherited
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.lines import Lines, read_line
 from toolcrib.upstream.link import Bell, End, Link, Streams
@@ -70,7 +70,7 @@ async def _spawn(options: ServerOptions, redact: Redactor) -> anyio.abc.Process:
     try:
         return await anyio.open_process(
             [options.command, *options.args],
-            env={**get_default_environment(), **options.env},
+            env={**inherited(), **options.env},
             cwd=options.cwd,
             start_new_session=True,
         )
@@ -198,8 +198,10 @@ class _Child:
         self._end.come("stopped")
         # A reader that hands over a message would wait for a session that is gone.
         self.incoming.close()
-        with anyio.move_on_after(self._fleet.stop_timeout_s):
+        with anyio.move_on_after(self._fleet.stop_timeout_s) as limit:
             await self._exit()
+        if limit.cancelled_caught:
+            self._signal(signal.SIGKILL)
         self._stopped = True
         for scope in self._scopes:
             scope.cancel()

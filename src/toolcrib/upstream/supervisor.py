@@ -122,8 +122,9 @@ class Supervisor:
                     limit.deadline, ready_at = math.inf, anyio.current_time()
                     self._ready(session, listing)
                     await self._serve(session)
+                    reason = link.end.reason
             except Exception as error:  # noqa: BLE001 - whatever ends a connection, the next one is tried
-                reason = self._told_by(error)
+                reason = reason or self._told_by(error)
             finally:
                 self._session = None
         if limit.cancelled_caught:
@@ -146,6 +147,7 @@ class Supervisor:
                 return "" if cause.kind is Kind.CLOSED else cause.reason
         told = self._redact(f"{type(causes[0]).__name__}: {causes[0]}")
         logger.error("the connection to %s broke: %s", self._options.name, told)
+        logger.debug("where it broke", exc_info=error)
         return told
 
     async def _pause(self, reason: str, delay_s: float) -> None:
