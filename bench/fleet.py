@@ -88,6 +88,8 @@ async def everything(client: mcp.Client) -> set[str]:
     while True:
         arguments = {"detail": "summary", "max_results": 100, **({"cursor": cursor} if cursor else {})}
         reply: Any = (await client.call_tool("tool_search", arguments)).structured_content
+        if "error" in reply:  # the list changed while it was read
+            raise LookupError(reply["error"]["message"])
         ids |= {hit["name"] for hit in reply["hits"]}
         if not (cursor := reply.get("cursor")):
             return ids
@@ -98,7 +100,7 @@ async def until(client: mcp.Client, wanted: int) -> float:
     begun = time.perf_counter()
     with anyio.fail_after(120):
         while True:
-            with contextlib.suppress(mcp.MCPError):
+            with contextlib.suppress(mcp.MCPError, LookupError):
                 if len(await everything(client)) >= wanted:
                     return time.perf_counter() - begun
             await anyio.sleep(0.1)

@@ -44,12 +44,16 @@ class App:
         """Start. Raises `ServerUnavailable` when a server that is required cannot be had."""
         if self._running is not None:
             raise AlreadyStarted("The app is running already.")
-        async with contextlib.AsyncExitStack() as stack:
+        stack = contextlib.AsyncExitStack()
+        try:
             await stack.enter_async_context(self._live())
             await stack.enter_async_context(self.fleet)
             await self.fleet.apply(self.settings.servers)
             await self._require()
-            self._running = stack.pop_all()
+        except BaseException:
+            await stack.aclose()
+            raise
+        self._running = stack
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -73,7 +77,7 @@ class App:
         for status in self.fleet.statuses():
             if status.name in required and status.state is not ServerState.READY:
                 raise ServerUnavailable(
-                    f"Server {status.name} is required and is {status.state}: {status.reason}",
+                    f"Server {status.name} is required and is {status.state}: {status.reason}.",
                     hint="Mend it, or set required to false.",
                 )
 

@@ -1,0 +1,116 @@
+"""MCP's wire shapes to and from the model."""
+
+from typing import Any
+
+import pytest
+
+from toolcrib.errors import UpstreamError
+from toolcrib.model import Rejected, Tool, ToolResult
+from toolcrib.wire import listed, read_result, read_tool, result_to_wire, tool_to_wire
+
+VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
+GOOD: dict[str, Any] = {"name": "act", "inputSchema": {"type": "object"}}
+
+
+def test_a_definition_is_read_whole_and_written_back_the_same() -> None:
+    raw = {
+        **GOOD,
+        "title": "Act",
+        "description": "Acts.",
+        "outputSchema": {"type": "object"},
+        "annotations": {"readOnlyHint": True},
+        "icons": [{"src": "https://example.com/i.png"}],
+        "_meta": {"k": 1},
+    }
+    tool = read_tool(raw, namespace="x")
+    assert isinstance(tool, Tool)
+    assert (tool.id, tool.title, tool.output_schema) == ("x:act", "Act", {"type": "object"})
+    assert tool_to_wire(tool, "act") == raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "label", "why"),
+    [
+        ({**GOOD, "inputSchema": {"$schema": "http://json-schema.org/draft-07/schema#"}}, "act", "inputSchema.type"),
+        ({**GOOD, "inputSchema": {"type": "string"}}, "act", "inputSchema.type"),
+        ({**GOOD, "inputSchema": None}, "act", "inputSchema"),
+        ({**GOOD, "description": 3}, "act", "description"),
+        ({**GOOD, "annotations": {"readOnlyHint": "perhaps"}}, "act", "annotations.readOnlyHint"),
+        ({"inputSchema": {"type": "object"}}, "(unnamed)", "name"),
+        ({**GOOD, "name": ""}, "(unnamed)", ""),
+        ("act", "(unnamed)", "definition"),
+        (None, "(unnamed)", "definition"),
+    ],
+)
+def test_a_broken_definition_is_set_aside_with_its_field(raw: Any, label: str, why: str) -> None:
+    judged = read_tool(raw, namespace="x")
+    if raw == {**GOOD, "name": ""}:
+        assert isinstance(judged, (Tool, Rejected))
+        return
+    assert isinstance(judged, Rejected)
+    assert judged.tool == label
+    assert why in judged.reason
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_output_schema_that_is_no_object_is_wrapped_for_those_who_need_it(version: str) -> None:
+    entry = {**GOOD, "outputSchema": {"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": {}}}}
+    shown = listed(entry, version)["outputSchema"]
+    assert shown["type"] == ("array" if version == "2026-07-28" else "object")
+    assert shown["$defs"] == {"A": {}}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "text", "text": "a"},
+        {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+        {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+        {"type": "resource_link", "uri": "file:///a", "name": "a"},
+        {"type": "resource", "resource": {"uri": "file:///a", "text": "t"}},
+        {"type": "hologram", "data": 1},
+        {"type": "text"},
+        {"text": "no type"},
+        {"type": "text", "text": "a", "annotations": {"priority": "high"}},
+    ],
+)
+def test_every_block_reaches_every_version_as_itself_or_as_text(version: str, block: dict[str, Any]) -> None:
+    (sent,) = result_to_wire(ToolResult(content=(block,)), version)["content"]
+    assert sent == block or (sent["type"] == "text" and isinstance(sent["text"], str))
+    known_to_all = block in ({"type": "text", "text": "a"}, {"type": "image", "data": "aGk=", "mimeType": "image/png"})
+    assert not known_to_all or sent == block
+
+
+def test_an_older_client_is_told_in_words_that_a_tool_needs_more_input() -> None:
+    asking = ToolResult(kind="input_required", input_requests={"a": {"method": "roots/list"}}, request_state="s")
+    told = result_to_wire(asking, "2025-11-25")
+    assert told["isError"] is True
+    assert "more input" in told["content"][0]["text"]
+    passed = result_to_wire(asking, "2026-07-28")
+    assert passed == {
+        "resultType": "input_required",
+        "inputRequests": {"a": {"method": "roots/list"}},
+        "requestState": "s",
+    }
+    assert read_result(passed) == asking
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"content": "text"},
+        {"content": ["text"]},
+        {"content": None},
+        {"resultType": "input_required"},
+        {"resultType": "input_required", "inputRequests": [1]},
+    ],
+)
+def test_what_is_no_result_is_an_error(raw: dict[str, Any]) -> None:
+    with pytest.raises(UpstreamError, match="server"):
+        read_result(raw)
+
+
+def test_a_result_without_content_is_a_result() -> None:
+    assert read_result({}) == ToolResult()
+    assert read_result({"structuredContent": [1], "isError": "yes", "_meta": 3}) == ToolResult(structured=[1])
