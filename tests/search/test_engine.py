@@ -307,7 +307,7 @@ def test_an_empty_index_finds_nothing() -> None:
 def test_a_query_of_any_length_and_script_is_answered_in_bounded_time(query: str) -> None:
     started = perf_counter()
     reply = ask(query)
-    assert perf_counter() - started < 1
+    assert perf_counter() - started < 5
     assert len(reply.hits) <= 10
     assert all(0 <= hit.score <= 1 for hit in reply.hits)
 
@@ -327,7 +327,7 @@ def test_a_tool_of_any_shape_is_indexed() -> None:
     ]
     started = perf_counter()
     index = Index.build(odd)
-    assert perf_counter() - started < 1
+    assert perf_counter() - started < 5
     assert ids(ask("inner list", index=index)) == ["a:" + "x" * 256]
     assert ids(ask("漢字", index=index)) == ["a:" + "x" * 256]
     assert ids(ask("parameter1", index=index)) == ["c:_"]

@@ -298,7 +298,7 @@ async def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
 
 
 async def test_an_address_that_is_taken_is_a_clear_error() -> None:
-    with listening("127.0.0.1", 0) as sock, pytest.raises(SettingsError, match="Cannot listen on 127.0.0.1:"):
+    with listening("127.0.0.1", 0) as sock, pytest.raises(SettingsError, match=r"Cannot listen on 127\.0\.0\.1:"):
         listening("127.0.0.1", sock.getsockname()[1])
 
 

@@ -16,7 +16,7 @@ from toolcrib.errors import InvalidRequest, ToolcribError
 P = ParamSpec("P")
 
 
-class Terminated(Exception):  # noqa: N818 - an event, not an error
+class Terminated(Exception):
     """SIGTERM came."""
 
 

@@ -29,11 +29,13 @@ class Index:
     """Searchable tools. A position is a tool's place in `tools`."""
 
     __slots__ = (
-        "_entry_starts",
+        "_counts",
         "_facets",
+        "_fields",
         "_names",
+        "_rows",
         "_starts",
-        "entries",
+        "_words",
         "findable",
         "ids",
         "impacts",
@@ -53,7 +55,6 @@ class Index:
         self.tools = tuple(tools)
         self.options = options
         self.vocabulary = vocabulary
-        self.entries = entries
         self.norms = norms
         """What one occurrence of a word adds, for each tool and field."""
         self.ids = [tool.id for tool in self.tools]
@@ -63,7 +64,7 @@ class Index:
         self.signatures: list[str | None] = [None] * len(self.tools)
         self._facets: Facets | None = None
         self._names: list[str] | None = None
-        self._post()
+        self._post(entries)
 
     @classmethod
     def build(
@@ -87,7 +88,7 @@ class Index:
             return cls(tools, entries, adds, vocabulary, options)
         old, new = list(kept.values()), list(kept)
         adds[new] = previous.norms[old]
-        entries = previous.entries.moved(kept, len(previous)).merged(entries)
+        entries = previous.entries().moved(kept, len(previous)).merged(entries)
         index = cls(tools, entries, adds, vocabulary, options)
         for position, before in kept.items():
             index.signatures[position] = previous.signatures[before]
@@ -100,7 +101,7 @@ class Index:
     def is_worn(self) -> bool:
         """Whether most of the words it knows have left it, so that a new one is better made from nothing."""
         words = len(self.vocabulary.words)
-        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self.entries.words))
+        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self._words))
 
     def visible(self, mask: bytes | None) -> Bools:
         """The tools that a search with that mask may find. Raises `ValueError` for a mask of another length."""
@@ -119,14 +120,15 @@ class Index:
     def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
         """What some postings are made of: place in `postings`, field, its words, and its share of the impact."""
         at = np.array(postings, dtype=np.intp)
-        lengths = self._entry_starts[at + 1] - self._entry_starts[at]
+        lengths = self._rows[at + 1] - self._rows[at]
         place = np.repeat(np.arange(len(at)), lengths)
-        found = np.arange(len(place)) + np.repeat(self._entry_starts[at] - np.cumsum(lengths) + lengths, lengths)
-        fields = self.entries.fields[found]
-        starts, adds = self._added(found, _changes(place, fields))
+        found = np.arange(len(place)) + np.repeat(self._rows[at] - np.cumsum(lengths) + lengths, lengths)
+        fields = self._fields[found]
+        starts = np.flatnonzero(_changes(place, fields))
         place, fields = place[starts], fields[starts]
+        adds = _added(self._counts[found], starts, self.norms[self.positions[at[place]], fields])
         gains = adds * (self.impacts[at] / np.bincount(place, adds, len(at)))[place]
-        words = [self.vocabulary.words[word] for word in self.entries.words[found].tolist()]
+        words = [self.vocabulary.words[word] for word in self._words[found].tolist()]
         ends = [*starts[1:].tolist(), len(words)]
         groups = [words[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
         return zip(place.tolist(), map(_FIELD.__getitem__, fields.tolist()), groups, gains.tolist(), strict=True)
@@ -152,37 +154,42 @@ class Index:
 
     def name_words(self, allowed: Bools) -> tuple[Ints, Ints]:
         """The words in the names of the allowed tools: their numbers, and beside each the position of the tool."""
-        entries = self.entries
-        chosen = np.flatnonzero(entries.fields == Field.NAME)
-        chosen = chosen[allowed[entries.positions[chosen]]]
-        return entries.words[chosen], entries.positions[chosen]
+        chosen = np.flatnonzero(self._fields == Field.NAME)
+        positions = self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
+        return self._words[chosen][allowed[positions]], positions[allowed[positions]]
 
-    def _post(self) -> None:
+    def entries(self) -> Entries:
+        """What the index was made of."""
+        stems = np.array(self.vocabulary.word_stems, dtype=np.int32)[self._words]
+        positions = np.repeat(self.positions, np.diff(self._rows))
+        return Entries(stems, positions, self._fields, self._words, self._counts)
+
+    def _post(self, entries: Entries) -> None:
         """Work out the postings: the tools of each stem, and how strongly it marks them."""
-        entries = self.entries
-        first, adds = self._added(slice(None), _changes(entries.stems, entries.positions, entries.fields))
-        stems, positions = entries.stems[first], entries.positions[first]
+        first = np.flatnonzero(_changes(entries.stems, entries.positions, entries.fields))
+        stems, positions, fields = entries.stems[first], entries.positions[first], entries.fields[first]
+        adds = _added(entries.counts, first, self.norms[positions, fields])
         starts = np.flatnonzero(_changes(stems, positions))
         weight = np.add.reduceat(adds, starts) if len(starts) else adds
         self.positions: Ints = positions[starts]
         """The tools of all stems, one after the other."""
         self.impacts: Floats = (weight / (self.options.k1 + weight)).astype(np.float32)
         """How strongly the stem marks the tool, 0 to 1, beside `positions`."""
-        self._entry_starts = np.append(first[starts], len(entries.stems))
         numbers = np.arange(len(self.vocabulary.stems) + 1)
         self._starts: list[int] = np.searchsorted(stems[starts], numbers).tolist()
+        self._fields, self._words, self._counts = entries.fields, entries.words, entries.counts
+        self._rows: Ints = np.append(first[starts], len(entries.stems)).astype(np.int32)
+        """Where the rows of each posting begin in the three columns above."""
 
-    def _added(self, chosen: Places | slice, new: Bools) -> tuple[Places, npt.NDArray[np.float64]]:
-        """Where each field of each tool begins among the chosen entries, and what it adds to the weight of its stem.
 
-        Whole counts are summed first, so that the order of the words, which follows the history of the index, does
-        not show in the last digit.
-        """
-        entries = self.entries
-        starts = np.flatnonzero(new)
-        counts = entries.counts[chosen].astype(np.float64)
-        norm = self.norms[entries.positions[chosen][starts], entries.fields[chosen][starts]]
-        return starts, (np.add.reduceat(counts, starts) if len(starts) else counts) * norm
+def _added(counts: npt.NDArray[np.uint16], starts: Places, norms: Floats) -> npt.NDArray[np.float64]:
+    """What each field of a tool adds to the weight of a stem; its rows begin at `starts`.
+
+    Whole counts are summed first, so that the order of the words, which follows the history of the index, does not
+    show in the last digit.
+    """
+    whole = counts.astype(np.float64)
+    return (np.add.reduceat(whole, starts) if len(starts) else whole) * norms
 
 
 def _changes(*columns: npt.NDArray[Any]) -> Bools:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from toolcrib.model import Caller, Object
 from toolcrib.protocols import Context
+from toolcrib.wire import is_modern
 
 LOCAL: Final = Caller(id="local")
 """Who asks over stdio, or over HTTP without authentication."""
@@ -67,7 +68,11 @@ class RequestClient:
 
     @property
     def capabilities(self) -> Object:
-        """What the client declared; empty when it declared nothing."""
+        """What the client declared and a server behind us may use: its answers to questions can only be carried back
+        in the versions in which a call is simply repeated with them.
+        """
+        if not is_modern(self._request.protocol_version):
+            return {}
         declared = self._request.session.client_capabilities
         return declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared is not None else {}
 

@@ -4,6 +4,7 @@ httpx2's own transport takes five times the processor time a request, and is mos
 costs.
 """
 
+import socket
 from collections.abc import AsyncIterator
 from functools import lru_cache
 from ssl import SSLContext
@@ -14,6 +15,8 @@ import httpx2
 from yarl import URL
 
 _KEEP_ALIVE_S: Final = 30.0
+_IDLE_S: Final = 60
+"""Until a silent connection is probed, in seconds."""
 _OURS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
 """Headers that the connection writes itself."""
 _AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -21,7 +24,10 @@ _AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
 class Connections(httpx2.AsyncBaseTransport):
-    """As many connections as there are requests at once. Redirects, cookies and encodings are left to the client."""
+    """As many connections as there are requests at once. Redirects and encodings are left to the client.
+
+    Cookies are kept here, so that all requests show the same ones: a load balancer may tell replicas apart by them.
+    """
 
     def __init__(self, ssl_context: SSLContext, *, proxy: str | None = None) -> None:
         """Nothing is opened before the first request."""
@@ -31,10 +37,12 @@ class Connections(httpx2.AsyncBaseTransport):
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=_KEEP_ALIVE_S)
+            connector = aiohttp.TCPConnector(
+                limit=0, ssl=self._ssl, keepalive_timeout=_KEEP_ALIVE_S, socket_factory=_watched_socket
+            )
             self._session = aiohttp.ClientSession(
                 connector=connector,
-                cookie_jar=aiohttp.DummyCookieJar(),
+                cookie_jar=aiohttp.CookieJar(unsafe=True),
                 auto_decompress=False,
                 skip_auto_headers=_AUTOMATIC,
                 timeout=aiohttp.ClientTimeout(total=None),
@@ -84,6 +92,16 @@ class _Body(httpx2.AsyncByteStream):
             await self._response.release()
         else:
             self._response.close()
+
+
+def _watched_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices a peer that is gone; a stream that waits for the server may be silent for hours."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+    return made
 
 
 def _limits(request: httpx2.Request) -> tuple[float | None, float | None]:

@@ -70,7 +70,7 @@ def nothing() -> str:
 ProgressFn: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
-class Unsuited(Exception):  # noqa: N818 - a verdict, not a fault
+class Unsuited(Exception):
     """The server wants something that only the session does; nothing ran."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import anyio
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 from pydantic_core import from_json, to_json
 
 from toolcrib.upstream.exchange import ExchangeError, Kind
@@ -22,6 +22,7 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 _HEADERS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _EVENTS: Final = "text/event-stream"
 _NONSENSE: Final = "its answer is no answer to the call"
+_NOT_FOUND: Final = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
 _TYPE_LENGTH: Final = 80
 _CANCEL_S: Final = 1.0
 """For a server to take note that nobody waits for a call any more, in seconds."""
@@ -131,9 +132,9 @@ class Posts:
                     done, total if isinstance(total, (int, float)) else None, text if isinstance(text, str) else None
                 )
         elif method is not None and "id" in message:
-            error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
-            refusal = await self._post({"jsonrpc": "2.0", "id": message["id"], "error": error}, headers)
-            await refusal.aclose()
+            answer = {"result": {}} if method == "ping" else {"error": _NOT_FOUND}
+            noted = await self._post({"jsonrpc": "2.0", "id": message["id"], **answer}, headers)
+            await noted.aclose()
 
     async def _cancel(self, number: str, headers: Mapping[str, str]) -> None:
         params = {"requestId": number, "reason": "caller cancelled"}
@@ -151,6 +152,6 @@ def _outcome(message: Any, status: int) -> dict[str, Any]:
         if isinstance(error, dict):
             code, text = error.get("code"), error.get("message")
             raise MCPError(
-                code if isinstance(code, int) else METHOD_NOT_FOUND, str(text or "no message"), error.get("data")
+                code if isinstance(code, int) else INTERNAL_ERROR, str(text or "no message"), error.get("data")
             )
     raise ExchangeError(Kind.ANSWER, _NONSENSE if status == httpx2.codes.OK else f"it answered with HTTP {status}")
