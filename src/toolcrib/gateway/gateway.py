@@ -10,10 +10,9 @@ from typing import Any
 
 import anyio
 
-from toolcrib.catalog.paging import decode_cursor, encode_cursor
+from toolcrib.catalog.paging import page
 from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.arguments import settle
-from toolcrib.gateway.filters import admits
 from toolcrib.gateway.live import Live
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import AllowAll
@@ -21,6 +20,7 @@ from toolcrib.gateway.view import Found, View, Views, may_see, overlaid
 from toolcrib.model import (
     Action,
     Decision,
+    Filters,
     Hit,
     Key,
     Object,
@@ -30,7 +30,6 @@ from toolcrib.model import (
     ServerStatus,
     Tool,
     ToolResult,
-    Visibility,
 )
 from toolcrib.protocols import Context, Policy, ProviderSource, ToolProvider
 from toolcrib.schema import example, signature
@@ -109,30 +108,22 @@ class Gateway:
         return replace(reply, servers=await self._troubled(ctx, request))
 
     def _list(self, view: View, request: SearchRequest) -> SearchReply:
-        everything = replace(request, queries=("",), limit=self._search.max_limit, cursor=None)
-        hits = self._listing(view, everything)
-        start = decode_cursor(request.cursor, view.version) if request.cursor else 0
-        limit = self.options.page_size if request.limit is None else max(1, min(request.limit, self._search.max_limit))
-        end = start + limit
-        more = encode_cursor(view.version, end) if end < len(hits) else None
-        return SearchReply(hits=hits[start:end], total=len(hits), cursor=more)
-
-    @staticmethod
-    def _listing(view: View, request: SearchRequest) -> tuple[Hit, ...]:
-        key = ("listing", request.filters, request.detail)
+        """One page of all tools; the whole list is kept with the view, by filters."""
+        key = ("listing", request.filters)
         if key not in view.memo:
-            view.memo[key] = tuple(
-                Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool), detail=request.detail)
-                for tool in view.tools()
-                if tool.visibility is not Visibility.HIDDEN and admits(request.filters, tool)
-            )
-        found: tuple[Hit, ...] = view.memo[key]
-        return found
+            view.memo[key] = view.listing(request.filters)
+        tools: tuple[Tool, ...] = view.memo[key]
+        limit = self.options.page_size if request.limit is None else min(request.limit, self._search.max_limit)
+        part = page(tools, view_version=view.version, cursor=request.cursor, limit=limit)
+        hits = tuple(
+            Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool), detail=request.detail) for tool in part.items
+        )
+        return SearchReply(hits=hits, total=len(tools), cursor=part.cursor)
 
     async def tools(self, ctx: Context) -> tuple[Tool, ...]:
         """Every tool the caller sees, by id; without the hidden ones."""
         await self.live.grace()
-        return tuple(tool for tool in (await self.view(ctx)).tools() if tool.visibility is not Visibility.HIDDEN)
+        return (await self.view(ctx)).listing(Filters())
 
     async def describe(self, ctx: Context, name: str) -> Description:
         """How to call the tool. Raises like `call` for a name."""

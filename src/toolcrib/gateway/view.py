@@ -9,10 +9,10 @@ from typing import Any
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.errors import AmbiguousName, ToolNotFound
-from toolcrib.model import Action, Caller, Decision, Rejected, SearchReply, SearchRequest, Tool
+from toolcrib.model import Action, Caller, Decision, Filters, Rejected, SearchReply, SearchRequest, Tool
 from toolcrib.protocols import Policy, ToolProvider
 from toolcrib.schema import Schema
-from toolcrib.search.engine import search
+from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
 
@@ -122,10 +122,17 @@ class View:
                 return catalog.wire_name(position)
         raise ToolNotFound(f"No tool is called {tool.id}.")
 
+    def listing(self, filters: Filters) -> tuple[Tool, ...]:
+        """Every tool that a search could find, by id."""
+        return listing(self.snapshot.index, filters, mask=self.mask, overlay=self._overlay)
+
     def search(self, request: SearchRequest, options: SearchOptions) -> SearchReply:
         """What the view holds for the request; its servers are left to the gateway."""
-        overlay = self.overlay.index if self.overlay.catalog.tools else None
-        return search(self.snapshot.index, request, mask=self.mask, overlay=overlay, options=options)
+        return search(self.snapshot.index, request, mask=self.mask, overlay=self._overlay, options=options)
+
+    @property
+    def _overlay(self) -> Index | None:
+        return self.overlay.index if self.overlay.catalog.tools else None
 
     @staticmethod
     def _found(snapshot: Snapshot, position: int) -> Found:

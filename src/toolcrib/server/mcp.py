@@ -60,7 +60,7 @@ class _Handlers:
         page = await _guarded(self._front.page(ctx, params.cursor))
         version = request.protocol_version
         result: dict[str, Any] = {
-            "tools": [listed(tool_to_wire(entry.tool, entry.name), version) for entry in page.tools]
+            "tools": [listed(tool_to_wire(entry.tool, entry.name), version) for entry in page.items]
         }
         if page.cursor:
             result["nextCursor"] = page.cursor

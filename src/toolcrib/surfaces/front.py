@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from toolcrib.catalog.paging import decode_cursor, encode_cursor
+from toolcrib.catalog.paging import Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import Found, View
@@ -33,14 +33,6 @@ class Listed:
     """About how many bytes it takes in a list."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of the list, and the cursor of the next."""
-
-    tools: tuple[Listed, ...]
-    cursor: str | None
-
-
 class Front:
     """The surfaces in use, over one gateway."""
 
@@ -60,26 +52,19 @@ class Front:
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
-    async def page(self, ctx: Context, cursor: str | None = None) -> Page:
+    async def page(self, ctx: Context, cursor: str | None = None) -> Page[Listed]:
         """One page of the list. Raises `StaleCursor`."""
         await self._gateway.live.grace()
         view = await self._gateway.view(ctx)
         metas = [] if ctx.show_all else self._metas(view, await self._gateway.servers(ctx))
         entries = [*metas, *self._natives(view, everything=ctx.show_all or self._lists_all)]
-        start = decode_cursor(cursor, view.version) if cursor else 0
-        end = self._page_end(entries, start)
-        more = encode_cursor(view.version, end) if end < len(entries) else None
-        return Page(tuple(entries[start:end]), more)
-
-    def _page_end(self, entries: Sequence[Listed], start: int) -> int:
-        """Where the page ends: at the byte limit, after one tool at least."""
-        size, end = 0, start
-        for entry in entries[start:]:
-            size += entry.size
-            if size > self._options.list_page_bytes and end > start:
-                break
-            end += 1
-        return end
+        return page(
+            entries,
+            view_version=view.version,
+            cursor=cursor,
+            sizes=[entry.size for entry in entries],
+            max_size=self._options.list_page_bytes,
+        )
 
     def _metas(self, view: View, statuses: tuple[ServerStatus, ...]) -> list[Listed]:
         """The meta-tools; made anew only when a status changed."""
@@ -172,12 +157,12 @@ class Front:
         return await self._gateway.run(ctx, found, arguments)
 
     async def _found(self, ctx: Context, name: str) -> Found:
+        view = await self._gateway.view(ctx)
         if not self._options.prefix:
-            view = await self._gateway.view(ctx)
             tool = self._names(view).get(name)
             if tool is not None:
                 return view.find(tool.id)
-        return await self._gateway.find(ctx, name)
+        return view.by_wire(name) or await self._gateway.find(ctx, name)
 
     # -- words -----------------------------------------------------------------------------------------------------
 

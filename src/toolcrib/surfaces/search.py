@@ -10,6 +10,7 @@ from toolcrib.model import (
     Detail,
     Filters,
     Hit,
+    Key,
     Object,
     SearchReply,
     SearchRequest,
@@ -28,6 +29,8 @@ SEARCH: Final = "tool_search"
 EXECUTE: Final = "execute_tool"
 
 _DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
+
+_KEPT_EXAMPLES: Final = 10_000
 
 _SEARCH_TEXT: Final = (
     "Find tools by what you need, in plain words. Answers with names, descriptions, scores and input schemas; "
@@ -74,6 +77,7 @@ class SearchSurface:
         """A surface over one gateway."""
         self._gateway = gateway
         self._options = options
+        self._examples = _Examples()
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:
         """`tool_search`, whose description holds the digest of servers, and `execute_tool`."""
@@ -96,7 +100,7 @@ class SearchSurface:
 
     async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
         reply = await self._gateway.search(ctx, self._request(arguments))
-        return search_result(reply)
+        return search_result(reply, self._examples)
 
     def _request(self, arguments: Object) -> SearchRequest:
         cursor = arguments.get("cursor")
@@ -138,9 +142,27 @@ def read_envelope(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
     return name.strip(), None, loose
 
 
-def search_result(reply: SearchReply) -> ToolResult:
+class _Examples:
+    """Example calls, kept for the tools that are found again and again: making one takes longer than a search."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Key, tuple[Tool, Object]] = {}
+
+    def of(self, tool: Tool) -> Object:
+        """Arguments that fit the tool's schema."""
+        kept = self._kept.get(tool.key)
+        if kept is not None and kept[0] is tool:
+            return kept[1]
+        if len(self._kept) >= _KEPT_EXAMPLES:
+            self._kept.clear()
+        made = example(tool)
+        self._kept[tool.key] = (tool, made)
+        return made
+
+
+def search_result(reply: SearchReply, examples: _Examples) -> ToolResult:
     """A reply as a result: a JSON array of hits, a note where one is due, and the same as structured content."""
-    hits = [hit_entry(hit) for hit in reply.hits]
+    hits = [hit_entry(hit, examples) for hit in reply.hits]
     note = _note(reply)
     blocks = [json_text(hits), *([note] if note else [])]
     structured: dict[str, Any] = {
@@ -156,13 +178,13 @@ def search_result(reply: SearchReply) -> ToolResult:
     return ToolResult(content=tuple({"type": "text", "text": block} for block in blocks), structured=structured)
 
 
-def hit_entry(hit: Hit) -> dict[str, Any]:
+def hit_entry(hit: Hit, examples: _Examples) -> dict[str, Any]:
     """A hit as JSON: name, description, score and input schema first."""
     tool = hit.tool
     entry: dict[str, Any] = {"name": tool.id, "description": tool.description, "score": round(hit.score, 4)}
     if hit.detail == "full":
         entry["input_schema"] = tool.input_schema
-        entry["example"] = {"name": tool.id, "arguments": example(tool)}
+        entry["example"] = {"name": tool.id, "arguments": examples.of(tool)}
     elif hit.detail == "signature":
         entry["signature"] = hit.signature
     if hints := {key: tool.annotations[key] for key in _RISKS if isinstance(tool.annotations.get(key), bool)}:

@@ -1,0 +1,197 @@
+"""Calls that go past the session: what an answer can be, and what becomes of each."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from toolcrib.upstream.exchange import ExchangeError, Kind
+from toolcrib.upstream.gate import Gate
+from toolcrib.upstream.link import Bell, End, Unsuited
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.posts import Posts
+from toolcrib.upstream.redact import Redactor
+
+pytestmark = pytest.mark.anyio
+
+URL = "http://server.example/mcp"
+OPTIONS = ServerOptions(name="s", transport="http", url=URL, headers={"x-key": "k"})
+EVENTS = {"content-type": "text/event-stream"}
+
+Answer = Callable[[dict[str, Any]], httpx2.Response]
+
+
+class Peer:
+    """A server that answers each call as it is told, and keeps what it got."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.got: list[dict[str, Any]] = []
+        self.headers: list[httpx2.Headers] = []
+        self.noted = anyio.Event()
+        self.changed = 0
+        self.posts = Posts(OPTIONS, FleetOptions(), self._count)
+
+    def _count(self) -> None:
+        self.changed += 1
+
+    async def handle(self, request: httpx2.Request) -> httpx2.Response:
+        message = json.loads(request.content)
+        self.got.append(message)
+        self.headers.append(request.headers)
+        if message.get("method") == "tools/call":
+            return self.answer(message)
+        self.noted.set()
+        return httpx2.Response(202)
+
+    async def call(self, *, modern: bool = True, progress: Any = None) -> dict[str, Any]:
+        with anyio.fail_after(5):
+            return await self.posts.call({"name": "t"}, {"mcp-name": "t"}, modern=modern, progress=progress)
+
+
+@contextlib.asynccontextmanager
+async def peer_of(answer: Answer) -> AsyncIterator[Peer]:
+    peer = Peer(answer)
+    redact = Redactor(OPTIONS)
+    gate = Gate(httpx2.MockTransport(peer.handle), OPTIONS, FleetOptions(), redact, End(), Bell())
+    peer.posts.open(gate, URL)
+    try:
+        yield peer
+    finally:
+        peer.posts.close()
+        await gate.aclose()
+
+
+def result(message: dict[str, Any], **value: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": message["id"], "result": value}
+
+
+def stream(*messages: Any) -> httpx2.Response:
+    text = "".join(f"event: message\ndata: {json.dumps(message)}\n\n" for message in messages)
+    return httpx2.Response(200, headers=EVENTS, text=text)
+
+
+async def test_a_plain_answer_is_the_result() -> None:
+    async with peer_of(lambda message: httpx2.Response(200, json=result(message, content=[]))) as peer:
+        assert await peer.call() == {"content": []}
+    assert peer.headers[0]["x-key"] == "k"
+    assert peer.headers[0]["mcp-name"] == "t"
+
+
+async def test_an_error_keeps_its_code_and_data() -> None:
+    error = {"code": -32602, "message": "no such tool", "data": {"a": 1}}
+    async with peer_of(
+        lambda message: httpx2.Response(200, json={**result(message), "result": None, "error": error})
+    ) as peer:
+        with pytest.raises(MCPError, match="no such tool") as failed:
+            await peer.call()
+    assert (failed.value.code, failed.value.error.data) == (-32602, {"a": 1})
+
+
+async def test_a_stream_is_read_to_its_answer_and_what_comes_before_is_heard() -> None:
+    heard: list[Any] = []
+
+    async def progress(*notice: Any) -> None:
+        heard.append(notice)
+
+    def answer(message: dict[str, Any]) -> httpx2.Response:
+        token = message["params"]["_meta"]["progressToken"]
+        done = {"progressToken": token, "progress": 1, "total": 2, "message": "half"}
+        return stream(
+            "not a message",
+            {"jsonrpc": "2.0", "method": "notifications/progress", "params": done},
+            {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "other", "progress": 9}},
+            {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"},
+            {"jsonrpc": "2.0", "id": 7, "method": "ping"},
+            {"jsonrpc": "2.0", "id": 8, "method": "roots/list"},
+            result(message, content=[1]),
+            {"jsonrpc": "2.0", "id": 9, "method": "ping"},
+        )
+
+    async with peer_of(answer) as peer:
+        assert await peer.call(progress=progress) == {"content": [1]}
+    assert heard == [(1, 2, "half")]
+    assert peer.changed == 1
+    assert peer.got[1:] == [
+        {"jsonrpc": "2.0", "id": 7, "result": {}},
+        {"jsonrpc": "2.0", "id": 8, "error": {"code": -32601, "message": "Method not found"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "reason"),
+    [
+        (stream({"jsonrpc": "2.0", "method": "notifications/message"}), Kind.LOST, "broke off"),
+        (httpx2.Response(200, headers=EVENTS, text="data: {nope\n\n"), Kind.ANSWER, "no answer"),
+        (httpx2.Response(200, json=[1]), Kind.ANSWER, "no answer"),
+        (httpx2.Response(200, json={"result": "text"}), Kind.ANSWER, "no answer"),
+        (httpx2.Response(200, html="<p>hello</p>"), Kind.ANSWER, "Unexpected content type: text/html"),
+        (httpx2.Response(202), Kind.ANSWER, "Unexpected content type: none"),
+        (httpx2.Response(200, headers={"content-type": "application/json"}, text="{"), Kind.ANSWER, "parse"),
+    ],
+)
+async def test_what_is_no_answer_fails_that_call_with_a_reason(
+    response: httpx2.Response, kind: Kind, reason: str
+) -> None:
+    async with peer_of(lambda _: response) as peer:
+        with pytest.raises(ExchangeError, match=reason) as failed:
+            await peer.call()
+    assert failed.value.kind is kind
+
+
+async def test_a_redirect_is_left_to_the_session_from_then_on() -> None:
+    async with peer_of(lambda _: httpx2.Response(307, headers={"location": "/other"})) as peer:
+        assert peer.posts.suits(modern=True)
+        with pytest.raises(Unsuited):
+            await peer.call()
+        assert not peer.posts.suits(modern=True)
+
+
+async def test_an_older_server_is_called_this_way_only_while_it_answers_plainly() -> None:
+    answers = [httpx2.Response(200, json={}), stream()]
+    async with peer_of(lambda _: answers.pop(0)) as peer:
+        assert not peer.posts.suits(modern=False)
+        with pytest.raises(ExchangeError):
+            await peer.call()
+        assert peer.posts.suits(modern=False)
+        with pytest.raises(ExchangeError):
+            await peer.call()
+        assert not peer.posts.suits(modern=False)
+
+
+@pytest.mark.parametrize("modern", [True, False])
+async def test_only_an_older_server_is_told_in_words_that_nobody_waits_any_more(modern: bool) -> None:
+    under_way = anyio.Event()
+
+    class Hanging(Peer):
+        async def handle(self, request: httpx2.Request) -> httpx2.Response:
+            if json.loads(request.content).get("method") == "tools/call":
+                under_way.set()
+                await anyio.sleep_forever()
+            return await super().handle(request)
+
+    peer = Hanging(lambda _: httpx2.Response(200))
+    gate = Gate(httpx2.MockTransport(peer.handle), OPTIONS, FleetOptions(), Redactor(OPTIONS), End(), Bell())
+    peer.posts.open(gate, URL)
+    async with anyio.create_task_group() as group:
+
+        async def call() -> None:
+            await peer.call(modern=modern)
+
+        group.start_soon(call)
+        await under_way.wait()
+        group.cancel_scope.cancel()
+    assert [message["method"] for message in peer.got] == ([] if modern else ["notifications/cancelled"])
+
+
+async def test_a_closed_way_says_so() -> None:
+    async with peer_of(lambda _: httpx2.Response(200)) as peer:
+        pass
+    assert not peer.posts.suits(modern=True)
+    with pytest.raises(ExchangeError, match="closed"):
+        await peer.call()
