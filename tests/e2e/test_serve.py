@@ -35,8 +35,8 @@ async def call(client: mcp.Client, name: str, arguments: dict[str, Any]) -> mcp_
     return result
 
 
-async def walk_the_road(client: mcp.Client) -> None:
-    """List, search, execute, and hear of the server that failed."""
+async def walk_the_road(client: mcp.Client) -> Any:
+    """List, search, execute, and hear of the server that failed; what was read back at the end."""
     assert [tool.name for tool in (await client.list_tools()).tools] == ["tool_search", "execute_tool"]
     found = (await call(client, "tool_search", {"query": "write down a note"})).structured_content
     assert found["hits"][0]["name"] == "notes:add_note"
@@ -46,7 +46,7 @@ async def walk_the_road(client: mcp.Client) -> None:
     kept = await call(client, "execute_tool", {"name": "notes:add_note", "arguments": {"text": "hello"}})
     assert text_of(kept) == "note 1 kept"
     read = await call(client, "execute_tool", {"name": "notes__list_notes"})
-    assert read.structured_content == {"notes": ["hello"]}
+    return read.structured_content
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -54,7 +54,7 @@ async def test_the_whole_road_over_stdio(files: Files, mode: Any) -> None:
     config = files.config({"notes": notes(), "broken": BROKEN})
     with anyio.fail_after(40):
         async with mcp.Client(stdio(config), mode=mode) as client:
-            await walk_the_road(client)
+            assert await walk_the_road(client) == {"notes": ["hello"]}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -62,7 +62,7 @@ async def test_the_whole_road_over_http(files: Files, tmp_path: Path, mode: Any)
     with anyio.fail_after(40), http_notes(tmp_path) as upstream:
         config = files.config({"notes": {"url": upstream}, "broken": BROKEN})
         async with http_gateway(config) as (url, _), mcp.Client(url, mode=mode) as client:
-            await walk_the_road(client)
+            assert await walk_the_road(client) == {"notes": ["hello"]}
 
 
 async def test_a_token_from_the_environment_is_asked_for(files: Files) -> None:

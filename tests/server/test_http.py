@@ -243,7 +243,9 @@ async def test_a_call_that_never_ends_does_not_hold_the_shutdown_up() -> None:
                 group.start_soon(call)
                 await under_way.wait()
                 stop.set()
+            ended = stop.is_set()
             group.cancel_scope.cancel()
+    assert ended
 
 
 async def test_a_call_is_cancelled_when_its_client_goes_away() -> None:
@@ -269,6 +271,7 @@ async def test_a_call_is_cancelled_when_its_client_goes_away() -> None:
                 await under_way.wait()
                 group.cancel_scope.cancel()
             await ended.wait()
+    assert under_way.is_set()
 
 
 async def test_progress_reaches_the_client() -> None:

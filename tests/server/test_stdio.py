@@ -38,6 +38,7 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, read_fd: int) -> None:
         self.to_server = reader
         self.stop = anyio.Event()
+        self.ended = False
         self._read_fd = read_fd
         self._buffer = b""
 
@@ -74,6 +75,7 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
 
                 async def serve() -> None:
                     await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=peer.stop)
+                    peer.ended = True
 
                 group.start_soon(serve)
                 yield peer
@@ -116,6 +118,7 @@ async def test_a_request_to_stop_lets_calls_finish_but_not_for_ever() -> None:
         peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}))
         await anyio.wait_all_tasks_blocked()
         peer.stop.set()
+    assert peer.ended
 
 
 async def test_a_cancelled_call_holds_no_shutdown_up() -> None:
@@ -133,6 +136,7 @@ async def test_a_cancelled_call_holds_no_shutdown_up() -> None:
         peer.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
         await anyio.wait_all_tasks_blocked()
         peer.to_server.feed_eof()
+    assert peer.ended
 
 
 async def test_a_line_that_is_no_message_is_answered_and_harms_nothing() -> None:

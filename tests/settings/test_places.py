@@ -12,17 +12,17 @@ SMALL = '{"mcpServers": {"%s": {"command": "run"}}}'
 
 
 def test_the_folder_comes_before_the_user_and_the_variable_before_all() -> None:
-    assert [str(place) for place in places({"HOME": "/home/me"}, Path("/work"))] == [
-        "/work/toolcrib.toml",
-        "/work/toolcrib.json",
-        "/work/.mcp.json",
-        "/work/.vscode/mcp.json",
-        "/work/.cursor/mcp.json",
+    assert [str(place) for place in places({"HOME": "/home/me"}, Path("/desk"))] == [
+        "/desk/toolcrib.toml",
+        "/desk/toolcrib.json",
+        "/desk/.mcp.json",
+        "/desk/.vscode/mcp.json",
+        "/desk/.cursor/mcp.json",
         "/home/me/.config/toolcrib/config.toml",
         "/home/me/.config/toolcrib/config.json",
     ]
-    assert places({"TOOLCRIB_CONFIG": "mine.json"}, Path("/work")) == (Path("/work/mine.json"),)
-    assert places({"XDG_CONFIG_HOME": "/etc/xdg"}, Path("/work"))[-1] == Path("/etc/xdg/toolcrib/config.json")
+    assert places({"TOOLCRIB_CONFIG": "mine.json"}, Path("/desk")) == (Path("/desk/mine.json"),)
+    assert places({"XDG_CONFIG_HOME": "/etc/xdg"}, Path("/desk"))[-1] == Path("/etc/xdg/toolcrib/config.json")
 
 
 def test_the_first_place_that_exists_is_used(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ Loading = Callable[..., Settings]
 
 
 def filled(text: str, **environ: str) -> tuple[str, list[str]]:
-    expansion = Expansion(Surroundings(environ=environ, workspace=Path("/work/place")))
+    expansion = Expansion(Surroundings(environ=environ, workspace=Path("/desk/place")))
     return expansion.fill(text, "args[0]"), expansion.missing
 
 
@@ -38,7 +38,7 @@ def filled(text: str, **environ: str) -> tuple[str, list[str]]:
         ("${B:-a:-b}", "a:-b"),
         ("$A $$ ${", "$A $$ ${"),
         ("${#list} ${1} ${A B}", "${#list} ${1} ${A B}"),
-        ("${workspaceFolder}/${workspaceFolderBasename}", "/work/place/place"),
+        ("${workspaceFolder}/${workspaceFolderBasename}", "/desk/place/place"),
         ("a${/}b${pathSeparator}c", "a/b/c"),
         ("${userHome}", "/home/me"),
     ],
@@ -54,7 +54,8 @@ def test_a_value_is_never_searched_for_variables_again() -> None:
 
 @given(st.text(alphabet="${}:-AB_/ envinput#"))
 def test_any_text_is_filled_in_without_failing(text: str) -> None:
-    filled(text, A="one")
+    result, _ = filled(text, A="one")
+    assert result == text or "${" in text
 
 
 def test_a_missing_variable_disables_its_server_alone_and_names_the_field(loading: Loading) -> None:

@@ -107,6 +107,7 @@ async def test_a_newer_server_tells_of_changed_tools_by_subscription() -> None:
         while "new" not in names(server):
             await sdk.bus.publish(ToolsListChanged())
             await anyio.sleep(0.02)
+        assert server.status.state is READY
 
 
 async def test_a_newer_server_that_restarts_is_subscribed_to_again() -> None:
@@ -132,6 +133,7 @@ async def test_a_newer_server_that_restarts_is_subscribed_to_again() -> None:
                 while "newer" not in names(server):
                     await sdk.bus.publish(ToolsListChanged())
                     await anyio.sleep(0.02)
+                assert server.status.state is READY
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -185,6 +187,7 @@ async def test_a_notice_on_the_servers_own_stream_has_the_tools_listed_again() -
     async with web_of(web):
         while web.methods["tools/list"] < 2:  # noqa: ASYNC110 - nothing changes that could be told
             await anyio.sleep(0.01)
+    assert web.methods["tools/list"] >= 2
 
 
 UNKNOWN_SESSION = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
