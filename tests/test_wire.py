@@ -38,6 +38,7 @@ def test_a_definition_is_read_whole_and_written_back_the_same() -> None:
         ({**GOOD, "annotations": {"readOnlyHint": "perhaps"}}, "act", "annotations.readOnlyHint"),
         ({"inputSchema": {"type": "object"}}, "(unnamed)", "name"),
         ({**GOOD, "name": ""}, "(unnamed)", ""),
+        ({**GOOD, "inputSchema": {"type": "object", "maximum": float("nan")}}, "act", "JSON"),
         ("act", "(unnamed)", "definition"),
         (None, "(unnamed)", "definition"),
     ],
@@ -53,11 +54,12 @@ def test_a_broken_definition_is_set_aside_with_its_field(raw: Any, label: str, w
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_output_schema_that_is_no_object_is_wrapped_for_those_who_need_it(version: str) -> None:
-    entry = {**GOOD, "outputSchema": {"type": "array", "items": {"$ref": "#/$defs/A"}, "$defs": {"A": {}}}}
-    shown = listed(entry, version)["outputSchema"]
-    assert shown["type"] == ("array" if version == "2026-07-28" else "object")
-    assert shown["$defs"] == {"A": {}}
+@pytest.mark.parametrize("schema", [{"type": "array"}, {"$ref": "#/$defs/A", "$defs": {"A": {}}}, {"anyOf": [{}]}])
+def test_an_output_schema_that_is_no_object_is_left_out_where_only_objects_can_come(
+    version: str, schema: dict[str, Any]
+) -> None:
+    shown = listed({**GOOD, "outputSchema": schema}, version)
+    assert shown == ({**GOOD, "outputSchema": schema} if version == "2026-07-28" else GOOD)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -102,6 +104,7 @@ def test_an_older_client_is_told_in_words_that_a_tool_needs_more_input() -> None
         {"content": "text"},
         {"content": ["text"]},
         {"content": None},
+        {"resultType": "task", "task": {}},
         {"resultType": "input_required"},
         {"resultType": "input_required", "inputRequests": [1]},
     ],

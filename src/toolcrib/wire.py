@@ -42,8 +42,11 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
     try:
         mcp_types.Tool.model_validate(raw, by_name=False)
         _check_listable(raw)
+        json.dumps(raw, allow_nan=False)
     except ValidationError as error:
         return Rejected(tool=label, reason=_first_problem(error))
+    except ValueError:
+        return Rejected(tool=label, reason="it holds a number that JSON does not have")
     return Tool(
         name=label,
         namespace=namespace,
@@ -76,8 +79,13 @@ def _first_problem(error: ValidationError) -> str:
 
 def read_result(raw: Mapping[str, Any]) -> ToolResult:
     """A `tools/call` result, whole. Raises `UpstreamError` for what is no result at all."""
-    if raw.get("resultType") == "input_required":
+    kind = raw.get("resultType", "complete")
+    if kind == "input_required":
         return _read_input_required(raw)
+    if kind != "complete":
+        raise UpstreamError(
+            f"The server answered with a result of the kind {str(kind)!r:.40}, which was not asked for."
+        )
     content = raw.get("content", [])
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise UpstreamError("The server answered with a result whose content is not a list of blocks.")
@@ -127,13 +135,10 @@ def listed(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
 
 
 def _listed(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
-    """Older clients take only objects as structured content: the output schema is wrapped as the content will be."""
+    """Older versions have only objects as structured content: a schema that promises something else is left out."""
     output = entry.get("outputSchema")
-    if modern or not isinstance(output, Mapping) or output.get("type") == "object":
-        return entry
-    entry["outputSchema"] = {"type": "object", "properties": {"result": output}, "required": ["result"]}
-    if "$defs" in output:
-        entry["outputSchema"]["$defs"] = output["$defs"]
+    if not modern and isinstance(output, Mapping) and output.get("type") != "object":
+        del entry["outputSchema"]
     return entry
 
 

@@ -151,6 +151,39 @@ async def test_a_broken_schema_costs_only_its_own_tool() -> None:
     assert "schema" in status.rejected[0].reason
 
 
+async def test_a_tool_that_is_no_tool_costs_only_itself() -> None:
+    none: Any = None
+    odd = [tool("a", "x", description=none), tool("b", "x", tags=(1,)), tool("good", "x")]
+    async with running(FakeSource(FakeProvider(odd, status=ready("x", tools=3)))) as gateway:
+        assert [found.id for found in await gateway.tools(ME)] == ["x:good"]
+        (status,) = await gateway.servers(ME)
+    assert [rejected.tool for rejected in status.rejected] == ["a", "b"]
+
+
+async def test_figures_of_a_server_count_only_what_the_caller_sees() -> None:
+    mixed = FakeProvider([tool("a", "shared"), tool("b", "rival")], status=ready("shared", tools=7))
+    acme = Context(caller=Caller(id="a", tenant="acme"))
+    async with running(FakeSource(mixed), policy=ByTenant()) as gateway:
+        assert [(status.name, status.tools) for status in await gateway.servers(acme)] == [("shared", 1)]
+
+
+async def test_asking_for_more_input_breaks_no_promise() -> None:
+    async def ask(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(kind="input_required", request_state="s")
+
+    promising = tool("count", "x", output_schema={"type": "object"})
+    async with running(FakeSource(FakeProvider([promising], ask))) as gateway:
+        await gateway.call(ME, "x:count", {})
+        assert gateway.keeps_promise(promising)
+
+
+async def test_an_unknown_name_says_which_servers_are_still_connecting() -> None:
+    late = FakeProvider([], status=ready("late", state=ServerState.CONNECTING))
+    async with running(FakeSource(github(), late)) as gateway:
+        with pytest.raises(ToolNotFound, match="Still connecting: late"):
+            await gateway.call(ME, "act", {})
+
+
 async def test_a_provider_that_raises_keeps_its_last_tools_and_harms_no_other() -> None:
     class Flaky(FakeProvider):
         async def list_tools(self, ctx: Context) -> Any:
@@ -356,4 +389,4 @@ async def test_a_tool_that_breaks_its_promise_of_structured_content_is_remembere
     async with running(FakeSource(FakeProvider([promising], plain))) as gateway:
         result = await gateway.call(ME, "x:count", {})
         assert result.content[0]["text"] == "3"
-        assert gateway.unstructured == {promising.key}
+        assert not gateway.keeps_promise(promising)

@@ -165,17 +165,32 @@ async def test_a_session_belongs_to_the_token_that_opened_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    ("path", "headers", "status"),
     [
-        ({"host": "evil.example"}, 421),
-        ({"origin": "https://evil.example"}, 403),
-        ({"origin": "http://localhost:1"}, 200),
+        ("/mcp", {"host": "evil.example"}, 421),
+        ("/healthz", {"host": "10.0.0.7:8000"}, 200),
+        ("/healthz", {"origin": "https://evil.example"}, 403),
+        ("/healthz", {"origin": "null"}, 403),
+        ("/healthz", {"origin": "http://localhost:1"}, 200),
+        ("/healthz", {"origin": "HTTP://LocalHost"}, 200),
     ],
 )
-async def test_a_foreign_host_or_origin_is_refused(headers: dict[str, str], status: int) -> None:
+async def test_a_foreign_host_or_origin_is_refused(path: str, headers: dict[str, str], status: int) -> None:
     with anyio.fail_after(5):
         async with serving() as (url, _, _), httpx2.AsyncClient() as http:
-            assert (await http.get(url.replace("/mcp", "/healthz"), headers=headers)).status_code == status
+            assert (await http.get(url.replace("/mcp", path), headers=headers)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("host", "header"), [("127.0.0.2", "127.0.0.2:80"), ("fd00::1", "[fd00::1]:80"), ("crib.example", "CRIB.example")]
+)
+async def test_a_server_takes_its_own_address(host: str, header: str) -> None:
+    async with running(FakeSource()) as gateway:
+        server = make_server(Front(gateway, SurfaceOptions()))
+        app = http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
+            assert (await http.get("/mcp", headers={"host": header})).status_code == 401
+            assert (await http.get("/mcp", headers={"host": "other.example"})).status_code == 421
 
 
 async def test_an_oversized_request_is_refused() -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import anyio
 import mcp
 import mcp_types
 import pytest
@@ -159,16 +160,52 @@ async def test_an_output_schema_that_was_not_kept_is_not_promised_again() -> Non
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_an_output_schema_that_is_no_object_is_listed_as_its_content_will_come(mode: str) -> None:
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [({"type": "array"}, [1]), ({"anyOf": [{"type": "object"}, {"type": "string"}]}, {"a": 1}), ({}, {"a": 1})],
+)
+async def test_a_strict_client_takes_whatever_an_output_schema_promises(mode: str, schema: Any, value: Any) -> None:
     async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
-        return ToolResult(content=({"type": "text", "text": "[1]"},), structured=[1])
+        return ToolResult(content=({"type": "text", "text": "here"},), structured=value)
 
-    array = Tool(name="many", namespace="x", output_schema={"type": "array", "items": {"type": "integer"}})
-    async with running(FakeSource(FakeProvider([array], answer))) as gateway:
+    tool = Tool(name="many", namespace="x", output_schema=schema)
+    async with running(FakeSource(FakeProvider([tool], answer))) as gateway:
         async with connect(gateway, DIRECT, mode=mode) as client:
             (found,) = await listed(client)
             result = await client.call_tool("x__many", {})
     assert isinstance(result, mcp_types.CallToolResult)
-    wrapped = mode == "legacy"
-    assert (found.output_schema or {})["type"] == ("object" if wrapped else "array")
-    assert result.structured_content == ({"result": [1]} if wrapped else [1])
+    assert (found.output_schema is None) == (mode == "legacy" or not schema)
+    wrapped = mode == "legacy" and isinstance(value, list)
+    assert result.structured_content == ({"result": value} if wrapped else value)
+
+
+async def test_a_bare_name_that_a_late_server_wants_too_is_given_to_neither() -> None:
+    source = FakeSource(provider("bank", "delete"))
+    async with running(source) as gateway, connect(gateway, BARE, mode="legacy") as client:
+        await Front(gateway, BARE).check_names(ME)
+        assert [tool.name for tool in await listed(client)] == ["delete"]
+        source.replace(provider("bank", "delete"), provider("aaa", "delete"))
+        with anyio.fail_after(5):
+            await gateway.live.fresh()
+        assert [tool.name for tool in await listed(client)] == ["aaa__delete", "bank__delete"]
+        with pytest.raises(MCPError, match=r"aaa:delete.*bank:delete"):
+            await client.call_tool("delete", {})
+
+
+async def test_a_chosen_tool_keeps_its_bare_name_beside_an_unlisted_one_of_the_same() -> None:
+    options = SurfaceOptions(prefix=False, always_visible=("git:status",))
+    aaa, git = provider("aaa", "status"), provider("git", "status")
+    async with running(FakeSource(aaa, git)) as gateway, connect(gateway, options) as client:
+        assert [tool.name for tool in await listed(client)] == ["tool_search", "execute_tool", "status"]
+        await client.call_tool("status", {})
+    assert (len(aaa.calls), len(git.calls)) == (0, 1)
+
+
+async def test_a_cursor_of_one_list_is_no_cursor_of_another() -> None:
+    many = provider("big", *(f"t{number:03}" for number in range(50)), title="x" * 1000)
+    options = SurfaceOptions(surfaces=("search", "direct"), list_page_bytes=10_000)
+    async with running(FakeSource(many)) as gateway, connect(gateway, options) as client:
+        searched = await client.call_tool("tool_search", {"max_results": 5})
+        assert isinstance(searched, mcp_types.CallToolResult)
+        with pytest.raises(MCPError, match="cursor"):
+            await client.list_tools(cursor=searched.structured_content["cursor"])

@@ -112,6 +112,45 @@ async def test_no_limit_is_an_error(limit: Any) -> None:
     assert structured(result)["hits"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "taught"),
+    [
+        ({"q": "email"}, "query"),
+        ({"qurey": "email"}, "query"),
+        ({"query": "email", "namespace": 5}, "name of a server"),
+        ({"query": "email", "namespace": "mial"}, "mail"),
+        ({"query": "email", "cursor": "x"}, "cursor"),
+        ({"cursor": "x"}, "cursor"),
+    ],
+)
+async def test_a_wrong_argument_is_taught_rather_than_ignored(arguments: Any, taught: str) -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", arguments)
+    assert result.is_error
+    assert taught in text_of(result)
+
+
+async def test_a_query_without_words_lists_like_no_query() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        listed = structured(await call(client, "tool_search", {}))
+        assert structured(await call(client, "tool_search", {"query": " ?!? "})) == listed
+
+
+async def test_a_reply_keeps_its_budget_by_showing_less_of_the_last_hits() -> None:
+    parameters = {f"parameter_{number}": {"type": "string", "description": "Words. " * 20} for number in range(9)}
+    schema = {"type": "object", "properties": parameters}
+    many = [Tool(name=f"read_{number}", description="Read a file", input_schema=schema) for number in range(10)]
+    options = SurfaceOptions(reply_tokens=2_500)
+    async with running(FakeSource(FakeProvider(many))) as gateway, connect(gateway, options) as client:
+        reply = structured(await call(client, "tool_search", {"query": "read file"}))
+    shown = ["full" if "input_schema" in hit else "less" for hit in reply["hits"]]
+    assert len(shown) == 10
+    assert shown == sorted(shown)
+    assert {"full", "less"} == set(shown)
+    assert estimate_tokens(json.dumps(reply["hits"], separators=(",", ":"))) <= 2_500
+    assert "show less" in reply["note"]
+
+
 async def test_detail_decides_how_much_of_a_tool_is_shown() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         shown = {

@@ -92,17 +92,19 @@ def _run(settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]
 async def _stop_on_signal(
     stop: anyio.Event, patience_s: float, everything: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
 ) -> None:
-    """Turn the first SIGTERM or SIGINT into the event, and end what has not ended by itself after a while.
+    """Turn the first SIGTERM or SIGINT into the event; a second one, or a while, ends what has not ended by itself.
 
-    A second signal ends the process as it always would.
+    The servers are ended in any case. Only a third signal ends the process as it always would.
     """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for _ in signals:
             break
-    stop.set()
-    await anyio.sleep(patience_s)
-    everything.cancel()
+        stop.set()
+        with anyio.move_on_after(patience_s):
+            async for _ in signals:
+                break
+        everything.cancel()
 
 
 def _log_to_stderr(*, debug: bool) -> None:

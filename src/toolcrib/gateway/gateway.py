@@ -4,14 +4,23 @@ Every method takes the request's `Context` first. A tool that the policy denies 
 """
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import anyio
 
 from toolcrib.catalog.paging import page
-from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
+from toolcrib.errors import (
+    ExecutionFailed,
+    HandlerNotFound,
+    InvalidRequest,
+    ServerUnavailable,
+    ToolcribError,
+    ToolNotFound,
+)
 from toolcrib.gateway.arguments import settle
 from toolcrib.gateway.live import Live
 from toolcrib.gateway.options import GatewayOptions
@@ -34,6 +43,7 @@ from toolcrib.model import (
 from toolcrib.protocols import Context, Policy, ProviderSource, ToolProvider
 from toolcrib.schema import example, signature
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.query import read
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +81,9 @@ class Gateway:
             default_limit=self.options.default_limit, max_limit=self.options.max_limit
         )
         self._views = Views(self.live.snapshot, self._policy)
-        self.unstructured: frozenset[Key] = frozenset()
-        """Tools that declare an output schema and were seen to answer without structured content."""
+        self._unstructured: dict[Key, Tool] = {}
+        self.broken_promises = 0
+        """Counts up with each tool found to answer without the structured content that its output schema promises."""
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -103,18 +114,22 @@ class Gateway:
         """The tools that fit; a request without words lists all, a page at a time."""
         await self.live.grace()
         view = await self.view(ctx)
-        wordless = not any(query.strip() for query in request.queries)
-        reply = self._list(view, request) if wordless else view.search(request, self._search)
+        if any(read(query).words for query in request.queries):
+            if request.cursor:
+                raise InvalidRequest(
+                    "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
+                )
+            reply = view.search(request, self._search)
+        else:
+            reply = self._list(view, request)
         return replace(reply, servers=await self._troubled(ctx, request))
 
     def _list(self, view: View, request: SearchRequest) -> SearchReply:
-        """One page of all tools; the whole list is kept with the view, by filters."""
-        key = ("listing", request.filters)
-        if key not in view.memo:
-            view.memo[key] = view.listing(request.filters)
-        tools: tuple[Tool, ...] = view.memo[key]
+        """One page of all tools that pass the filters."""
+        filters = request.filters
+        tools = self._all(view) if filters == Filters() else view.listing(filters)
         limit = self.options.page_size if request.limit is None else min(request.limit, self._search.max_limit)
-        part = page(tools, view_version=view.version, cursor=request.cursor, limit=limit)
+        part = page(tools, view_version=f"{view.version}{_mark(filters)}", cursor=request.cursor, limit=limit)
         hits = tuple(
             Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool), detail=request.detail) for tool in part.items
         )
@@ -123,7 +138,15 @@ class Gateway:
     async def tools(self, ctx: Context) -> tuple[Tool, ...]:
         """Every tool the caller sees, by id; without the hidden ones."""
         await self.live.grace()
-        return (await self.view(ctx)).listing(Filters())
+        return self._all(await self.view(ctx))
+
+    @staticmethod
+    def _all(view: View) -> tuple[Tool, ...]:
+        """Every tool a search could find, kept with the view."""
+        if "listing" not in view.memo:
+            view.memo["listing"] = view.listing(Filters())
+        found: tuple[Tool, ...] = view.memo["listing"]
+        return found
 
     async def describe(self, ctx: Context, name: str) -> Description:
         """How to call the tool. Raises like `call` for a name."""
@@ -155,9 +178,15 @@ class Gateway:
         settled = settle(arguments, loose or {}, tool.input_schema, tool=tool.id)
         found.schema.check(settled)
         result = await self._ask(ctx, found, settled)
-        if result.structured is None and tool.output_schema is not None and not result.is_error:
-            self._remember_unstructured(tool.key)
+        promised = tool.output_schema is not None and result.kind == "complete" and not result.is_error
+        if promised and result.structured is None and self.keeps_promise(tool):
+            self._unstructured[tool.key] = tool
+            self.broken_promises += 1
         return result
+
+    def keeps_promise(self, tool: Tool) -> bool:
+        """Whether this very definition was never seen to break what its output schema promises."""
+        return self._unstructured.get(tool.key) is not tool
 
     def _permit(self, ctx: Context, tool: Tool) -> None:
         decision = self._policy.decide(ctx.caller, tool, Action.CALL)
@@ -180,10 +209,6 @@ class Gateway:
             raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.")
         return result
 
-    def _remember_unstructured(self, key: Key) -> None:
-        if key not in self.unstructured:
-            self.unstructured |= {key}
-
     async def find(self, ctx: Context, name: str) -> Found:
         """The tool that a spelling names in the caller's view.
 
@@ -195,9 +220,12 @@ class Gateway:
             return view.find(name)
         except ToolNotFound as missing:
             server = await self._server_meant(ctx, name)
-            if server is None:
-                raise
-            return await self._find_late(ctx, name, server, missing)
+            if server is not None:
+                return await self._find_late(ctx, name, server, missing)
+            late = [status.name for status in await self.servers(ctx) if status.state in _CONNECTING]
+            if late:
+                missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
+            raise
 
     async def _find_late(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> Found:
         """The tool of a server that is still connecting, or why that server cannot be asked."""
@@ -224,10 +252,15 @@ class Gateway:
         view, statuses = await self.view(ctx), self.live.statuses()
         known = view.memo.get("servers")
         if known is None or known[0] is not statuses:
-            seen = tuple(status for status in statuses if self._may_know(ctx, view, status))
+            seen = tuple(_as_seen(view, status) for status in statuses if self._may_know(ctx, view, status))
             known = view.memo["servers"] = (statuses, seen)
         found: tuple[ServerStatus, ...] = known[1]
         return found
+
+    async def namespaces(self, ctx: Context) -> frozenset[str]:
+        """The namespaces of the caller's tools, and the names of the servers he may know of."""
+        found = _namespaces(await self.view(ctx))
+        return frozenset((*found, *(status.name for status in await self.servers(ctx)))) - {""}
 
     def _may_know(self, ctx: Context, view: View, status: ServerStatus) -> bool:
         """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen."""
@@ -243,7 +276,8 @@ class Gateway:
     async def _server_meant(self, ctx: Context, name: str) -> str | None:
         """The server, not ready, whose namespace the spelling gives."""
         for status in await self.servers(ctx):
-            named = any(name.startswith(status.name + separator) for separator in _SEPARATORS)
+            start = status.name.casefold()
+            named = any(name.casefold().startswith(start + separator) for separator in _SEPARATORS)
             if named and status.state is not ServerState.READY:
                 return status.name
         return None
@@ -265,8 +299,24 @@ def _because(status: ServerStatus) -> str:
     return f" ({status.reason})" if status.reason else ""
 
 
-def _namespaces(view: View) -> frozenset[str]:
+def _namespaces(view: View) -> Mapping[str, int]:
+    """How many tools of each namespace are in view."""
     if "namespaces" not in view.memo:
-        view.memo["namespaces"] = frozenset(tool.namespace for tool in view.tools())
-    found: frozenset[str] = view.memo["namespaces"]
+        view.memo["namespaces"] = Counter(tool.namespace for tool in view.tools())
+    found: Mapping[str, int] = view.memo["namespaces"]
     return found
+
+
+def _as_seen(view: View, status: ServerStatus) -> ServerStatus:
+    """The status without figures of what the caller does not see."""
+    if view.mask is None:
+        return status
+    return replace(status, tools=_namespaces(view).get(status.name, 0), rejected=())
+
+
+def _mark(filters: Filters) -> str:
+    """Tells the lists of different filters apart, in a cursor; empty for the whole list."""
+    if filters == Filters():
+        return ""
+    parts = (sorted(filters.namespaces), sorted(filters.tags), filters.read_only, sorted(filters.visibility))
+    return f"/{crc32(repr(parts).encode('utf-8', 'replace')):x}"

@@ -143,7 +143,10 @@ class Live:
         if not _same(tuple(self._offers.values()), tuple(ordered.values())):
             self._offers = ordered
             asked = [(offer.provider, offer.tools) for offer in ordered.values()]
-            self.snapshot = await anyio.to_thread.run_sync(Snapshot.build, asked, self.snapshot)
+            try:
+                self.snapshot = await anyio.to_thread.run_sync(Snapshot.build, asked, self.snapshot)
+            except Exception:
+                logger.exception("the new tools could not be taken in; the old ones stay")
             self._statuses = None
 
     async def _ask(self, provider: ToolProvider, offers: dict[int, _Offer]) -> None:

@@ -3,13 +3,13 @@
 A view never asks a provider for anything. What lies outside its mask does not exist for it.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.errors import AmbiguousName, ToolNotFound
-from toolcrib.model import Action, Caller, Decision, Filters, Rejected, SearchReply, SearchRequest, Tool
+from toolcrib.model import Action, Caller, Decision, Filters, Key, Rejected, SearchReply, SearchRequest, Tool
 from toolcrib.protocols import Policy, ToolProvider
 from toolcrib.schema import Schema
 from toolcrib.search.engine import listing, search
@@ -43,11 +43,14 @@ class Snapshot:
     @classmethod
     def build(cls, offers: Sequence[tuple[ToolProvider, Sequence[Tool]]], previous: "Snapshot | None") -> "Snapshot":
         """Gather what the providers offer; the first one to offer a key owns it."""
-        owners: dict[Any, ToolProvider] = {}
+        owners: dict[Key, ToolProvider] = {}
         tools: list[Tool] = []
+        unsound: list[tuple[str, Rejected]] = []
         for provider, offered in offers:
             for tool in offered:
-                if tool.key not in owners:
+                if field := unsound_field(tool):
+                    unsound.append((str(tool.namespace), Rejected(tool=str(tool.name), reason=f"its {field} is none")))
+                elif tool.key not in owners:
                     owners[tool.key] = provider
                     tools.append(tool)
         catalog = Catalog.build(tools, previous=previous.catalog if previous else None)
@@ -55,8 +58,32 @@ class Snapshot:
             catalog=catalog,
             index=Index.build(catalog.tools, previous=previous.index if previous else None),
             owners=tuple(owners[tool.key] for tool in catalog.tools),
-            rejected=tuple((tool.namespace, Rejected(tool=tool.name, reason=why)) for tool, why in catalog.rejected),
+            rejected=(
+                *unsound,
+                *((tool.namespace, Rejected(tool=tool.name, reason=why)) for tool, why in catalog.rejected),
+            ),
         )
+
+
+def unsound_field(tool: Tool) -> str:
+    """The first field of a tool that does not hold what its type says; empty where all do.
+
+    >>> unsound_field(Tool(name="x")), unsound_field(Tool(name="x", tags=("a", 1)))
+    ('', 'tags')
+    """
+    for name in ("name", "namespace", "description"):
+        if not isinstance(getattr(tool, name), str):
+            return name
+    for name in ("title", "version"):
+        if not isinstance(getattr(tool, name), str | None):
+            return name
+    for name in ("input_schema", "annotations", "meta"):
+        if not isinstance(getattr(tool, name), Mapping):
+            return name
+    for name in ("keywords", "tags"):
+        if not all(isinstance(word, str) for word in getattr(tool, name) or ()):
+            return name
+    return ""
 
 
 EMPTY = Snapshot.build((), None)

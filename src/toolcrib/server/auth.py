@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -76,5 +77,5 @@ class Authenticated:
 
 def _principal(caller: Caller) -> AuthenticatedUser:
     """The caller as the SDK's transport knows users: it binds a session to the one who opened it."""
-    who = f"{caller.tenant or ''}/{caller.id}"
+    who = json.dumps([caller.tenant, caller.id])
     return AuthenticatedUser(AccessToken(token="", client_id=who, scopes=sorted(caller.scopes)))

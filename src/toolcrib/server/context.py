@@ -21,6 +21,8 @@ CALLER_KEY: Final = "toolcrib.caller"
 SHOW_ALL_HEADER: Final = "x-mcp-show-all"
 _SHOW_ALL_QUERY: Final = "show_all"
 _SESSION_HEADER: Final = "mcp-session-id"
+_CARRIED: Final = {"elicitation", "sampling", "roots"}
+"""Capabilities whose requests and answers pass through a repeated call."""
 _RESERVED: Final = "io.modelcontextprotocol/"
 
 RequestContext = ServerRequestContext[Any, Request]
@@ -74,7 +76,9 @@ class RequestClient:
         if not is_modern(self._request.protocol_version):
             return {}
         declared = self._request.session.client_capabilities
-        return declared.model_dump(by_alias=True, mode="json", exclude_none=True) if declared is not None else {}
+        if declared is None:
+            return {}
+        return declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_CARRIED)
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress; does nothing when the client did not ask for it."""

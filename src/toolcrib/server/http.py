@@ -5,7 +5,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final
 
 import anyio
@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import SettingsError
 from toolcrib.protocols import Authenticator
@@ -32,6 +32,7 @@ Readiness = Callable[[], tuple[bool, dict[str, Any]]]
 """Whether to send traffic, and figures that name nobody."""
 
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+_HEALTH: Final = ("/healthz", "/readyz")
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 
@@ -80,8 +81,8 @@ def http_app(
 
     routes = [
         Route(options.path, endpoint=_Mounted(guarded)),
-        Route("/healthz", healthz),
-        Route("/readyz", readyz),
+        Route(_HEALTH[0], healthz),
+        Route(_HEALTH[1], readyz),
     ]
     app = Starlette(routes=routes, lifespan=lifespan)
     app.add_middleware(_Guard, options=options)
@@ -128,28 +129,39 @@ class _Guard:
 
     def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
         self._app = app
-        self._any_host = options.host in _WILDCARDS and not options.allowed_hosts
-        own = _LOOPBACK_NAMES if options.host in _WILDCARDS or is_loopback(options.host) else (options.host,)
-        self._hosts = frozenset((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
-        self._origins = frozenset(
-            (*(f"{scheme}://{name}:*" for scheme in ("http", "https") for name in own), *options.allowed_origins)
+        everywhere = options.host in _WILDCARDS
+        self._any_host = everywhere and not options.allowed_hosts
+        own = {*_LOOPBACK_NAMES} if everywhere or is_loopback(options.host) else set()
+        own |= set() if everywhere else {_bracketed(options.host)}
+        self._hosts = _lowered((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
+        schemes = ("http", "https")
+        self._origins = _lowered(
+            (
+                *(f"{scheme}://{name}{port}" for scheme in schemes for name in own for port in ("", ":*")),
+                *options.allowed_origins,
+            )
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(Headers(scope=scope)) if scope["type"] == "http" else None
+        problem = self._problem(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
         if problem is None:
             await self._app(scope, receive, send)
             return
         status, text = problem
         await PlainTextResponse(text, status_code=status)(scope, receive, send)
 
-    def _problem(self, headers: Headers) -> tuple[int, str] | None:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if not self._any_host and not _matches(host, self._hosts):
+    def _problem(self, path: str, headers: Headers) -> tuple[int, str] | None:
+        host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+        # A probe of a container's health comes by its address; it learns nothing that is worth guarding.
+        if not self._any_host and path not in _HEALTH and not _matches(host, self._hosts):
             return 421, "Host not allowed; add it to http.allowed_hosts."
         if origin and not _matches(origin, self._origins):
             return 403, "Origin not allowed; add it to http.allowed_origins."
         return None
+
+
+def _lowered(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
 
 
 def _matches(value: str, allowed: frozenset[str]) -> bool:
@@ -165,11 +177,11 @@ def _matches(value: str, allowed: frozenset[str]) -> bool:
 
 
 class _InFlight:
-    """ASGI: counts the POST requests under way, so that a shutdown knows when it may go on."""
+    """ASGI: knows the POST requests under way, so that a shutdown can wait for them, and end them when it must."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._count = 0
+        self._scopes: set[anyio.CancelScope] = set()
         self._idle = anyio.Event()
         self._idle.set()
 
@@ -177,19 +189,41 @@ class _InFlight:
         """Wait until no request is under way."""
         await self._idle.wait()
 
+    def end(self) -> None:
+        """Answer what is under way with an error."""
+        for scope in tuple(self._scopes):
+            scope.cancel()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        self._count += 1
-        if self._idle.is_set():
+        answered = False
+
+        async def noted(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        if not self._scopes:
             self._idle = anyio.Event()
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._count -= 1
-            if not self._count:
-                self._idle.set()
+        with anyio.CancelScope() as under_way:
+            self._scopes.add(under_way)
+            try:
+                await self._app(scope, receive, noted)
+            finally:
+                self._scopes.discard(under_way)
+                if not self._scopes:
+                    self._idle.set()
+        if under_way.cancelled_caught and not answered:
+            await JSONResponse(_SHUTTING_DOWN, status_code=503)(scope, receive, send)
+
+
+_SHUTTING_DOWN: Final = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": -32000, "message": "The server is shutting down; the call was given up."},
+}
 
 
 class _Uvicorn(uvicorn.Server):
@@ -221,7 +255,7 @@ async def serve_http(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(options.drain_s)),
+        timeout_graceful_shutdown=round(options.drain_s) + 60,  # we end what is left long before
     )
     server = _Uvicorn(config)
     with listening(options.host, options.port) as sock:
@@ -267,6 +301,7 @@ async def _stop_on_request(
     server.should_exit = True
     with anyio.move_on_after(drain_s):
         await counted.idle()
+    counted.end()
     # Streams that never end by themselves must not hold the shutdown up.
     await anyio.sleep(_LAST_BYTES_S)
     server.force_exit = True

@@ -32,5 +32,5 @@ class HttpOptions:
     """Origin header values taken beside the address itself."""
     max_body_bytes: int = 4 * 1024 * 1024
     """The largest request body, in bytes."""
-    drain_s: float = 3.0
+    drain_s: float = 2.5
     """How long calls under way may take to finish after SIGTERM, in seconds."""

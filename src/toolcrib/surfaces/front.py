@@ -1,6 +1,8 @@
 """Everything one client may list and call: the meta-tools of the surfaces in use, and the tools listed beside them."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -8,7 +10,7 @@ from typing import Any, Final
 from toolcrib.catalog.paging import Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.view import Found, View
+from toolcrib.gateway.view import EMPTY, Found, View
 from toolcrib.model import Key, Object, ServerStatus, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.surfaces.base import Surface
@@ -21,6 +23,13 @@ _INTRODUCTION: Final = (
     "This server stands in front of many tools that it does not list. Search for what you need, then call what you "
     "found."
 )
+
+
+_PUBLIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names that every client takes."""
+_KEYS_SIZE: Final = 100
+"""What the keys of a list entry take, in bytes."""
+_EMPTY_VIEW: Final = View(EMPTY, None, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,7 @@ class Front:
             raise SettingsError(what, hint=f"Surfaces: {', '.join(made)}.")
         self._surfaces = tuple(made[name] for name in options.surfaces)
         self._lists_all = "direct" in options.surfaces
+        self._meta_names = [tool.name for surface in self._surfaces for tool in surface.meta_tools(_EMPTY_VIEW, ())]
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
@@ -57,64 +67,76 @@ class Front:
         await self._gateway.live.grace()
         view = await self._gateway.view(ctx)
         metas = [] if ctx.show_all else self._metas(view, await self._gateway.servers(ctx))
-        entries = [*metas, *self._natives(view, everything=ctx.show_all or self._lists_all)]
+        entries = [*metas, *self._natives(view, everything=self._everything(ctx))]
         return page(
             entries,
-            view_version=view.version,
+            view_version=f"{view.version}/{'all' if ctx.show_all else 'list'}",
             cursor=cursor,
             sizes=[entry.size for entry in entries],
             max_size=self._options.list_page_bytes,
         )
+
+    def _everything(self, ctx: Context) -> bool:
+        return ctx.show_all or self._lists_all
 
     def _metas(self, view: View, statuses: tuple[ServerStatus, ...]) -> list[Listed]:
         """The meta-tools; made anew only when a status changed."""
         made = view.memo.get((self, "metas"))
         if made is None or made[0] is not statuses:
             tools = [tool for surface in self._surfaces for tool in surface.meta_tools(view, statuses)]
-            made = view.memo[self, "metas"] = (statuses, [Listed(tool.name, tool, _size(tool)) for tool in tools])
+            made = view.memo[self, "metas"] = (statuses, [_listed(tool.name, tool) for tool in tools])
         found: list[Listed] = made[1]
         return found
 
     def _natives(self, view: View, *, everything: bool) -> Sequence[Listed]:
-        """The tools listed by name, by id; a name belongs to one tool, and to a meta-tool first."""
-        key = (self, "natives", everything, self._gateway.unstructured)
-        if key not in view.memo:
-            taken = () if everything and not self._lists_all else {entry.name for entry in self._metas(view, ())}
-            names = sorted(self._names(view).items(), key=lambda pair: pair[1].id)
-            chosen = self._chosen(view)
-            view.memo[key] = tuple(
-                Listed(name, kept := self._promised(tool), _size(kept))
-                for name, tool in names
-                if name not in taken and (everything or tool.visibility is Visibility.NATIVE or tool.key in chosen)
-            )
-        found: tuple[Listed, ...] = view.memo[key]
+        """The tools listed by name, by id; made anew only when one was seen to break a promise."""
+        key, promises = (self, "natives", everything), self._gateway.broken_promises
+        made = view.memo.get(key)
+        if made is None or made[0] != promises:
+            names = sorted(self._names(view, everything=everything).items(), key=lambda pair: pair[1].id)
+            made = view.memo[key] = (promises, tuple(_listed(name, self._promised(tool)) for name, tool in names))
+        found: tuple[Listed, ...] = made[1]
         return found
 
     def _promised(self, tool: Tool) -> Tool:
         """The tool without its output schema, where it does not keep what that promises."""
-        return replace(tool, output_schema=None) if tool.key in self._gateway.unstructured else tool
+        return tool if self._gateway.keeps_promise(tool) else replace(tool, output_schema=None)
 
     # -- names -----------------------------------------------------------------------------------------------------
 
-    def _names(self, view: View) -> dict[str, Tool]:
-        """Public name to tool."""
-        if (self, "names") not in view.memo:
-            names: dict[str, Tool] = {}
-            for tool in view.tools():
-                if tool.visibility is not Visibility.HIDDEN:
-                    names.setdefault(view.wire_name(tool) if self._options.prefix else tool.name, tool)
-            view.memo[self, "names"] = names
-        found: dict[str, Tool] = view.memo[self, "names"]
+    def _names(self, view: View, *, everything: bool) -> dict[str, Tool]:
+        """Public name to tool, of the tools that are listed."""
+        key = (self, "names", everything)
+        if key not in view.memo:
+            view.memo[key] = self._named(view, self._shown(view, everything=everything))
+        found: dict[str, Tool] = view.memo[key]
         return found
 
-    def _chosen(self, view: View) -> frozenset[Key]:
+    def _named(self, view: View, shown: Sequence[Tool]) -> dict[str, Tool]:
+        """With their namespace, or, where the setting says so and nobody else wants the name, without."""
+        if self._options.prefix:
+            return {view.wire_name(tool): tool for tool in shown}
+        wanted = Counter(tool.name for tool in shown)
+        wanted.update(self._meta_names)
+        bare = {
+            tool.name if wanted[tool.name] == 1 and _PUBLIC.fullmatch(tool.name) else view.wire_name(tool): tool
+            for tool in shown
+        }
+        return bare if len(bare) == len(shown) else {view.wire_name(tool): tool for tool in shown}
+
+    def _shown(self, view: View, *, everything: bool) -> list[Tool]:
+        """The tools that are listed by name, by id."""
+        chosen = frozenset() if everything else frozenset(self._chosen(view))
+        return [
+            tool
+            for tool in view.tools()
+            if tool.visibility is Visibility.NATIVE
+            or (everything and tool.visibility is not Visibility.HIDDEN)
+            or tool.key in chosen
+        ]
+
+    def _chosen(self, view: View) -> Iterator[Key]:
         """The keys of the tools that settings list beside the surface."""
-        if (self, "chosen") not in view.memo:
-            view.memo[self, "chosen"] = frozenset(self._resolved(view))
-        found: frozenset[Key] = view.memo[self, "chosen"]
-        return found
-
-    def _resolved(self, view: View) -> Iterator[Key]:
         for spelling in self._options.always_visible:
             try:
                 yield view.find(spelling).tool.key
@@ -122,18 +144,15 @@ class Front:
                 continue
 
     async def check_names(self, ctx: Context) -> None:
-        """Refuse two tools of one public name. Raises `NameCollision`, naming both.
+        """Refuse two listed tools of one public name. Raises `NameCollision`, naming both.
 
-        Only names without their namespace can collide, and only where they are listed.
+        Only names without their namespace can collide. Tools that collide later are listed with it.
         """
         if self._options.prefix:
             return
         view = await self._gateway.view(ctx)
-        chosen = self._chosen(view)
-        owners = {tool.name: tool.name for surface in self._surfaces for tool in surface.meta_tools(view, ())}
-        for tool in view.tools():
-            if tool.visibility is Visibility.HIDDEN or not (self._lists_all or tool.key in chosen):
-                continue
+        owners = dict(zip(self._meta_names, self._meta_names, strict=True))
+        for tool in self._shown(view, everything=self._lists_all):
             other = owners.setdefault(tool.name, tool.id)
             if other != tool.id:
                 raise NameCollision(
@@ -159,7 +178,7 @@ class Front:
     async def _found(self, ctx: Context, name: str) -> Found:
         view = await self._gateway.view(ctx)
         if not self._options.prefix:
-            tool = self._names(view).get(name)
+            tool = self._names(view, everything=self._everything(ctx)).get(name)
             if tool is not None:
                 return view.find(tool.id)
         return view.by_wire(name) or await self._gateway.find(ctx, name)
@@ -175,14 +194,14 @@ class Front:
         return f"{_INTRODUCTION}\n\nServers:\n{servers}" if servers else _INTRODUCTION
 
 
-def _size(tool: Tool) -> int:
-    """About how many bytes the tool takes in a list."""
+def _listed(name: str, tool: Tool) -> Listed:
+    """The tool under a name, with about how many bytes it takes in a list."""
     definition: dict[str, Any] = {
         "schemas": [tool.input_schema, tool.output_schema],
-        "about": [tool.name, tool.title, tool.description],
+        "about": [name, tool.title, tool.description],
         "more": [tool.annotations, list(tool.icons), tool.meta],
     }
-    return len(json.dumps(definition, default=_plain))
+    return Listed(name, tool, len(json.dumps(definition, default=_plain)) + _KEYS_SIZE)
 
 
 def _plain(value: object) -> Any:

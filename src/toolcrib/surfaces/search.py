@@ -1,6 +1,7 @@
 """The surface `search`: `tool_search` finds tools, `execute_tool` calls them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 from toolcrib.errors import InvalidRequest, ToolcribError
@@ -20,16 +21,20 @@ from toolcrib.model import (
     Visibility,
 )
 from toolcrib.protocols import Context
-from toolcrib.schema import example
+from toolcrib.schema import example, signature
+from toolcrib.surfaces.budget import fitted
 from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.results import error_result, json_text
+from toolcrib.words import nearest
 
 SEARCH: Final = "tool_search"
 EXECUTE: Final = "execute_tool"
 
 _DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
 
+_SHOWN: Final = 40
+_NAMED: Final = 10
 _KEPT_EXAMPLES: Final = 10_000
 
 _SEARCH_TEXT: Final = (
@@ -99,10 +104,26 @@ class SearchSurface:
             return error_result(error)
 
     async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
-        reply = await self._gateway.search(ctx, self._request(arguments))
-        return search_result(reply, self._examples)
+        request = self._request(arguments)
+        await self._check_namespaces(ctx, request.filters.namespaces)
+        reply = await self._gateway.search(ctx, request)
+        hits, lowered = fitted(reply.hits, request.budget, lambda hit: json_text(hit_entry(hit, self._examples)))
+        note = f"To keep this short, {lowered} of the hits show less; ask for one with detail." if lowered else ""
+        return search_result(replace(reply, hits=hits, note=reply.note or note), self._examples)
+
+    async def _check_namespaces(self, ctx: Context, names: frozenset[str]) -> None:
+        """Teach a namespace that the caller does not have."""
+        for name in sorted(names):
+            known = await self._gateway.namespaces(ctx)
+            if name not in known:
+                raise InvalidRequest(
+                    f"There is no server called {name[:_SHOWN]!r}.",
+                    hint="Leave namespace out to search all.",
+                    suggestions=nearest(name, known) or sorted(known)[:_NAMED],
+                )
 
     def _request(self, arguments: Object) -> SearchRequest:
+        _check_keys(arguments)
         cursor = arguments.get("cursor")
         return SearchRequest(
             queries=_queries(arguments.get("query")),
@@ -186,7 +207,7 @@ def hit_entry(hit: Hit, examples: _Examples) -> dict[str, Any]:
         entry["input_schema"] = tool.input_schema
         entry["example"] = {"name": tool.id, "arguments": examples.of(tool)}
     elif hit.detail == "signature":
-        entry["signature"] = hit.signature
+        entry["signature"] = hit.signature or signature(tool)
     if hints := {key: tool.annotations[key] for key in _RISKS if isinstance(tool.annotations.get(key), bool)}:
         entry["annotations"] = hints
     if hit.weak:
@@ -254,5 +275,19 @@ def _limit(limit: Any) -> int | None:
 
 
 def _names(names: Any) -> frozenset[str]:
-    wanted = [names] if isinstance(names, str) else names if isinstance(names, list) else []
-    return frozenset(name for name in wanted if isinstance(name, str) and name)
+    wanted = [names] if isinstance(names, str) else [] if names is None else names
+    if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
+        raise InvalidRequest(f"namespace must be the name of a server, not {str(names)[:_SHOWN]!r}.")
+    return frozenset(name for name in wanted if name)
+
+
+def _check_keys(arguments: Object) -> None:
+    """Teach a parameter that does not exist: a query under another name would list everything."""
+    known = _SEARCH_SCHEMA["properties"]
+    for key in arguments:
+        if key not in known:
+            raise InvalidRequest(
+                f"{SEARCH} has no parameter {key[:_SHOWN]!r}.",
+                hint=f"Valid: {', '.join(known)}.",
+                suggestions=nearest(key, known),
+            )
