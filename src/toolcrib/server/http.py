@@ -1,5 +1,6 @@
 """toolcrib over HTTP: streamable HTTP in both protocol eras, health endpoints, and the guards in front of them."""
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
@@ -33,6 +34,9 @@ Readiness = Callable[[], tuple[bool, dict[str, Any]]]
 
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 _HEALTH: Final = ("/healthz", "/readyz")
+_PROGRESS: Final = b'"progressToken"'
+_WATCH_AFTER_S: Final = 0.1
+"""Calls shorter than this are not worth a task that watches whether their client is still there, in seconds."""
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 
@@ -102,14 +106,14 @@ class _Mounted:
 class _Endpoint:
     """Sends a request to the era it speaks.
 
-    Modern requests answer plain JSON unless there is progress to tell, and end when the client goes away. Legacy ones
-    answer JSON always: an SDK client refuses an event above 1 MiB, and results can be larger.
+    Answers are plain JSON: events cost more, and an SDK client refuses one above 1 MiB. Only who asks for progress, in
+    the modern era, gets a stream of events. A modern call ends when its client goes away.
     """
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:
-        limit = options.max_body_bytes
-        self._json = StreamableHTTPSessionManager(server, json_response=True, max_request_body_size=limit)
-        self._events = StreamableHTTPSessionManager(server, json_response=False, max_request_body_size=limit)
+        self._limit = options.max_body_bytes
+        self._json = StreamableHTTPSessionManager(server, json_response=True, max_request_body_size=self._limit)
+        self._events = StreamableHTTPSessionManager(server, json_response=False, max_request_body_size=self._limit)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -119,9 +123,69 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         version = headers.get("mcp-protocol-version")
+        length = headers.get("content-length", "")
         modern = version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
-        streams = modern and "text/event-stream" in headers.get("accept", "")
-        await (self._events if streams else self._json).handle_request(scope, receive, send)
+        if not modern or not length.isdigit() or int(length) > self._limit:
+            await self._json.handle_request(scope, receive, send)
+            return
+        body = await _whole_body(receive)
+        if body is None:
+            return
+        again = _Again(body, receive)
+        if _PROGRESS in body and "text/event-stream" in headers.get("accept", ""):
+            await self._events.handle_request(scope, again, send)
+        else:
+            await _while_connected(self._json.handle_request, scope, again, send)
+
+
+async def _whole_body(receive: Receive) -> bytes | None:
+    """The body, which the HTTP server keeps to its announced length; None when the client left first."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+class _Again:
+    """ASGI `receive`: the body once more, then what really comes."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        body, self._body = self._body, None
+        if body is None:
+            return await self._receive()
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+async def _while_connected(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request, but give it up when its client leaves. Only a request that takes a while is watched."""
+    loop = asyncio.get_running_loop()
+    watch: asyncio.Task[None] | None = None
+    with anyio.CancelScope() as serving:
+
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            serving.cancel()
+
+        def begin() -> None:
+            nonlocal watch
+            watch = loop.create_task(until_gone())
+
+        timer = loop.call_later(_WATCH_AFTER_S, begin)
+        try:
+            await app(scope, receive, send)
+        finally:
+            timer.cancel()
+            if watch is not None:
+                watch.cancel()
 
 
 class _Guard:
