@@ -17,7 +17,6 @@ from toolcrib.settings.loader import load
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/tutorial/first-gateway.md")
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-INCLUDE = re.compile(r'--8<-- "(.+)"')
 
 pytestmark = pytest.mark.network
 
@@ -26,7 +25,7 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for match in FENCE.finditer((ROOT / page).read_text()):
             if match[1] == language:
-                yield page, INCLUDE.sub(lambda found: (ROOT / found[1]).read_text(), match[2])
+                yield page, match[2]
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -47,6 +46,11 @@ def folder(tmp_path: Path) -> Path:
 def environment() -> dict[str, str]:
     own = Path(sys.executable).parent
     return {**os.environ, "PATH": f"{own}{os.pathsep}{os.environ['PATH']}", "TOOLCRIB_CONFIG": ""}
+
+
+@pytest.mark.parametrize("name", ["toolcrib.json", "ask.py"])
+def test_the_tutorial_shows_its_example_as_it_is(name: str) -> None:
+    assert (ROOT / "examples" / "first_gateway" / name).read_text() in (ROOT / PAGES[1]).read_text()
 
 
 @pytest.mark.parametrize(("page", "block"), [*blocks("json")])
@@ -77,7 +81,7 @@ def test_a_command_does_what_the_page_says(page: str, command: str, folder: Path
     verb = command.split(maxsplit=1)[0]
     if verb == "make":
         assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
-    elif "pip install" in command or "-m venv" in command or verb == "git":
+    elif "pip install" in command or verb == "source" or "-m venv" in command or verb == "git":
         pytest.skip("installs from the package index; the clean clone of a release does that")
     elif "serve" in command.split():
         assert_serves(command, folder)

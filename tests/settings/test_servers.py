@@ -280,8 +280,8 @@ def test_all_problems_of_a_file_are_told_at_once_in_the_order_of_its_lines(loadi
 
 
 def test_a_misspelt_key_of_an_entry_is_ignored_with_the_closest_spelling(loading: Loading) -> None:
-    assert loading(entry(command="run", allowedTool=["a"])).warnings == (
-        'mcp.json:5: mcpServers.it.allowedTool is ignored; did you mean "allowed_tools"?',
+    assert loading(entry(command="run", requierd=True)).warnings == (
+        'mcp.json:5: mcpServers.it.requierd is ignored; did you mean "required"?',
     )
 
 
@@ -299,3 +299,10 @@ def test_a_file_that_is_no_settings_file_is_refused(loading: Loading, text: str,
     with pytest.raises(SettingsError) as caught:
         loading(text)
     assert said in caught.value.message
+
+
+@pytest.mark.parametrize("key", ["alowedTools", "allowdTools", "allowed_tool"])
+def test_a_misspelt_allow_list_disables_its_server_rather_than_offering_everything(loading: Loading, key: str) -> None:
+    settings = loading(json.dumps({"mcpServers": {"a": {"command": "run", key: ["x"]}, "b": {"command": "run"}}}))
+    problems = {server.name: server.problem for server in settings.servers}
+    assert problems == {"a": f'"{key}" is not a setting; did you mean "allowedTools"?', "b": ""}

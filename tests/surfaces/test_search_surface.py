@@ -84,7 +84,7 @@ async def test_a_query_that_nothing_fits_gives_an_empty_array_and_says_what_to_t
     assert isinstance(result.content[0], mcp_types.TextContent)
     assert json.loads(result.content[0].text) == []
     assert structured(result)["unmatched"] == ["blockchain"]
-    assert "No tool fits" in structured(result)["note"]
+    assert "Nothing fits" in structured(result)["note"]
     assert not result.is_error
 
 

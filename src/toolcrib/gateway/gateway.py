@@ -241,7 +241,7 @@ class Gateway:
                 raise missing from None
             raise ServerUnavailable(
                 f"{name} cannot be looked up: server {server} is {status.state}{_because(status)}.",
-                hint="Try again later, or search for a tool of another server.",
+                hint="Search for a tool of another server, or try again once this one is mended.",
                 data={"server": server, "state": str(status.state), "reason": status.reason},
             ) from None
 

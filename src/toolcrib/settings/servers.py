@@ -97,7 +97,9 @@ class Reader:
         entry = Section(value, at, self.problems, set(_KEYS))
         server = self._server(entry)
         off = entry.flag("disabled") is True or entry.flag("enabled") is False
-        self._odd_keys(entry)
+        misspelt = self._odd_keys(entry)
+        if misspelt:
+            server = replace(server, problem="; ".join(filter(None, (server.problem, misspelt))))
         if off:
             self.problems.warn(at, "is disabled and left out")
         elif starts_toolcrib(server):
@@ -229,20 +231,27 @@ class Reader:
     def _in_home(self, name: str) -> str:
         return str(self.surroundings.home / name[2:]) if name.startswith("~/") else name
 
-    def _odd_keys(self, entry: Section) -> None:
-        """Warn of keys that other clients know and toolcrib does not, and of likely typing errors."""
+    def _odd_keys(self, entry: Section) -> str:
+        """Warn of keys that other clients know and toolcrib does not, and of likely typing errors.
+
+        A misspelt allow-list is a problem of its server, which is returned: ignored, it would offer every tool.
+        """
         ignored: list[str] = []
+        problem = ""
         for key, near in entry.unknown():
             if key == "timeout":
                 entry.problems.warn((*entry.at, key), "is ignored, as clients disagree on its unit; " + _OWN_TIMEOUTS)
             elif snake(key) in _RESTRICTIONS:
                 entry.problems.warn((*entry.at, key), "is not applied; name the tools to keep in allowedTools")
+            elif near and snake(near) == "allowed_tools":
+                problem = f'"{key}" is not a setting; did you mean "allowedTools"?'
             elif near:
                 entry.problems.warn((*entry.at, key), f'is ignored; did you mean "{near}"?')
             else:
                 ignored.append(key)
         if ignored:
             entry.problems.warn(entry.at, f"has settings of another client that are ignored: {', '.join(ignored)}")
+        return problem
 
 
 _OWN_TIMEOUTS = 'write "timeouts": {"start": 60, "list": 30, "call": 60}, in seconds'

@@ -227,7 +227,7 @@ def server_entry(status: ServerStatus) -> dict[str, Any]:
 def _note(reply: SearchReply) -> str:
     lines = [reply.note] if reply.note else []
     if not reply.hits:
-        lines.append("No tool fits. Use other words, or leave the query out to list every tool.")
+        lines = [reply.note or "There is no tool to list."]
         if reply.nearest:
             lines.append("Nearest names: " + ", ".join(reply.nearest))
     if reply.unmatched:
