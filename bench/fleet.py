@@ -121,6 +121,7 @@ async def measure(config: Path, servers: list[tuple[str, int]]) -> None:
             victims = dict(list(children(pid).items())[:3])
             for victim in victims.values():
                 os.kill(victim, signal.SIGKILL)
+            await anyio.sleep(0.2)
             reply: Any = (await client.call_tool("tool_search", {"query": "create an issue"})).structured_content
             print(f"killed {len(victims)}; the next search names {[status['name'] for status in reply['servers']]}")
             assert await everything(client) == before, "tools were lost"
