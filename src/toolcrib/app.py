@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 
 from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.states import stands
 from toolcrib.model import ServerState
 from toolcrib.protocols import Authenticator, Context, Policy
 from toolcrib.server.context import LOCAL
@@ -77,7 +78,7 @@ class App:
         for status in self.fleet.statuses():
             if status.name in required and status.state is not ServerState.READY:
                 raise ServerUnavailable(
-                    f"Server {status.name} is required and is {status.state}: {status.reason}.",
+                    f"Server {status.name} is required and {stands(status)}.",
                     hint="Mend it, or set required to false.",
                 )
 

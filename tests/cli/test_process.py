@@ -64,7 +64,7 @@ def test_serve_writes_nothing_but_the_protocol_to_standard_output(settings: Sett
     assert "3 servers from " in said
     assert "settings of another client that are ignored: autoApprove" in said
     assert "good is ready: 4 tools" in said
-    assert "needy is failed: environment variable KEY_FOR_TEST is not set" in said
+    assert "needy has failed: environment variable KEY_FOR_TEST is not set" in said
 
 
 def test_serve_over_http_says_where_and_ends_well_on_sigterm(settings: Settings) -> None:

@@ -92,7 +92,7 @@ async def test_a_failing_server_is_named_with_its_reason_in_the_reply() -> None:
     async with running(FakeSource(mail(), down())) as gateway, connect(gateway) as client:
         result = await call(client, "tool_search", {"query": "send an email"})
     assert structured(result)["servers"] == [{"name": "git", "state": "failed", "reason": "exited with code 1"}]
-    assert "git is failed: exited with code 1" in text_of(result)
+    assert "git has failed: exited with code 1" in text_of(result)
 
 
 async def test_no_query_lists_every_tool_page_by_page() -> None:

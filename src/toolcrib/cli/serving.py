@@ -79,7 +79,7 @@ def _run(settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]
         logger.warning("%s", warning)
     for server in settings.servers:
         if server.problem:
-            logger.warning("%s is failed: %s", server.name, server.problem)
+            logger.warning("%s has failed: %s", server.name, server.problem)
 
     async def main() -> None:
         stop = anyio.Event()

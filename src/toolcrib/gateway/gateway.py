@@ -25,6 +25,7 @@ from toolcrib.gateway.arguments import settle
 from toolcrib.gateway.live import Live
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.states import stands
 from toolcrib.gateway.view import Found, View, Views, may_see, overlaid
 from toolcrib.model import (
     Action,
@@ -240,7 +241,7 @@ class Gateway:
             if status is None or status.state is ServerState.READY:
                 raise missing from None
             raise ServerUnavailable(
-                f"{name} cannot be looked up: server {server} is {status.state}{_because(status)}.",
+                f"{name} cannot be looked up: server {server} {stands(status)}.",
                 hint="Search for a tool of another server, or try again once this one is mended.",
                 data={"server": server, "state": str(status.state), "reason": status.reason},
             ) from None
@@ -293,10 +294,6 @@ class Gateway:
 
 
 _CONNECTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
-
-
-def _because(status: ServerStatus) -> str:
-    return f" ({status.reason})" if status.reason else ""
 
 
 def _namespaces(view: View) -> Mapping[str, int]:

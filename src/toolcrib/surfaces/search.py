@@ -6,6 +6,7 @@ from typing import Any, Final, get_args
 
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.states import stands
 from toolcrib.gateway.view import View
 from toolcrib.model import (
     Detail,
@@ -234,7 +235,7 @@ def _note(reply: SearchReply) -> str:
         lines.append("Words that match nothing: " + ", ".join(reply.unmatched))
     for status in reply.servers:
         kept = "; its last known tools are listed" if status.stale else ""
-        lines.append(f"Server {status.name} is {status.state}" + (f": {status.reason}" if status.reason else "") + kept)
+        lines.append(f"Server {status.name} {stands(status)}{kept}")
     if reply.cursor:
         lines.append(f"{reply.total} in all; continue with cursor {reply.cursor}")
     return "\n".join(lines)
