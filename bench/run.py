@@ -8,7 +8,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 ENVIRONMENT = HERE / ".venv"
-BENCHMARKS = ("overhead.py", "fleet.py")
+BENCHMARKS = ("layers.py", "overhead.py", "fleet.py")
 
 
 def python() -> Path:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.anyio
 NOTES = Path(__file__).parent / "e2e" / "servers" / "notes.py"
 
 
-def notes(name: str = "notes", **more: object) -> ServerOptions:
-    options = {"name": name, "command": sys.executable, "args": (str(NOTES),), **more}
-    return ServerOptions(**options)  # type: ignore[arg-type]  # a test's shorthand
+def notes(name: str = "notes", **more: Any) -> ServerOptions:
+    options: dict[str, Any] = {"name": name, "command": sys.executable, "args": (str(NOTES),), **more}
+    return ServerOptions(**options)
 
 
 async def test_a_started_app_finds_and_calls() -> None:

@@ -44,7 +44,7 @@ class FakeProvider:
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
         """What the handler says; None for a name it does not have."""
-        if name not in {tool.name for tool in self.tools}:
+        if not any(tool.name == name for tool in self.tools):
             return None
         self.calls.append((name, arguments))
         return await self.handler(ctx, name, arguments)

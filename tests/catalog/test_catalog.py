@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,9 @@ from toolcrib.errors import AmbiguousName, InvalidArguments, ToolNotFound
 from toolcrib.model import Tool, Visibility
 
 
-def tool(id_: str, **more: object) -> Tool:
+def tool(id_: str, **more: Any) -> Tool:
     namespace, _, name = id_.rpartition(":")
-    return replace(Tool(namespace=namespace, name=name), **more)  # type: ignore[arg-type]
+    return replace(Tool(namespace=namespace, name=name), **more)
 
 
 def catalog(*ids: str) -> Catalog:

@@ -1,9 +1,10 @@
 """The search against a brute-force scorer; and what a caller may not see, which changes nothing for him."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -102,16 +103,16 @@ def field_words(tool: Tool) -> dict[str, list[str]]:
     }
 
 
-def frequencies(tool: Tool) -> Counter[str]:
+def frequencies(tool: Tool) -> dict[str, float]:
     """The weighted frequency of each stem of a tool; a whole name stands under "=name"."""
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for field, texts in field_words(tool).items():
         weight, b, reference = FIELDS[field]
         for word in texts:
-            found[stem(word)] += weight / (1 - b + b * len(texts) / reference)  # type: ignore[assignment]
+            found[stem(word)] += weight / (1 - b + b * len(texts) / reference)
     name = words(tool.name)
     if len(name) > 1:
-        found["=" + "".join(name)] += WHOLE_NAME_WEIGHT  # type: ignore[assignment]
+        found["=" + "".join(name)] += WHOLE_NAME_WEIGHT
     return found
 
 
@@ -133,8 +134,8 @@ def brute_force(seen: Sequence[Tool], text: str) -> dict[str, float]:
     return scores
 
 
-def ask(index: Index, *queries: str, **more: object) -> SearchReply:
-    return search(index, SearchRequest(queries=queries, limit=100), **more)  # type: ignore[arg-type]
+def ask(index: Index, *queries: str, **more: Any) -> SearchReply:
+    return search(index, SearchRequest(queries=queries, limit=100), **more)
 
 
 def mask_of(index: Index, shown: Sequence[Shown]) -> bytes:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import FrozenInstanceError, replace
 from itertools import pairwise
 from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,9 @@ from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
 
 
-def tool(id_: str, description: str = "", **more: object) -> Tool:
+def tool(id_: str, description: str = "", **more: Any) -> Tool:
     namespace, _, name = id_.rpartition(":")
-    return replace(Tool(namespace=namespace, name=name, description=description), **more)  # type: ignore[arg-type]
+    return replace(Tool(namespace=namespace, name=name, description=description), **more)
 
 
 TOOLS = [
@@ -39,9 +40,9 @@ TOOLS = [
 INDEX = Index.build(TOOLS)
 
 
-def ask(*queries: str, index: Index = INDEX, **more: object) -> SearchReply:
+def ask(*queries: str, index: Index = INDEX, **more: Any) -> SearchReply:
     request = {name: more.pop(name) for name in ("limit", "filters", "detail") if name in more}
-    return search(index, SearchRequest(queries=queries, **request), **more)  # type: ignore[arg-type]
+    return search(index, SearchRequest(queries=queries, **request), **more)
 
 
 def ids(reply: SearchReply) -> list[str]:
@@ -381,4 +382,4 @@ def test_the_words_of_tools_that_are_gone_are_dropped_at_last() -> None:
 def test_a_reply_is_made_of_frozen_values() -> None:
     assert hash(ask("issue").hits[0].reasons)
     with pytest.raises(FrozenInstanceError):
-        ask("issue").hits[0].score = 1.0  # type: ignore[misc]
+        ask("issue").hits[0].score = 1.0  # type: ignore[misc]  # that it may not be done is the point

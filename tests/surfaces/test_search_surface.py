@@ -143,6 +143,9 @@ async def test_a_reply_keeps_its_budget_by_showing_less_of_the_last_hits() -> No
     options = SurfaceOptions(reply_tokens=2_500)
     async with running(FakeSource(FakeProvider(many))) as gateway, connect(gateway, options) as client:
         reply = structured(await call(client, "tool_search", {"query": "read file"}))
+        long = structured(await call(client, "tool_search", {"query": ["read file"] * 20}))
+    assert "show less" in long["note"]
+    assert len(long["note"]) > len(reply["note"])
     shown = ["full" if "input_schema" in hit else "less" for hit in reply["hits"]]
     assert len(shown) == 10
     assert shown == sorted(shown)

@@ -31,11 +31,11 @@ class Watcher:
 
     async def elicit(self, params: Object) -> Object:
         """Not asked here."""
-        raise NotImplementedError
+        raise AssertionError("this client is not asked")
 
     async def sample(self, params: Object) -> Object:
         """Not asked here."""
-        raise NotImplementedError
+        raise AssertionError("this client is not asked")
 
 
 async def test_a_call_is_one_request_and_no_list() -> None:

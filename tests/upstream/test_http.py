@@ -471,6 +471,7 @@ async def test_a_caller_who_gives_up_ends_the_request_to_a_newer_server() -> Non
             await sdk.hanging.wait()
             group.cancel_scope.cancel()
         await sdk.cancelled.wait()
+        assert server.status.state is READY
 
 
 async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:

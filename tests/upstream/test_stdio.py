@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.support import FAST, READY, alive, call, fleet_of, names, raw, said, server_of, until
+from tests.upstream.support import FAST, READY, alive, call, fleet_of, left_over, names, raw, said, server_of, until
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.model import ServerState
@@ -167,6 +167,7 @@ async def test_a_fleet_can_be_left_while_its_servers_start(tmp_path: Path) -> No
         async with Fleet(FAST) as fleet:
             await fleet.apply([raw(str(number), gate=str(tmp_path / "gate")) for number in range(4)])
             await until(fleet, lambda: all(s.state is ServerState.CONNECTING for s in fleet.statuses()))
+    assert left_over() == []
 
 
 async def test_a_fleet_can_be_cancelled_at_any_moment() -> None:
@@ -175,3 +176,4 @@ async def test_a_fleet_can_be_cancelled_at_any_moment() -> None:
             async with Fleet(FAST) as fleet:
                 await fleet.apply([raw(str(number), stubborn=True, child=True) for number in range(2)])
                 await anyio.sleep_forever()
+        assert left_over() == []

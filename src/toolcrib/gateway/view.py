@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolcrib.catalog.catalog import Catalog
-from toolcrib.errors import AmbiguousName, ToolNotFound
+from toolcrib.errors import ToolNotFound
 from toolcrib.model import Action, Caller, Decision, Filters, Key, Rejected, SearchReply, SearchRequest, Tool
 from toolcrib.protocols import Policy, ToolProvider
 from toolcrib.schema import Schema
@@ -207,6 +207,3 @@ def overlaid(view: View, offers: Sequence[tuple[ToolProvider, Sequence[Tool]]]) 
     if not overlay.catalog.tools:
         return view
     return replace(view, overlay=overlay, version=f"{view.version}.{overlay.catalog.fingerprint(None)}", memo={})
-
-
-__all__ = ["EMPTY", "AmbiguousName", "Found", "Snapshot", "View", "Views", "may_see", "overlaid"]

@@ -110,7 +110,8 @@ class SearchSurface:
         reply = await self._gateway.search(ctx, request)
         hits, lowered = fitted(reply.hits, request.budget, lambda hit: json_text(hit_entry(hit, self._examples)))
         note = f"To keep this short, {lowered} of the hits show less; ask for one with detail." if lowered else ""
-        return search_result(replace(reply, hits=hits, note=reply.note or note), self._examples)
+        notes = " ".join(filter(None, (reply.note, note)))
+        return search_result(replace(reply, hits=hits, note=notes), self._examples)
 
     async def _check_namespaces(self, ctx: Context, names: frozenset[str]) -> None:
         """Teach a namespace that the caller does not have."""
