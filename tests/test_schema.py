@@ -203,6 +203,17 @@ def test_a_strange_key_is_shown_short_and_printable() -> None:
     assert str(error).isprintable()
 
 
+@pytest.mark.parametrize("key", ["0", "007", "-1", "99999999999999999999"])
+def test_a_key_that_is_a_number_is_told_like_any_other(key: str) -> None:
+    error = refused(of({}, additionalProperties={"type": "string"}), {key: None})
+    assert "must be string, not null" in error.message
+
+
+def test_a_broken_schema_under_a_key_that_is_a_number_is_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidTool, match=r'"strin" is not allowed there'):
+        Schema(of({"007": {"type": "strin"}}), "do")
+
+
 def test_large_arguments_are_refused_fast_by_their_first_fault() -> None:
     schema = Schema(of({"a": {"type": "array", "items": {"type": "string"}}}), "do")
     started = perf_counter()
@@ -327,7 +338,7 @@ def test_a_pattern_beyond_our_engine_is_left_to_the_server() -> None:
         ),
         (
             of({}, patternProperties={"(": {}}),
-            "do: the input schema is broken at patternProperties.(: {} is not allowed there.",
+            'do: the input schema is broken at patternProperties.(: "(" is not allowed there.',
         ),
         (
             of({"a": {"$ref": "#/$defs/b"}}),

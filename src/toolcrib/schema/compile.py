@@ -60,7 +60,7 @@ def _validator(schema: dict[str, Any], refused: list[str]) -> jsonschema_rs.Vali
 def _other_reading(schema: dict[str, Any], error: jsonschema_rs.ValidationError) -> dict[str, Any] | None:
     """The schema as its author may have meant it, where that can be told; None otherwise."""
     path = error.instance_path
-    if path and path[-1] == "items" and "$schema" not in schema and isinstance(_at(schema, path), list):
+    if path and path[-1] == "items" and "$schema" not in schema and isinstance(error.instance, list):
         return {"$schema": _DRAFT_07, **schema}
     if error.kind.name == "format":
         mended: dict[str, Any] = _mended(schema)
@@ -77,14 +77,8 @@ def _reason(schema: dict[str, Any], error: jsonschema_rs.ValidationError, refuse
             return f"the input schema is written in an unknown dialect, {literal(dialect, 100)}"
         return f"the input schema refers to something it does not hold: {_line(error.message)}"
     path = ".".join(str(part)[:40] for part in error.instance_path[:12])
-    value = literal(_at(schema, error.instance_path), 40)
+    value = literal(error.instance, 40)
     return f"the input schema is broken at {path or 'its root'}: {value} is not allowed there"
-
-
-def _at(node: Any, path: list[str | int]) -> Any:
-    for part in path:
-        node = node[part]
-    return node
 
 
 def _line(text: str) -> str:

@@ -45,19 +45,10 @@ class Fault:
     """0 for what is missing, 1 for what is unknown, 2 for the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """Arguments, and the schema they do not fit."""
-
-    arguments: Any
-    schema: Object
-
-
 def faults(validator: jsonschema_rs.Validator, arguments: Any, schema: Object) -> list[Fault]:
     """What is wrong, what is missing first; at most 5, then how many more."""
-    case = _Case(arguments, schema)
     errors = list(validator.iter_errors(arguments)) if _is_small(arguments) else [_first(validator, arguments)]
-    found = sorted((fault for error in errors[: MAX_FAULTS * 4] for fault in _faults(error, case)), key=_rank)
+    found = sorted((fault for error in errors[: MAX_FAULTS * 4] for fault in _faults(error, schema)), key=_rank)
     found = list({fault.text: fault for fault in found}.values())
     more = len(found) - MAX_FAULTS + max(0, len(errors) - MAX_FAULTS * 4)
     return [*found[:MAX_FAULTS], Fault(text=f"and {more} more")] if more > 0 else found
@@ -84,48 +75,47 @@ def _is_small(value: Any) -> bool:
     return True
 
 
-def _faults(error: ValidationError, case: _Case) -> list[Fault]:
+def _faults(error: ValidationError, schema: Object) -> list[Fault]:
     kind = error.kind
     if isinstance(kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
-        return [_unknown(name, error, case) for name in kind.unexpected[:MAX_FAULTS]]
+        return [_unknown(name, error, schema) for name in kind.unexpected[:MAX_FAULTS]]
     if isinstance(kind, Kind.Required):
-        return [_missing(kind.property, error, case)]
+        return [_missing(kind.property, error, schema)]
     if isinstance(kind, Kind.AnyOf | Kind.OneOfNotValid):
-        return _of_branches(kind.context, error, case)
+        return _of_branches(kind.context, error, schema)
     if isinstance(kind, Kind.Enum):
-        return [_not_an_option(kind.options, error, case)]
-    return [Fault(text=f"{_named(error.instance_path)} {_rule(error, case)}")]
+        return [_not_an_option(kind.options, error)]
+    return [Fault(text=f"{_named(error.instance_path)} {_rule(error)}")]
 
 
-def _rule(error: ValidationError, case: _Case) -> str:
+def _rule(error: ValidationError) -> str:
     """What the value must be."""
     kind = error.kind
     for types, say in _RULES:
         if isinstance(kind, types):
-            return say(kind, _value(error.instance_path, case.arguments))
+            return say(kind, error.instance)
     return f"does not fit ({kind.name})"
 
 
-def _missing(name: str, error: ValidationError, case: _Case) -> Fault:
+def _missing(name: str, error: ValidationError, schema: Object) -> Fault:
     path = _named([*error.instance_path, name])
-    there = _value(error.instance_path, case.arguments)
-    strangers = [key for key in there if isinstance(key, str)] if isinstance(there, Mapping) else []
-    known = set(properties(_schema_at(error, case)))
-    close = nearest(name, (key for key in strangers if key not in known), limit=1, cutoff=_UNLIKE)
+    known = set(properties(_schema_at(error, schema)))
+    strangers = [key for key in error.instance if key not in known] if isinstance(error.instance, Mapping) else []
+    close = nearest(name, strangers, limit=1, cutoff=_UNLIKE)
     said = f' (not "{_short(close[0])}")' if close else ""
     return Fault(text=f"{path} is required{said}", suggestions=(name[:_MAX_KEY],) if close else (), rank=0)
 
 
-def _unknown(name: str, error: ValidationError, case: _Case) -> Fault:
-    close = nearest(name, properties(_schema_at(error, case)), limit=1, cutoff=_UNLIKE)
+def _unknown(name: str, error: ValidationError, schema: Object) -> Fault:
+    close = nearest(name, properties(_schema_at(error, schema)), limit=1, cutoff=_UNLIKE)
     said = f', did you mean "{_short(close[0])}"?' if close else ""
     return Fault(text=f"{_named([*error.instance_path, name])} is no parameter{said}", suggestions=tuple(close), rank=1)
 
 
-def _not_an_option(options: Sequence[Any], error: ValidationError, case: _Case) -> Fault:
+def _not_an_option(options: Sequence[Any], error: ValidationError) -> Fault:
     shown = [literal(option, _MAX_VALUE) for option in options[:_MAX_OPTIONS]]
     more = f" or {len(options) - _MAX_OPTIONS} others" if len(options) > _MAX_OPTIONS else ""
-    value = _value(error.instance_path, case.arguments)
+    value = error.instance
     texts = [option for option in options if isinstance(option, str)]
     close = nearest(value, texts, limit=1, cutoff=_UNLIKE) if isinstance(value, str) else []
     return Fault(
@@ -134,7 +124,7 @@ def _not_an_option(options: Sequence[Any], error: ValidationError, case: _Case) 
     )
 
 
-def _of_branches(context: Sequence[Sequence[ValidationError]], error: ValidationError, case: _Case) -> list[Fault]:
+def _of_branches(context: Sequence[Sequence[ValidationError]], error: ValidationError, schema: Object) -> list[Fault]:
     """What a value that fits none of several alternatives lacks: of those of its own type, if there are any."""
     branches = [branch for branch in context[:_MAX_BRANCHES] if branch]
     here = error.instance_path
@@ -144,8 +134,8 @@ def _of_branches(context: Sequence[Sequence[ValidationError]], error: Validation
     near = [branch for branch in near if not any(isinstance(item.kind, Kind.Constant) for item in branch)] or near
     if not near:
         types = dict.fromkeys(kind for branch in apart for kind in _types(branch))
-        return [Fault(text=f"{_named(here)} must be {' or '.join(types)}, not {_type(_value(here, case.arguments))}")]
-    texts = [[fault for item in branch[:MAX_FAULTS] for fault in _faults(item, case)] for branch in near]
+        return [Fault(text=f"{_named(here)} must be {' or '.join(types)}, not {_type(error.instance)}")]
+    texts = [[fault for item in branch[:MAX_FAULTS] for fault in _faults(item, schema)] for branch in near]
     shortest = min(texts, key=len)
     if len(near) == 1:
         return shortest
@@ -162,15 +152,9 @@ def _types(branch: Iterable[ValidationError]) -> list[str]:
     return [name for error in branch if isinstance(error.kind, Kind.Type) for name in error.kind.types]
 
 
-def _schema_at(error: ValidationError, case: _Case) -> Object:
+def _schema_at(error: ValidationError, schema: Object) -> Object:
     """The schema whose rule was broken, with its references read in."""
-    return resolve(at(case.schema, error.evaluation_path[:-1]), case.schema)
-
-
-def _value(path: Iterable[str | int], arguments: Any) -> Any:
-    for part in path:
-        arguments = arguments[part]
-    return arguments
+    return resolve(at(schema, error.evaluation_path[:-1]), schema)
 
 
 def _named(path: Sequence[str | int]) -> str:
