@@ -109,6 +109,15 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScorePart:
+    """One line of a hit's arithmetic: `value * weight` is what it added to `Hit.raw`."""
+
+    name: str
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One tool that a search found."""
 
@@ -127,7 +136,13 @@ class Hit:
     detail: Detail = "full"
     """How much of the tool a reply shows; a budget may lower it."""
     weak: bool = False
-    """Shown for want of a better one."""
+    """Shown, although the search is not sure that anything fits."""
+    fallback: bool = False
+    """Fits nothing that was asked; shown because the settings want an answer in any case."""
+    similar: tuple[str, ...] = ()
+    """Ids of near-duplicates of the tool that are shown under it, where the request asked for groups."""
+    parts: tuple[ScorePart, ...] = ()
+    """What `raw` is the sum of, where the request asked to explain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +168,9 @@ class SearchRequest:
     budget: int | None = None
     """Tokens a reply may cost; None means no limit."""
     explain: bool = False
+    """Give each hit its arithmetic."""
+    group: bool = False
+    """Show near-duplicates, of other servers above all, under the best of them."""
     cursor: str | None = None
     """Continues a list; only for a query without words."""
 

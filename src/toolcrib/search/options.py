@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Literal
+
+Scorer = Literal["hybrid", "tiers", "bm25", "points"]
+"""The rankings that can be chosen: ours, and three that other systems are known for."""
 
 
 class Field(IntEnum):
@@ -59,6 +63,9 @@ class SearchOptions:
     what is usual there. Around all of them results are flat: halving or doubling one moves nDCG@10 by 0.5 of 100.
     """
 
+    scorer: Scorer = "hybrid"
+    fallback: Literal["", "popular"] = ""
+    """What is shown where nothing fits: nothing, or the tools used most and those with the shortest names, labelled."""
     default_limit: int = 10
     """Hits a query when the request says nothing."""
     max_limit: int = 100
