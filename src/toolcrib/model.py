@@ -93,23 +93,22 @@ class ToolResult:
     request_state: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
+class Reason(NamedTuple):
     """Why a tool was found: one word of the query, where it met the tool, and how."""
 
     word: str
+    """Of the query, as it was typed; several for a phrase, empty for the query as a whole."""
     field: str
-    """name, namespace, title, description, keywords, tags, parameters, or session."""
+    """name, namespace, title, description, keywords, tags, parameters, domain, session, or all."""
     how: str
-    """exact, stem, synonym, spelling, meaning, or use."""
+    """exact, stem, prefix, part, synonym, spelling, meaning, phrase, type, verb, use, or mismatch."""
     matched: str = ""
     """The word of the tool that was met, where it is not the query's own."""
     gain: float = 0.0
-    """What it added, in the scorer's own units."""
+    """What it added, in the scorer's own units; below 0 for what speaks against the tool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScorePart:
+class ScorePart(NamedTuple):
     """One line of a hit's arithmetic: `value * weight` is what it added to `Hit.raw`."""
 
     name: str
@@ -126,7 +125,8 @@ class Hit:
     """0..1; the same meaning across queries and catalogs."""
     raw: float
     """The scorer's own figure, in its own units."""
-    reasons: tuple[Reason, ...] = ()
+    reasons: Sequence[Reason] = ()
+    """What added most first."""
     matched: tuple[str, ...] = ()
     """The query words that the tool covers, in the query's order."""
     signature: str = ""

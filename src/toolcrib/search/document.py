@@ -14,7 +14,7 @@ _MAX_DEPTH = 3
 
 
 def texts(tool: Tool) -> Iterator[tuple[Field, str]]:
-    """The texts of a tool, each with its field; a field may come more than once."""
+    """The texts of a tool, each with its field, each field once; name, namespace and description always come."""
     yield Field.NAME, tool.name[:_MAX_TEXT]
     yield Field.NAMESPACE, tool.namespace[:_MAX_TEXT]
     yield Field.DESCRIPTION, tool.description[:_MAX_TEXT]
@@ -41,11 +41,32 @@ def parameters(schema: Object) -> tuple[str, str]:
     return " ".join(names), " ".join(descriptions)
 
 
+def formats(schema: Object) -> Iterator[str]:
+    """The formats of the parameters of the top level, and `number` for those that are one."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return
+    for child in properties.values():
+        if isinstance(child, Mapping):
+            if isinstance(known := child.get("format"), str):
+                yield known[:_MAX_FORMAT].casefold()
+            if child.get("type") in ("number", "integer"):
+                yield "number"
+
+
 def _children(node: Any, names: list[str], descriptions: list[str]) -> Iterator[Any]:
     if not isinstance(node, Mapping):
         return
-    if isinstance(items := node.get("items"), Mapping):
-        yield from _children(items, names, descriptions)
+    for _ in range(_MAX_DEPTH):
+        items = node.get("items")
+        if not isinstance(items, Mapping):
+            break
+        yield from _properties(node, names, descriptions)
+        node = items
+    yield from _properties(node, names, descriptions)
+
+
+def _properties(node: Object, names: list[str], descriptions: list[str]) -> Iterator[Any]:
     properties = node.get("properties")
     if not isinstance(properties, Mapping):
         return
@@ -57,3 +78,6 @@ def _children(node: Any, names: list[str], descriptions: list[str]) -> Iterator[
             if isinstance(description := child.get("description"), str):
                 descriptions.append(description)
             yield child
+
+
+_MAX_FORMAT = 32

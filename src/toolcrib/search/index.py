@@ -1,225 +1,157 @@
-"""The index: immutable, in plain arrays, without a word on who may see what.
+"""The index: one large segment, and a small one for what changed since. Immutable; a change makes a new one."""
 
-It holds what depends on one tool alone: how strongly each word marks it. How rare a word is, is counted at query
-time among the tools the caller sees, so a tool that he does not see changes nothing for him.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from toolcrib.model import Tool, Visibility
-from toolcrib.names import fold
-from toolcrib.schema import signature
-from toolcrib.search.analysis import Analysis, Vocabulary
-from toolcrib.search.entries import Entries, Floats, Ints, counted, norms
-from toolcrib.search.facets import Facets
-from toolcrib.search.options import Field, SearchOptions
+from toolcrib.model import Tool
+from toolcrib.search.entries import Ints
+from toolcrib.search.meaning import Meaning, default_meaning
+from toolcrib.search.options import SearchOptions
+from toolcrib.search.segment import Bools, Segment
+from toolcrib.search.view import Part
 
-Bools = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.intp]
-
-_MAX_DEAD_WORDS = 10_000
-"""Words that no tool has any more are dropped when there are more than these, and more than live ones."""
+_SMALL = 64
+"""Tools of a delta that are always kept apart."""
+_SHARE = 20
+"""A delta is kept apart up to this fraction of the tools: one in 20."""
+_GONE = 5
+"""A base is kept while fewer than this fraction of its tools are gone: one in 5."""
 
 
 class Index:
-    """Searchable tools. A position is a tool's place in `tools`."""
+    """Searchable tools. A position is a tool's place in `tools`; a mask has one byte for each."""
 
-    __slots__ = (
-        "_counts",
-        "_facets",
-        "_fields",
-        "_names",
-        "_rows",
-        "_starts",
-        "_words",
-        "findable",
-        "ids",
-        "impacts",
-        "norms",
-        "options",
-        "positions",
-        "ranks",
-        "signatures",
-        "tools",
-        "vocabulary",
-    )
+    __slots__ = ("_open", "meaning", "options", "places", "segments", "tools")
 
-    def __init__(
-        self, tools: Sequence[Tool], entries: Entries, norms: Floats, vocabulary: Vocabulary, options: SearchOptions
-    ) -> None:
+    def __init__(self, tools: Sequence[Tool], segments: Sequence[Segment], places: Sequence[Ints]) -> None:
         """Use `Index.build`."""
         self.tools = tuple(tools)
-        self.options = options
-        self.vocabulary = vocabulary
-        self.norms = norms
-        """What one occurrence of a word adds, for each tool and field."""
-        self.ids = [tool.id for tool in self.tools]
-        self.ranks = _ranks(self.ids)
-        """The place of each tool's id in alphabetical order."""
-        self.findable: Bools = np.array([tool.visibility is not Visibility.HIDDEN for tool in self.tools], np.bool_)
-        self.signatures: list[str | None] = [None] * len(self.tools)
-        self._facets: Facets | None = None
-        self._names: list[str] | None = None
-        self._post(entries)
+        self.segments = tuple(segments)
+        self.places = tuple(places)
+        """For each segment, where each of its tools stands in `tools`; -1 for those that are gone."""
+        self.options = self.segments[0].options
+        self.meaning = self.segments[0].meaning
+        self._open: tuple[Part, ...] | None = None
 
     @classmethod
     def build(
-        cls, tools: Sequence[Tool], *, previous: "Index | None" = None, options: SearchOptions | None = None
+        cls,
+        tools: Sequence[Tool],
+        *,
+        previous: "Index | None" = None,
+        options: SearchOptions | None = None,
+        meaning: Meaning | None = None,
     ) -> "Index":
         """An index of the tools. The very same objects that `previous` holds are not read again.
 
-        The options are those of `previous` when none are given.
+        Options and meaning are those of `previous` when none are given.
         """
         options = options or (previous.options if previous else SearchOptions())
-        if previous is None or previous.options != options or previous.is_worn():
-            previous = None
-        kept, fresh = _matched(tools, previous)
-        vocabulary = Vocabulary(previous.vocabulary if previous else None)
-        analysis = Analysis(vocabulary)
-        for position in fresh:
-            analysis.add(position, tools[position])
-        entries = counted(analysis, vocabulary)
-        adds = norms(analysis, len(tools), options.fields)
-        if previous is None or not kept:
-            return cls(tools, entries, adds, vocabulary, options)
-        old, new = list(kept.values()), list(kept)
-        adds[new] = previous.norms[old]
-        entries = previous.entries().moved(kept, len(previous)).merged(entries)
-        index = cls(tools, entries, adds, vocabulary, options)
-        for position, before in kept.items():
-            index.signatures[position] = previous.signatures[before]
-        return index
+        meaning = meaning or (previous.meaning if previous else default_meaning())
+        if previous is None or previous.options != options or previous.meaning != meaning:
+            return cls._whole(Segment.build(tools, options=options, meaning=meaning))
+        return previous._changed(tools)  # noqa: SLF001 - of the same class
+
+    def updated(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> "Index":
+        """An index with some tools more, behind the others, and without those of some ids.
+
+        Costs as much as the change, and a copy of one pointer and one number a tool.
+        """
+        gone = {position for id_ in set(remove) for position in self._positions(id_)}
+        kept = [tool for position, tool in enumerate(self.tools) if position not in gone] if gone else self.tools
+        tools = (*kept, *add)
+        fresh = tools[len(kept) :]
+        places = [_shifted(places, sorted(gone)) if gone else places for places in self.places]
+        return self._joined(tools, places, list(zip(range(len(kept), len(tools)), fresh, strict=True)))
+
+    def merged(self) -> "Index":
+        """The same tools in one segment: as fast to search as can be. For a moment when nobody waits."""
+        if len(self.segments) == 1 and not self._gone(self.places[0]):
+            return self
+        return self._whole(self._base(self.tools))
 
     def __len__(self) -> int:
         """How many tools it holds."""
         return len(self.tools)
 
-    def is_worn(self) -> bool:
-        """Whether most of the words it knows have left it, so that a new one is better made from nothing."""
-        words = len(self.vocabulary.words)
-        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self._words))
-
-    def visible(self, mask: bytes | None) -> Bools:
-        """The tools that a search with that mask may find. Raises `ValueError` for a mask of another length."""
+    def parts(self, mask: bytes | None) -> tuple[Part, ...]:
+        """What a search with that mask may find. Raises `ValueError` for a mask of another length."""
         if mask is None:
-            return self.findable
+            if self._open is None:
+                self._open = tuple(self._part(*pair, None) for pair in self._pairs())
+            return self._open
         if len(mask) != len(self.tools):
             raise ValueError(f"the mask has {len(mask)} bytes for {len(self.tools)} tools")
-        seen: Bools = self.findable & (np.frombuffer(mask, dtype=np.uint8) != 0)
-        return seen
+        seen = np.frombuffer(mask, dtype=np.uint8) != 0
+        return tuple(self._part(segment, places, seen) for segment, places in self._pairs())
 
-    def span(self, stem: str) -> tuple[int, int]:
-        """Where the postings of a stem begin and end in `positions` and `impacts`; (0, 0) when there are none."""
-        number = self.vocabulary.stem_numbers.get(stem)
-        return (self._starts[number], self._starts[number + 1]) if number is not None else (0, 0)
+    def _pairs(self) -> Iterable[tuple[Segment, Ints]]:
+        return zip(self.segments, self.places, strict=True)
 
-    def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
-        """What some postings are made of: place in `postings`, field, its words, and its share of the impact."""
-        at = np.array(postings, dtype=np.intp)
-        lengths = self._rows[at + 1] - self._rows[at]
-        place = np.repeat(np.arange(len(at)), lengths)
-        found = np.arange(len(place)) + np.repeat(self._rows[at] - np.cumsum(lengths) + lengths, lengths)
-        fields = self._fields[found]
-        starts = np.flatnonzero(_changes(place, fields))
-        place, fields = place[starts], fields[starts]
-        adds = _added(self._counts[found], starts, self.norms[self.positions[at[place]], fields])
-        gains = adds * (self.impacts[at] / np.bincount(place, adds, len(at)))[place]
-        words = [self.vocabulary.words[word] for word in self._words[found].tolist()]
-        ends = [*starts[1:].tolist(), len(words)]
-        groups = [words[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
-        return zip(place.tolist(), map(_FIELD.__getitem__, fields.tolist()), groups, gains.tolist(), strict=True)
+    @staticmethod
+    def _part(segment: Segment, places: Ints, mask: Bools | None) -> Part:
+        seen: Bools = segment.findable
+        if len(places) and (mask is not None or int(places.min()) < 0):
+            seen = seen & (places >= 0)
+            if mask is not None:
+                seen &= mask[places]
+        return Part(segment, seen)
 
-    def signature(self, position: int) -> str:
-        """The one-line signature of a tool, worked out once."""
-        known = self.signatures[position]
-        if known is None:
-            known = self.signatures[position] = signature(self.tools[position])
-        return known
+    @classmethod
+    def _whole(cls, segment: Segment) -> "Index":
+        return cls(segment.tools, (segment,), (np.arange(len(segment), dtype=np.int32),))
 
-    def facets(self) -> Facets:
-        """What the tools can be narrowed to, worked out once."""
-        if self._facets is None:
-            self._facets = Facets(self.tools)
-        return self._facets
+    def _base(self, tools: Sequence[Tool]) -> Segment:
+        """One segment of the tools, made from the largest one."""
+        return Segment.build(tools, options=self.options, meaning=self.meaning, previous=self.segments[0])
 
-    def names(self) -> list[str]:
-        """The folded name of each tool, without its namespace, worked out once."""
-        if self._names is None:
-            self._names = [fold(tool.name) for tool in self.tools]
-        return self._names
+    def _changed(self, tools: Sequence[Tool]) -> "Index":
+        """The index of other tools, many of which are the same objects."""
+        places = [np.full(len(segment), -1, dtype=np.int32) for segment in self.segments]
+        known: dict[int, tuple[Any, int]] = {}
+        for (segment, old), new in zip(self._pairs(), places, strict=True):
+            known.update((id(segment.tools[at]), (new, at)) for at in np.flatnonzero(old >= 0).tolist())
+        fresh: list[tuple[int, Tool]] = []
+        for position, tool in enumerate(tools):
+            found = known.pop(id(tool), None)
+            if found is None:
+                fresh.append((position, tool))
+            else:
+                found[0][found[1]] = position
+        return self._joined(tools, places, fresh)
 
-    def name_words(self, allowed: Bools) -> tuple[Ints, Ints]:
-        """The words in the names of the allowed tools: their numbers, and beside each the position of the tool."""
-        chosen = np.flatnonzero(self._fields == Field.NAME)
-        positions = self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
-        return self._words[chosen][allowed[positions]], positions[allowed[positions]]
+    def _joined(self, tools: Sequence[Tool], places: Sequence[Ints], fresh: Sequence[tuple[int, Tool]]) -> "Index":
+        """The base with its new places, and a delta of what else stays, or all in one where that is due."""
+        base, *deltas = zip(self.segments, places, strict=True)
+        if self._gone(base[1]) * _GONE > len(base[0]):
+            return self._whole(self._base(tools))
+        stay = [(int(at[p]), segment.tools[p]) for segment, at in deltas for p in np.flatnonzero(at >= 0).tolist()]
+        if len(stay) + len(fresh) > max(_SMALL, len(tools) // _SHARE):
+            return self._whole(self._base(tools))
+        if not fresh and not stay:
+            return Index(tools, (base[0],), (base[1],))
+        before = deltas[0][0] if deltas else None
+        behind = [*stay, *fresh]
+        segment = Segment.build(
+            [tool for _, tool in behind], options=self.options, meaning=self.meaning, previous=before
+        )
+        return Index(tools, (base[0], segment), (base[1], np.array([at for at, _ in behind], dtype=np.int32)))
 
-    def entries(self) -> Entries:
-        """What the index was made of."""
-        stems = np.array(self.vocabulary.word_stems, dtype=np.int32)[self._words]
-        positions = np.repeat(self.positions, np.diff(self._rows))
-        return Entries(stems, positions, self._fields, self._words, self._counts)
+    @staticmethod
+    def _gone(places: Ints) -> int:
+        return int(np.count_nonzero(places < 0))
 
-    def _post(self, entries: Entries) -> None:
-        """Work out the postings: the tools of each stem, and how strongly it marks them."""
-        first = np.flatnonzero(_changes(entries.stems, entries.positions, entries.fields))
-        stems, positions, fields = entries.stems[first], entries.positions[first], entries.fields[first]
-        adds = _added(entries.counts, first, self.norms[positions, fields])
-        starts = np.flatnonzero(_changes(stems, positions))
-        weight = np.add.reduceat(adds, starts) if len(starts) else adds
-        self.positions: Ints = positions[starts]
-        """The tools of all stems, one after the other."""
-        self.impacts: Floats = (weight / (self.options.k1 + weight)).astype(np.float32)
-        """How strongly the stem marks the tool, 0 to 1, beside `positions`."""
-        numbers = np.arange(len(self.vocabulary.stems) + 1)
-        self._starts: list[int] = np.searchsorted(stems[starts], numbers).tolist()
-        self._fields, self._words, self._counts = entries.fields, entries.words, entries.counts
-        self._rows: Ints = np.append(first[starts], len(entries.stems)).astype(np.int32)
-        """Where the rows of each posting begin in the three columns above."""
+    def _positions(self, id_: str) -> list[int]:
+        """Where the tools with that id stand."""
+        found = [places[segment.with_id(id_)] for segment, places in self._pairs()]
+        return [position for at in found for position in at.tolist() if position >= 0]
 
 
-def _added(counts: npt.NDArray[np.uint16], starts: Places, norms: Floats) -> npt.NDArray[np.float64]:
-    """What each field of a tool adds to the weight of a stem; its rows begin at `starts`.
-
-    Whole counts are summed first, so that the order of the words, which follows the history of the index, does not
-    show in the last digit.
-    """
-    whole = counts.astype(np.float64)
-    return (np.add.reduceat(whole, starts) if len(starts) else whole) * norms
-
-
-def _changes(*columns: npt.NDArray[Any]) -> Bools:
-    """Where a row differs from the one before it; the first one does."""
-    new = np.ones(len(columns[0]), dtype=np.bool_)
-    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return new
-
-
-_FIELD = tuple(Field)
-
-
-def _ranks(ids: list[str]) -> Ints:
-    order = sorted(range(len(ids)), key=ids.__getitem__)
-    ranks = np.empty(len(ids), dtype=np.int32)
-    ranks[order] = np.arange(len(ids), dtype=np.int32)
-    return ranks
-
-
-def _matched(tools: Sequence[Tool], previous: Index | None) -> tuple[dict[int, int], list[int]]:
-    """New to old positions of the tools that come again, and the positions of the others."""
-    if previous is None:
-        return {}, list(range(len(tools)))
-    known = {id(tool): position for position, tool in enumerate(previous.tools)}
-    kept: dict[int, int] = {}
-    fresh: list[int] = []
-    for position, tool in enumerate(tools):
-        old = known.pop(id(tool), None)
-        if old is None:
-            fresh.append(position)
-        else:
-            kept[position] = old
-    return kept, fresh
+def _shifted(places: Ints, gone: Sequence[int]) -> Ints:
+    """The places after some positions have left."""
+    left = np.array(gone, dtype=np.int32)
+    shifted = places - np.searchsorted(left, places).astype(np.int32)
+    shifted[np.isin(places, left) | (places < 0)] = -1
+    return shifted

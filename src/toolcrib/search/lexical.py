@@ -1,219 +1,279 @@
-"""BM25F over the caller's view, and the reasons that come out of the same numbers."""
+"""BM25F over the caller's view: which words of a query meet which tools, and how strongly."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.model import Reason
 from toolcrib.search.analysis import WHOLE
-from toolcrib.search.index import Bools, Index
-from toolcrib.search.options import FIELD_NAMES
+from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.options import SearchOptions
 from toolcrib.search.query import Query, Term
+from toolcrib.search.spelling import correctable
+from toolcrib.search.table import Table
+from toolcrib.search.view import View, idf
 
-_UNKNOWN = 0.5
+Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Places = npt.NDArray[np.intp]
+
+UNKNOWN = 0.5
 """What a word that nobody knows counts, as a share of the rarest known word, when coverage is worked out.
 Source: the prototype's `cov` feature."""
 
+_MAX_NEAR = 4
+"""Words that a misspelt one may be meant for."""
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """An index, and which of its tools the caller sees."""
-
-    index: Index
-    seen: Bools
+_RARE = 50
+"""A synonym is looked for when at most one visible tool in so many has it, or few have: a common one tells little."""
+_FEW = 200
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """All that one caller sees: the statistics of a search are counted in here, and nowhere else."""
+class Way(NamedTuple):
+    """One way in which a term meets tools: a stem that at least one visible tool has."""
 
-    parts: tuple[Part, ...]
-    count: int
-    """How many tools there are."""
-
-    @classmethod
-    def of(cls, *parts: Part) -> "View":
-        """The view made of these parts."""
-        return cls(parts, sum(int(np.count_nonzero(part.seen)) for part in parts))
+    stem: str
+    how: str
+    """exact, spelling or synonym."""
+    weight: float
+    """What it counts beside the word itself, above 0 to 1."""
+    idf: float
+    spans: tuple[tuple[int, int], ...]
+    """Where its postings are, in each part."""
+    df: int
+    """How many visible tools have it."""
+    covers: float
+    """The idf that a tool is given for having it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A term that at least one visible tool has."""
+    """A term that at least one visible tool meets."""
 
     term: Term
+    ways: tuple[Way, ...]
+    """The best first."""
     idf: float
-    spans: tuple[tuple[int, int], ...]
-    """Where its postings are, in each part."""
+    """How rare the term is; where it is unknown itself, how rare the best way is."""
+
+
+class Meeting(NamedTuple):
+    """A term that met a tool."""
+
+    tool: int
+    """Its place among those that were asked for."""
+    known: Known
+    way: Way
+    posting: int
+    """Its place in the postings of the part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A tool that was found."""
+class Postings:
+    """All postings of one part that the words of a query met; those of a way together, the best way of a term last."""
 
-    raw: float
-    id: str
-    part: int
-    position: int
+    ways: tuple[tuple[int, Way], ...]
+    """Each way, and the number of its term."""
+    starts: Places
+    """Where its postings begin in the part."""
+    ends: Places
+    """Where they end in `positions`."""
+    positions: Ints
+
+    def covered(self, positions: Ints, size: int, terms: int) -> Doubles:
+        """What each term gives to some tools of a part of `size`: float64[terms, tools]."""
+        found = np.zeros((terms, len(positions)))
+        at, tools = self._among(positions, size)
+        if len(at):
+            way = self.ends.searchsorted(at, side="right")
+            found[self._terms[way], tools] = self._covers[way]
+        return found
+
+    def meetings(self, positions: Ints, size: int, known: Sequence[Known]) -> list[Meeting]:
+        """The best way in which each term met each of some tools."""
+        at, tools = self._among(positions, size)
+        number = self.ends.searchsorted(at, side="right")
+        begins = self.ends - np.diff(self.ends, prepend=0)
+        postings = at - begins[number] + self.starts[number]
+        found: dict[tuple[int, int], Meeting] = {}
+        for tool, way, posting in zip(tools.tolist(), number.tolist(), postings.tolist(), strict=True):
+            term, met = self.ways[way]
+            found[term, tool] = Meeting(tool, known[term], met, posting)
+        return list(found.values())
+
+    def _among(self, positions: Ints, size: int) -> tuple[Places, Ints]:
+        """The postings of some tools, and the place of each tool among them."""
+        place = np.full(size, -1, dtype=np.int32)
+        place[positions] = np.arange(len(positions), dtype=np.int32)
+        tools = place[self.positions]
+        at = np.flatnonzero(tools >= 0)
+        return at, tools[at]
+
+    @property
+    def _terms(self) -> Places:
+        return np.array([term for term, _ in self.ways], dtype=np.intp)
+
+    @property
+    def _covers(self) -> Doubles:
+        return np.array([way.covers for _, way in self.ways])
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
-    """What one query found."""
+class Met:
+    """What the words of a query met."""
 
-    found: list[Found]
-    """Best first: score descending, then id ascending."""
-    total: int
-    """How many there were before the limit."""
-    known: list[Known]
-    """The terms that met any visible tool."""
-    ceiling: float
-    """What a tool would score that every word of the query marks as strongly as a word can."""
+    known: tuple[Known, ...]
+    names: tuple[Known, ...]
+    """The whole names of tools that stand in the query."""
+    total: float
+    """The idf of all words, what coverage is a share of."""
+    scores: tuple[Doubles, ...]
+    """BM25F of every tool, for each part."""
+    postings: tuple[Postings, ...]
+    """For each part."""
     unmatched: tuple[str, ...]
     """The words, as typed, that met nothing."""
+    corrected: dict[str, str]
+    """Misspelt words, and what was read for them."""
 
 
-def idf(n: int, df: int) -> float:
-    """How rare a term is: `ln(1 + (n - df + 0.5) / (df + 0.5))`; above 0.
-
-    n counts the tools, df those with the term, 0 <= df <= n.
-    Source: Kamphuis et al., ECIR 2020, the Lucene variant.
-
-    >>> round(idf(1000, 1), 2), round(idf(1000, 1000), 4)
-    (6.5, 0.0005)
-    """
-    return log(1 + (n - df + 0.5) / (df + 0.5))
-
-
-def rank(view: View, query: Query, limit: int, allowed: Sequence[Bools]) -> Ranking:
-    """The best tools for a query, of those allowed in each part. Allowed tools must be seen ones."""
-    known = _known(view, query)
-    scores = [np.zeros(len(part.index)) for part in view.parts]
-    for met in known:
-        for part, score, (start, stop) in zip(view.parts, scores, met.spans, strict=True):
-            score[part.index.positions[start:stop]] += met.idf * part.index.impacts[start:stop]
-    found: list[Found] = []
-    total = 0
-    for number, (part, score) in enumerate(zip(view.parts, scores, strict=True)):
-        candidates = np.flatnonzero((score > 0) & allowed[number])
-        total += len(candidates)
-        best = _best(candidates, score, part.index, limit)
-        found.extend(Found(float(score[p]), part.index.ids[p], number, p) for p in best.tolist())
-    if len(view.parts) > 1:
-        found.sort(key=lambda hit: (-hit.raw, hit.id))
-    stems = {met.term.stem for met in known}
-    unknown = [term for term in query.terms if term.stem not in stems]
-    ceiling = sum(met.idf for met in known) + _UNKNOWN * len(unknown) * idf(view.count, 0)
-    return Ranking(found[:limit], total, known, ceiling, _unmatched(query, known, unknown))
-
-
-def reasons(view: View, ranking: Ranking) -> list[tuple[tuple[Reason, ...], tuple[int, ...]]]:
-    """Why each found tool was found, the strongest reason first, and which typed words it covers, by place."""
-    why: list[dict[tuple[str, str], _Why]] = [{} for _ in ranking.found]
-    for number, part in enumerate(view.parts):
-        places = [place for place, hit in enumerate(ranking.found) if hit.part == number]
-        if not places:
-            continue
-        for place, met, field, words, gain in _contributions(part.index, number, ranking, places):
-            found = why[place]
-            key = (met.term.stem, field)
-            if key not in found:
-                found[key] = _Why(met.term)
-            found[key].add(words, met.idf * gain)
-    return [_told(found.items()) for found in why]
-
-
-class _Why:
-    """Why one term met one field, while it is added up."""
-
-    __slots__ = ("gain", "term", "words")
-
-    def __init__(self, term: Term) -> None:
-        self.term = term
-        self.words: list[str] = []
-        self.gain = 0.0
-
-    def add(self, words: list[str], gain: float) -> None:
-        self.words += words
-        self.gain += gain
-
-    def reason(self, field: str) -> Reason:
-        exact = self.term.whole or self.term.surface in self.words
-        return Reason(
-            word=self.term.shown,
-            field=field,
-            how="exact" if exact else "stem",
-            matched="" if exact else min(self.words),
-            gain=self.gain,
-        )
-
-
-def _told(found: Iterable[tuple[tuple[str, str], _Why]]) -> tuple[tuple[Reason, ...], tuple[int, ...]]:
-    ordered = sorted(found, key=lambda item: (-item[1].gain, item[0]))
-    told = tuple(why.reason(field) for (_, field), why in ordered)
-    return told, tuple(sorted({place for _, why in ordered for place in why.term.places}))
-
-
-def _known(view: View, query: Query) -> list[Known]:
-    found = []
+def meet(view: View, query: Query, table: Table, lexicon: Lexicon, options: SearchOptions) -> Met:
+    """Look the words of a query up."""
+    known: list[Known] = []
+    unknown: list[Term] = []
+    corrected: dict[str, str] = {}
     for term in query.terms:
-        met = _met(view, term.stem)
-        if met:
-            found.append(Known(term, *met))
-    for name, places in query.names:
-        met = _met(view, WHOLE + name)
-        if met:
-            found.append(Known(query.whole(name, places), *met))
-    return found
+        found = _found(view, term, table, lexicon, options)
+        if found is None:
+            unknown.append(term)
+        else:
+            known.append(found)
+            if found.ways[0].how == "spelling":
+                corrected[term.surface] = _surface(view, found.ways[0])
+    rarest = idf(view.count, 0)
+    vague = sum(UNKNOWN * rarest for term in unknown if not any(map(str.isdigit, term.surface)))
+    names = _names(view, query)
+    scores, postings = _scored(view, known, names)
+    return Met(
+        known=tuple(known),
+        names=names,
+        total=sum(item.idf for item in known) + vague,
+        scores=scores,
+        postings=postings,
+        unmatched=_unmatched(query, known, unknown),
+        corrected=corrected,
+    )
 
 
-def _met(view: View, stem: str) -> tuple[float, tuple[tuple[int, int], ...]] | None:
-    """The idf of a stem, and where its postings are in each part; None when no visible tool has it."""
-    spans = tuple(part.index.span(stem) for part in view.parts)
-    df = sum(_seen(part, start, stop) for part, (start, stop) in zip(view.parts, spans, strict=True) if stop > start)
-    return (idf(view.count, df), spans) if df else None
+def _found(view: View, term: Term, table: Table, lexicon: Lexicon, options: SearchOptions) -> Known | None:
+    """The ways in which a term meets visible tools; None where there are none."""
+    df, spans = view.spans(term.stem)
+    rarity = idf(view.count, df) if df else 0.0
+    synonyms = _synonyms(view, term, rarity, lexicon, options)
+    if df:
+        return Known(term, (Way(term.stem, "exact", 1.0, rarity, spans, df, rarity), *synonyms), rarity)
+    near = _near(view, term, options) if not synonyms and correctable(term.surface, table) else ()
+    ways = near or synonyms
+    return Known(term, ways, ways[0].idf) if ways else None
 
 
-def _seen(part: Part, start: int, stop: int) -> int:
-    return int(np.count_nonzero(part.seen[part.index.positions[start:stop]]))
+def _synonyms(view: View, term: Term, rarity: float, lexicon: Lexicon, options: SearchOptions) -> tuple[Way, ...]:
+    """The ways by synonyms, the rarest first. `rarity` is the idf of the term, 0 where it is unknown."""
+    found: list[Way] = []
+    rare = max(_FEW, view.count // _RARE)
+    weight = options.synonym_weight
+    for root in lexicon.stems(term.surface):
+        df, spans = view.spans(root)
+        if 0 < df <= rare and root != term.stem:
+            own = idf(view.count, df)
+            found.append(Way(root, "synonym", weight, own, spans, df, weight * min(own, rarity or own)))
+    found.sort(key=_by_rarity)
+    return tuple(found)
 
 
-def _unmatched(query: Query, known: list[Known], unknown: list[Term]) -> tuple[str, ...]:
-    """The typed words without any known part, and the unknown parts of the others."""
-    met = {place for item in known for place in item.term.places}
+def _by_rarity(way: Way) -> tuple[int, str]:
+    return way.df, way.stem
+
+
+def _near(view: View, term: Term, options: SearchOptions) -> tuple[Way, ...]:
+    """The stems of visible tools that a misspelt word may be meant for, the nearest and most frequent first."""
+    distances: dict[str, int] = {}
+    for part in view.parts:
+        spelling = part.index.spelling
+        for number, distance in spelling.near(term.stem, limit=len(spelling.words)):
+            distances[spelling.words[number]] = distance
+    found = []
+    for root, distance in distances.items():
+        df, spans = view.spans(root)
+        if df:
+            found.append((distance, -df, root, spans))
+    found.sort()
+    best = idf(view.count, -found[0][1]) if found else 0.0
+    ways = []
+    for distance, df, root, spans in found[:_MAX_NEAR]:
+        own, weight = idf(view.count, -df), options.spelling_weights[distance - 1]
+        ways.append(Way(root, "spelling", weight, own, spans, -df, weight * min(own, best)))
+    return tuple(ways)
+
+
+def _surface(view: View, way: Way) -> str:
+    """The word of a stem that most visible tools use."""
+    counts: dict[str, int] = {}
+    for part, span in zip(view.parts, way.spans, strict=True):
+        for word, count in part.index.surfaces(*span, part.seen).items():
+            counts[word] = counts.get(word, 0) + count
+    return min(counts, key=lambda word: (-counts[word], word))
+
+
+def _names(view: View, query: Query) -> tuple[Known, ...]:
+    """The whole names of visible tools that stand in the query, each once."""
+    found: dict[str, Known] = {}
+    for name, places in query.names(view.begins):
+        df, spans = view.spans(WHOLE + name)
+        if df:
+            rarity = idf(view.count, df)
+            term = query.whole(name, places)
+            if name not in found or term.spelt > found[name].term.spelt:
+                found[name] = Known(term, (Way(term.stem, "exact", 1.0, rarity, spans, df, 0.0),), rarity)
+    return tuple(found.values())
+
+
+_covers = attrgetter("covers")
+
+
+def _scored(
+    view: View, known: Sequence[Known], names: Sequence[Known]
+) -> tuple[tuple[Doubles, ...], tuple[Postings, ...]]:
+    """BM25F of each tool, and the postings of the words. Where a term has several ways, what they give is added up."""
+    words = tuple((number, way) for number, item in enumerate(known) for way in sorted(item.ways, key=_covers))
+    ways = [way for _, way in words] + [item.ways[0] for item in names]
+    weights = np.array([way.weight * way.idf for way in ways])
+    scores, postings = [], []
+    for number, part in enumerate(view.parts):
+        index = part.index
+        spans = [way.spans[number] for way in ways]
+        lengths = np.array([stop - start for start, stop in spans], dtype=np.intp)
+        at = np.concatenate([_NONE, *(index.positions[start:stop] for start, stop in spans)])
+        impacts = np.concatenate([_NOTHING, *(index.impacts[start:stop] for start, stop in spans)])
+        scores.append(np.bincount(at, np.repeat(weights, lengths) * impacts, len(index)).astype(np.float64, copy=False))
+        ends = lengths[: len(words)].cumsum()
+        starts = np.array([start for start, _ in spans[: len(words)]], dtype=np.intp)
+        postings.append(Postings(words, starts, ends, at[: int(ends[-1]) if len(ends) else 0]))
+    return tuple(scores), tuple(postings)
+
+
+_NONE = np.zeros(0, dtype=np.int32)
+_NOTHING = np.zeros(0, dtype=np.float32)
+
+
+def _unmatched(query: Query, known: Sequence[Known], unknown: Sequence[Term]) -> tuple[str, ...]:
+    """The words that met nothing: typed words without any known part, and the unknown parts of the others."""
+    if not unknown:
+        return ()
+    met = set(chain.from_iterable(item.term.places for item in known))
     missed = (term.shown if term.places[0] in met else query.words[term.places[0]] for term in unknown)
     return tuple(dict.fromkeys(missed))
-
-
-def _best(
-    candidates: npt.NDArray[np.intp], score: npt.NDArray[np.float64], index: Index, limit: int
-) -> npt.NDArray[np.intp]:
-    """The best of the candidates, best first, ties by id."""
-    if len(candidates) > limit:
-        scores = score[candidates]
-        candidates = candidates[scores >= np.partition(scores, -limit)[-limit]]
-    order = np.lexsort((index.ranks[candidates], -score[candidates]))
-    return candidates[order[:limit]]
-
-
-def _contributions(
-    index: Index, number: int, ranking: Ranking, places: list[int]
-) -> Iterator[tuple[int, Known, str, list[str], float]]:
-    """What made the score of the hits of one part: hit, term, field, words of the tool, share of the impact."""
-    positions = np.array([ranking.found[place].position for place in places], dtype=np.int32)
-    postings: list[int] = []
-    owners: list[int] = []
-    terms: list[Known] = []
-    for met in ranking.known:
-        start, stop = met.spans[number]
-        there = index.positions[start:stop]
-        for owner, at in enumerate(there.searchsorted(positions).tolist()):
-            if at < stop - start and there[at] == positions[owner]:
-                postings.append(start + at)
-                owners.append(places[owner])
-                terms.append(met)
-    for place, field, words, gain in index.parts(postings):
-        yield owners[place], terms[place], FIELD_NAMES[field], words, gain

@@ -6,9 +6,9 @@ from itertools import compress
 import numpy as np
 
 from toolcrib.names import fold
-from toolcrib.search.index import Bools
-from toolcrib.search.lexical import Part, View
 from toolcrib.search.query import Query
+from toolcrib.search.segment import Bools
+from toolcrib.search.view import Part, View
 from toolcrib.words import likeness
 
 _LIMIT = 3
@@ -33,7 +33,7 @@ def _named(part: Part, allowed: Bools, asked: str) -> Iterator[tuple[float, str]
     """How like the asked text the names of the allowed tools are, with their ids, where they are alike at all."""
     selectors = allowed.tolist()
     ids = list(compress(part.index.ids, selectors))
-    for place, score in likeness(asked, list(compress(part.index.names(), selectors))).items():
+    for place, score in likeness(asked, list(compress(part.index.names, selectors))).items():
         yield score, ids[place]
 
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
+from toolcrib.search.scorers.options import DEFAULTS, ScorerOptions
+
 Scorer = Literal["hybrid", "tiers", "bm25", "points"]
 """The rankings that can be chosen: ours, and three that other systems are known for."""
 
@@ -56,11 +58,55 @@ _FIELDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What each signal of the second stage adds to a tool's `raw`; the signals are described in `signals`.
+
+    Source: a listwise softmax over eight labelled sets, no weight below 0, chosen by leaving one set out at a time.
+    """
+
+    coverage: float = 6.7
+    topic: float = 3.7
+    meaning: float = 5.7
+    sentence: float = 3.8
+    name: float = 1.1
+    phrase: float = 2.1
+    literal: float = 0.6
+    verb: float = 0.5
+    called: float = 0.5
+    """For a name whose words stand in the query in a row."""
+    named: float = 6.0
+    """For a name that is spelt out as one word, `createIssue`: who writes so, means that tool. Set by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """The parameters of two logistic functions: one makes a probability of the best hit's `raw`, one of each hit's.
+
+    Source: fitted on queries of labelled sets, as many of them asked of a catalog that cannot answer them. With more
+    signals than these the answer was no better for a set that had been left out.
+    """
+
+    raw: float = 0.898
+    """Of the raw of the best hit."""
+    size: float = -0.449
+    """Of the natural logarithm of the number of visible tools: in a large catalog something looks right by chance.
+    Half of `raw`, by hand: a fit to few catalogs learns their sizes by heart."""
+    clauses: float = -0.312
+    """Of the parts of the query, at most 4: of several needs the best hit answers one, and more easily."""
+    offset: float = -4.195
+    hit: float = 0.529
+    """Of the logit of the best hit's probability, in the score of each hit."""
+    distance: float = -0.903
+    """Of how far a hit stands below the best one."""
+    hit_offset: float = -1.281
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
     """The settings of a search.
 
-    Source of weights, b and k1: tuned on six public retrieval sets, leaving one out at a time. Reference lengths are
-    what is usual there. Around all of them results are flat: halving or doubling one moves nDCG@10 by 0.5 of 100.
+    Source of field weights, b and k1: tuned on six public retrieval sets, leaving one out at a time. Reference
+    lengths are what is usual there. Results are flat around them: halving or doubling one moves nDCG@10 by 0.5 of 100.
     """
 
     scorer: Scorer = "hybrid"
@@ -76,3 +122,23 @@ class SearchOptions:
     """How soon more of the same word stops counting. Source: Robertson and Zaragoza, 2009."""
     fields: tuple[FieldOptions, ...] = field(default=_FIELDS)
     """One for each `Field`, in its order."""
+    semantic_share: float = 1.3
+    """What a likeness of 1 counts beside the strongest lexical score. Between 0.7 and 1.7 results are flat."""
+    preselected: int = 128
+    """Tools that are compared in meaning exactly; the others only by their sketch."""
+    candidates: int = 40
+    """Tools that reach the second stage; with 100 results are the same. Never fewer than the limit."""
+    spelling_weights: tuple[float, float] = (0.8, 0.5)
+    """What a word counts that was met by one slip of the pen, or by two."""
+    synonym_weight: float = 0.6
+    """What a word counts that was met by a synonym."""
+    scorers: ScorerOptions = DEFAULTS
+    """The settings of the rankings that other systems are known for."""
+    weights: Weights = Weights()
+    calibration: Calibration = Calibration()
+    same_need: float = 0.6
+    """What a tool loses for each better one that answers the same part of a request with several; four count."""
+    nothing_below: float = 0.15
+    """Below this probability of the best hit nothing is shown."""
+    weak_below: float = 0.5
+    """Below this probability of the best hit the hits are marked as weak."""

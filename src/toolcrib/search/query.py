@@ -1,8 +1,12 @@
 """A query as words and terms."""
 
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from toolcrib.search.analysis import WHOLE
+from toolcrib.search.kinds import literals
 from toolcrib.search.text import CHUNK, STOP_WORDS, split, stem
 
 _MAX_TEXT = 8_000
@@ -13,6 +17,17 @@ _MAX_TERMS = 256
 
 _MAX_NAME_WORDS = 6
 """Words in a row that are tried as a whole name."""
+
+_MAX_SPELT_WORDS = 24
+"""Words of a name that was typed as one word."""
+
+_MAX_CLAUSES = 8
+"""Parts of a query that are compared in meaning, each by itself; what follows belongs to the last one."""
+
+_MIN_CLAUSE = 2
+"""Telling words without which a part belongs to the one before it."""
+
+_BREAK = re.compile(r"(?<=[.!?])\s|[;\n]|,\s|\s(?:and\s(?:then|also)|and|then|also|as\swell\sas)\s", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +44,8 @@ class Term:
     """The typed words it comes from, by their place."""
     whole: bool = False
     """Whether it is a whole name rather than a word."""
+    spelt: bool = False
+    """Whether that name was typed as one word, or is all that was typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +56,34 @@ class Query:
     """The words as they were typed."""
     terms: tuple[Term, ...]
     """What is looked for, each stem once; without stop words, unless there is nothing else."""
-    names: tuple[tuple[str, range], ...]
-    """Words in a row that may be the whole name of a tool: joined, and the typed words they come from, by place."""
+    chain: tuple[tuple[int, str], ...]
+    """All its words in a row, each with the place of the typed word it comes from."""
+    clauses: tuple[tuple[str, ...], ...]
+    """The words of each part of the query, in order, stop words included; a word may come twice."""
+    literals: int
+    """The kinds of literals in it, one bit a kind."""
+
+    def names(self, begins: Callable[[str], bool]) -> Iterator[tuple[str, range]]:
+        """Words in a row that may be a whole name: joined, and the typed words they come from, by place.
+
+        `begins` tells whether some name of several words begins with a word.
+        """
+        for start, (first, word) in enumerate(self.chain):
+            yield word, range(first, first + 1)
+            if not begins(word):
+                continue
+            name = word
+            for count, (last, more) in enumerate(self.chain[start + 1 : start + _MAX_SPELT_WORDS], 2):
+                if count > _MAX_NAME_WORDS and last != first:
+                    break
+                name += more
+                yield name, range(first, last + 1)
 
     def whole(self, name: str, places: range) -> Term:
         """The term for a whole name."""
-        return Term(WHOLE + name, name, " ".join(self.words[place] for place in places), places, whole=True)
+        shown = " ".join(self.words[place] for place in places)
+        spelt = len(places) == 1 or len(places) == len(self.words)
+        return Term(WHOLE + name, name, shown, places, whole=True, spelt=spelt)
 
 
 def read(text: str) -> Query:
@@ -52,23 +91,45 @@ def read(text: str) -> Query:
 
     >>> [term.stem for term in read("list the open issues").terms]
     ['list', 'open', 'issu']
+    >>> read("Find a flight to Oslo, then book a hotel").clauses
+    (('find', 'a', 'flight', 'to', 'oslo'), ('book', 'a', 'hotel'))
     """
-    typed = tuple(CHUNK.findall(text[:_MAX_TEXT]))
+    text = text[:_MAX_TEXT]
+    typed = tuple(CHUNK.findall(text))
     split_words = [(place, split(chunk)) for place, chunk in enumerate(typed)]
     pairs = [(place, word, len(words) == 1) for place, words in split_words for word in words][:_MAX_TERMS]
     telling = [pair for pair in pairs if pair[1] not in STOP_WORDS] or pairs
     terms: dict[str, Term] = {}
     for place, word, alone in telling:
-        text_shown = typed[place] if alone else word
-        terms.setdefault(stem(word), Term(stem(word), word, text_shown, range(place, place + 1)))
-    return Query(typed, tuple(terms.values()), _names([(place, word) for place, word, _ in pairs]))
+        root = stem(word)
+        if root not in terms:
+            terms[root] = Term(root, word, typed[place] if alone else word, range(place, place + 1))
+    chain = tuple((place, word) for place, word, _ in pairs)
+    return Query(
+        typed,
+        tuple(terms.values()),
+        chain,
+        _clauses(text, chain),
+        literals(text),
+    )
 
 
-def _names(pairs: list[tuple[int, str]]) -> tuple[tuple[str, range], ...]:
-    found: dict[str, range] = {}
-    for start, (first, _) in enumerate(pairs):
-        name = ""
-        for last, word in pairs[start : start + _MAX_NAME_WORDS]:
-            name += word
-            found.setdefault(name, range(first, last + 1))
-    return tuple(found.items())
+def _clauses(text: str, pairs: Sequence[tuple[int, str]]) -> tuple[tuple[str, ...], ...]:
+    """The words, parted where the query passes from one need to the next."""
+    breaks = [match.end() for match in _BREAK.finditer(text)]
+    if not breaks:
+        return (tuple([word for _, word in pairs]),)
+    starts = [match.start() for match in CHUNK.finditer(text)]
+    parts: list[list[str]] = []
+    last, telling = -1, _MIN_CLAUSE
+    for place, word in pairs:
+        part = bisect_right(breaks, starts[place])
+        if part != last and telling >= _MIN_CLAUSE and len(parts) < _MAX_CLAUSES:
+            parts.append([])
+            telling = 0
+        last = part
+        telling += word not in STOP_WORDS
+        parts[-1].append(word)
+    if len(parts) > 1 and telling < _MIN_CLAUSE:
+        parts[-2].extend(parts.pop())
+    return tuple(tuple(part) for part in parts)

@@ -1,0 +1,144 @@
+"""The first stage: the few tools worth a second look, out of all that a caller sees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from heapq import nsmallest
+
+import numpy as np
+import numpy.typing as npt
+
+from toolcrib.search.features import SKETCH_BITS, query_sketches
+from toolcrib.search.lexical import Met
+from toolcrib.search.options import SearchOptions
+from toolcrib.search.segment import Bools
+from toolcrib.search.signals import Sense
+from toolcrib.search.view import View
+
+Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.uint64]
+
+_ALIKE = 0.25
+"""Cosine above which a tool that shares no word with a query is worth a look."""
+
+_COSINES = np.cos(np.pi * np.arange(SKETCH_BITS + 1) / SKETCH_BITS)
+"""The cosine that so many different signs of two sketches tell. Source: Charikar, STOC 2002."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The tools that go on."""
+
+    positions: tuple[Ints, ...]
+    """For each part, sorted."""
+    total: int
+    """How many tools met a word of the query."""
+
+
+def candidates(
+    view: View, met: Met, sense: Sense, allowed: Sequence[Bools], count: int, options: SearchOptions
+) -> Candidates:
+    """The tools with the most of `lexical / max(lexical) + 1.3 * cosine`, of those allowed; named ones always.
+
+    Of many tools only the sketches are compared, and the cosine is worked out for those that are best by them.
+    Source of the formula: the prototype, which tried it beside reciprocal rank fusion and others.
+    """
+    share = _share(view, met)
+    positions = _preselected(view, met, sense, allowed, share, options)
+    if met.names:
+        named = [_named(view, met, number, passes) for number, passes in enumerate(allowed)]
+        positions = [_joined(at, more) for at, more in zip(positions, named, strict=True)]
+    bases = []
+    for number, (part, score) in enumerate(zip(view.parts, met.scores, strict=True)):
+        scores = score[positions[number]]
+        near = part.index.features.meaning.products(positions[number], sense.meaning).max(axis=1)
+        stay = (scores > 0) | (near >= _ALIKE)
+        positions[number] = positions[number][stay]
+        bases.append((share * scores + options.semantic_share * near)[stay])
+    best = _best(view, positions, bases, count)
+    if met.names:
+        best = [_joined(at, more) for at, more in zip(best, named, strict=True)]
+    total = sum(int(np.count_nonzero(passes[score > 0])) for passes, score in zip(allowed, met.scores, strict=True))
+    return Candidates(tuple(best), total)
+
+
+def _share(view: View, met: Met) -> float:
+    """One over the highest lexical score that the caller can see."""
+    top = 0.0
+    for part, score in zip(view.parts, met.scores, strict=True):
+        if len(score):
+            top = max(top, float(score.max() if part.whole else score.max(initial=0.0, where=part.seen)))
+    return 1 / top if top > 0 else 0.0
+
+
+def _preselected(
+    view: View, met: Met, sense: Sense, allowed: Sequence[Bools], share: float, options: SearchOptions
+) -> list[Ints]:
+    """The allowed tools that are best by their words and sketches."""
+    whole = [part.whole and passes is part.seen for part, passes in zip(view.parts, allowed, strict=True)]
+    places = [
+        np.arange(len(passes), dtype=np.int32) if all_ else np.flatnonzero(passes).astype(np.int32)
+        for all_, passes in zip(whole, allowed, strict=True)
+    ]
+    if sum(map(len, places)) <= options.preselected:
+        return places
+    # Two vectors of zeros have the same sketch: that nothing is known of either is no likeness.
+    wanted = query_sketches(sense.meaning)[:, sense.meaning.values.any(axis=0)]
+    bases = []
+    for part, score, at, all_ in zip(view.parts, met.scores, places, whole, strict=True):
+        base = _estimates(part.index.features.sketch, wanted)
+        base *= options.semantic_share
+        base += share * score
+        bases.append(base if all_ else base[at])
+    return _best(view, places, bases, options.preselected)
+
+
+def _joined(positions: Ints, more: Ints) -> Ints:
+    return np.union1d(positions, more).astype(np.int32) if len(more) else positions
+
+
+def _estimates(sketch: Keys, wanted: Keys) -> Doubles:
+    """The cosine of each tool with the nearest clause, as the sketches tell it."""
+    if not wanted.size:
+        return np.zeros(sketch.shape[1])
+    differ = reduce(np.minimum, (_differences(sketch, first, second) for first, second in wanted.T))
+    return _COSINES.take(differ)
+
+
+def _differences(sketch: Keys, first: np.uint64, second: np.uint64) -> npt.NDArray[np.uint8]:
+    differ: npt.NDArray[np.uint8] = np.bitwise_count(sketch[0] ^ first)
+    differ += np.bitwise_count(sketch[1] ^ second)
+    return differ
+
+
+def _named(view: View, met: Met, number: int, allowed: Bools) -> Ints:
+    """The allowed tools of a part that the query calls by their whole names."""
+    found = [np.zeros(0, dtype=np.int32)]
+    for item in met.names:
+        start, stop = item.ways[0].spans[number]
+        at = view.parts[number].index.positions[start:stop]
+        found.append(at[allowed[at]])
+    return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+
+
+def _best(view: View, positions: Sequence[Ints], bases: Sequence[Doubles], count: int) -> list[Ints]:
+    """The `count` tools with the highest base over all parts; where there are more, ties go by id."""
+    everything = bases[0] if len(bases) == 1 else np.concatenate(bases)
+    if len(everything) <= count:
+        return list(positions)
+    edge = np.partition(everything, len(everything) - count)[len(everything) - count]
+    above = [np.flatnonzero(base >= edge) for base in bases]
+    if sum(map(len, above)) == count:
+        return [at[places] for at, places in zip(positions, above, strict=True)]
+    open_places = count - int(np.count_nonzero(everything > edge))
+    tied = (
+        (part.index.ids[position], number, position)
+        for number, (part, at, base) in enumerate(zip(view.parts, positions, bases, strict=True))
+        for position in at[base == edge].tolist()
+    )
+    last = nsmallest(open_places, tied)
+    return [
+        np.sort(np.concatenate([at[base > edge], np.array([p for _, n, p in last if n == number], dtype=np.int32)]))
+        for number, (at, base) in enumerate(zip(positions, bases, strict=True))
+    ]

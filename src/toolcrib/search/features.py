@@ -1,0 +1,256 @@
+"""What the second stage of a search reads of each tool, as arrays with one row a tool.
+
+Every row depends on its own tool alone: not on other tools, nor on how rare a word is among them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from toolcrib.search.analysis import NAME_WORDS, SENTENCE_WORDS, Analysis, Stream, Vocabulary
+from toolcrib.search.kinds import PARAMETERS, VERBS
+from toolcrib.search.quantized import Query, Rows, quantized
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.uint64]
+Halves = npt.NDArray[np.float16]
+
+COARSE = 64
+"""Leading components of a word's vector by which words are compared one by one: they hold most of it."""
+
+_NAME_SHARE = 0.7
+"""How much of a tool's topic its name makes by itself. Source: the prototype, where it was tuned."""
+
+_BASE_WEIGHT = 0.1
+"""Added to the weight of every word of a name or sentence: common ones count a little. Source: the prototype."""
+
+_VERB_WORDS = 3
+"""Words of a name, from its start, among which its verb is looked for."""
+
+_CHUNK = 16_384
+"""Word vectors that are summed at once: 16 MB."""
+
+SKETCH_BITS = 128
+
+SLOTS = NAME_WORDS + SENTENCE_WORDS
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Rows of some tools."""
+
+    meaning: Rows
+    """The vector of all that the tool says of itself."""
+    topic: Rows
+    """The same, telling words counting more and the name once more; zero where the table knows no word."""
+    sketch: Keys
+    """uint64[2, n]: 128 signs of random projections of `meaning`."""
+    slots: Ints
+    """int32[n, 24]: numbers of the first words of the name, then of the first sentence; -1 where there is none."""
+    shares: Halves
+    """float16[n, 24]: how much of its name, or of its first sentence, each of those words is."""
+    literals: npt.NDArray[np.uint16]
+    """The kinds of literals that its parameters take."""
+    verbs: npt.NDArray[np.uint8]
+    """What the verb of its name does; 0 where it has none."""
+    pair_keys: Keys
+    """What stands for two neighbouring stems, sorted."""
+    pair_positions: Ints
+    """The tool that has them, beside `pair_keys`."""
+
+    def moved(self, order: Ints, size: int, words: Ints | None = None) -> "Features":
+        """The rows of the tools in `order`, old positions at their new places, -1 for a place to be filled.
+
+        `words` leads from old to new word numbers, where they changed.
+        """
+        place = np.full(size, -1, dtype=np.int32)
+        kept = np.flatnonzero(order >= 0)
+        place[order[kept]] = kept
+        positions = place[self.pair_positions]
+        stay = positions >= 0
+        slots = self.slots if words is None else np.append(words, np.int32(-1))[self.slots]
+        return Features(
+            self.meaning.take(order),
+            self.topic.take(order),
+            np.ascontiguousarray(self.sketch[:, order]),
+            slots[order],
+            self.shares[order],
+            self.literals[order],
+            self.verbs[order],
+            *_paired(self.pair_keys[stay], positions[stay]),
+        )
+
+    def filled(self, other: "Features", places: Ints) -> "Features":
+        """These rows with those of another at the given places, in its order."""
+        for mine, theirs in ((self.meaning, other.meaning), (self.topic, other.topic)):
+            mine.put(places, theirs)
+        self.sketch[:, places] = other.sketch
+        self.slots[places] = other.slots
+        self.shares[places] = other.shares
+        self.literals[places] = other.literals
+        self.verbs[places] = other.verbs
+        keys = np.concatenate([self.pair_keys, other.pair_keys])
+        positions = np.concatenate([self.pair_positions, places[other.pair_positions]])
+        pair_keys, pair_positions = _paired(keys, positions)
+        return replace(self, pair_keys=pair_keys, pair_positions=pair_positions)
+
+
+@dataclass(frozen=True, slots=True)
+class WordFeatures:
+    """What the second stage reads of each word; one row a word, and a last one of zeros for no word."""
+
+    coarse: Rows
+    """The leading components of its vector, at unit length."""
+    weights: Floats
+    """How telling it is, in any catalog."""
+    stems: Ints
+    """The number of its stem; -1 for no word."""
+
+
+def word_features(vocabulary: Vocabulary, vectors: Floats, weights: Floats) -> WordFeatures:
+    """Rows of all words of a vocabulary, from their vectors and weights."""
+    coarse = _unit(vectors[:, :COARSE])
+    return WordFeatures(
+        coarse=quantized(np.concatenate([coarse, np.zeros((1, coarse.shape[1]), np.float32)])),
+        weights=np.append(weights, np.float32(0)),
+        stems=np.append(np.array(vocabulary.word_stems, dtype=np.int32), np.int32(-1)),
+    )
+
+
+def features(
+    analysis: Analysis, vocabulary: Vocabulary, vectors: Floats, weights: Floats, embedded: Floats | None
+) -> Features:
+    """Rows of the tools that were read, in the order of reading. `embedded` are their vectors by another embedder."""
+    body, name = analysis.body, analysis.name
+    topic = _unit(_sums(body, vectors * weights[:, None]))
+    own = _unit(_sums(name, vectors * weights[:, None]))
+    meaning = _unit(_sums(body, vectors)) if embedded is None else embedded
+    hashes = np.array([crc32(stem.encode("utf-8", "replace")) for stem in vocabulary.stems], dtype=np.uint64)
+    stems = np.array(vocabulary.word_stems, dtype=np.intp)
+    keys, positions = _pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
+    rows = quantized(meaning)
+    slots = np.concatenate([_padded(name, NAME_WORDS), _padded(analysis.sentence, SENTENCE_WORDS)], axis=1)
+    return Features(
+        meaning=rows,
+        topic=quantized(_unit(topic + np.float32(_NAME_SHARE) * own)),
+        sketch=sketched(rows),
+        slots=slots,
+        shares=_shares(slots, weights),
+        literals=_bits(analysis.parameters, vocabulary, PARAMETERS) | np.array(analysis.literals, dtype=np.uint16),
+        verbs=_bits(name, vocabulary, VERBS, _VERB_WORDS).astype(np.uint8),
+        pair_keys=keys,
+        pair_positions=positions,
+    )
+
+
+def pair_key(first: str, second: str) -> int:
+    """What stands for two neighbouring stems, 64 bits."""
+    return crc32(first.encode("utf-8", "replace")) << 32 | crc32(second.encode("utf-8", "replace"))
+
+
+def sketched(rows: Rows) -> Keys:
+    """The signs of 128 random projections of each row: uint64[2, n]. How many differ tells the angle.
+
+    Source: Charikar, STOC 2002. The projections add and subtract whole numbers, so they are exact.
+    """
+    return _packed(rows.values.astype(np.float32) @ _projection(rows.values.shape[1]) > 0)
+
+
+def query_sketches(vectors: Query) -> Keys:
+    """The same of the vectors of a query: uint64[2, vectors]."""
+    return _packed(vectors.values.T @ _projection(len(vectors.values)) > 0)
+
+
+def _packed(signs: npt.NDArray[np.bool_]) -> Keys:
+    return np.ascontiguousarray(np.packbits(signs, axis=1, bitorder="little").view(np.uint64).T)
+
+
+@cache
+def _projection(dim: int) -> Floats:
+    drawn = np.random.default_rng(seed=dim).integers(0, 2, (dim, SKETCH_BITS))
+    return (2 * drawn - 1).astype(np.float32)
+
+
+def _unit(vectors: Floats) -> Floats:
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    scaled: Floats = np.divide(vectors, np.where(lengths > 0, lengths, np.float32(1))[:, None], dtype=np.float32)
+    return scaled
+
+
+def _sums(stream: Stream, vectors: Floats) -> Floats:
+    """The sum of the vectors of each tool's words."""
+    lengths = np.array(stream.lengths, dtype=np.intp)
+    numbers = np.array(stream.numbers, dtype=np.intp)
+    ends = np.cumsum(lengths)
+    sums = np.zeros((len(lengths), vectors.shape[1]), dtype=np.float32)
+    start = 0
+    while start < len(lengths):
+        before = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + _CHUNK, side="right")))
+        some = start + np.flatnonzero(lengths[start:stop])
+        if len(some):
+            at = ends[some] - lengths[some] - before
+            sums[some] = np.add.reduceat(vectors[numbers[before : ends[stop - 1]]], at, axis=0)
+        start = stop
+    return sums
+
+
+def _padded(stream: Stream, width: int) -> Ints:
+    lengths = np.array(stream.lengths, dtype=np.intp)
+    rows = np.full((len(lengths), width), -1, dtype=np.int32)
+    rows[np.arange(width) < lengths[:, None]] = np.array(stream.numbers, dtype=np.int32)
+    return rows
+
+
+def _shares(slots: Ints, weights: Floats) -> Halves:
+    """The share of each word in the weight of its name, or of its first sentence."""
+    shares = np.append(weights + np.float32(_BASE_WEIGHT), np.float32(0))[slots]
+    for slice_ in (slice(0, NAME_WORDS), slice(NAME_WORDS, SLOTS)):
+        total = shares[:, slice_].sum(axis=1, keepdims=True)
+        shares[:, slice_] /= np.where(total > 0, total, np.float32(1))
+    return shares.astype(np.float16)
+
+
+def _bits(
+    stream: Stream, vocabulary: Vocabulary, table: Mapping[str, int], first: int | None = None
+) -> npt.NDArray[np.uint16]:
+    """The kinds of the words of each tool, or of its first ones."""
+    kinds = np.array([table.get(word, 0) for word in vocabulary.words], dtype=np.uint16)
+    lengths = np.array(stream.lengths, dtype=np.intp)
+    found = np.zeros(len(lengths), dtype=np.uint16)
+    if not len(stream.numbers):
+        return found
+    of = np.repeat(np.arange(len(lengths)), lengths)
+    numbers = np.array(stream.numbers, dtype=np.intp)
+    if first is not None:
+        place = np.arange(len(of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        of, numbers = of[place < first], numbers[place < first]
+    telling = kinds[numbers] > 0
+    np.bitwise_or.at(found, of[telling], kinds[numbers[telling]])
+    return found
+
+
+def _pairs(streams: Sequence[Stream], hashes: Keys) -> tuple[Keys, Ints]:
+    keys, positions = [], []
+    for stream in streams:
+        numbers = np.array(stream.numbers, dtype=np.intp)
+        of = np.repeat(np.arange(len(stream.lengths), dtype=np.int32), np.array(stream.lengths, dtype=np.intp))
+        beside = of[1:] == of[:-1]
+        keys.append(((hashes[numbers[:-1]] << np.uint64(32)) | hashes[numbers[1:]])[beside])
+        positions.append(of[1:][beside])
+    return _paired(np.concatenate(keys), np.concatenate(positions))
+
+
+def _paired(keys: Any, positions: Any) -> tuple[Keys, Ints]:
+    """Each pair of a tool once, sorted by key and position."""
+    order = np.lexsort((positions, keys))
+    keys, positions = keys[order], positions[order]
+    new = np.ones(len(keys), dtype=np.bool_)
+    new[1:] = (keys[1:] != keys[:-1]) | (positions[1:] != positions[:-1])
+    return keys[new], positions[new].astype(np.int32)

@@ -1,0 +1,1 @@
+"""Rankings that other systems are known for, behind one interface."""

@@ -1,0 +1,223 @@
+"""The second stage: what speaks for each of the few tools that reached it.
+
+Every signal is 0 to 1, but `verb`, which is -1 to 1, and `meaning` and `topic`, which are cosines.
+Source of the set of signals: a research prototype, where each was kept because leaving it out lost on sets it had not
+seen. Here the words of a tool weigh what the static table says, the same in every catalog.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from itertools import chain, islice, pairwise
+from operator import or_
+
+import numpy as np
+import numpy.typing as npt
+
+from toolcrib.search.analysis import NAME_WORDS
+from toolcrib.search.features import COARSE, pair_key
+from toolcrib.search.kinds import VERBS
+from toolcrib.search.lexical import Met
+from toolcrib.search.meaning import Meaning
+from toolcrib.search.options import Weights
+from toolcrib.search.quantized import Query as Vectors
+from toolcrib.search.quantized import query as vectors_of
+from toolcrib.search.query import Query
+from toolcrib.search.segment import Segment
+from toolcrib.search.text import STOP_WORDS, stem
+from toolcrib.search.view import Part
+
+Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+
+NAMES = tuple(item.name for item in fields(Weights))
+"""The signals, in the order of columns."""
+_AT = {name: place for place, name in enumerate(NAMES)}
+
+_UNLIKE = 0.3
+"""Cosine of two words below which they have nothing in common. Source: the prototype."""
+
+_HEAD_WORDS = 3
+"""Telling words of a clause, from its start, among which its verb is looked for: "first, please find"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sense:
+    """What a query means."""
+
+    words: tuple[str, ...]
+    """Its telling words, each once, misspelt ones corrected."""
+    stems: tuple[str, ...]
+    meaning: Vectors
+    """A vector for each clause."""
+    topic: Vectors
+    """The same, telling words counting more."""
+    coarse: Vectors
+    """A short vector for each word."""
+    pairs: dict[int, tuple[str, str, float]]
+    """Neighbouring stems: what stands for them, the two words, and what they weigh."""
+    heads: tuple[str, ...]
+    """The verbs that its clauses begin with."""
+    clauses: int
+
+
+def sense(query: Query, corrected: dict[str, str], meaning: Meaning) -> Sense:
+    """Read the meaning of a query."""
+    clauses: Sequence[Sequence[str]] = query.clauses
+    if corrected:
+        clauses = [[corrected.get(word, word) for word in clause] for clause in clauses]
+    known = tuple(dict.fromkeys(chain.from_iterable(clauses)))
+    vectors, weights = meaning.table.words(known), meaning.weights(known)
+    counts = _counts(clauses, known)
+    sums = np.concatenate([(np.minimum(counts, 1) * weights) @ vectors, counts @ vectors])
+    if meaning.embedder is None:
+        topic, texts = vectors_of(_unit(sums)).split(len(clauses))
+    else:
+        topic = vectors_of(_unit(sums[: len(clauses)]))
+        texts = vectors_of(meaning.embedder.embed([*map(" ".join, clauses)]))
+    telling = [place for place, word in enumerate(known) if word not in STOP_WORDS] or list(range(len(known)))
+    words = tuple([known[place] for place in telling])
+    return Sense(
+        words=words,
+        stems=tuple(map(stem, words)),
+        meaning=texts,
+        topic=topic,
+        coarse=vectors_of(_unit(vectors[telling, :COARSE])),
+        pairs=_pairs(clauses, dict(zip(words, weights[telling].tolist(), strict=True))),
+        heads=tuple(filter(_verb, map(_head, clauses))),
+        clauses=len(clauses),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The signals of some tools of one part."""
+
+    positions: Ints
+    signals: Doubles
+    """float64[tools, signals]."""
+    clause: npt.NDArray[np.intp]
+    """The part of the query that each tool is nearest to."""
+    likeness: Doubles
+    """float64[tools, slots]: how much of each word of name and first sentence the query asks for, 0 to 1."""
+    asked: npt.NDArray[np.intp]
+    """int[tools, slots]: the query word that asks for it most."""
+    covered: Doubles
+    """float64[terms, tools]: the idf of each term that each tool has, as far as it counts."""
+
+
+def judge(part: Part, number: int, met: Met, query: Query, sense: Sense, positions: Ints) -> Judged:
+    """The signals of the tools at some positions of a part."""
+    index = part.index
+    rows = index.features
+    found = np.zeros((len(positions), len(NAMES)))
+    near = rows.meaning.products(positions, sense.meaning)
+    clause = near.argmax(axis=1)
+    covered = met.postings[number].covered(positions, len(index), len(met.known))
+    if met.total > 0:
+        found[:, _AT["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / met.total
+    found[:, _AT["meaning"]] = near[np.arange(len(near)), clause]
+    found[:, _AT["topic"]] = rows.topic.products(positions, sense.topic).max(axis=1)
+    likeness, asked = _likeness(index, rows.slots[positions], sense)
+    shares = likeness * rows.shares[positions]
+    found[:, _AT["name"]] = shares[:, :NAME_WORDS].sum(axis=1)
+    found[:, _AT["sentence"]] = shares[:, NAME_WORDS:].sum(axis=1)
+    if sense.pairs:
+        found[:, _AT["phrase"]] = _phrases(index, positions, sense)
+    if query.literals:
+        taken = np.bitwise_count(rows.literals[positions] & np.uint16(query.literals))
+        found[:, _AT["literal"]] = taken / query.literals.bit_count()
+    if sense.heads:
+        verbs = rows.verbs[positions]
+        asked_for = reduce(or_, map(_verb, sense.heads))
+        found[:, _AT["verb"]] = np.where(verbs == 0, 0, np.where(verbs & asked_for, 1, -1))
+    for item in met.names:
+        start, stop = item.ways[0].spans[number]
+        column = found[:, _AT["named" if item.term.spelt else "called"]]
+        column[has(index.positions[start:stop], positions)] = 1.0
+    return Judged(positions, found, clause, likeness, asked, covered)
+
+
+def has(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
+    """Which of the positions are among some postings, which are sorted."""
+    if not len(postings):
+        return np.zeros(len(positions), dtype=np.bool_)
+    at = np.minimum(postings.searchsorted(positions), len(postings) - 1)
+    same: npt.NDArray[np.bool_] = postings[at] == positions
+    return same
+
+
+def _likeness(index: Segment, slots: Ints, sense: Sense) -> tuple[Doubles, npt.NDArray[np.intp]]:
+    """How much of each word of a tool the query asks for, and which of its words does."""
+    likeness, asked = np.zeros(slots.shape), np.zeros(slots.shape, dtype=np.intp)
+    taken = slots >= 0
+    words = slots[taken]
+    if not sense.words or not len(words):
+        return likeness, asked
+    products = index.words.coarse.whole(words, sense.coarse)
+    nearest = products.argmax(axis=1)
+    cosines = products[np.arange(len(words)), nearest] * index.words.coarse.scales.take(words).astype(np.float64)
+    like = np.clip((cosines - _UNLIKE) / (1 - _UNLIKE), 0.0, 1.0)
+    known = index.vocabulary.stem_numbers
+    stems = {known[root]: place for place, root in reversed([*enumerate(sense.stems)]) if root in known}
+    if stems:
+        numbers = np.array(sorted(stems), dtype=np.int32)
+        own = index.words.stems.take(words)
+        at = np.minimum(numbers.searchsorted(own), len(numbers) - 1)
+        same = numbers[at] == own
+        like[same] = 1.0
+        nearest[same] = np.array([stems[number] for number in numbers.tolist()], dtype=np.intp)[at[same]]
+    likeness[taken], asked[taken] = like, nearest
+    return likeness, asked
+
+
+def _phrases(index: Segment, positions: Ints, sense: Sense) -> Doubles:
+    found = np.zeros(len(positions))
+    for (_, _, weight), at in phrases(index, sense):
+        found += weight * has(at, positions)
+    return found / sum(weight for _, _, weight in sense.pairs.values())
+
+
+def phrases(index: Segment, sense: Sense) -> Iterator[tuple[tuple[str, str, float], Ints]]:
+    """The neighbouring words of a query that are neighbours in some tool, and those tools."""
+    wanted = np.array([*sense.pairs], dtype=np.uint64)
+    keys = index.features.pair_keys
+    starts, stops = keys.searchsorted(wanted), keys.searchsorted(wanted, side="right")
+    for pair, start, stop in zip(sense.pairs.values(), starts.tolist(), stops.tolist(), strict=True):
+        if start < stop:
+            yield pair, index.features.pair_positions[start:stop]
+
+
+def _counts(clauses: Sequence[Sequence[str]], words: Sequence[str]) -> Floats:
+    """How often each word stands in each clause."""
+    counts = np.zeros((len(clauses), len(words)), dtype=np.float32)
+    number = {word: place for place, word in enumerate(words)}
+    for row, clause in enumerate(clauses):
+        for word in clause:
+            counts[row, number[word]] += 1
+    return counts
+
+
+def _pairs(clauses: Sequence[Sequence[str]], weight: Mapping[str, float]) -> dict[int, tuple[str, str, float]]:
+    words = [word for clause in clauses for word in clause if word in weight]
+    found = {}
+    for first, second in pairwise(words):
+        found[pair_key(stem(first), stem(second))] = (first, second, weight[first] + weight[second])
+    return found
+
+
+def _head(clause: Sequence[str]) -> str:
+    """The verb that a clause begins with, or nearly so."""
+    telling = islice((word for word in clause if word not in STOP_WORDS), _HEAD_WORDS)
+    return next(filter(_verb, telling), "")
+
+
+def _verb(word: str) -> int:
+    return VERBS.get(word, 0) | VERBS.get(stem(word), 0)
+
+
+def _unit(vectors: Floats) -> Floats:
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    scaled: Floats = np.divide(vectors, np.where(lengths > 0, lengths, np.float32(1))[:, None], dtype=np.float32)
+    return scaled
