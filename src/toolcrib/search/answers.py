@@ -51,7 +51,7 @@ def answered(task: Task, text: str, query: Query, place: int) -> Answer:
     if task.options.scorer == "hybrid":
         return _hybrid(task, query, place)
     options = task.options.scorers
-    found = _RANKS[task.options.scorer](task.view, text, task.limit, task.allowed, options, task.boosts)
+    found = _RANKS[task.options.scorer](task.view, text, _wanted(task), task.allowed, options, task.boosts)
     if not found.hits:
         return Answer((), 0, found.unmatched, nearest_ids(task.view, query, task.allowed))
     score = _SCORES[task.options.scorer]
@@ -62,7 +62,7 @@ def answered(task: Task, text: str, query: Query, place: int) -> Answer:
 
 def _hybrid(task: Task, query: Query, place: int) -> Answer:
     options = task.options
-    ranking = rank(task.view, query, task.limit, task.allowed, options, task.lexicon, task.boosts)
+    ranking = rank(task.view, query, _wanted(task), task.allowed, options, task.lexicon, task.boosts)
     if not ranking.found or ranking.probability < options.nothing_below:
         return _nothing(task, query, place, ranking.met.unmatched)
     places = ranking.places()
@@ -79,7 +79,12 @@ def _nothing(task: Task, query: Query, place: int, unmatched: tuple[str, ...]) -
 
 
 def _grouped(task: Task, places: Sequence[tuple[int, int]], hits: list[Hit]) -> list[Hit]:
-    return grouped(task.view, places, hits) if task.request.group else hits
+    return grouped(task.view, places, hits)[: task.limit] if task.request.group else hits
+
+
+def _wanted(task: Task) -> int:
+    """How many tools to find: where near-duplicates go under one, more than are shown."""
+    return max(task.limit, task.options.candidates) if task.request.group else task.limit
 
 
 def _hits(task: Task, query: Query, ranking: Ranking, places: Sequence[tuple[int, int]], place: int) -> list[Hit]:

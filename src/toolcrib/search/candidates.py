@@ -16,13 +16,14 @@ from toolcrib.search.signals import Sense
 from toolcrib.search.view import View
 
 Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 
 _ALIKE = 0.25
 """Cosine above which a tool that shares no word with a query is worth a look."""
 
-_COSINES = np.cos(np.pi * np.arange(SKETCH_BITS + 1) / SKETCH_BITS)
+_COSINES = np.cos(np.pi * np.arange(SKETCH_BITS + 1) / SKETCH_BITS).astype(np.float32)
 """The cosine that so many different signs of two sketches tell. Source: Charikar, STOC 2002."""
 
 
@@ -59,7 +60,10 @@ def candidates(
     best = _best(view, positions, bases, count)
     if met.names:
         best = [_joined(at, more) for at, more in zip(best, named, strict=True)]
-    total = sum(int(np.count_nonzero(passes[score > 0])) for passes, score in zip(allowed, met.scores, strict=True))
+    total = sum(
+        int(np.count_nonzero(score if part.whole and passes is part.seen else score[passes]))
+        for part, score, passes in zip(view.parts, met.scores, allowed, strict=True)
+    )
     return Candidates(tuple(best), total)
 
 
@@ -88,7 +92,7 @@ def _preselected(
     bases = []
     for part, score, at, all_ in zip(view.parts, met.scores, places, whole, strict=True):
         base = _estimates(part.index.features.sketch, wanted)
-        base *= options.semantic_share
+        base *= np.float32(options.semantic_share)
         base += share * score
         bases.append(base if all_ else base[at])
     return _best(view, places, bases, options.preselected)
@@ -98,10 +102,10 @@ def _joined(positions: Ints, more: Ints) -> Ints:
     return np.union1d(positions, more).astype(np.int32) if len(more) else positions
 
 
-def _estimates(sketch: Keys, wanted: Keys) -> Doubles:
+def _estimates(sketch: Keys, wanted: Keys) -> Floats:
     """The cosine of each tool with the nearest clause, as the sketches tell it."""
     if not wanted.size:
-        return np.zeros(sketch.shape[1])
+        return np.zeros(sketch.shape[1], dtype=np.float32)
     differ = reduce(np.minimum, (_differences(sketch, first, second) for first, second in wanted.T))
     return _COSINES.take(differ)
 
@@ -122,7 +126,7 @@ def _named(view: View, met: Met, number: int, allowed: Bools) -> Ints:
     return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
 
 
-def _best(view: View, positions: Sequence[Ints], bases: Sequence[Doubles], count: int) -> list[Ints]:
+def _best(view: View, positions: Sequence[Ints], bases: Sequence[Doubles] | Sequence[Floats], count: int) -> list[Ints]:
     """The `count` tools with the highest base over all parts; where there are more, ties go by id."""
     everything = bases[0] if len(bases) == 1 else np.concatenate(bases)
     if len(everything) <= count:

@@ -1,7 +1,7 @@
 """A tool as fields of text."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from toolcrib.model import Object, Tool
 from toolcrib.search.options import Field
@@ -44,22 +44,27 @@ def parameters(schema: Object) -> tuple[str, str]:
 def formats(schema: Object) -> Iterator[str]:
     """The formats of the parameters of the top level, and `number` for those that are one."""
     properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
+    if not _is_object(properties):
         return
     for child in properties.values():
-        if isinstance(child, Mapping):
+        if _is_object(child):
             if isinstance(known := child.get("format"), str):
                 yield known[:_MAX_FORMAT].casefold()
             if child.get("type") in ("number", "integer"):
                 yield "number"
 
 
+def _is_object(value: Any) -> TypeGuard[Object]:
+    """Whether a JSON value is an object; the usual ones are told fast."""
+    return type(value) is dict or isinstance(value, Mapping)
+
+
 def _children(node: Any, names: list[str], descriptions: list[str]) -> Iterator[Any]:
-    if not isinstance(node, Mapping):
+    if not _is_object(node):
         return
     for _ in range(_MAX_DEPTH):
         items = node.get("items")
-        if not isinstance(items, Mapping):
+        if not _is_object(items):
             break
         yield from _properties(node, names, descriptions)
         node = items
@@ -68,13 +73,13 @@ def _children(node: Any, names: list[str], descriptions: list[str]) -> Iterator[
 
 def _properties(node: Object, names: list[str], descriptions: list[str]) -> Iterator[Any]:
     properties = node.get("properties")
-    if not isinstance(properties, Mapping):
+    if not _is_object(properties):
         return
     for name, child in properties.items():
         if len(names) >= _MAX_PARAMETERS:
             return
         names.append(str(name))
-        if isinstance(child, Mapping):
+        if _is_object(child):
             if isinstance(description := child.get("description"), str):
                 descriptions.append(description)
             yield child

@@ -33,9 +33,6 @@ _BASE_WEIGHT = 0.1
 _VERB_WORDS = 3
 """Words of a name, from its start, among which its verb is looked for."""
 
-_CHUNK = 16_384
-"""Word vectors that are summed at once: 16 MB."""
-
 SKETCH_BITS = 128
 
 SLOTS = NAME_WORDS + SENTENCE_WORDS
@@ -128,9 +125,9 @@ def features(
 ) -> Features:
     """Rows of the tools that were read, in the order of reading. `embedded` are their vectors by another embedder."""
     body, name = analysis.body, analysis.name
-    topic = _unit(_sums(body, vectors * weights[:, None]))
-    own = _unit(_sums(name, vectors * weights[:, None]))
-    meaning = _unit(_sums(body, vectors)) if embedded is None else embedded
+    sums = _sums(body, name, vectors, weights)
+    topic, own = _unit(sums[:, 1]), _unit(sums[:, 2])
+    meaning = _unit(sums[:, 0]) if embedded is None else embedded
     hashes = np.array([crc32(stem.encode("utf-8", "replace")) for stem in vocabulary.stems], dtype=np.uint64)
     stems = np.array(vocabulary.word_stems, dtype=np.intp)
     keys, positions = _pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
@@ -183,21 +180,25 @@ def _unit(vectors: Floats) -> Floats:
     return scaled
 
 
-def _sums(stream: Stream, vectors: Floats) -> Floats:
-    """The sum of the vectors of each tool's words."""
-    lengths = np.array(stream.lengths, dtype=np.intp)
-    numbers = np.array(stream.numbers, dtype=np.intp)
-    ends = np.cumsum(lengths)
-    sums = np.zeros((len(lengths), vectors.shape[1]), dtype=np.float32)
+def _sums(body: Stream, name: Stream, vectors: Floats, weights: Floats) -> Floats:
+    """Three sums for each tool: of the vectors of all its words, of the same weighted, and of those of its name.
+
+    float32[tools, 3, components]. The words of the name stand first in the body. One small product a tool is several
+    times as fast as a sum over slices.
+    """
+    numbers = np.array(body.numbers, dtype=np.intp)
+    lengths = np.array(body.lengths, dtype=np.intp)
+    ends = lengths.cumsum()
+    place = np.arange(len(numbers)) - np.repeat(ends - lengths, lengths)
+    counts = np.ones((3, len(numbers)), dtype=np.float32)
+    counts[1] = counts[2] = weights[numbers]
+    counts[2][place >= np.repeat(np.array(name.lengths, dtype=np.intp), lengths)] = 0
+    sums = np.zeros((len(lengths), 3, vectors.shape[1]), dtype=np.float32)
     start = 0
-    while start < len(lengths):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + _CHUNK, side="right")))
-        some = start + np.flatnonzero(lengths[start:stop])
-        if len(some):
-            at = ends[some] - lengths[some] - before
-            sums[some] = np.add.reduceat(vectors[numbers[before : ends[stop - 1]]], at, axis=0)
-        start = stop
+    for row, end in zip(sums, ends.tolist(), strict=True):
+        if end > start:
+            np.matmul(counts[:, start:end], vectors.take(numbers[start:end], axis=0), out=row)
+        start = end
     return sums
 
 

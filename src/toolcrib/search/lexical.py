@@ -83,6 +83,10 @@ class Postings:
     ends: Places
     """Where they end in `positions`."""
     positions: Ints
+    terms: Places
+    """The number of the term of each way."""
+    covers: Doubles
+    """What each way gives."""
 
     def covered(self, positions: Ints, size: int, terms: int) -> Doubles:
         """What each term gives to some tools of a part of `size`: float64[terms, tools]."""
@@ -90,7 +94,7 @@ class Postings:
         at, tools = self._among(positions, size)
         if len(at):
             way = self.ends.searchsorted(at, side="right")
-            found[self._terms[way], tools] = self._covers[way]
+            found[self.terms[way], tools] = self.covers[way]
         return found
 
     def meetings(self, positions: Ints, size: int, known: Sequence[Known]) -> list[Meeting]:
@@ -112,14 +116,6 @@ class Postings:
         tools = place[self.positions]
         at = np.flatnonzero(tools >= 0)
         return at, tools[at]
-
-    @property
-    def _terms(self) -> Places:
-        return np.array([term for term, _ in self.ways], dtype=np.intp)
-
-    @property
-    def _covers(self) -> Doubles:
-        return np.array([way.covers for _, way in self.ways])
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +248,8 @@ def _scored(
     words = tuple((number, way) for number, item in enumerate(known) for way in sorted(item.ways, key=_covers))
     ways = [way for _, way in words] + [item.ways[0] for item in names]
     weights = np.array([way.weight * way.idf for way in ways])
+    terms = np.array([term for term, _ in words], dtype=np.intp)
+    covers = np.array([way.covers for _, way in words])
     scores, postings = [], []
     for number, part in enumerate(view.parts):
         index = part.index
@@ -262,7 +260,7 @@ def _scored(
         scores.append(np.bincount(at, np.repeat(weights, lengths) * impacts, len(index)).astype(np.float64, copy=False))
         ends = lengths[: len(words)].cumsum()
         starts = np.array([start for start, _ in spans[: len(words)]], dtype=np.intp)
-        postings.append(Postings(words, starts, ends, at[: int(ends[-1]) if len(ends) else 0]))
+        postings.append(Postings(words, starts, ends, at[: int(ends[-1]) if len(ends) else 0], terms, covers))
     return tuple(scores), tuple(postings)
 
 

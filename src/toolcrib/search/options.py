@@ -126,7 +126,7 @@ class SearchOptions:
     """What a likeness of 1 counts beside the strongest lexical score. Between 0.7 and 1.7 results are flat."""
     preselected: int = 128
     """Tools that are compared in meaning exactly; the others only by their sketch."""
-    candidates: int = 40
+    candidates: int = 32
     """Tools that reach the second stage; with 100 results are the same. Never fewer than the limit."""
     spelling_weights: tuple[float, float] = (0.8, 0.5)
     """What a word counts that was met by one slip of the pen, or by two."""

@@ -17,6 +17,8 @@ Places = npt.NDArray[np.intp] | npt.NDArray[np.int32]
 
 _LEVELS = 127
 _EXACT = 1 << 24
+_TINY = 1e-30
+"""Less than any length or component that means something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,15 @@ def query(vectors: Floats) -> Query:
     scales = np.abs(vectors).max(axis=1, initial=0).astype(np.float64) / levels
     scales[scales == 0] = 1.0
     return Query(np.rint(vectors.T / scales).astype(np.float32), scales)
+
+
+def directions(vectors: Floats) -> Query:
+    """The same, each vector brought to unit length; zeros stay so."""
+    levels = _levels(vectors.shape[1])
+    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)).astype(np.float64)
+    largest = np.maximum(np.abs(vectors).max(axis=1, initial=0), _TINY).astype(np.float64)
+    values = np.rint(vectors.T * (levels / largest)).astype(np.float32)
+    return Query(values, largest / (levels * np.maximum(lengths, _TINY)))
 
 
 @cache

@@ -117,7 +117,7 @@ def read(text: str) -> Query:
 def _clauses(text: str, pairs: Sequence[tuple[int, str]]) -> tuple[tuple[str, ...], ...]:
     """The words, parted where the query passes from one need to the next."""
     breaks = [match.end() for match in _BREAK.finditer(text)]
-    if not breaks:
+    if not breaks or not pairs:
         return (tuple([word for _, word in pairs]),)
     starts = [match.start() for match in CHUNK.finditer(text)]
     parts: list[list[str]] = []

@@ -89,7 +89,7 @@ def rank(
         return Ranking((), 0, 0.0, met, understood, judged)
     # Whether anything fits is told by what was asked: use in the session moves tools up, and lowers no other.
     unmoved = _ordered(view, judged, understood, options, {}) if order.boost else order
-    probability = _probability(view, unmoved, judged, options.calibration)
+    probability = _probability(view, unmoved, judged, understood, options.calibration)
     found = _scored(order, limit, probability, unmoved.raw[unmoved.places[0]], options.calibration)
     return Ranking(found, max(chosen.total, len(order.places)), probability, met, understood, judged)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import overload
 
 import numpy as np
@@ -13,7 +14,8 @@ from toolcrib.search.options import FIELD_NAMES, SearchOptions
 from toolcrib.search.query import Query
 from toolcrib.search.ranking import Found, Ranking
 from toolcrib.search.segment import Segment
-from toolcrib.search.signals import NAMES, Ints, Judged, has, phrases
+from toolcrib.search.signals import NAMES, Ints, Judged, asking, has, head_for, phrases
+from toolcrib.search.text import stem
 from toolcrib.search.view import View
 
 _SAID = 0.2
@@ -152,14 +154,47 @@ def _of_part(
     chosen = [whys[place] for place in places]
     positions = judged.positions[rows]
     _words(index, number, ranking, positions, chosen, weights["coverage"])
-    _slots(index, ranking, judged, rows, chosen, weights)
-    for why, signals in zip(chosen, judged.signals[rows].tolist(), strict=True):
-        _rest(query, ranking, why, dict(zip(NAMES, signals, strict=True)), weights)
-    total = sum(weight for _, _, weight in ranking.sense.pairs.values())
-    if ranking.sense.pairs:
-        for (first, second, weight), at in phrases(index, ranking.sense):
-            for place in np.flatnonzero(has(at, positions)).tolist():
-                chosen[place].add(f"{first} {second}", "description", "phrase", "", weights["phrase"] * weight / total)
+    _slots(index, query, ranking, judged, rows, chosen, weights)
+    for item in ranking.met.names:
+        start, stop = item.ways[0].spans[number]
+        gain = weights["named" if item.term.spelt else "called"]
+        for tool in np.flatnonzero(has(index.positions[start:stop], positions)).tolist():
+            chosen[tool].add(item.term.shown, "name", "exact", "", gain)
+    _phrases(index, query, ranking, positions, chosen, weights["phrase"])
+    typed = _typed(query, ranking)
+    taken = index.features.literals[positions] & np.uint16(query.literals)
+    columns = (judged.signals[rows].tolist(), taken.tolist(), index.features.verbs[positions].tolist())
+    for why, signals, literals, verbs in zip(chosen, *columns, strict=True):
+        shown = dict(zip(NAMES, signals, strict=True))
+        why.rest += shown["meaning"] * weights["meaning"] + shown["topic"] * weights["topic"]
+        if literals:
+            why.add(", ".join(named(literals)), "parameters", "type", "", weights["literal"] * shown["literal"])
+        if shown["verb"]:
+            head = head_for(ranking.sense, verbs)
+            why.add(typed.get(head, head), "name", "verb", "", weights["verb"] * shown["verb"])
+
+
+def _typed(query: Query, ranking: Ranking) -> dict[str, str]:
+    """The words of a query as they were read, and how each was typed."""
+    typed = {term.surface: term.shown for term in query.terms}
+    return {read: typed[surface] for surface, read in ranking.met.corrected.items()} | typed
+
+
+def _phrases(
+    index: Segment, query: Query, ranking: Ranking, positions: Ints, whys: Sequence[Why], weight: float
+) -> None:
+    """What neighbouring words of the query add that are neighbours in a tool."""
+    if not ranking.sense.pairs:
+        return
+    typed = _typed(query, ranking)
+    total = sum(share for _, _, share in ranking.sense.pairs.values())
+    names = index.words.stems[index.features.slots[positions, :NAME_WORDS]].tolist()
+    for (first, second, share), at in phrases(index, ranking.sense):
+        pair = tuple([index.vocabulary.stem_numbers.get(stem(word), -1) for word in (first, second)])
+        shown = f"{typed.get(first, first)} {typed.get(second, second)}"
+        for tool in np.flatnonzero(has(at, positions)).tolist():
+            field = "name" if pair in [*pairwise(names[tool])] else "description"
+            whys[tool].add(shown, field, "phrase", "", weight * share / total)
 
 
 def _words(index: Segment, number: int, ranking: Ranking, positions: Ints, whys: Sequence[Why], weight: float) -> None:
@@ -176,6 +211,7 @@ def _words(index: Segment, number: int, ranking: Ranking, positions: Ints, whys:
 
 def _slots(
     index: Segment,
+    query: Query,
     ranking: Ranking,
     judged: Judged,
     rows: Sequence[int],
@@ -192,27 +228,14 @@ def _slots(
     for why, vague in zip(whys, np.where(said, 0.0, gains).sum(axis=1).tolist(), strict=True):
         why.rest += vague
     tools, slots = np.nonzero(said)
-    words = features.slots[positions][said].tolist()
-    typed = {read: word for word, read in ranking.met.corrected.items()}
-    columns = (tools.tolist(), slots.tolist(), words, gains[said].tolist(), likeness[said].tolist())
-    for tool, slot, word, gain, like, by in zip(*columns, judged.asked[rows][said].tolist(), strict=True):
-        asking = ranking.sense.words[by]
-        how = "meaning" if like < 1 else "spelling" if asking in typed else "exact"
+    words = features.slots[positions][said]
+    askers = asking(index, words, ranking.sense).tolist() if len(words) else []
+    typed = _typed(query, ranking)
+    spelt = {*ranking.met.corrected.values()}.difference(term.surface for term in query.terms)
+    columns = (tools.tolist(), slots.tolist(), words.tolist(), gains[said].tolist(), likeness[said].tolist())
+    for tool, slot, word, gain, like, by in zip(*columns, askers, strict=True):
+        asker = ranking.sense.words[by]
+        own = index.vocabulary.words[word]
+        how = "meaning" if like < 1 else "spelling" if asker in spelt else "exact" if asker == own else "stem"
         field = "name" if slot < NAME_WORDS else "description"
-        matched = "" if how == "exact" else index.vocabulary.words[word]
-        whys[tool].add(typed.get(asking, asking), field, how, matched, gain)
-
-
-def _rest(query: Query, ranking: Ranking, why: Why, signals: Mapping[str, float], weights: Mapping[str, float]) -> None:
-    """What speaks for a tool or against it beside its words."""
-    why.rest += signals["meaning"] * weights["meaning"] + signals["topic"] * weights["topic"]
-    if signals["literal"]:
-        kinds = ", ".join(named(query.literals))
-        why.add(kinds, "parameters", "type", "", weights["literal"] * signals["literal"])
-    if signals["verb"]:
-        why.add(ranking.sense.heads[0], "name", "verb", "", weights["verb"] * signals["verb"])
-    for signal in ("called", "named"):
-        if signals[signal]:
-            names = (known.term for known in ranking.met.names)
-            name = next(term.shown for term in names if term.spelt == (signal == "named"))
-            why.add(name, "name", "exact", "", weights[signal] * signals[signal])
+        whys[tool].add(typed.get(asker, asker), field, how, "" if how == "exact" else own, gain)

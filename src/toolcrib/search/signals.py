@@ -21,6 +21,7 @@ from toolcrib.search.lexical import Met
 from toolcrib.search.meaning import Meaning
 from toolcrib.search.options import Weights
 from toolcrib.search.quantized import Query as Vectors
+from toolcrib.search.quantized import directions
 from toolcrib.search.quantized import query as vectors_of
 from toolcrib.search.query import Query
 from toolcrib.search.segment import Segment
@@ -72,9 +73,9 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning) -> Sense:
     counts = _counts(clauses, known)
     sums = np.concatenate([(np.minimum(counts, 1) * weights) @ vectors, counts @ vectors])
     if meaning.embedder is None:
-        topic, texts = vectors_of(_unit(sums)).split(len(clauses))
+        topic, texts = directions(sums).split(len(clauses))
     else:
-        topic = vectors_of(_unit(sums[: len(clauses)]))
+        topic = directions(sums[: len(clauses)])
         texts = vectors_of(meaning.embedder.embed([*map(" ".join, clauses)]))
     telling = [place for place, word in enumerate(known) if word not in STOP_WORDS] or list(range(len(known)))
     words = tuple([known[place] for place in telling])
@@ -83,7 +84,7 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning) -> Sense:
         stems=tuple(map(stem, words)),
         meaning=texts,
         topic=topic,
-        coarse=vectors_of(_unit(vectors[telling, :COARSE])),
+        coarse=directions(vectors[telling, :COARSE]),
         pairs=_pairs(clauses, dict(zip(words, weights[telling].tolist(), strict=True))),
         heads=tuple(filter(_verb, map(_head, clauses))),
         clauses=len(clauses),
@@ -101,8 +102,6 @@ class Judged:
     """The part of the query that each tool is nearest to."""
     likeness: Doubles
     """float64[tools, slots]: how much of each word of name and first sentence the query asks for, 0 to 1."""
-    asked: npt.NDArray[np.intp]
-    """int[tools, slots]: the query word that asks for it most."""
     covered: Doubles
     """float64[terms, tools]: the idf of each term that each tool has, as far as it counts."""
 
@@ -119,7 +118,7 @@ def judge(part: Part, number: int, met: Met, query: Query, sense: Sense, positio
         found[:, _AT["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / met.total
     found[:, _AT["meaning"]] = near[np.arange(len(near)), clause]
     found[:, _AT["topic"]] = rows.topic.products(positions, sense.topic).max(axis=1)
-    likeness, asked = _likeness(index, rows.slots[positions], sense)
+    likeness = _likeness(index, rows.slots[positions], sense)
     shares = likeness * rows.shares[positions]
     found[:, _AT["name"]] = shares[:, :NAME_WORDS].sum(axis=1)
     found[:, _AT["sentence"]] = shares[:, NAME_WORDS:].sum(axis=1)
@@ -136,7 +135,7 @@ def judge(part: Part, number: int, met: Met, query: Query, sense: Sense, positio
         start, stop = item.ways[0].spans[number]
         column = found[:, _AT["named" if item.term.spelt else "called"]]
         column[has(index.positions[start:stop], positions)] = 1.0
-    return Judged(positions, found, clause, likeness, asked, covered)
+    return Judged(positions, found, clause, likeness, covered)
 
 
 def has(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
@@ -148,28 +147,38 @@ def has(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
     return same
 
 
-def _likeness(index: Segment, slots: Ints, sense: Sense) -> tuple[Doubles, npt.NDArray[np.intp]]:
-    """How much of each word of a tool the query asks for, and which of its words does."""
-    likeness, asked = np.zeros(slots.shape), np.zeros(slots.shape, dtype=np.intp)
+def _likeness(index: Segment, slots: Ints, sense: Sense) -> Doubles:
+    """How much of each word of a tool the query asks for."""
     taken = slots >= 0
     words = slots[taken]
-    if not sense.words or not len(words):
-        return likeness, asked
-    products = index.words.coarse.whole(words, sense.coarse)
-    nearest = products.argmax(axis=1)
-    cosines = products[np.arange(len(words)), nearest] * index.words.coarse.scales.take(words).astype(np.float64)
-    like = np.clip((cosines - _UNLIKE) / (1 - _UNLIKE), 0.0, 1.0)
+    likeness = np.zeros(slots.shape)
+    if sense.words and len(words):
+        cosines = index.words.coarse.whole(words, sense.coarse).max(axis=1) * index.words.coarse.scales.take(words)
+        cosines -= _UNLIKE
+        cosines /= 1 - _UNLIKE
+        cosines[_same(index, words, sense) >= 0] = 1.0
+        likeness[taken] = np.clip(cosines, 0.0, 1.0, out=cosines)
+    return likeness
+
+
+def asking(index: Segment, words: Ints, sense: Sense) -> npt.NDArray[np.intp]:
+    """The word of the query, by its place, that asks most for each word of a tool."""
+    same = _same(index, words, sense)
+    nearest = index.words.coarse.whole(words, sense.coarse).argmax(axis=1)
+    return np.where(same >= 0, same, nearest)
+
+
+def _same(index: Segment, words: Ints, sense: Sense) -> npt.NDArray[np.intp]:
+    """The first word of the query with the same stem as each word of a tool; -1 where there is none."""
     known = index.vocabulary.stem_numbers
     stems = {known[root]: place for place, root in reversed([*enumerate(sense.stems)]) if root in known}
-    if stems:
-        numbers = np.array(sorted(stems), dtype=np.int32)
-        own = index.words.stems.take(words)
-        at = np.minimum(numbers.searchsorted(own), len(numbers) - 1)
-        same = numbers[at] == own
-        like[same] = 1.0
-        nearest[same] = np.array([stems[number] for number in numbers.tolist()], dtype=np.intp)[at[same]]
-    likeness[taken], asked[taken] = like, nearest
-    return likeness, asked
+    if not stems:
+        return np.full(len(words), -1)
+    numbers = np.array(sorted(stems), dtype=np.int32)
+    places = np.array([stems[number] for number in numbers.tolist()], dtype=np.intp)
+    own = index.words.stems.take(words)
+    at = np.minimum(numbers.searchsorted(own), len(numbers) - 1)
+    return np.where(numbers[at] == own, places[at], -1)
 
 
 def _phrases(index: Segment, positions: Ints, sense: Sense) -> Doubles:
@@ -213,11 +222,10 @@ def _head(clause: Sequence[str]) -> str:
     return next(filter(_verb, telling), "")
 
 
+def head_for(sense: Sense, verbs: int) -> str:
+    """The verb of the query that does what a tool does; its first one where none does."""
+    return next((head for head in sense.heads if _verb(head) & verbs), sense.heads[0])
+
+
 def _verb(word: str) -> int:
     return VERBS.get(word, 0) | VERBS.get(stem(word), 0)
-
-
-def _unit(vectors: Floats) -> Floats:
-    lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    scaled: Floats = np.divide(vectors, np.where(lengths > 0, lengths, np.float32(1))[:, None], dtype=np.float32)
-    return scaled
