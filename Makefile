@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/model.py,src/toolcrib/protocols.py,src/toolcrib/names.py,src/toolcrib/words.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench docs clean
+.PHONY: help setup demo serve test check bench bench-retrieval docs clean
 
 help:  ## Show this help
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## Make the virtual environment
 
@@ -45,6 +45,9 @@ check: $(VENV)/.ready  ## Lint, types and floors
 
 bench:  ## Compare with peers from PyPI, in a virtual environment of its own
 	$(PYTHON) bench/run.py
+
+bench-retrieval:  ## Search quality and speed beside peers; ARGS="--quick" for a look
+	$(PYTHON) bench/run.py retrieval $(ARGS)
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

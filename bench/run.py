@@ -1,4 +1,7 @@
-"""Make the benchmark environment, and run every benchmark in it."""
+"""Make the benchmark environment, and run in it what is named, or every short benchmark.
+
+`run.py retrieval [OPTION ...]` hands its options on.
+"""
 
 import subprocess
 import sys
@@ -9,6 +12,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 ENVIRONMENT = HERE / ".venv"
 BENCHMARKS = ("layers.py", "overhead.py", "fleet.py")
+RETRIEVAL = "retrieval"
+"""A benchmark of several files, with options of its own. It takes long, and is run only where it is named."""
 
 
 def python() -> Path:
@@ -27,9 +32,12 @@ def python() -> Path:
 
 
 def main() -> int:
-    """Run what is named on the command line, or everything."""
-    chosen = [name if name.endswith(".py") else f"{name}.py" for name in sys.argv[1:]] or BENCHMARKS
+    """Run what is named on the command line, or everything short."""
+    named = sys.argv[1:]
     interpreter = python()
+    if named[:1] == [RETRIEVAL]:
+        return subprocess.run([str(interpreter), str(HERE / RETRIEVAL), *named[1:]], check=False).returncode
+    chosen = [name if name.endswith(".py") else f"{name}.py" for name in named] or BENCHMARKS
     return max(subprocess.run([str(interpreter), str(HERE / name)], check=False).returncode for name in chosen)
 
 

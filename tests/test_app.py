@@ -1,16 +1,21 @@
 """The app joins the parts: what its life cycle promises."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
+import numpy as np
 import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.steady import Steady
 from toolcrib.model import SearchRequest, ServerState
+from toolcrib.search.semantic import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
 from toolcrib.upstream.options import ServerOptions
@@ -34,6 +39,50 @@ async def test_a_started_app_finds_and_calls() -> None:
             assert reply.hits[0].tool.id == "notes:add_note"
             result = await app.gateway.call(me, "notes:add_note", {"text": "x"})
             assert result.content[0]["text"] == "note 1 kept"
+
+
+class Counting:
+    """An embedder of somebody's own, which counts what it is asked."""
+
+    name = "counting"
+    dim = 3
+    asked = 0
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        Counting.asked += len(texts)
+        return np.tile(np.array([1, 0, 0], dtype=np.float32), (len(texts), 1))
+
+
+def embedding(spec: str, **more: Any) -> Settings:
+    return Settings(servers=(notes(),), gateway=GatewayOptions(embedder=spec, idle_s=0, **more))
+
+
+async def test_the_embedder_of_the_settings_is_loaded_and_keeps_its_vectors(tmp_path: Path) -> None:
+    Counting.asked = 0
+    counts = []
+    with anyio.fail_after(30):
+        for _ in range(2):
+            async with App(embedding(f"{__name__}:Counting", embedder_cache=tmp_path / "vectors.sqlite")) as app:
+                await app.settled()
+                await app.gateway.live.idle()
+                found = await app.gateway.search(app.local_context(), SearchRequest(queries=("write down a note",)))
+                assert found.hits[0].tool.id == "notes:add_note"
+                assert isinstance(app.gateway.live.snapshot.index.meaning.embedder, Steady)
+            counts.append(Counting.asked)
+    assert counts[1] - counts[0] == 2  # what is asked on loading
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "said"),
+    [
+        ("model2vek:x", SettingsError, "toolcrib.search.embedder: There is no embedder 'model2vek'. Did you mean"),
+        (f"{__name__}:Lost", SettingsError, "toolcrib.search.embedder: "),
+    ],
+)
+async def test_an_embedder_that_cannot_be_had_ends_the_start(spec: str, error: type[SettingsError], said: str) -> None:
+    with anyio.fail_after(30), pytest.raises(error, match=said):
+        async with App(embedding(spec)):
+            raise AssertionError("it started")
 
 
 async def test_servers_are_applied_while_running() -> None:

@@ -17,10 +17,15 @@ _HOMES: Final = {
     "Authenticator": "protocols:Authenticator",
     "Caller": "model:Caller",
     "Context": "protocols:Context",
+    "Embedder": "search.semantic:Embedder",
     "Filters": "model:Filters",
     "Gateway": "gateway.gateway:Gateway",
     "Hit": "model:Hit",
+    "Index": "search.index:Index",
+    "Lexicon": "search.lexicon:Lexicon",
     "Policy": "protocols:Policy",
+    "ScorePart": "model:ScorePart",
+    "SearchOptions": "search.options:SearchOptions",
     "SearchReply": "model:SearchReply",
     "SearchRequest": "model:SearchRequest",
     "ServerOptions": "upstream.options:ServerOptions",
@@ -32,6 +37,7 @@ _HOMES: Final = {
     "ToolcribError": "errors:ToolcribError",
     "Visibility": "model:Visibility",
     "load_settings": "settings.loader:load",
+    "search_tools": "search.engine:search",
 }
 """Each public name and where it lives, for `__getattr__`; `__init__.pyi` tells type checkers the same."""
 

@@ -4,6 +4,7 @@ from toolcrib.gateway.gateway import Gateway as Gateway
 from toolcrib.model import Caller as Caller
 from toolcrib.model import Filters as Filters
 from toolcrib.model import Hit as Hit
+from toolcrib.model import ScorePart as ScorePart
 from toolcrib.model import SearchReply as SearchReply
 from toolcrib.model import SearchRequest as SearchRequest
 from toolcrib.model import ServerStatus as ServerStatus
@@ -14,6 +15,11 @@ from toolcrib.protocols import Authenticator as Authenticator
 from toolcrib.protocols import Context as Context
 from toolcrib.protocols import Policy as Policy
 from toolcrib.protocols import ToolProvider as ToolProvider
+from toolcrib.search.engine import search as search_tools
+from toolcrib.search.index import Index as Index
+from toolcrib.search.lexicon import Lexicon as Lexicon
+from toolcrib.search.options import SearchOptions as SearchOptions
+from toolcrib.search.semantic import Embedder as Embedder
 from toolcrib.settings.loader import load as load_settings
 from toolcrib.settings.options import Settings as Settings
 from toolcrib.upstream.options import ServerOptions as ServerOptions
@@ -24,10 +30,15 @@ __all__ = [
     "Authenticator",
     "Caller",
     "Context",
+    "Embedder",
     "Filters",
     "Gateway",
     "Hit",
+    "Index",
+    "Lexicon",
     "Policy",
+    "ScorePart",
+    "SearchOptions",
     "SearchReply",
     "SearchRequest",
     "ServerOptions",
@@ -40,4 +51,5 @@ __all__ = [
     "Visibility",
     "__version__",
     "load_settings",
+    "search_tools",
 ]

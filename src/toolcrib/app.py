@@ -6,10 +6,14 @@ from dataclasses import replace
 from typing import Any, Self
 
 import anyio
+import anyio.to_thread
 from starlette.applications import Starlette
 
+from toolcrib.embedders.cached import Cached
+from toolcrib.embedders.load import BUILT_IN, load
 from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.states import stands
 from toolcrib.model import ServerState
 from toolcrib.protocols import Authenticator, Context, Policy
@@ -26,13 +30,16 @@ from toolcrib.upstream.fleet import Fleet
 class App:
     """A gateway over the servers of its settings.
 
-    `async with App(settings) as app` starts them without waiting for any; `settled` waits.
+    `async with App(settings) as app` starts them without waiting for any; `settled` waits. Only an embedder that the
+    settings name is waited for.
     """
 
     def __init__(
         self, settings: Settings, *, policy: Policy | None = None, authenticator: Authenticator | None = None
     ) -> None:
-        """Nothing is started yet. Raises `SettingsError` for a surface that does not exist."""
+        """Nothing is started yet. Raises `SettingsError` for a surface that does not exist, `MissingExtra` for tokens
+        that cannot be counted here.
+        """
         self.settings = settings
         self.fleet = Fleet(settings.fleet)
         self.gateway = Gateway([self.fleet], policy=policy, options=settings.gateway)
@@ -42,7 +49,9 @@ class App:
         self._running: contextlib.AsyncExitStack | None = None
 
     async def __aenter__(self) -> Self:
-        """Start. Raises `ServerUnavailable` when a server that is required cannot be had."""
+        """Start. Raises `ServerUnavailable` when a server that is required cannot be had, and `SettingsError` or
+        `MissingExtra` when the embedder cannot.
+        """
         if self._running is not None:
             raise AlreadyStarted("The app is running already.")
         stack = contextlib.AsyncExitStack()
@@ -50,6 +59,7 @@ class App:
             await stack.enter_async_context(self._live())
             await stack.enter_async_context(self.fleet)
             await self.fleet.apply(self.settings.servers)
+            await stack.enter_async_context(self._embedding())
             await self._require()
         except BaseException:
             await stack.aclose()
@@ -69,6 +79,17 @@ class App:
             await group.start(self.gateway.live.run)
             yield
             group.cancel_scope.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _embedding(self) -> AsyncIterator[None]:
+        """The gateway compares meanings with what its settings name; servers connect while that is loaded."""
+        options = self.settings.gateway
+        if options.embedder.strip() == BUILT_IN:
+            yield
+            return
+        with await anyio.to_thread.run_sync(_embedder, options, abandon_on_cancel=True) as embedder:
+            self.gateway.embed_with(embedder)
+            yield
 
     async def _require(self) -> None:
         required = {server.name for server in self.settings.servers if server.required}
@@ -135,3 +156,13 @@ class App:
         for status in self.fleet.statuses():
             counts[str(status.state)] = counts.get(str(status.state), 0) + 1
         return not self.gateway.live.connecting(), {"servers": counts, "tools": len(self.gateway.live.snapshot.owners)}
+
+
+def _embedder(options: GatewayOptions) -> Cached:
+    """The embedder that the settings name, which remembers what it has seen."""
+    try:
+        return Cached(load(options.embedder), options.embedder_cache)
+    except SettingsError as error:
+        raise SettingsError(
+            f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions
+        ) from error

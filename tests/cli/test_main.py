@@ -11,10 +11,10 @@ from tests.cli.conftest import Ran
 from toolcrib._version import VERSION
 from toolcrib.cli.exits import MEANINGS, Exit, exit_code
 from toolcrib.cli.main import app
-from toolcrib.errors import ConnectionLost, InvalidArguments, SettingsError, ToolNotFound, UpstreamError
+from toolcrib.errors import ConnectionLost, InvalidArguments, MissingExtra, SettingsError, ToolNotFound, UpstreamError
 from toolcrib.settings.places import places
 
-VERBS = ("serve", "servers", "tools", "search", "describe", "call", "doctor", "demo")
+VERBS = ("serve", "servers", "tools", "search", "describe", "call", "eval", "doctor", "demo")
 
 
 def test_help_names_every_verb_every_place_and_every_exit_code(command: Callable[..., Ran]) -> None:
@@ -37,7 +37,7 @@ def test_every_verb_has_help_for_itself_and_each_option(command: Callable[..., R
     shown = command(verb, "--help")
     assert shown.code == 0
     assert "--debug" in shown.out
-    assert ("--config" in shown.out) is (verb != "demo")
+    assert ("--config" in shown.out) is (verb not in ("eval", "demo"))
     info = next(known for known in app.registered_commands if known.callback and known.callback.__name__ == verb)
     assert info.callback is not None
     assert info.callback.__doc__
@@ -57,6 +57,7 @@ def test_a_verb_that_does_not_exist_is_a_usage_error(command: Callable[..., Ran]
     ("error", "code"),
     [
         (SettingsError("x"), 3),
+        (MissingExtra("x"), 3),
         (InvalidArguments("x"), 2),
         (ToolNotFound("x"), 4),
         (UpstreamError("x"), 5),

@@ -8,7 +8,10 @@ from typer.testing import CliRunner
 
 from toolcrib.cli.exits import Exit
 from toolcrib.cli.main import app
+from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions
+from toolcrib.surfaces.arguments import SEARCH_SCHEMA
+from toolcrib.surfaces.entries import LONGEST
 from toolcrib.surfaces.options import SurfaceOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,7 +37,34 @@ def test_every_exit_code_is_documented(code: int) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SurfaceOptions)])
 def test_every_setting_of_the_surfaces_is_documented(name: str) -> None:
-    assert f"`{name}`" in page("configuration.md")
+    assert f"{name}`" in page("configuration.md")
+
+
+SEARCH = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit", "page_size", "group")
+
+
+@pytest.mark.parametrize("name", [*SEARCH, "synonyms", "embedder", "embedder_cache", "tokens"])
+def test_every_setting_of_the_search_is_documented(name: str) -> None:
+    assert f".{name}`" in page("configuration.md")
+
+
+def test_the_defaults_of_the_search_are_those_of_the_page() -> None:
+    row = {line.split(" | ")[0]: line.split(" | ") for line in page("configuration.md").splitlines()}
+    options = SearchOptions()
+    assert row["| `search.nothing_below`"][2] == f"{options.nothing_below:g}"
+    assert row["| `search.weak_below`"][2] == f"{options.weak_below:g}"
+    assert row["| `search.scorer`"][2] == f"`{options.scorer}`"
+    assert row["| `reply_tokens`"][2] == f"{SurfaceOptions().reply_tokens}"
+
+
+@pytest.mark.parametrize("name", SEARCH_SCHEMA["properties"])
+def test_every_argument_of_a_search_is_documented(name: str) -> None:
+    assert f"| `{name}` |" in page("meta-tools.md")
+
+
+@pytest.mark.parametrize(("detail", "characters"), LONGEST.items())
+def test_the_lengths_of_descriptions_are_those_of_the_page(detail: str, characters: int) -> None:
+    assert f"| `{detail}` | {characters} characters" in page("meta-tools.md")
 
 
 @pytest.mark.parametrize("name", [field.name.removesuffix("_s") for field in dataclasses.fields(HttpOptions)])

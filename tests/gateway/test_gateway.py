@@ -29,6 +29,7 @@ from toolcrib.model import (
     Visibility,
 )
 from toolcrib.protocols import Context
+from toolcrib.search.options import SearchOptions
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
 
 pytestmark = pytest.mark.anyio
@@ -274,6 +275,32 @@ async def test_filters_narrow_a_list_and_a_search_alike() -> None:
         searched = await gateway.search(ME, words("search", filters=only))
     assert [hit.tool.id for hit in listed.hits] == ["files:read_file", "files:search"]
     assert [hit.tool.id for hit in searched.hits] == ["files:search"]
+
+
+async def test_a_search_follows_the_settings_of_ranking() -> None:
+    one = GatewayOptions(start_grace_s=0, search=SearchOptions(default_limit=1))
+    async with running(FakeSource(github(), files()), options=one) as gateway:
+        assert len((await gateway.search(ME, words("search"))).hits) == 1
+    nothing = GatewayOptions(start_grace_s=0, search=SearchOptions(nothing_below=1.0, weak_below=1.0))
+    async with running(FakeSource(github()), options=nothing) as gateway:
+        assert (await gateway.search(ME, words("merge"))).hits == ()
+
+
+async def test_words_of_ones_own_stand_for_each_other() -> None:
+    grow = tool("water_plants", "garden", description="Water the plants.")
+    own = GatewayOptions(start_grace_s=0, synonyms=(("frobnicate", ("water",)),))
+    for options, found in ((own, ["garden:water_plants"]), (GatewayOptions(start_grace_s=0), [])):
+        async with running(FakeSource(FakeProvider([grow])), options=options) as gateway:
+            reply = await gateway.search(ME, words("frobnicate"))
+            assert [hit.tool.id for hit in reply.hits] == found
+
+
+async def test_tags_are_those_of_tools_that_the_caller_could_find() -> None:
+    tagged = [tool("a", "shared", tags=("one",)), tool("b", "rival", tags=("two",))]
+    hidden = tool("c", "shared", tags=("three",), visibility=Visibility.HIDDEN)
+    acme = Context(caller=Caller(id="a", tenant="acme"))
+    async with running(FakeSource(FakeProvider([*tagged, hidden])), policy=ByTenant()) as gateway:
+        assert await gateway.tags(acme) == {"one"}
 
 
 async def test_a_hidden_tool_is_neither_listed_nor_found_but_callable_by_its_exact_name() -> None:

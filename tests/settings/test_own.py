@@ -9,6 +9,7 @@ import pytest
 
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
@@ -27,9 +28,18 @@ reply_tokens = 2000
 max_message_bytes = 1048576
 
 [toolcrib.search]
+scorer = "bm25"
+fallback = "popular"
+nothing_below = 0.1
+weak_below = 0.4
 default_limit = 5
 max_limit = 50
 page_size = 20
+group = true
+embedder = "model2vec:some/model"
+embedder_cache = "vectors"
+tokens = "o200k_base"
+synonyms = { sprint = ["iteration", "cycle"], ticket = "issue" }
 
 [toolcrib.timeouts]
 start = 1
@@ -71,7 +81,23 @@ def test_every_key_reaches_the_options_it_stands_for(loading: Loading, tmp_path:
     assert settings == Settings(
         servers=settings.servers,
         fleet=FleetOptions(backoff_first_s=0.5, backoff_max_s=10),
-        gateway=GatewayOptions(default_limit=5, max_limit=50, page_size=20, start_grace_s=4, call_grace_s=5),
+        gateway=GatewayOptions(
+            search=SearchOptions(
+                scorer="bm25",
+                fallback="popular",
+                nothing_below=0.1,
+                weak_below=0.4,
+                default_limit=5,
+                max_limit=50,
+            ),
+            page_size=20,
+            group=True,
+            embedder="model2vec:some/model",
+            embedder_cache=tmp_path / "vectors",
+            synonyms=(("sprint", ("iteration", "cycle")), ("ticket", ("issue",))),
+            start_grace_s=4,
+            call_grace_s=5,
+        ),
         surfaces=SurfaceOptions(
             surfaces=("direct", "search"),
             always_visible=("git:git_status",),
@@ -79,6 +105,7 @@ def test_every_key_reaches_the_options_it_stands_for(loading: Loading, tmp_path:
             digest_tokens=100,
             list_page_bytes=4096,
             reply_tokens=2000,
+            tokens="o200k_base",
         ),
         http=HttpOptions(
             host="0.0.0.0",
@@ -101,8 +128,24 @@ def test_without_the_section_every_package_keeps_its_defaults(loading: Loading, 
 def test_camel_case_is_the_same(loading: Loading) -> None:
     settings = loading(own(alwaysVisible=["a:b"], search={"defaultLimit": 3}, http={"maxBodyBytes": 2048}))
     assert settings.surfaces.always_visible == ("a:b",)
-    assert settings.gateway.default_limit == 3
+    assert settings.gateway.search.default_limit == 3
     assert settings.http.max_body_bytes == 2048
+
+
+def test_a_fallback_of_nothing_is_the_same_as_none(loading: Loading) -> None:
+    assert loading(own(search={"fallback": ""})).gateway.search == SearchOptions()
+
+
+@pytest.mark.parametrize("key", ["sprint", "userStory", "k8s", "point of interest"])
+def test_a_synonym_is_a_word_as_it_stands_and_no_key_of_ours(loading: Loading, key: str) -> None:
+    assert loading(own(search={"synonyms": {key: ["x"]}})).gateway.synonyms == ((key, ("x",)),)
+
+
+def test_a_cache_may_lie_anywhere(loading: Loading, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert loading(own(search={"embedderCache": "/var/v"})).gateway.embedder_cache == Path("/var/v")
+    assert loading(own(search={"embedderCache": "~/v"})).gateway.embedder_cache == Path("/home/me/v")
+    assert loading(own(search={"embedderCache": "v"})).gateway.embedder_cache == tmp_path / "v"
 
 
 def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None:
@@ -132,6 +175,28 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
             {"search": {"default_limit": 9, "max_limit": 5}},
             "mcp.json:3: toolcrib.search has default_limit above max_limit, which is 5",
         ),
+        ({"search": {"scorer": "hybird"}}, 'toolcrib.search.scorer cannot be "hybird"; did you mean "hybrid"?'),
+        ({"search": {"scorer": 1}}, 'search.scorer cannot be 1; there are "hybrid", "tiers", "bm25", "points"'),
+        ({"search": {"scorer": ["bm25"]}}, "mcp.json:4: toolcrib.search.scorer cannot be a list; there are"),
+        ({"search": {"fallback": "popluar"}}, 'toolcrib.search.fallback cannot be "popluar"; did you mean "popular"?'),
+        (
+            {"search": {"fallback": True}},
+            'mcp.json:4: toolcrib.search.fallback cannot be true; there are "", "popular"',
+        ),
+        ({"search": {"tokens": "o200k-base"}}, 'search.tokens cannot be "o200k-base"; did you mean "o200k_base"?'),
+        ({"search": {"nothing_below": 1.5}}, "search.nothing_below must be a number from 0 to 1, not 1.5"),
+        ({"search": {"weak_below": True}}, "search.weak_below must be a number from 0 to 1, not true"),
+        (
+            {"search": {"nothing_below": 0.9}},
+            "mcp.json:3: toolcrib.search has nothing_below above weak_below, which is 0.5: nothing is weak",
+        ),
+        ({"search": {"embedder": ""}}, "mcp.json:4: toolcrib.search.embedder must not be empty"),
+        ({"search": {"embeder": "x"}}, 'toolcrib.search.embeder is not a setting; did you mean "embedder"?'),
+        ({"search": {"group": 1}}, "mcp.json:4: toolcrib.search.group must be true or false, not 1"),
+        ({"search": {"synonyms": ["a"]}}, "mcp.json:4: toolcrib.search.synonyms must be an object, not a list"),
+        ({"search": {"synonyms": {"a": 1}}}, "mcp.json:5: toolcrib.search.synonyms.a must be a list of words, not 1"),
+        ({"search": {"synonyms": {"a": [" "]}}}, 'synonyms.a must be a list of words, not of " "'),
+        ({"reply_tokens": -1}, "mcp.json:3: toolcrib.reply_tokens must be a whole number of at least 0, not -1"),
         ({"backoff": {"first": 9, "max": 5}}, "mcp.json:3: toolcrib.backoff has first above max, which is 5"),
         ({"prefix": "no"}, 'mcp.json:3: toolcrib.prefix must be true or false, not "no"'),
         ({"http": []}, "mcp.json:3: toolcrib.http must be an object, not a list"),

@@ -1,6 +1,7 @@
 """The surface `search`, through an MCP client in memory."""
 
 import json
+from collections.abc import Hashable
 from typing import Any
 
 import mcp
@@ -9,11 +10,12 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Object, ServerInfo, ServerState, Tool, ToolResult
+from toolcrib.model import Action, Caller, Decision, Object, ServerInfo, ServerState, Tool, ToolResult
 from toolcrib.protocols import Context
-from toolcrib.surfaces.budget import estimate_tokens
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.search import SearchSurface
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
+from toolcrib.tokens import estimate_tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +29,13 @@ MAIL: dict[str, Any] = {
 def mail() -> FakeProvider:
     tools = [
         Tool(name="send_email", namespace="mail", description="Send an email to a recipient", input_schema=MAIL),
-        Tool(name="list_folders", namespace="mail", description="List the folders of the mailbox"),
+        Tool(
+            name="list_folders",
+            namespace="mail",
+            description="List the folders of the mailbox",
+            annotations={"readOnlyHint": True},
+            tags=("personal", "storage"),
+        ),
     ]
     info = ServerInfo(name="mail", instructions="Mail for everyone. Second sentence.")
     return FakeProvider(tools, status=ready("mail", tools=2, info=info))
@@ -70,6 +78,9 @@ async def test_search_text_is_a_json_array_with_name_description_score_and_schem
     assert hit["input_schema"] == MAIL
     assert hit["example"]["name"] == "mail:send_email"
     assert structured(result) == {"hits": [hit], "unmatched": [], "servers": [], "note": ""}
+    counts = (result.meta or {})["toolcrib/tokens"]
+    cost = estimate_tokens(result.content[0].text)
+    assert counts == {"reply": cost, "full": cost, "counter": "estimate", "of": "text"}
 
 
 async def test_the_example_of_a_hit_can_be_executed_as_it_stands() -> None:
@@ -119,6 +130,10 @@ async def test_no_limit_is_an_error(limit: Any) -> None:
         ({"qurey": "email"}, "query"),
         ({"query": "email", "namespace": 5}, "name of a server"),
         ({"query": "email", "namespace": "mial"}, "mail"),
+        ({"query": "email", "tags": 5}, "a text or a list of texts"),
+        ({"query": "email", "tags": ["personl"]}, "personal"),
+        ({"query": "email", "read_only": "maybe"}, "read_only must be true or false"),
+        ({"query": "email", "group": 1}, "group must be true or false"),
         ({"query": "email", "cursor": "x"}, "cursor"),
         ({"cursor": "x"}, "cursor"),
     ],
@@ -130,27 +145,117 @@ async def test_a_wrong_argument_is_taught_rather_than_ignored(arguments: Any, ta
     assert taught in text_of(result)
 
 
+@pytest.mark.parametrize(
+    "narrowed",
+    [
+        {"tags": "personal"},
+        {"tags": ["personal", "storage"]},
+        {"read_only": True},
+        {"read_only": "true"},
+        {"namespace": "mail", "tags": [], "read_only": True},
+    ],
+)
+@pytest.mark.parametrize("query", ["mailbox email folders", ""])
+async def test_a_search_and_a_list_are_narrowed_alike(narrowed: Any, query: str) -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": query, **narrowed})
+    assert [hit["name"] for hit in structured(result)["hits"]] == ["mail:list_folders"]
+
+
+async def test_a_flag_that_is_false_narrows_nothing() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        asked = {"query": "", "read_only": False, "group": False, "tags": [], "namespace": ""}
+        assert len(structured(await call(client, "tool_search", asked))["hits"]) == 2
+
+
+async def test_several_queries_are_answered_each_by_itself() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        hits = structured(await call(client, "tool_search", {"query": ["send an email", "list the folders"]}))["hits"]
+    best: dict[str, str] = {}
+    for hit in hits:
+        best.setdefault(hit["query"], hit["name"])
+    assert best == {"send an email": "mail:send_email", "list the folders": "mail:list_folders"}
+
+
+def twins() -> FakeProvider:
+    return FakeProvider(
+        [Tool(name="send_email", namespace=name, description="Send an email to somebody.") for name in ("a", "b")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("usual", "asked", "grouped"),
+    [(False, {}, 0), (False, {"group": True}, 1), (True, {}, 1), (True, {"group": False}, 0)],
+)
+async def test_near_duplicates_are_grouped_as_the_request_says_or_else_the_settings(
+    usual: bool, asked: Any, grouped: bool
+) -> None:
+    options = GatewayOptions(start_grace_s=0, group=usual)
+    async with running(FakeSource(twins()), options=options) as gateway, connect(gateway) as client:
+        hits = structured(await call(client, "tool_search", {"query": "send an email", **asked}))["hits"]
+    assert [len(hit.get("similar", ())) for hit in hits] == ([1] if grouped else [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("usual", "asked", "lowered"),
+    [
+        (800, {}, True),
+        (800, {"budget": 20_000}, False),
+        (800, {"budget": 0}, False),
+        (800, {"budget": "20000"}, False),
+        (800, {"budget": "much"}, True),
+        (0, {}, False),
+        (0, {"budget": 800}, True),
+    ],
+)
+async def test_a_request_may_set_its_own_budget(usual: int, asked: Any, lowered: bool) -> None:
+    options = SurfaceOptions(reply_tokens=usual)
+    async with running(FakeSource(FakeProvider(large(10)))) as gateway, connect(gateway, options) as client:
+        result = await call(client, "tool_search", {"query": "read file", **asked})
+    assert ("show less" in structured(result)["note"]) is lowered
+    counts = (result.meta or {})["toolcrib/tokens"]
+    assert (counts["reply"] < counts["full"]) is lowered
+
+
+async def test_no_request_may_ask_for_more_than_the_largest_budget() -> None:
+    async with running(FakeSource(FakeProvider(large(90)))) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": "read file", "max_results": 90, "budget": 10**9})
+    counts = (result.meta or {})["toolcrib/tokens"]
+    assert 15_000 < counts["reply"] <= 20_000 < counts["full"]
+
+
+async def test_the_settings_say_what_counts_tokens() -> None:
+    options = SurfaceOptions(tokens="o200k_base")
+    async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
+        result = await call(client, "tool_search", {"query": "send an email"})
+    assert (result.meta or {})["toolcrib/tokens"]["counter"] == "o200k_base"
+
+
 async def test_a_query_without_words_lists_like_no_query() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         listed = structured(await call(client, "tool_search", {}))
         assert structured(await call(client, "tool_search", {"query": " ?!? "})) == listed
 
 
-async def test_a_reply_keeps_its_budget_by_showing_less_of_the_last_hits() -> None:
+def large(count: int) -> list[Tool]:
     parameters = {f"parameter_{number}": {"type": "string", "description": "Words. " * 20} for number in range(9)}
     schema = {"type": "object", "properties": parameters}
-    many = [Tool(name=f"read_{number}", description="Read a file", input_schema=schema) for number in range(10)]
+    return [Tool(name=f"read_{number:02}", description="Read a file", input_schema=schema) for number in range(count)]
+
+
+async def test_a_reply_keeps_its_budget_by_showing_less_of_the_last_hits() -> None:
     options = SurfaceOptions(reply_tokens=2_500)
-    async with running(FakeSource(FakeProvider(many))) as gateway, connect(gateway, options) as client:
-        reply = structured(await call(client, "tool_search", {"query": "read file"}))
+    async with running(FakeSource(FakeProvider(large(10)))) as gateway, connect(gateway, options) as client:
+        result = await call(client, "tool_search", {"query": "read file"})
         long = structured(await call(client, "tool_search", {"query": ["read file"] * 20}))
+    reply = structured(result)
     assert "show less" in long["note"]
     assert len(long["note"]) > len(reply["note"])
     shown = ["full" if "input_schema" in hit else "less" for hit in reply["hits"]]
     assert len(shown) == 10
     assert shown == sorted(shown)
     assert {"full", "less"} == set(shown)
-    assert estimate_tokens(json.dumps(reply["hits"], separators=(",", ":"))) <= 2_500
+    assert estimate_tokens(text_of(result)) <= 2_500
     assert "show less" in reply["note"]
 
 
@@ -309,3 +414,36 @@ async def test_a_provider_that_raises_leaks_nothing_to_the_client() -> None:
         result = await call(client, "execute_tool", {"name": "act"})
     assert result.is_error
     assert "hunter2" not in result.model_dump_json()
+
+
+class Ours:
+    """Only tools of the namespace `mail` are seen."""
+
+    def scope(self, caller: Caller) -> Hashable:
+        return None
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        return Decision.ALLOW if tool.namespace == "mail" else Decision.HIDE
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"query": "send an email", "group": True},
+        {"query": ["send an emial", "secret lever"], "budget": 300},
+        {"query": "secret"},
+        {"query": "email", "tags": "secret"},
+        {"query": "email", "namespace": "rival"},
+        {"query": ""},
+    ],
+)
+async def test_what_a_caller_may_not_see_changes_no_reply_and_no_count(arguments: Any) -> None:
+    theirs = [
+        Tool(name="send_email", namespace="rival", description="Send an email to a recipient", tags=("secret",)),
+        Tool(name="secret_lever", namespace="rival", description="Send an email.", tags=("secret",)),
+    ]
+    me, results = Context(caller=Caller(id="me")), []
+    for providers in ((mail(),), (mail(), FakeProvider(theirs, status=ready("rival", tools=2)))):
+        async with running(FakeSource(*providers), policy=Ours()) as gateway:
+            results.append(await SearchSurface(gateway, SurfaceOptions()).call(me, "tool_search", arguments))
+    assert results[0] == results[1]

@@ -1,9 +1,8 @@
 """The demo's agent: the official SDK client, in front of our own server, and what it costs in tokens."""
 
 import contextlib
-import importlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,29 +10,18 @@ import anyio
 from mcp import Client
 
 from toolcrib.app import App
-from toolcrib.errors import ExecutionFailed
+from toolcrib.errors import ExecutionFailed, MissingExtra
+from toolcrib.tokens import ESTIMATE, LabelledCounter, counter
 
-_CHARACTERS_A_TOKEN = 4
 _ANSWER_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Counts what a text costs a model."""
-
-    count: Callable[[str], int]
-    how: str
-    """How it counts, for people."""
-
-
-def tokens() -> Tokens:
-    """Exact counts where `bpe-openai` is installed, else an estimate."""
+def tokens() -> LabelledCounter:
+    """Exact counts where their library is installed, else an estimate; its label says which."""
     try:
-        bpe_openai = importlib.import_module("bpe_openai")  # a development dependency
-    except ImportError:
-        return Tokens(count=lambda text: -(-len(text) // _CHARACTERS_A_TOKEN), how="estimated at 4 characters a token")
-    encoding = bpe_openai.get_encoding("o200k_base")
-    return Tokens(count=lambda text: len(encoding.encode(text)), how="o200k, counted exactly")
+        return counter("o200k_base")
+    except MissingExtra:
+        return counter(ESTIMATE)
 
 
 def compact(value: Any) -> str:

@@ -9,13 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from toolcrib.app import App
-from toolcrib.cli.demo_agent import Agent, Answer, Tokens, compact, connected, tokens
+from toolcrib.cli.demo_agent import Agent, Answer, compact, connected, tokens
 from toolcrib.cli.demo_servers import Scene
 from toolcrib.cli.output import clean, cut, first_line
 from toolcrib.cli.session import survey
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
 from toolcrib.model import ServerState
 from toolcrib.settings.loader import load
+from toolcrib.tokens import LabelledCounter
 from toolcrib.wire import tool_to_wire
 
 _FEWEST: Final = 3
@@ -53,7 +54,7 @@ def _console() -> Console:
 class Tour:
     """The steps, in the order in which they are shown."""
 
-    def __init__(self, app: App, agent: Agent, scene: Scene, counter: Tokens) -> None:
+    def __init__(self, app: App, agent: Agent, scene: Scene, counter: LabelledCounter) -> None:
         """Nothing is shown before `walk`."""
         self._app = app
         self._agent = agent
@@ -102,7 +103,7 @@ class Tour:
         self._title("What the agent carries")
         self._say(f"{len(tools):>4} tools, listed directly  {everything:>7,} tokens in every conversation")
         self._say(f"{len(seen):>4} tools, through toolcrib {cost:>7,} tokens: {everything / cost:.0f} times fewer")
-        self._say(f"({self._tokens.how})", style="dim")
+        self._say(f"(counted by {self._tokens.label})", style="dim")
         for definition in seen:
             self._say(f"\n{definition['name']}", style="bold", by=2)
             self._say(definition.get("description", ""), style="dim", by=4)

@@ -1,9 +1,10 @@
-"""`toolcrib search`: the tools that fit some words."""
+"""`toolcrib search`: the tools that fit some words, out of the configured servers or out of a file."""
 
 # Imports stand inside the verb to keep `toolcrib --help` fast; `debug` is read by the guard.
 # ruff: noqa: ARG001, PLC0415
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,6 +18,15 @@ Limit = Annotated[
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Only the tools of this server.")
 ]
+Tools = Annotated[
+    Path | None,
+    typer.Option("--tools", "-t", metavar="FILE", help="Search the tools of this file (- is standard input) instead."),
+]
+Scorer = Annotated[
+    Literal["hybrid", "tiers", "bm25", "points"] | None,
+    typer.Option("--scorer", help="How tools are ranked, this once.", show_default="the settings', else hybrid"),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Show the arithmetic of each hit.")]
 
 
 @guarded
@@ -25,28 +35,37 @@ def search(
     limit: Limit = None,
     namespace: Namespace = None,
     *,
+    tools: Tools = None,
+    scorer: Scorer = None,
+    explain: Explain = False,
     config: Config = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Find the tools that fit, best first, with their scores from 0 to 1."""
-    from toolcrib.app import App
+    """Find the tools that fit, best first, with their scores from 0 to 1.
+
+    --explain shows what each score is made of; --json carries it in any case.
+    """
     from toolcrib.cli.output import say_json
-    from toolcrib.cli.session import with_gateway
-    from toolcrib.cli.shapes import check_server, reply_json
-    from toolcrib.cli.texts import say_reply
+    from toolcrib.cli.shapes import reply_json
+    from toolcrib.cli.texts import own_id, say_reply
     from toolcrib.model import Filters, SearchRequest
 
-    async def show(app: App) -> None:
-        ctx = app.local_context()
-        if namespace is not None:
-            check_server(namespace, await app.gateway.servers(ctx))
-        filters = Filters(namespaces=frozenset({namespace} if namespace else ()))
-        request = SearchRequest(queries=(" ".join(query),), limit=limit, filters=filters, explain=True)
-        reply = await app.gateway.search(ctx, request)
-        if as_json:
-            say_json(reply_json(reply))
-        else:
-            say_reply(reply)
+    filters = Filters(namespaces=frozenset({namespace} if namespace is not None else ()))
+    request = SearchRequest(queries=(" ".join(query),), limit=limit, filters=filters, explain=explain or as_json)
+    if tools is not None:
+        from toolcrib.cli.offline import look_up
 
-    with_gateway(config, show)
+        reply, named = look_up(tools, request, scorer)
+    else:
+        from toolcrib.cli.online import ask
+
+        reply, named = ask(config, request, scorer), own_id
+    if as_json:
+        say_json(reply_json(reply, named))
+        return
+    say_reply(reply, named)
+    if explain:
+        from toolcrib.cli.explain import say_parts
+
+        say_parts(reply.hits, named)

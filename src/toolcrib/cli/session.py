@@ -13,6 +13,7 @@ import anyio
 from toolcrib.app import App
 from toolcrib.cli.guard import Terminated
 from toolcrib.cli.output import clean, tell
+from toolcrib.gateway.options import GatewayOptions
 from toolcrib.model import ServerState, ServerStatus
 from toolcrib.settings.loader import load
 from toolcrib.settings.options import Settings
@@ -25,22 +26,27 @@ _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
 def with_gateway(config: Path | None, use: Callable[[App], Awaitable[T]]) -> T:
-    """What `use` gives, called once each server is ready or failed.
+    """What `use` gives, called once each server is ready or failed; for verbs that search nothing.
 
-    Servers that are not ready are named on standard error, a line each. Raises `SettingsError`, `ServerUnavailable`
-    for a required server, and whatever `use` raises.
+    No embedder is loaded. Servers that are not ready are named on standard error, a line each. Raises `SettingsError`,
+    `ServerUnavailable` for a required server, and whatever `use` raises.
     """
-    return run(load(config), use)
+    return run(_without_embedder(load(config)), use)
 
 
 def survey(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
     """Like `with_gateway`, for a look at the servers themselves: nothing is said of them, and none is required."""
     lenient = tuple(replace(server, required=False) for server in settings.servers)
-    return run(replace(settings, servers=lenient), use, quiet=True)
+    return run(_without_embedder(replace(settings, servers=lenient)), use, quiet=True)
+
+
+def _without_embedder(settings: Settings) -> Settings:
+    """The settings without an embedder, which takes seconds to load."""
+    return replace(settings, gateway=replace(settings.gateway, embedder=GatewayOptions().embedder))
 
 
 def run(settings: Settings, use: Callable[[App], Awaitable[T]], *, quiet: bool = False) -> T:
-    """Like `with_gateway`, with settings at hand."""
+    """Like `with_gateway`, with settings at hand, and all that they name."""
 
     async def main() -> T:
         async with App(settings) as app:

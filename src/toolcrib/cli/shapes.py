@@ -1,25 +1,34 @@
 """What `--json` prints: the nouns as plain JSON values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from toolcrib.cli.texts import own_id
 from toolcrib.errors import BackendNotFound
 from toolcrib.gateway.gateway import Description
-from toolcrib.model import Hit, SearchReply, ServerStatus, Tool, ToolResult
+from toolcrib.model import Hit, ScorePart, SearchReply, ServerStatus, Tool, ToolResult
 from toolcrib.names import wire_name
 from toolcrib.schema import signature
 from toolcrib.words import nearest
 
+_NAMED = 20
+"""How many servers an error names; `toolcrib servers` lists them all."""
+
 
 def check_server(name: str, statuses: Sequence[ServerStatus]) -> None:
     """Raise `BackendNotFound` unless a server has that name."""
-    names = [status.name for status in statuses]
+    check_namespace(name, [status.name for status in statuses])
+
+
+def check_namespace(name: str, names: Sequence[str]) -> None:
+    """Raise `BackendNotFound` unless the name is one of these servers'."""
     if name not in names:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         raise BackendNotFound(
             f"No server is called {name}.",
-            hint=f"Servers: {', '.join(names) or 'none'}.",
+            hint=f"Servers: {', '.join(names[:_NAMED]) or 'none'}{more}.",
             suggestions=nearest(name, names),
         )
 
@@ -71,10 +80,10 @@ def description_json(described: Description) -> dict[str, Any]:
     return {**tool_json(described.tool), "example": {"name": described.id, "arguments": described.example}}
 
 
-def reply_json(reply: SearchReply) -> dict[str, Any]:
-    """A search's reply."""
+def reply_json(reply: SearchReply, named: Callable[[Tool], str] = own_id) -> dict[str, Any]:
+    """A search's reply; tools are called by `named`."""
     return {
-        "hits": [hit_json(hit) for hit in reply.hits],
+        "hits": [hit_json(hit, named) for hit in reply.hits],
         "unmatched": list(reply.unmatched),
         "servers": [server_json(status) for status in reply.servers],
         "nearest": list(reply.nearest),
@@ -83,20 +92,33 @@ def reply_json(reply: SearchReply) -> dict[str, Any]:
     }
 
 
-def hit_json(hit: Hit) -> dict[str, Any]:
+def hit_json(hit: Hit, named: Callable[[Tool], str] = own_id) -> dict[str, Any]:
     """One hit: which tool, how well it fits, and why."""
     return {
-        "id": hit.tool.id,
+        "id": named(hit.tool),
         "name": hit.tool.name,
         "namespace": hit.tool.namespace,
-        "score": round(hit.score, 4),
-        "reasons": [{**asdict(reason), "gain": round(reason.gain, 4)} for reason in hit.reasons],
+        "score": round(hit.score, 3),
+        "reasons": [{**reason._asdict(), "gain": round(reason.gain, 4)} for reason in hit.reasons],
         "matched": list(hit.matched),
         "raw": round(hit.raw, 4),
+        "parts": [part_json(part) for part in hit.parts],
         "weak": hit.weak,
+        "fallback": hit.fallback,
+        "similar": list(hit.similar),
         "signature": hit.signature or signature(hit.tool),
         "description": hit.tool.description,
         "annotations": hit.tool.annotations,
+    }
+
+
+def part_json(part: ScorePart) -> dict[str, Any]:
+    """A line of a hit's arithmetic; `product` is what it added to `raw`."""
+    return {
+        "name": part.name,
+        "value": round(part.value, 4),
+        "weight": round(part.weight, 4),
+        "product": round(part.value * part.weight, 4),
     }
 
 

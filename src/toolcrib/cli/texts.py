@@ -2,13 +2,16 @@
 
 import json
 import shlex
+from collections.abc import Callable
 from datetime import datetime
 
 from toolcrib.cli.output import columns, first_line, say, tell
 from toolcrib.gateway.gateway import Description
-from toolcrib.model import Object, SearchReply, ServerStatus, ToolResult
+from toolcrib.model import Hit, Object, SearchReply, ServerStatus, Tool, ToolResult
 from toolcrib.schema import parameters
 
+_LIKE = 3
+"""Near-duplicates that are named."""
 _HINTS = {
     "readOnlyHint": ("only reads", "changes things"),
     "destructiveHint": ("may destroy", "destroys nothing"),
@@ -26,17 +29,37 @@ def server_row(status: ServerStatus) -> tuple[str, ...]:
     return (status.name, str(status.state), str(status.tools), status.transport, since, "; ".join(notes))
 
 
-def say_reply(reply: SearchReply) -> None:
+def own_id(tool: Tool) -> str:
+    """The id that a tool has of itself."""
+    return tool.id
+
+
+def say_reply(reply: SearchReply, named: Callable[[Tool], str] = own_id) -> None:
     """The hits, a line each; then, on standard error, what there is to say of them."""
-    columns((f"{hit.score:.2f}", hit.tool.id, first_line(hit.tool.description)) for hit in reply.hits)
+    columns((_scored(hit), named(hit.tool), _about(hit)) for hit in reply.hits)
     if not reply.hits:
         tell("No tool fits.")
-        if reply.nearest:
-            tell(f"Names that are close: {', '.join(reply.nearest)}")
+    if reply.nearest:
+        tell(f"Names that are close: {', '.join(reply.nearest)}")
     if reply.unmatched:
         tell(f"Words that match nothing: {', '.join(reply.unmatched)}")
     if reply.note:
         tell(reply.note)
+
+
+def _scored(hit: Hit) -> str:
+    """The score, and what is to be known of it."""
+    mark = "instead" if hit.fallback else "weak" if hit.weak else ""
+    return f"{hit.score:.2f} {mark}".rstrip()
+
+
+def _about(hit: Hit) -> str:
+    """The first line of the description, and the near-duplicates that are shown under the tool."""
+    line = first_line(hit.tool.description)
+    if not hit.similar:
+        return line
+    more = ", ..." if len(hit.similar) > _LIKE else ""
+    return f"+ {len(hit.similar)} like it: {', '.join(hit.similar[:_LIKE])}{more}. {line}"
 
 
 def say_description(described: Description) -> None:

@@ -5,12 +5,14 @@ Every method takes the request's `Context` first. A tool that the policy denies 
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import anyio
+import anyio.to_thread
 
 from toolcrib.catalog.paging import page
 from toolcrib.errors import (
@@ -26,6 +28,7 @@ from toolcrib.gateway.live import Live
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.states import stands
+from toolcrib.gateway.steady import watched
 from toolcrib.gateway.view import Found, View, Views, may_see, overlaid
 from toolcrib.model import (
     Action,
@@ -43,12 +46,16 @@ from toolcrib.model import (
 )
 from toolcrib.protocols import Context, Policy, ProviderSource, ToolProvider
 from toolcrib.schema import example, signature
-from toolcrib.search.options import SearchOptions
+from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.query import read
+from toolcrib.search.semantic import Embedder
 
 logger = logging.getLogger(__name__)
 
 _SEPARATORS = (":", "__", ".", "/")
+_T = TypeVar("_T")
+_AT_ONCE: Final = 8
+"""Searches with an embedder that run at once; others wait, so that they never take all threads of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +79,31 @@ class Gateway:
         *,
         policy: Policy | None = None,
         options: GatewayOptions | None = None,
-        search: SearchOptions | None = None,
+        embedder: Embedder | None = None,
     ) -> None:
-        """A gateway over providers that come and go; run `live.run` in a task group to keep it current."""
+        """A gateway over providers that come and go; run `live.run` in a task group to keep it current.
+
+        Without an embedder, meanings are those of the table in the package. The one that the options name is not
+        loaded here: that takes time, and is left to whoever starts the gateway.
+        """
         self.options = options or GatewayOptions()
         self.live = Live(sources, self.options)
         self._policy: Policy = policy or AllowAll()
-        self._search = search or SearchOptions(
-            default_limit=self.options.default_limit, max_limit=self.options.max_limit
-        )
+        self._lexicon = Lexicon.default().with_pairs(self.options.synonyms) if self.options.synonyms else None
+        self._threads: anyio.CapacityLimiter | None = None
+        if embedder is not None:
+            self.embed_with(embedder)
         self._views = Views(self.live.snapshot, self._policy)
         self._unstructured: dict[Key, Tool] = {}
         self.broken_promises = 0
         """Counts up with each tool found to answer without the structured content that its output schema promises."""
+
+    def embed_with(self, embedder: Embedder) -> None:
+        """Compare meanings with this embedder from now on; where it fails, words alone are compared.
+
+        It must be safe to use from several threads. Closing it is left to the caller.
+        """
+        self.live.embed_with(embedder)
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -92,12 +111,12 @@ class Gateway:
         """What the caller sees at this moment."""
         snapshot = self.live.snapshot
         if self._views.snapshot is not snapshot:
-            self._views = Views(snapshot, self._policy)
+            self._views = self._views.on(snapshot)
         view = self._views.of(ctx.caller)
         if not ctx.providers:
             return view
         offers = [(provider, await self._offered(ctx, provider)) for provider in ctx.providers]
-        return overlaid(view, offers)
+        return await self._run(view, overlaid, view, offers)
 
     async def _offered(self, ctx: Context, provider: ToolProvider) -> list[Tool]:
         """What a request's provider offers to this caller; nothing when it fails or hangs."""
@@ -120,16 +139,33 @@ class Gateway:
                 raise InvalidRequest(
                     "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
                 )
-            reply = view.search(request, self._search)
+            reply = await self._run(view, self._search, view, request)
         else:
             reply = self._list(view, request)
         return replace(reply, servers=await self._troubled(ctx, request))
+
+    def _search(self, view: View, request: SearchRequest) -> SearchReply:
+        """The hits of a view; with a note where they could not be compared in meaning."""
+        with watched() as failures:
+            reply = view.search(request, self.options.search, lexicon=self._lexicon)
+        if not failures:
+            return reply
+        note = f"The embedder failed ({failures[0]}), so that only words were compared."
+        return replace(reply, note=f"{reply.note} {note}".strip())
+
+    async def _run(self, view: View, work: Callable[..., _T], *arguments: Any) -> _T:
+        """What the work gives: done at once, or in a thread where an embedder takes part, which takes milliseconds."""
+        if view.snapshot.index.meaning.embedder is None:
+            return work(*arguments)
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(_AT_ONCE)
+        return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._threads, abandon_on_cancel=True)
 
     def _list(self, view: View, request: SearchRequest) -> SearchReply:
         """One page of all tools that pass the filters."""
         filters = request.filters
         tools = self._all(view) if filters == Filters() else view.listing(filters)
-        limit = self.options.page_size if request.limit is None else min(request.limit, self._search.max_limit)
+        limit = self.options.page_size if request.limit is None else min(request.limit, self.options.search.max_limit)
         part = page(tools, view_version=f"{view.version}{_mark(filters)}", cursor=request.cursor, limit=limit)
         hits = tuple(
             Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool), detail=request.detail) for tool in part.items
@@ -262,6 +298,14 @@ class Gateway:
         """The namespaces of the caller's tools, and the names of the servers he may know of."""
         found = _namespaces(await self.view(ctx))
         return frozenset((*found, *(status.name for status in await self.servers(ctx)))) - {""}
+
+    async def tags(self, ctx: Context) -> frozenset[str]:
+        """The tags of the tools that the caller could find."""
+        view = await self.view(ctx)
+        if "tags" not in view.memo:
+            view.memo["tags"] = frozenset(tag for tool in self._all(view) for tag in tool.tags)
+        found: frozenset[str] = view.memo["tags"]
+        return found
 
     def _may_know(self, ctx: Context, view: View, status: ServerStatus) -> bool:
         """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen."""

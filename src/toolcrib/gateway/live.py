@@ -6,16 +6,23 @@ Readers take `snapshot` as it stands. Nothing here runs on the path of a search 
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from math import inf
+from typing import Final, TypeVar
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.steady import Steady, watched
 from toolcrib.gateway.view import EMPTY, Snapshot
 from toolcrib.model import Caller, Rejected, ServerState, ServerStatus, Tool
 from toolcrib.protocols import Context, ProviderSource, StatusSource, ToolProvider, Unsubscribe
+from toolcrib.search.index import Index
+from toolcrib.search.meaning import Meaning, default_meaning
+from toolcrib.search.semantic import Embedder
+from toolcrib.search.table import default_table
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +32,11 @@ SYSTEM: Final = Context(caller=Caller(id="toolcrib"))
 _UNSETTLED = (ServerState.CONFIGURED, ServerState.CONNECTING)
 _QUIET_S = 0.01
 """Changes that follow each other within this time make one snapshot, in seconds."""
+_LONGEST = 20
+"""How many times the first pause there may be between two attempts to embed."""
+
+_Built = TypeVar("_Built")
+_Offered = Sequence[tuple[ToolProvider, Sequence[Tool]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,16 @@ class Live:
         self._listeners: list[Callable[[], None]] = []
         self._grace_until: float | None = None
         self._statuses: tuple[ServerStatus, ...] | None = None
+        self._idle = anyio.Event()
+        self._embedder: Embedder | None = None
+        self._wanted = default_meaning()
+        """What the index is to compare meanings with; another one until all tools are embedded."""
+        self._embedded: Index | None = None
+        """An index that was made in the background, for the next snapshot."""
+        self._embedding = False
+        self._again_at = inf
+        """When to embed again what could not be embedded; never, when all is well."""
+        self._pause_s = options.retry_s
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
@@ -58,14 +80,16 @@ class Live:
         try:
             self._mark()
             task_status.started()
-            while True:
-                await self._dirty.wait()
-                await anyio.sleep(_QUIET_S)
-                self._dirty = anyio.Event()
-                await self._refresh()
-                if not self._dirty.is_set():
-                    self._clean.set()
-                self._tell()
+            async with anyio.create_task_group() as group:
+                while True:
+                    await self._dirty.wait()
+                    await anyio.sleep(_QUIET_S)
+                    self._dirty = anyio.Event()
+                    await self._refresh()
+                    if not self._dirty.is_set():
+                        self._clean.set()
+                    self._tell()
+                    await self._tidy(group)
         finally:
             for end in ends:
                 end()
@@ -75,9 +99,23 @@ class Live:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
+    def embed_with(self, embedder: Embedder) -> None:
+        """Compare meanings with this embedder as soon as all tools are embedded, in the background."""
+        self._pause_s = self._options.retry_s
+        self._want(embedder)
+
+    def _want(self, embedder: Embedder) -> None:
+        """Have the whole index made anew: no meaning equals one that was made before."""
+        self._again_at = inf
+        self._embedder = embedder
+        self._wanted = Meaning(default_table(), Steady(embedder))
+        self._mark()
+
     def _mark(self) -> None:
         if self._clean.is_set():
             self._clean = anyio.Event()
+        if self._idle.is_set():
+            self._idle = anyio.Event()
         self._statuses = None
         self._dirty.set()
 
@@ -86,6 +124,10 @@ class Live:
     async def fresh(self) -> None:
         """Wait until all that changed is in the snapshot."""
         await self._clean.wait()
+
+    async def idle(self) -> None:
+        """Wait until nothing is left to be done, neither of what changed nor in the background."""
+        await self._idle.wait()
 
     async def changed(self) -> None:
         """Wait for the next swap."""
@@ -140,14 +182,82 @@ class Live:
             for provider in providers:
                 group.start_soon(self._ask, provider, offers)
         ordered = {id(provider): offers[id(provider)] for provider in providers}
-        if not _same(tuple(self._offers.values()), tuple(ordered.values())):
+        made, self._embedded = self._embedded, None
+        if made is not None or not _same(tuple(self._offers.values()), tuple(ordered.values())):
             self._offers = ordered
-            asked = [(offer.provider, offer.tools) for offer in ordered.values()]
-            try:
-                self.snapshot = await anyio.to_thread.run_sync(Snapshot.build, asked, self.snapshot)
-            except Exception:
-                logger.exception("the new tools could not be taken in; the old ones stay")
-            self._statuses = None
+            before = self.snapshot if made is None else replace(self.snapshot, index=made)
+            await self._swap([(offer.provider, offer.tools) for offer in ordered.values()], before)
+
+    async def _swap(self, offered: _Offered, before: Snapshot) -> None:
+        """Take in what is offered, without holding up the event loop."""
+        build = partial(Snapshot.build, offered, before, options=self._options.search)
+        try:
+            self.snapshot, failed = await anyio.to_thread.run_sync(_watching, build)
+        except Exception:
+            logger.exception("the new tools could not be taken in; the old ones stay")
+            failed = True
+        if failed:
+            self._plan()
+        self._statuses = None
+
+    # -- in the background -----------------------------------------------------------------------------------------
+
+    async def _tidy(self, group: anyio.abc.TaskGroup) -> None:
+        """While nothing changes: put the index in order, and embed all tools where that is due."""
+        if await self._dirty_within(self._options.idle_s):
+            return
+        async with anyio.create_task_group() as merging:
+            merging.start_soon(self._merge, merging.cancel_scope)
+            await self._dirty.wait()
+            merging.cancel_scope.cancel()
+        if self._dirty.is_set() or self._embedding:
+            return
+        if self._again_at == inf and self.snapshot.index.meaning != self._wanted:
+            self._embedding = True
+            group.start_soon(self._embed)
+            return
+        self._idle.set()
+        if self._embedder is not None and not await self._dirty_within(self._again_at - anyio.current_time()):
+            self._want(self._embedder)
+
+    async def _embed(self) -> None:
+        """Make an index of the present tools with the wanted meaning; changes are taken in meanwhile, without it."""
+        wanted = self._wanted
+        build = partial(Index.build, self.snapshot.catalog.tools, options=self._options.search, meaning=wanted)
+        failed = True
+        try:
+            index, failed = await anyio.to_thread.run_sync(_watching, build, abandon_on_cancel=True)
+        except Exception:
+            logger.exception("the tools could not be embedded; the index stays as it is")
+        self._embedding = False
+        if wanted is self._wanted and failed:
+            self._plan()
+        elif wanted is self._wanted:
+            self._embedded, self._pause_s = index, self._options.retry_s
+        self._mark()
+
+    def _plan(self) -> None:
+        """Embed all tools again soon; later after each further failure."""
+        if self._again_at == inf:
+            self._again_at = anyio.current_time() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, self._options.retry_s * _LONGEST)
+
+    async def _merge(self, scope: anyio.CancelScope) -> None:
+        """Replace the index by one of a single segment. What is seen, and its version, stay as they are."""
+        before = self.snapshot
+        try:
+            merged = await anyio.to_thread.run_sync(before.index.merged, abandon_on_cancel=True)
+        except Exception:
+            logger.exception("the index could not be put in order; it stays as it is")
+        else:
+            self.snapshot = before if merged is before.index else replace(before, index=merged)
+        scope.cancel()
+
+    async def _dirty_within(self, seconds: float) -> bool:
+        """Whether something changes within that time."""
+        with anyio.move_on_after(seconds):
+            await self._dirty.wait()
+        return self._dirty.is_set()
 
     async def _ask(self, provider: ToolProvider, offers: dict[int, _Offer]) -> None:
         """Fill in the provider's tools; those of last time where it fails."""
@@ -164,6 +274,13 @@ class Live:
         self._changed = anyio.Event()
         for listener in tuple(self._listeners):
             listener()
+
+
+def _watching(build: Callable[[], _Built]) -> tuple[_Built, bool]:
+    """What is built, and whether some tools could not be embedded; those are found by words alone."""
+    with watched() as failures:
+        built = build()
+    return built, bool(failures)
 
 
 def _same(old: Sequence[_Offer], new: Sequence[_Offer]) -> bool:

@@ -14,6 +14,8 @@ from toolcrib.protocols import Policy, ToolProvider
 from toolcrib.schema import Schema
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
+from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.meaning import Meaning
 from toolcrib.search.options import SearchOptions
 
 _MAX_SCOPES = 4096
@@ -41,8 +43,18 @@ class Snapshot:
     """Definitions set aside, with the namespace of each."""
 
     @classmethod
-    def build(cls, offers: Sequence[tuple[ToolProvider, Sequence[Tool]]], previous: "Snapshot | None") -> "Snapshot":
-        """Gather what the providers offer; the first one to offer a key owns it."""
+    def build(
+        cls,
+        offers: Sequence[tuple[ToolProvider, Sequence[Tool]]],
+        previous: "Snapshot | None",
+        *,
+        options: SearchOptions | None = None,
+        meaning: Meaning | None = None,
+    ) -> "Snapshot":
+        """Gather what the providers offer; the first one to offer a key owns it.
+
+        How it is searched is as in `previous`, where nothing else is given.
+        """
         owners: dict[Key, ToolProvider] = {}
         tools: list[Tool] = []
         unsound: list[tuple[str, Rejected]] = []
@@ -56,7 +68,9 @@ class Snapshot:
         catalog = Catalog.build(tools, previous=previous.catalog if previous else None)
         return cls(
             catalog=catalog,
-            index=Index.build(catalog.tools, previous=previous.index if previous else None),
+            index=Index.build(
+                catalog.tools, previous=previous.index if previous else None, options=options, meaning=meaning
+            ),
             owners=tuple(owners[tool.key] for tool in catalog.tools),
             rejected=(
                 *unsound,
@@ -153,9 +167,27 @@ class View:
         """Every tool that a search could find, by id."""
         return listing(self.snapshot.index, filters, mask=self.mask, overlay=self._overlay)
 
-    def search(self, request: SearchRequest, options: SearchOptions) -> SearchReply:
-        """What the view holds for the request; its servers are left to the gateway."""
-        return search(self.snapshot.index, request, mask=self.mask, overlay=self._overlay, options=options)
+    def search(
+        self,
+        request: SearchRequest,
+        options: SearchOptions,
+        *,
+        lexicon: Lexicon | None = None,
+        boosts: Mapping[str, float] | None = None,
+    ) -> SearchReply:
+        """What the view holds for the request; its servers are left to the gateway.
+
+        `boosts` leads from ids of tools that were of use to how much their odds are raised, 1 or more.
+        """
+        return search(
+            self.snapshot.index,
+            request,
+            mask=self.mask,
+            overlay=self._overlay,
+            options=options,
+            lexicon=lexicon,
+            boosts=boosts,
+        )
 
     @property
     def _overlay(self) -> Index | None:
@@ -172,11 +204,18 @@ class View:
 class Views:
     """The views of one snapshot, one a scope; made when first asked for."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy) -> None:
-        """No view is made yet."""
+    def __init__(self, snapshot: Snapshot, policy: Policy, made: Mapping[Hashable, View] | None = None) -> None:
+        """With the views of some scopes, where they are made already."""
         self.snapshot = snapshot
         self._policy = policy
-        self._by_scope: dict[Hashable, View] = {}
+        self._by_scope = dict(made or {})
+
+    def on(self, snapshot: Snapshot) -> "Views":
+        """The views of another snapshot: these very ones, with all they remember, where only the index is another."""
+        if snapshot.catalog is not self.snapshot.catalog:
+            return Views(snapshot, self._policy)
+        kept = {scope: replace(view, snapshot=snapshot) for scope, view in self._by_scope.items()}
+        return Views(snapshot, self._policy, kept)
 
     def of(self, caller: Caller) -> View:
         """The caller's view. O(catalog) for the first caller of a scope, O(1) for the others."""
@@ -203,7 +242,8 @@ def may_see(policy: Policy, caller: Caller, tool: Tool) -> bool:
 def overlaid(view: View, offers: Sequence[tuple[ToolProvider, Sequence[Tool]]]) -> View:
     """The view with a request's own tools; its mark changes with them."""
     fresh = [(provider, [tool for tool in tools if not view.sees(tool)]) for provider, tools in offers]
-    overlay = Snapshot.build(fresh, None)
+    shared = view.snapshot.index
+    overlay = Snapshot.build(fresh, None, options=shared.options, meaning=shared.meaning)
     if not overlay.catalog.tools:
         return view
     return replace(view, overlay=overlay, version=f"{view.version}.{overlay.catalog.fingerprint(None)}", memo={})

@@ -92,7 +92,7 @@ def read(text: str) -> Query:
     >>> [term.stem for term in read("list the open issues").terms]
     ['list', 'open', 'issu']
     >>> read("Find a flight to Oslo, then book a hotel").clauses
-    (('find', 'a', 'flight', 'to', 'oslo'), ('book', 'a', 'hotel'))
+    (('find', 'a', 'flight', 'to', 'oslo'), ('then', 'book', 'a', 'hotel'))
     """
     text = text[:_MAX_TEXT]
     typed = tuple(CHUNK.findall(text))

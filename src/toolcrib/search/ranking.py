@@ -78,7 +78,7 @@ def rank(
     """
     meaning = view.parts[0].index.meaning
     met = meet(view, query, meaning.table, lexicon, options)
-    understood = sense(query, met.corrected, meaning)
+    understood = sense(query, met.corrected, meaning, lexicon, options)
     chosen = candidates(view, met, understood, allowed, max(options.candidates, limit), options)
     judged = tuple(
         judge(part, number, met, query, understood, positions)

@@ -229,13 +229,13 @@ def _slots(
         why.rest += vague
     tools, slots = np.nonzero(said)
     words = features.slots[positions][said]
-    askers = asking(index, words, ranking.sense).tolist() if len(words) else []
+    askers = [*asking(index, words, ranking.sense)] if len(words) else []
     typed = _typed(query, ranking)
     spelt = {*ranking.met.corrected.values()}.difference(term.surface for term in query.terms)
-    columns = (tools.tolist(), slots.tolist(), words.tolist(), gains[said].tolist(), likeness[said].tolist())
-    for tool, slot, word, gain, like, by in zip(*columns, askers, strict=True):
+    columns = (tools.tolist(), slots.tolist(), words.tolist(), gains[said].tolist())
+    for tool, slot, word, gain, (by, met) in zip(*columns, askers, strict=True):
         asker = ranking.sense.words[by]
         own = index.vocabulary.words[word]
-        how = "meaning" if like < 1 else "spelling" if asker in spelt else "exact" if asker == own else "stem"
+        how = met if met != "exact" else "spelling" if asker in spelt else "exact" if asker == own else "stem"
         field = "name" if slot < NAME_WORDS else "description"
         whys[tool].add(typed.get(asker, asker), field, how, "" if how == "exact" else own, gain)

@@ -18,8 +18,9 @@ from toolcrib.search.analysis import NAME_WORDS
 from toolcrib.search.features import COARSE, pair_key
 from toolcrib.search.kinds import VERBS
 from toolcrib.search.lexical import Met
+from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.meaning import Meaning
-from toolcrib.search.options import Weights
+from toolcrib.search.options import SearchOptions, Weights
 from toolcrib.search.quantized import Query as Vectors
 from toolcrib.search.quantized import directions
 from toolcrib.search.quantized import query as vectors_of
@@ -50,6 +51,10 @@ class Sense:
     words: tuple[str, ...]
     """Its telling words, each once, misspelt ones corrected."""
     stems: tuple[str, ...]
+    related: dict[str, int]
+    """The stems of their synonyms, and the first word that each is one of, by place."""
+    synonym: float
+    """How much a word asks for its synonyms, at least."""
     meaning: Vectors
     """A vector for each clause."""
     topic: Vectors
@@ -63,7 +68,7 @@ class Sense:
     clauses: int
 
 
-def sense(query: Query, corrected: dict[str, str], meaning: Meaning) -> Sense:
+def sense(query: Query, corrected: dict[str, str], meaning: Meaning, lexicon: Lexicon, options: SearchOptions) -> Sense:
     """Read the meaning of a query."""
     clauses: Sequence[Sequence[str]] = query.clauses
     if corrected:
@@ -82,6 +87,8 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning) -> Sense:
     return Sense(
         words=words,
         stems=tuple(map(stem, words)),
+        related={root: place for place in reversed(range(len(words))) for root in lexicon.stems(words[place])},
+        synonym=options.synonym_weight,
         meaning=texts,
         topic=topic,
         coarse=directions(vectors[telling, :COARSE]),
@@ -156,29 +163,37 @@ def _likeness(index: Segment, slots: Ints, sense: Sense) -> Doubles:
         cosines = index.words.coarse.whole(words, sense.coarse).max(axis=1) * index.words.coarse.scales.take(words)
         cosines -= _UNLIKE
         cosines /= 1 - _UNLIKE
-        cosines[_same(index, words, sense) >= 0] = 1.0
+        stems = index.words.stems.take(words)
+        same, related = (_found(index, stems, wanted) for wanted in (_own(sense), sense.related))
+        np.maximum(cosines, sense.synonym, out=cosines, where=related >= 0)
+        cosines[same >= 0] = 1.0
         likeness[taken] = np.clip(cosines, 0.0, 1.0, out=cosines)
     return likeness
 
 
-def asking(index: Segment, words: Ints, sense: Sense) -> npt.NDArray[np.intp]:
-    """The word of the query, by its place, that asks most for each word of a tool."""
-    same = _same(index, words, sense)
-    nearest = index.words.coarse.whole(words, sense.coarse).argmax(axis=1)
-    return np.where(same >= 0, same, nearest)
+def asking(index: Segment, words: Ints, sense: Sense) -> Iterator[tuple[int, str]]:
+    """The word of the query, by its place, that asks most for each word of a tool, and how: exact, synonym, meaning."""
+    stems = index.words.stems.take(words)
+    same, related = (_found(index, stems, wanted).tolist() for wanted in (_own(sense), sense.related))
+    nearest = index.words.coarse.whole(words, sense.coarse).argmax(axis=1).tolist()
+    for own, other, near in zip(same, related, nearest, strict=True):
+        yield (own, "exact") if own >= 0 else (other, "synonym") if other >= 0 else (near, "meaning")
 
 
-def _same(index: Segment, words: Ints, sense: Sense) -> npt.NDArray[np.intp]:
-    """The first word of the query with the same stem as each word of a tool; -1 where there is none."""
+def _own(sense: Sense) -> dict[str, int]:
+    return {root: place for place, root in reversed([*enumerate(sense.stems)])}
+
+
+def _found(index: Segment, stems: Ints, wanted: Mapping[str, int]) -> npt.NDArray[np.intp]:
+    """What is wanted with each of some stems of a segment; -1 where it is not."""
     known = index.vocabulary.stem_numbers
-    stems = {known[root]: place for place, root in reversed([*enumerate(sense.stems)]) if root in known}
-    if not stems:
-        return np.full(len(words), -1)
-    numbers = np.array(sorted(stems), dtype=np.int32)
-    places = np.array([stems[number] for number in numbers.tolist()], dtype=np.intp)
-    own = index.words.stems.take(words)
-    at = np.minimum(numbers.searchsorted(own), len(numbers) - 1)
-    return np.where(numbers[at] == own, places[at], -1)
+    found = sorted((known[root], value) for root, value in wanted.items() if root in known)
+    if not found:
+        return np.full(len(stems), -1)
+    numbers = np.array([number for number, _ in found], dtype=np.int32)
+    values = np.array([value for _, value in found], dtype=np.intp)
+    at = np.minimum(numbers.searchsorted(stems), len(numbers) - 1)
+    return np.where(numbers[at] == stems, values[at], -1)
 
 
 def _phrases(index: Segment, positions: Ints, sense: Sense) -> Doubles:

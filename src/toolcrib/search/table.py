@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-SHA256 = "7532525ea451fc2a660431ec7042212d23cbaf503f3e7c800bdb09489163d3c8"
+SHA256 = "3cb0bdb04a7fd78bf95923752c502ed5b5afc97388bfb57568eedb45e484a315"
 """Of the file in the package."""
 
 _WORD = re.compile("[a-z0-9\u00df-\u00f6\u00f8-\u0587]+")

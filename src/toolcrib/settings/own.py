@@ -1,21 +1,22 @@
 """The section `toolcrib` of a settings file: every key is ours, so an unknown one is an error."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.server.options import HttpOptions
+from toolcrib.settings import search as search_table
 from toolcrib.settings.document import Problems
 from toolcrib.settings.jsonc import Field
-from toolcrib.settings.section import Section, closest, kind, shown
+from toolcrib.settings.section import Section, closest, kind, over, shown
 from toolcrib.settings.tokens import Tokens
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.tokens import ENCODINGS, ESTIMATE
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 AT: Final[Field] = ("toolcrib",)
 SURFACES: Final = ("search", "direct")
-
-_Options = TypeVar("_Options", bound=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,50 +38,39 @@ def read(value: Any, problems: Problems, tokens: Tokens) -> Own:
         value = {}
     own = Section(value, AT, problems)
     timeouts = own.section("timeouts") or Section({}, AT, problems)
+    search = own.section("search") or Section({}, AT, problems)
     read = Own(
         fleet=_fleet(own),
-        gateway=_gateway(own, timeouts),
-        surfaces=_surfaces(own),
+        gateway=_gateway(search, timeouts, tokens.folder),
+        surfaces=_surfaces(own, search),
         http=_http(own, tokens),
         defaults=_defaults(own, timeouts),
     )
     timeouts.refuse_unknown()
+    search.refuse_unknown()
     own.refuse_unknown()
     return read
-
-
-def _over(options: _Options, **values: Any) -> _Options:
-    """The options with every value that is given, that is, not None."""
-    return replace(options, **{name: value for name, value in values.items() if value is not None})
 
 
 def _fleet(own: Section) -> FleetOptions:
     backoff = own.section("backoff") or Section({}, AT, own.problems)
     first, most = backoff.seconds("first"), backoff.seconds("max")
-    options = _over(FleetOptions(), backoff_first_s=first, backoff_max_s=most)
+    options = over(FleetOptions(), backoff_first_s=first, backoff_max_s=most)
     if options.backoff_first_s > options.backoff_max_s:
         backoff.problems.add(backoff.at, f"has first above max, which is {options.backoff_max_s:g}")
     backoff.refuse_unknown()
     return options
 
 
-def _gateway(own: Section, timeouts: Section) -> GatewayOptions:
-    search = own.section("search") or Section({}, AT, own.problems)
-    options = _over(
-        GatewayOptions(),
-        default_limit=search.count("default_limit", low=1),
-        max_limit=search.count("max_limit", low=1),
-        page_size=search.count("page_size", low=1),
+def _gateway(search: Section, timeouts: Section, folder: Path) -> GatewayOptions:
+    return over(
+        search_table.read(search, folder),
         start_grace_s=timeouts.seconds("start_grace"),
         call_grace_s=timeouts.seconds("call_grace"),
     )
-    if options.default_limit > options.max_limit:
-        search.problems.add(search.at, f"has default_limit above max_limit, which is {options.max_limit}")
-    search.refuse_unknown()
-    return options
 
 
-def _surfaces(own: Section) -> SurfaceOptions:
+def _surfaces(own: Section, search: Section) -> SurfaceOptions:
     names = own.texts("surfaces")
     for position, name in enumerate(names or ()):
         if name not in SURFACES:
@@ -89,14 +79,15 @@ def _surfaces(own: Section) -> SurfaceOptions:
             own.problems.add((*AT, str(own.spelling("surfaces")), position), f"{shown(name)} is no surface; {hint}")
     if names == ():
         own.problems.add((*AT, str(own.spelling("surfaces"))), f"must name one of {', '.join(SURFACES)}")
-    return _over(
+    return over(
         SurfaceOptions(),
         surfaces=None if names is None else tuple(dict.fromkeys(names)),
         always_visible=own.texts("always_visible"),
         prefix=own.flag("prefix"),
         digest_tokens=own.count("digest_tokens", low=0),
         list_page_bytes=own.count("list_page_bytes", low=1024),
-        reply_tokens=own.count("reply_tokens", low=100),
+        reply_tokens=own.count("reply_tokens", low=0),
+        tokens=search.choice("tokens", (ESTIMATE, *ENCODINGS)),
     )
 
 
@@ -105,7 +96,7 @@ def _http(own: Section, tokens: Tokens) -> HttpOptions:
     path = http.text("path")
     if path is not None and not path.startswith("/"):
         http.wrong(str(http.spelling("path")), 'must begin with "/"', path)
-    options = _over(
+    options = over(
         HttpOptions(),
         host=http.text("host"),
         port=http.count("port", low=0, high=65535),
@@ -121,7 +112,7 @@ def _http(own: Section, tokens: Tokens) -> HttpOptions:
 
 
 def _defaults(own: Section, timeouts: Section) -> ServerOptions:
-    return _over(
+    return over(
         ServerOptions(name="", transport="stdio"),
         start_timeout_s=timeouts.seconds("start"),
         list_timeout_s=timeouts.seconds("list"),

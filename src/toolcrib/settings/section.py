@@ -2,13 +2,17 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from toolcrib.settings.document import Problems
 from toolcrib.settings.jsonc import Field
+
+_Options = TypeVar("_Options", bound=Any)
+_Choice = TypeVar("_Choice", bound=str)
 
 _SHOWN = 60
 _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
@@ -85,6 +89,33 @@ class Section:
         value = self._fitting(key, fits, "must be a number of seconds above 0")
         return None if value is None else float(value)
 
+    def share(self, key: str) -> float | None:
+        """A number from 0 to 1."""
+
+        def fits(value: Any) -> bool:
+            return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+        value = self._fitting(key, fits, "must be a number from 0 to 1")
+        return None if value is None else float(value)
+
+    def choice(self, key: str, known: Sequence[_Choice]) -> _Choice | None:
+        """One of some words."""
+        entry = self.spelling(key)
+        value = None if entry is None else self.table[entry]
+        for word in known:
+            if word == value:
+                return word
+        if entry is not None:
+            near = closest(value, set(known)) if isinstance(value, str) else ""
+            hint = f'did you mean "{near}"?' if near else f"there are {', '.join(map(shown, known))}"
+            self.problems.add((*self.at, entry), f"cannot be {shown(value)}; {hint}")
+        return None
+
+    def path(self, key: str, folder: Path) -> Path | None:
+        """A file or folder; a relative one is meant from `folder`."""
+        text = self.text(key)
+        return None if text is None else folder / Path(text).expanduser()
+
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of strings."""
         entry = self.spelling(key)
@@ -141,6 +172,11 @@ class Section:
             known = ", ".join(sorted(self.known))
             hint = f'did you mean "{near}"?' if near else f"known here: {known}"
             self.problems.add((*self.at, entry), f"is not a setting; {hint}")
+
+
+def over(options: _Options, **values: Any) -> _Options:
+    """The options with every value that is given, that is, not None."""
+    return replace(options, **{name: value for name, value in values.items() if value is not None})
 
 
 def closest(entry: str, known: set[str]) -> str:

@@ -1,48 +1,56 @@
-"""What a text costs a model, estimated, and fitting a reply into what it may cost."""
+"""Fitting hits into what a reply may cost a model."""
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from math import ceil
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from toolcrib.model import Detail, Hit
 
-_PLAIN: Final = re.compile(r"[a-z ]")
-_PLAIN_PER_TOKEN: Final = 4.0
-"""Lower-case letters and spaces a token, in English; the o200k vocabulary reaches a little more."""
-_DENSE_PER_TOKEN: Final = 1.5
-"""Capitals, digits and punctuation a token: names, numbers and JSON."""
-_LOWER: Final[dict[Detail, Detail]] = {"full": "signature", "signature": "summary"}
+Costs = Mapping[Detail, int]
+"""What a hit costs at each detail, in tokens."""
+
+_LOWER: Final[dict[Detail, tuple[Detail, ...]]] = {"full": ("signature", "summary"), "signature": ("summary",)}
+_STEPS: Final[tuple[Detail, ...]] = ("signature", "summary")
 
 
-def estimate_tokens(text: str) -> int:
-    """An estimate of the tokens in a text, 0 or more, that errs on the high side; other scripts count one a character.
+def fitted(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> list[Detail]:
+    """How much of each hit is shown within a budget of tokens: the worst show less first, and every hit stays.
 
-    >>> estimate_tokens(""), estimate_tokens("seven characters"), estimate_tokens("日本"), estimate_tokens("{};!")
-    (0, 4, 2, 3)
+    First all but the best are lowered to their signatures, from the worst on, then to summaries; the best of each query
+    is lowered last. Where not even it alone fits as it is, it is lowered with the others. A hit never shows more than
+    was asked.
     """
-    plain = len(_PLAIN.findall(text))
-    dense = (len(text) if text.isascii() else sum(character.isascii() for character in text)) - plain
-    return ceil(plain / _PLAIN_PER_TOKEN + dense / _DENSE_PER_TOKEN) + len(text) - plain - dense
+    details = [hit.detail for hit in hits]
+    total = sum(cost[detail] for cost, detail in zip(costs, details, strict=True))
+    if total <= budget:
+        return details
+    for place, detail in _steps(hits, costs, budget):
+        if detail in _LOWER.get(details[place], ()):
+            total += costs[place][detail] - costs[place][details[place]]
+            details[place] = detail
+            if total <= budget:
+                break
+    return details
 
 
-def fitted(hits: Sequence[Hit], budget: int | None, render: Callable[[Hit], str]) -> tuple[tuple[Hit, ...], int]:
-    """The hits within a budget of tokens, and how many show less than was asked: the last ones first.
+def _steps(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> Iterator[tuple[int, Detail]]:
+    """Which hit is lowered to what, in turn."""
+    ranks = _ranks(hits)
+    worst_first = sorted(range(len(hits)), key=lambda place: (-ranks[place], -place))
+    best = [place for place in worst_first if ranks[place] == 0]
+    others = [place for place in worst_first if ranks[place] > 0]
+    least = sum(costs[place][hits[place].detail] for place in best) + sum(costs[place]["summary"] for place in others)
+    for group in (others, best) if least <= budget else (worst_first,):
+        for detail in _STEPS:
+            for place in group:
+                yield place, detail
 
-    What is shown of a hit goes from full to its signature to a summary; every hit stays.
-    """
-    if budget is None:
-        return tuple(hits), 0
-    shown = list(hits)
-    costs = [estimate_tokens(render(hit)) for hit in shown]
-    lowered: set[int] = set()
-    for level in ("full", "signature"):
-        for place in range(len(shown) - 1, -1, -1):
-            if sum(costs) <= budget:
-                return tuple(shown), len(lowered)
-            if shown[place].detail == level:
-                shown[place] = replace(shown[place], detail=_LOWER[level])
-                costs[place] = estimate_tokens(render(shown[place]))
-                lowered.add(place)
-    return tuple(shown), len(lowered)
+
+def _ranks(hits: Sequence[Hit]) -> list[int]:
+    """The place of each hit among those of its query, from 0."""
+    seen: dict[int, int] = {}
+    ranks = []
+    for hit in hits:
+        rank = seen.get(hit.query, 0)
+        ranks.append(rank)
+        seen[hit.query] = rank + 1
+    return ranks

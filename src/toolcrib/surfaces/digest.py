@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from toolcrib.gateway.view import View
 from toolcrib.model import ServerState, ServerStatus, Tool, Visibility
-from toolcrib.surfaces.budget import estimate_tokens
+from toolcrib.tokens import estimate_tokens
 
 _LINE = 110
 """The longest line, in characters."""

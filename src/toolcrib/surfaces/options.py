@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from toolcrib.tokens import ESTIMATE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceOptions:
@@ -17,5 +19,7 @@ class SurfaceOptions:
     """What the one-line-a-server digest may cost, in estimated tokens."""
     list_page_bytes: int = 512 * 1024
     """The size of a `tools/list` page, in bytes of JSON."""
-    reply_tokens: int | None = None
-    """What a search reply may cost, in estimated tokens; None means no limit."""
+    reply_tokens: int = 800
+    """What the text of a search reply may cost, in tokens; 0 means no limit."""
+    tokens: str = ESTIMATE
+    """What counts the tokens of a reply: `estimate`, or a vocabulary that `tokens.counter` knows."""

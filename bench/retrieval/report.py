@@ -1,0 +1,204 @@
+"""Tables and a picture of the figures, and where they go in the documentation."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from engines import OURS
+from nothing import LEFT_OUT
+from picture import picture
+from sets import ROOT
+
+PAGE = ROOT / "docs" / "explanation" / "retrieval.md"
+PICTURE = ROOT / "docs" / "assets" / "retrieval.svg"
+BEGIN, END = "<!-- figures: written by make bench-retrieval -->", "<!-- end of figures -->"
+
+CAPTION = "nDCG@10 of the main track against the time of a search"
+
+TRACKS = ("main", "typo", "ident", "name_typo")
+METRICS = ("recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10")
+SHORT = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "mrr@10": "MRR@10", "ndcg@10": "nDCG@10"}
+
+Figures = dict[str, Any]
+
+
+def publish(kept: Figures) -> None:
+    """Write the tables into the page between their marks, and the picture beside it."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    shown = ""
+    if drawn := picture(points(kept)):
+        PICTURE.parent.mkdir(parents=True, exist_ok=True)
+        PICTURE.write_text(drawn)
+        shown = f"![{CAPTION}](../assets/{PICTURE.name})\n\n"
+    PAGE.write_text(f"{before}{BEGIN}\n\n{shown}{markdown(kept)}\n\n{END}{after}")
+
+
+def markdown(kept: Figures) -> str:
+    """All tables that there are figures for."""
+    parts = [_machine(kept)]
+    if "quality" in kept:
+        parts += [_macro(kept, track) for track in TRACKS] + [_each_set(kept, track) for track in TRACKS]
+    if kept.get("nothing"):
+        parts += [_false(kept), _lost(kept)]
+    if "speed" in kept:
+        parts += [_times(kept), _builds(kept), _added(kept)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def points(kept: Figures) -> list[tuple[str, float, float]]:
+    """Of each engine: its label, p50 of a search of the smallest catalog in microseconds, nDCG@10 of the main track."""
+    if "speed" not in kept or "quality" not in kept:
+        return []
+    times = kept["speed"][min(kept["speed"], key=int)]
+    return [
+        (kept["engines"][name], times[name]["p50_us"], mean(_values(kept, name, "main", "ndcg@10")))
+        for name in _engines(kept, "quality")
+        if name in times
+    ]
+
+
+def mean(values: Iterable[float]) -> float:
+    """Every set weighs the same."""
+    known = list(values)
+    return sum(known) / len(known) if known else 0.0
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table whose first column is text and whose others are figures."""
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return "\n".join([lines[0], f"|---|{'---:|' * (len(head) - 1)}", *lines[1:]])
+
+
+def _machine(kept: Figures) -> str:
+    sets = ", ".join(f"{name} ({each['tools']} tools)" for name, each in kept["sets"].items())
+    return f"Sets: {sets}. Machine: {kept['machine']}."
+
+
+def _macro(kept: Figures, track: str) -> str:
+    best = mean(_values(kept, OURS, track, "ndcg@10")) if OURS in kept["quality"] else 0.0
+    rows = []
+    for name in _engines(kept, "quality"):
+        means = [mean(_values(kept, name, track, metric)) for metric in METRICS]
+        rows.append([kept["engines"][name], *(f"{value * 100:.1f}" for value in means), _ratio(means[-1], best)])
+    head = ["engine", *(SHORT[metric] for metric in METRICS), "nDCG to ours"]
+    return f"### Track `{track}`, mean of the sets, x100\n\n{table(head, rows)}"
+
+
+def _each_set(kept: Figures, track: str) -> str:
+    names = list(kept["sets"])
+    rows = [
+        [kept["engines"][engine], *(_triple(cells[name]["tracks"][track]) if name in cells else "" for name in names)]
+        for engine, cells in _rows(kept, "quality")
+    ]
+    return f"### Track `{track}`, each set: R@1 / R@5 / nDCG@10, x100\n\n{table(['engine', *names], rows)}"
+
+
+def _triple(cell: Figures) -> str:
+    if not cell["queries"]:
+        return ""
+    return " / ".join(f"{cell[metric] * 100:.1f}" for metric in ("recall@1", "recall@5", "ndcg@10"))
+
+
+def _false(kept: Figures) -> str:
+    names = [name for name in kept["sets"] if any(name in cells for cells in kept["nothing"].values())]
+
+    def cell(cells: Figures, name: str) -> str:
+        return _marks(cells[name]["false"]) if name in cells and cells[name]["queries"] else ""
+
+    def over_all(cells: Figures, mark: str) -> float:
+        return mean(each["false"][mark] for name, each in cells.items() if name not in LEFT_OUT and each["queries"])
+
+    rows = [
+        [
+            kept["engines"][engine],
+            _marks({mark: over_all(cells, mark) for mark in ("shown", "sure")}),
+            *(cell(cells, name) for name in names),
+        ]
+        for engine, cells in _rows(kept, "nothing")
+    ]
+    title = "### Queries that no tool fits: % answered all the same, any hit / a hit not marked as weak"
+    left_out = [name for name in names if name in LEFT_OUT]
+    note = f"\n\nNot in the mean: {', '.join(left_out)}." if left_out else ""
+    return f"{title}\n\n{table(['engine', 'mean', *names], rows)}{note}"
+
+
+def _lost(kept: Figures) -> str:
+    names = list(kept["sets"])
+    rows = []
+    for engine, cells in _rows(kept, "nothing"):
+        lost = {name: each["lost"] for name, each in cells.items() if "lost" in each}
+        if lost:
+            over_all = {mark: mean(each[mark] for each in lost.values()) for mark in ("shown", "sure")}
+            shown = [_marks(lost[name]) if name in lost else "" for name in names]
+            rows.append([kept["engines"][engine], _marks(over_all), *shown])
+    if not rows:
+        return ""
+    title = "### Queries that a tool fits: % whose right tool was in the top five and is withheld, nothing / weak"
+    return f"{title}\n\n{table(['engine', 'mean', *names], rows)}"
+
+
+def _marks(rates: Figures) -> str:
+    return f"{rates['shown'] * 100:.1f} / {rates['sure'] * 100:.1f}"
+
+
+def _times(kept: Figures) -> str:
+    return _by_size(
+        kept,
+        "### Time of a search: p50 / p95, and p50 as a ratio to ours",
+        lambda cell, best: (
+            f"{_time(cell['p50_us'])} / {_time(cell['p95_us'])} ({_ratio(cell['p50_us'], best.get('p50_us', 0))})"
+        ),
+    )
+
+
+def _builds(kept: Figures) -> str:
+    return _by_size(
+        kept,
+        "### Time to build the index, and as a ratio to ours",
+        lambda cell, best: f"{_time(cell['build_s'] * 1e6)} ({_ratio(cell['build_s'], best.get('build_s', 0))})",
+    )
+
+
+def _by_size(kept: Figures, title: str, shown: Callable[[Figures, Figures], str]) -> str:
+    sizes = sorted(kept["speed"], key=int)
+    engines = [name for name in kept["engines"] if any(name in kept["speed"][size] for size in sizes)]
+    rows = []
+    for engine in engines:
+        cells = [(kept["speed"][size].get(engine), kept["speed"][size].get(OURS, {})) for size in sizes]
+        rows.append([kept["engines"][engine], *(shown(cell, best) if cell else "" for cell, best in cells)])
+    return f"{title}\n\n{table(['engine', *(f'{int(size):,} tools' for size in sizes)], rows)}"
+
+
+def _added(kept: Figures) -> str:
+    if "added" not in kept:
+        return ""
+    added = kept["added"]
+    return (
+        f"One tool more in an index of {added['tools']:,}: in it after {added['there_ms']:.1f} ms, "
+        f"found by a search after {added['found_ms']:.1f} ms."
+    )
+
+
+def _engines(kept: Figures, stage: str) -> list[str]:
+    return [name for name in kept["engines"] if name in kept[stage]]
+
+
+def _rows(kept: Figures, stage: str) -> list[tuple[str, Figures]]:
+    return [(name, kept[stage][name]) for name in _engines(kept, stage)]
+
+
+def _values(kept: Figures, engine: str, track: str, metric: str) -> list[float]:
+    tracks = [cell["tracks"][track] for cell in kept["quality"].get(engine, {}).values()]
+    return [each[metric] for each in tracks if each["queries"]]
+
+
+def _ratio(value: float, best: float) -> str:
+    return f"{value / best:.2f}" if best else ""
+
+
+def _time(microseconds: float) -> str:
+    if microseconds < 1_000:
+        return f"{microseconds:.0f} us"
+    if microseconds < 1_000_000:
+        return f"{microseconds / 1_000:.1f} ms"
+    return f"{microseconds / 1_000_000:.1f} s"

@@ -1,0 +1,131 @@
+"""The retrieval sets: tools, and queries whose right tools are known.
+
+One comes with a package on PyPI, so anyone has it. More are read from a folder: the one that the variable
+TOOLCRIB_RETRIEVAL_DATA names, or `shared/data` beside the project. Each is a folder of its own with `tools.jsonl` and
+`queries.jsonl`, in the form that `toolcrib eval` reads.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+from toolcrib.cli.files import ToolFile, read_queries, read_tools
+from toolcrib.model import Tool
+from toolcrib.search.evaluation import Query
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("TOOLCRIB_RETRIEVAL_DATA", ROOT.parent / "shared" / "data"))
+OUT = ROOT / "bench" / "out"
+
+BFCL = "bfcl_v4"
+PACKAGE, VERSION = "bfcl-eval", "2026.3.23"
+"""The Berkeley Function Calling Leaderboard, Apache-2.0. It is unpacked, never installed or imported."""
+
+ANSWERED = ("simple_python", "simple_java", "simple_javascript", "multiple", "parallel", "parallel_multiple")
+"""Its categories with known calls; the functions of `irrelevance` only stand in the way."""
+
+TYPES = {
+    "dict": "object", "hashmap": "object", "float": "number", "double": "number", "long": "integer",
+    "tuple": "array", "arraylist": "array", "list": "array", "char": "string",
+}  # fmt: skip
+KNOWN = {"object", "number", "integer", "array", "string", "boolean"}
+
+
+@dataclass(frozen=True)
+class Set:
+    """One retrieval set."""
+
+    name: str
+    file: ToolFile
+    queries: tuple[Query, ...]
+
+    @property
+    def pairs(self) -> list[tuple[str, Tool]]:
+        """Every tool, with its id."""
+        return list(zip(self.file.ids, self.file.tools, strict=True))
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The id and the name of every tool."""
+        return [(id_, tool.name) for id_, tool in self.pairs]
+
+
+def found(wanted: list[str] | None = None) -> list[Set]:
+    """The sets that can be had, by name; says on standard output which are left out."""
+    sets = [bfcl(), *_folders()]
+    names = [each.name for each in sets]
+    print(f"sets: {', '.join(names)}")
+    return [each for each in sets if wanted is None or each.name in wanted]
+
+
+def _folders() -> Iterator[Set]:
+    if not DATA.is_dir():
+        print(f"skipped: there is no folder {DATA}; TOOLCRIB_RETRIEVAL_DATA can name one with more sets")
+        return
+    for folder in sorted(DATA.iterdir()):
+        tools, queries = folder / "tools.jsonl", folder / "queries.jsonl"
+        if folder.name != BFCL and tools.is_file() and queries.is_file():
+            yield Set(folder.name, read_tools(tools), read_queries(queries))
+
+
+def bfcl() -> Set:
+    """Every function that a row of the leaderboard offers, in one catalog, and the rows whose calls are known."""
+    with ZipFile(_wheel()) as wheel:
+        rows = {name: _rows(wheel, f"BFCL_v4_{name}.json") for name in (*ANSWERED, "irrelevance")}
+        answers = [answer for name in ANSWERED for answer in _rows(wheel, f"possible_answer/BFCL_v4_{name}.json")]
+    functions: dict[str, dict[str, Any]] = {}
+    for function in (function for name in rows for row in rows[name] for function in row["function"]):
+        known = functions.get(function["name"])
+        if known is None or len(function["description"]) > len(known["description"]):
+            functions[function["name"]] = function
+    called = {answer["id"]: [name for call in answer["ground_truth"] for name in call] for answer in answers}
+    asked = (row for name in ANSWERED for row in rows[name])
+    return Set(BFCL, ToolFile(map(_tool, functions.values())), tuple(_queries(asked, called)))
+
+
+def _queries(asked: Iterator[dict[str, Any]], called: dict[str, list[str]]) -> Iterator[Query]:
+    """The queries; of those with the same text, the first."""
+    texts = set()
+    for row in asked:
+        said = " ".join(message["content"] for message in row["question"][0] if message["role"] == "user")
+        text = " ".join(said.split())
+        if text not in texts:
+            texts.add(text)
+            yield Query(id=row["id"], text=text, relevant=frozenset(called[row["id"]]))
+
+
+def _tool(function: dict[str, Any]) -> tuple[str, Tool]:
+    name = function["name"]
+    schema = function["parameters"]
+    properties = {key: _parameter(value) for key, value in schema.get("properties", {}).items()}
+    parameters = {"type": "object", "properties": properties, "required": schema.get("required", [])}
+    namespace = name.rpartition(".")[0]
+    return name, Tool(name=name, namespace=namespace, description=function["description"], input_schema=parameters)
+
+
+def _parameter(schema: dict[str, Any]) -> dict[str, Any]:
+    """Name, description and choices of a parameter; types of other languages as JSON Schema calls them."""
+    kind = str(schema.get("type", "")).lower()
+    kind = TYPES.get(kind, kind)
+    shape = {"type": kind} if kind in KNOWN else {}
+    return shape | {key: schema[key] for key in ("description", "enum") if key in schema}
+
+
+def _rows(wheel: ZipFile, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in wheel.read(f"bfcl_eval/data/{name}").decode().splitlines()]
+
+
+def _wheel() -> Path:
+    """The package's file, downloaded once."""
+    wheels = list(OUT.glob(f"{PACKAGE.replace('-', '_')}-{VERSION}-*.whl"))
+    if not wheels:
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "download", "--no-deps", f"{PACKAGE}=={VERSION}", "--dest", str(OUT)], check=True)
+        return _wheel()
+    return wheels[0]

@@ -1,0 +1,68 @@
+"""The figures of `toolcrib eval`: what is measured, and how it is shown."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+from toolcrib.cli.explain import console_of, table_of
+from toolcrib.cli.files import check_relevant, read_queries, read_tools
+from toolcrib.cli.offline import Shelf, options_of, without_marks
+from toolcrib.search.evaluation import Query, evaluate, false_answers, lost_answers
+from toolcrib.search.options import Scorer
+
+_WARM_UP: Final = 50
+"""Queries that are asked before any time counts."""
+
+_WIDEST: Final = 100
+
+
+def measured(tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None) -> dict[str, Any]:
+    """All figures, by the names that `--json` gives them; raises `FileError`."""
+    file = read_tools(tools)
+    asked = read_queries(queries)
+    check_relevant(asked, file)
+    others = () if unanswerable is None else read_queries(unanswerable, answerable=False)
+    options = options_of(scorer)
+    begun = perf_counter()
+    shelf = Shelf(file, options)
+    build_s = perf_counter() - begun
+    for query in asked[:_WARM_UP]:
+        shelf.ranking(query.text)
+    report = evaluate(shelf.ranking, asked, clock=perf_counter)
+    return {
+        "scorer": options.scorer,
+        "tools": len(file.tools),
+        "queries": report.queries,
+        **report.metrics.as_dict(),
+        "p50_us": round(report.p50_s * 1e6, 1),
+        "p95_us": round(report.p95_s * 1e6, 1),
+        "build_s": round(build_s, 6),
+        **_lost(shelf, asked),
+        **(_false(shelf, others) if others else {}),
+    }
+
+
+def _lost(shelf: Shelf, asked: Sequence[Query]) -> dict[str, float]:
+    free = without_marks(shelf.options)
+    rates = lost_answers((query, shelf.answer(query.text, free).shown, shelf.answer(query.text)) for query in asked)
+    return {"lost_answer_rate": rates.shown, "lost_answer_rate_sure": rates.sure}
+
+
+def _false(shelf: Shelf, others: Sequence[Query]) -> dict[str, float]:
+    rates = false_answers(shelf.answer(query.text) for query in others)
+    return {"unanswerable": len(others), "false_answer_rate": rates.shown, "false_answer_rate_sure": rates.sure}
+
+
+def say_figures(figures: Mapping[str, Any]) -> None:
+    """The figures as a table for people."""
+    table = table_of("figure", "value", texts=1)
+    for name, value in figures.items():
+        if name == "recall@1":
+            table.add_section()
+        table.add_row(name, _shown(value))
+    console_of(_WIDEST).print(table)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,99 @@
+"""`toolcrib eval`: the figures of a search over one's own tools and queries."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Ran
+
+Command = Callable[..., Ran]
+
+QUALITY = ("recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10")
+TOOLS: list[dict[str, Any]] = [
+    {"id": "t1", "namespace": "git", "name": "git_log", "description": "Show the commits."},
+    {"id": "t2", "namespace": "mail", "name": "send_mail", "description": "Send a message to somebody."},
+    {"id": "t3", "namespace": "disk", "name": "read_file", "description": "Give the content of a file."},
+]
+QUERIES: list[dict[str, Any]] = [
+    {"id": "q1", "query": "show commits", "relevant": ["t1"]},
+    {"id": "q2", "query": "send a message", "relevant": ["t2"]},
+    {"id": "q3", "query": "content of a file", "relevant": ["t3", "t2"]},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the command runs, with three tools and three queries."""
+    write(tmp_path / "tools.jsonl", TOOLS)
+    write(tmp_path / "queries.jsonl", QUERIES)
+    return tmp_path
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def figures(command: Command, *words: str) -> Any:
+    ran = command("eval", "--tools", "tools.jsonl", "--queries", "queries.jsonl", "--json", *words)
+    assert (ran.code, ran.err) == (0, "")
+    return ran.json
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_figures_are_shares_and_times(command: Command) -> None:
+    got = figures(command)
+    assert set(got) == {
+        *QUALITY,
+        *("p50_us", "p95_us", "build_s", "queries", "tools", "scorer"),
+        *("lost_answer_rate", "lost_answer_rate_sure"),
+    }
+    assert (got["scorer"], got["tools"], got["queries"]) == ("hybrid", 3, 3)
+    assert all(0 <= got[name] <= 1 for name in QUALITY)
+    assert got["recall@1"] == pytest.approx((1 + 1 + 1 / 2) / 3)
+    assert got["mrr@10"] == 1
+    assert 0 < got["p50_us"] <= got["p95_us"]
+    assert got["build_s"] > 0
+
+
+def test_queries_that_nothing_answers_give_the_rate_of_false_answers(command: Command, folder: Path) -> None:
+    write(folder / "others.jsonl", [{"query": "show commits"}, {"query": "xyzzy"}])
+    got = figures(command, "--unanswerable", "others.jsonl")
+    assert got["unanswerable"] == 2
+    assert got["false_answer_rate"] == 1 / 2
+    assert 0 <= got["false_answer_rate_sure"] <= got["false_answer_rate"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("scorer", ["tiers", "bm25", "points"])
+def test_each_scorer_can_be_measured(command: Command, scorer: str) -> None:
+    assert figures(command, "--scorer", scorer)["scorer"] == scorer
+
+
+@pytest.mark.usefixtures("folder")
+def test_without_json_the_figures_are_a_table(command: Command) -> None:
+    ran = command("eval", "-t", "tools.jsonl", "-q", "queries.jsonl")
+    assert ran.code == 0
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert ["mrr@10", "1.000"] in rows
+    assert ["scorer", "hybrid"] in rows
+
+
+def test_right_tools_that_are_not_in_the_file_are_named(command: Command, folder: Path) -> None:
+    write(folder / "queries.jsonl", [{"id": "q9", "query": "x", "relevant": ["t1", "send_mai", "b", "c", "d"]}])
+    ran = command("eval", "-t", "tools.jsonl", "-q", "queries.jsonl")
+    assert (ran.code, ran.out) == (2, "")
+    assert "b (of query q9), c (of query q9), d (of query q9) and 1 more" in ran.err
+
+
+@pytest.mark.usefixtures("folder")
+def test_only_one_file_is_standard_input(command: Command) -> None:
+    assert command("eval", "-t", "-", "-q", "-").code == 2
+    given = "".join(f"{json.dumps(row)}\n" for row in QUERIES)
+    assert command("eval", "-t", "tools.jsonl", "-q", "-", stdin=given).code == 0
+
+
+def test_both_files_are_needed(command: Command) -> None:
+    assert command("eval", "--tools", "tools.jsonl").code == 2
+    assert "--tools" in command("eval", "--queries", "queries.jsonl").err

@@ -1,0 +1,270 @@
+"""The cache of vectors: nothing is embedded twice, also across restarts, whatever happens to its file."""
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolcrib.embedders import store
+from toolcrib.embedders.cached import Cached
+from toolcrib.embedders.rows import unit
+from toolcrib.errors import SettingsError
+from toolcrib.search.semantic import Embedder, Vectors
+
+
+class Counting:
+    """An embedder that remembers what it was asked: a vector is the lengths and letters of its text."""
+
+    def __init__(self, name: str = "counting", dim: int = 4) -> None:
+        self.name = name
+        self.dim = dim
+        self.asked: list[str] = []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        self.asked += texts
+        return unit(np.array([[len(text), *map(ord, text.ljust(self.dim - 1)[: self.dim - 1])] for text in texts]))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "vectors.sqlite"
+
+
+TEXTS = ("find", "send", "find", "", "\ud800")
+
+
+def test_each_text_is_embedded_once() -> None:
+    inner = Counting()
+    cached = Cached(inner)
+    for _ in range(3):
+        np.testing.assert_array_equal(cached.embed(TEXTS), Counting().embed(TEXTS))
+    assert inner.asked == ["find", "send", "", "\ud800"]
+
+
+def test_it_is_known_by_the_name_of_the_embedder_inside() -> None:
+    cached = Cached(Counting("model", 3))
+    assert isinstance(cached, Embedder)
+    assert (cached.name, cached.dim) == ("model", 3)
+
+
+def test_changing_a_returned_vector_changes_nothing_that_is_remembered() -> None:
+    cached = Cached(Counting())
+    first = cached.embed(["find"])
+    wanted = first.copy()
+    first[:] = 9
+    cached.embed(["find"])[:] = 9
+    np.testing.assert_array_equal(cached.embed(["find"]), wanted)
+
+
+def test_memory_keeps_what_was_used_last() -> None:
+    inner = Counting()
+    cached = Cached(inner, size=2)
+    for text in ("a", "b", "a", "c"):
+        cached.embed([text])
+    cached.embed(["a", "c"])
+    assert inner.asked == ["a", "b", "c"]
+    cached.embed(["b"])
+    assert inner.asked == ["a", "b", "c", "b"]
+
+
+def test_more_texts_than_fit_are_answered_all_the_same(path: Path) -> None:
+    texts = [f"text {number}" for number in range(2_000)]
+    with Cached(Counting(), path, size=100) as cached:
+        np.testing.assert_array_equal(cached.embed(texts), Counting().embed(texts))
+
+
+def test_a_restart_embeds_nothing_anew(path: Path) -> None:
+    texts = [f"tool number {number}" for number in range(2_000)]
+    with Cached(Counting(), path) as first:
+        wanted = first.embed(texts)
+    inner = Counting()
+    with Cached(inner, path) as second:
+        np.testing.assert_array_equal(second.embed(texts), wanted)
+    assert inner.asked == []
+
+
+def test_a_process_that_is_killed_loses_nothing_it_was_given_back(path: Path) -> None:
+    code = """
+import os, sys
+from pathlib import Path
+from tests.embedders.test_cached import Counting, TEXTS
+from toolcrib.embedders.cached import Cached
+cached = Cached(Counting(), Path(sys.argv[1]))
+cached.embed(TEXTS)
+os._exit(1)
+"""
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, str(path)], cwd=root, check=False, timeout=60)
+    inner = Counting()
+    with Cached(inner, path) as cached:
+        cached.embed(TEXTS)
+    assert inner.asked == []
+
+
+def test_the_file_holds_no_text(path: Path) -> None:
+    with Cached(Counting(), path) as cached:
+        cached.embed(["a secret word"])
+    assert b"secret" not in path.read_bytes()
+
+
+def test_a_folder_gets_one_file_for_each_embedder(tmp_path: Path) -> None:
+    for name in ("onnx:model.onnx#1", "onnx:model.onnx#2"):
+        with Cached(Counting(name), tmp_path) as cached:
+            cached.embed(TEXTS)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert len(names) == 2
+    assert all(name.startswith("onnx-model.onnx-") and name.endswith(".sqlite") for name in names)
+
+
+def test_the_file_of_another_model_is_emptied(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Cached(Counting("old", 4), path) as old:
+        old.embed(TEXTS)
+    inner = Counting("new", 5)
+    with Cached(inner, path) as new:
+        assert new.embed(["find"]).shape == (1, 5)
+    assert inner.asked == ["find"]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM vectors").fetchall() == [(1,)]
+    assert caplog.messages == []
+
+
+def test_the_file_keeps_what_was_read_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on(day: int, *texts: str) -> list[str]:
+        monkeypatch.setattr(store, "_today", lambda: day)
+        inner = Counting()
+        with Cached(inner, path, size=3) as cached:
+            for text in texts:
+                cached.embed([text])
+        return inner.asked
+
+    on(1, "a", "b", "c")
+    on(2, "a")
+    on(3, "d")
+    assert on(4, "a", "c", "d") == []
+    assert on(5, "b") == ["b"]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"not a database, but long enough to be looked at" * 40, b"SQLite format 3\0 and then?"]
+)
+def test_a_damaged_file_is_put_aside_and_begun_anew(
+    damage: bytes, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_bytes(damage)
+    for asked in (["find"], []):
+        inner = Counting()
+        with Cached(inner, path) as cached:
+            cached.embed(["find"])
+        assert inner.asked == asked
+    assert path.with_name("vectors.sqlite.damaged").read_bytes() == damage
+    [message] = caplog.messages
+    assert message.startswith(f"The cache of vectors {path} is damaged (")
+
+
+def test_damage_while_it_is_in_use_is_survived(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts = [f"tool number {number}" for number in range(500)]
+    with Cached(Counting(), path) as cached:
+        cached.embed(texts)
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+    inner = Counting()
+    with Cached(inner, path) as cached:
+        np.testing.assert_array_equal(cached.embed(texts), Counting().embed(texts))
+    assert set(inner.asked) == set(texts)
+    assert any("is damaged" in message for message in caplog.messages)
+
+
+def test_a_vector_whose_bytes_have_changed_is_made_anew(path: Path) -> None:
+    with Cached(Counting(), path) as cached:
+        wanted = cached.embed(["find", "send"])
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE vectors SET vector = zeroblob(16) WHERE rowid = 1")
+        db.execute("UPDATE vectors SET vector = zeroblob(3) WHERE rowid = 2")
+    inner = Counting()
+    with Cached(inner, path) as cached:
+        np.testing.assert_array_equal(cached.embed(["find", "send"]), wanted)
+    assert inner.asked == ["find", "send"]
+
+
+def test_another_database_is_never_touched(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE accounts (name TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(SettingsError, match="is a database, but not a cache of vectors"):
+        Cached(Counting(), path)
+    assert path.read_bytes() == before
+
+
+def test_without_a_place_to_write_it_works_from_memory_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    inner = Counting()
+    with Cached(inner, tmp_path / "file" / "vectors.sqlite") as cached:
+        cached.embed(TEXTS)
+        cached.embed(TEXTS)
+    assert inner.asked == ["find", "send", "", "\ud800"]
+    [message] = caplog.messages
+    assert "cannot be opened, vectors are kept in memory only" in message
+
+
+def test_a_file_that_another_process_holds_is_worked_without(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_WAIT_S", 0.01)
+    with Cached(Counting(), path) as cached, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        np.testing.assert_array_equal(cached.embed(TEXTS), Counting().embed(TEXTS))
+        other.execute("ROLLBACK")
+        cached.embed(["later"])
+    [message] = caplog.messages
+    assert "cannot be used now, vectors are computed anew: database is locked" in message
+    inner = Counting()
+    with Cached(inner, path) as cached:
+        cached.embed(["later"])
+    assert inner.asked == []
+
+
+def test_several_processes_may_begin_one_file_at_once(path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from tests.embedders.test_cached import Counting
+from toolcrib.embedders.cached import Cached
+with Cached(Counting(), Path(sys.argv[1])) as cached:
+    for number in range(20):
+        cached.embed([f"text {number}", f"own {sys.argv[2]} {number}"])
+"""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", code, str(path)]
+    started = [
+        subprocess.Popen([*command, str(number)], cwd=root, stderr=subprocess.PIPE, text=True) for number in range(4)
+    ]
+    for process in started:
+        _, said = process.communicate(timeout=60)
+        assert (process.returncode, said) == (0, "")
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM vectors").fetchall() == [(100,)]
+
+
+def test_threads_share_one_file(path: Path) -> None:
+    texts = [f"text {number}" for number in range(300)]
+    wanted = Counting().embed(texts)
+    with Cached(Counting(), path, size=100) as cached, ThreadPoolExecutor(8) as threads:
+        for vectors in threads.map(cached.embed, [texts] * 16):
+            np.testing.assert_array_equal(vectors, wanted)
+
+
+def test_after_closing_it_still_answers(path: Path) -> None:
+    cached = Cached(Counting(), path)
+    wanted = cached.embed(["find"])
+    cached.close()
+    cached.close()
+    np.testing.assert_array_equal(cached.embed(["find", "new"])[:1], wanted)

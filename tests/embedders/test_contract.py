@@ -1,0 +1,117 @@
+"""What every embedder promises, whichever model is behind it."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from toolcrib.embedders.cached import Cached
+from toolcrib.embedders.load import load
+from toolcrib.search.semantic import Embedder
+
+KINDS = ("static", "model2vec", "onnx", "fastembed", "sentence-transformers", "cached")
+TEXTS = ("find the file", "send a mail", "opening issues.", "the last content of a file, and more words to pad it out")
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)
+
+Make = Callable[[], Embedder]
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    kind = request.param
+    if kind == "static":
+        return lambda: load("static")
+    if kind == "model2vec":
+        folder = request.getfixturevalue("static_folder")
+        return lambda: load(f"model2vec:{folder}")
+    if kind == "fastembed":
+        model, folder = request.getfixturevalue("fastembed_model"), request.getfixturevalue("onnx_folder")
+        return lambda: load(f"fastembed:{model}?path={folder}")
+    if kind == "sentence-transformers":
+        request.getfixturevalue("sentence_transformers")
+        return lambda: load("sentence-transformers:tiny")
+    folder = request.getfixturevalue("onnx_folder")
+    if kind == "onnx":
+        return lambda: load(f"onnx:{folder}")
+    return lambda: Cached(load(f"onnx:{folder}"), tmp_path)
+
+
+@pytest.fixture
+def embedder(make: Make) -> Iterator[Embedder]:
+    made = make()
+    yield made
+    if isinstance(made, Cached):
+        made.close()
+
+
+def test_it_is_an_embedder_whose_name_says_which_and_stays(make: Make) -> None:
+    first, second = make(), make()
+    assert isinstance(first, Embedder)
+    assert first.name == second.name
+    for made in (first, second):
+        if isinstance(made, Cached):
+            made.close()
+
+
+def test_each_text_has_a_row_of_floats_of_unit_length(embedder: Embedder) -> None:
+    vectors = embedder.embed(TEXTS)
+    assert vectors.shape == (len(TEXTS), embedder.dim)
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(TEXTS)), abs=1e-5)
+
+
+def test_no_texts_have_no_rows(embedder: Embedder) -> None:
+    vectors = embedder.embed([])
+    assert vectors.shape == (0, embedder.dim)
+    assert vectors.dtype == np.float32
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t"])
+def test_a_blank_text_is_a_row_of_zeros(embedder: Embedder, blank: str) -> None:
+    vectors = embedder.embed([TEXTS[0], blank])
+    assert vectors[0].any()
+    assert not vectors[1].any()
+
+
+def test_different_texts_have_different_rows(embedder: Embedder) -> None:
+    vectors = embedder.embed(TEXTS)
+    likeness = vectors @ vectors.T
+    assert (likeness[~np.eye(len(TEXTS), dtype=bool)] < 0.999).all()
+
+
+def test_neither_order_nor_neighbours_change_a_row(embedder: Embedder) -> None:
+    alone = np.concatenate([embedder.embed([text]) for text in TEXTS])
+    for order in permutations(range(len(TEXTS))):
+        together = embedder.embed([TEXTS[place] for place in order])
+        np.testing.assert_allclose(together, alone[list(order)], atol=1e-5)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@given(texts=st.lists(ANY_TEXT, max_size=5))
+def test_any_text_is_taken_and_gives_a_unit_row_or_zeros(embedder: Embedder, texts: list[str]) -> None:
+    vectors = embedder.embed(texts)
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert vectors.shape == (len(texts), embedder.dim)
+    assert ((np.abs(lengths - 1) < 1e-5) | (lengths == 0)).all()
+
+
+def test_half_a_surrogate_pair_is_taken(embedder: Embedder) -> None:
+    [broken, sound] = embedder.embed(["find \ud800 file", "find ? file"])
+    np.testing.assert_allclose(broken, sound, atol=1e-5)
+
+
+def test_a_very_long_text_is_taken(embedder: Embedder) -> None:
+    vectors = embedder.embed(["find the file " * 100_000, "find" * 100_000])
+    assert np.isfinite(vectors).all()
+
+
+def test_threads_may_share_it(embedder: Embedder) -> None:
+    wanted = embedder.embed(TEXTS)
+    with ThreadPoolExecutor(8) as threads:
+        for vectors in threads.map(embedder.embed, [TEXTS] * 200):
+            np.testing.assert_allclose(vectors, wanted, atol=1e-5)

@@ -1,0 +1,147 @@
+"""From one line of settings to an embedder."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolcrib.embedders.load import KINDS, load
+from toolcrib.errors import MissingExtra, NotFound, SettingsError
+from toolcrib.search.semantic import Embedder
+
+OWN = '''
+"""Somebody's own embedders."""
+
+import numpy as np
+
+from toolcrib.errors import NotFound
+
+
+class Ones:
+    name = "ones"
+    dim = 4
+
+    def embed(self, texts):
+        return np.full((len(texts), 4), 0.5, dtype=np.float32)
+
+
+class Long(Ones):
+    def embed(self, texts):
+        return super().embed(texts) * 2
+
+
+class Wide(Ones):
+    def embed(self, texts):
+        return super().embed(texts).astype(np.float64)
+
+
+class Nameless:
+    dim = 4
+
+
+def broken():
+    raise RuntimeError("no licence\\nsecond line")
+
+
+def careful():
+    raise NotFound("No weights.", hint="Fetch them.")
+
+
+SETTING = 4
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of somebody's own, in a package; the name of the module."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "__init__.py").write_text("")
+    (tmp_path / "theirs" / "models.py").write_text(OWN)
+    (tmp_path / "theirs" / "unimportable.py").write_text("import no_such_library")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "theirs.models"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "theirs"]:
+        del sys.modules[name]
+
+
+def fault(spec: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(spec)
+    return str(caught.value)
+
+
+def test_static_is_the_built_in_table() -> None:
+    assert load(" static ").name.startswith("static#")
+
+
+def test_a_model_may_be_a_path_with_options(onnx_folder: Path) -> None:
+    embedder = load(f"onnx:{onnx_folder / 'model.onnx'}?pooling=cls&max_tokens=16&threads=1&batch=4")
+    assert embedder.name.startswith("onnx:model.onnx?pooling=cls&max_tokens=16#")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("onxx:model.onnx", "There is no embedder 'onxx'. Did you mean 'onnx'?"),
+        ("fast-embed:BAAI/bge-small-en-v1.5", "There is no embedder 'fast-embed'. Did you mean 'fastembed'?"),
+        ("sentence_transformers:all-MiniLM-L6-v2", "no embedder 'sentence_transformers'. Did you mean 'sentence-tr"),
+        ("statics", "There is no embedder 'statics'. Did you mean 'static'?"),
+        ("static:table", "There is no embedder 'static'. Did you mean 'static'?"),
+        (
+            "",
+            "There is no embedder ''. There are static, fastembed, model2vec, onnx, sentence-transformers, and packag",
+        ),
+        ("no.such.module:make", "There is no embedder 'no.such.module'. There are static, "),
+        ("..:make", "There is no embedder '..'."),
+        ("onnx:", "The embedder 'onnx' needs a model. Write \"onnx:\" and its name or path."),
+        ("onnx:?threads=2", "The embedder 'onnx' needs a model."),
+        ("onnx:m?thread=2", "There is no option 'thread'. Did you mean 'threads'?"),
+        ("onnx:m?threads=two", "The option 'threads' is a number, not 'two'."),
+        ("onnx:m?pooling=max", "The option 'pooling' is one of mean, cls, not 'max'."),
+        ("model2vec:m?zzz", "There is no option 'zzz'. There are batch."),
+    ],
+)
+def test_what_cannot_be_meant_is_told_with_what_could_be(spec: str, said: str) -> None:
+    assert said in fault(spec)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_says_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("fastembed", "model2vec", "onnxruntime", "sentence_transformers"):
+        monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'toolcrib\[{kind}\]'"):
+        load(f"{kind}:model")
+
+
+class TestOwn:
+    def test_a_factory_of_ones_own_is_called(self, own: str) -> None:
+        embedder = load(f"{own}:Ones")
+        assert isinstance(embedder, Embedder)
+        assert embedder.name == "ones"
+
+    @pytest.mark.parametrize(
+        ("factory", "said"),
+        [
+            ("Long", "theirs.models:Long must give rows of unit length, or zero. Divide each by its length."),
+            ("Wide", "theirs.models:Wide must give float32 of shape (2, 4) for two texts."),
+            ("Nameless", "theirs.models:Nameless gives Nameless, which lacks `name`, `dim` or `embed`."),
+            (
+                "broken",
+                "'theirs.models:broken' cannot be used: RuntimeError: no licence. It was raised by theirs.models",
+            ),
+            ("SETTING", "cannot be used: TypeError: 'int' object is not callable"),
+            ("missing", "cannot be used: AttributeError: module 'theirs.models' has no attribute 'missing'"),
+        ],
+    )
+    def test_one_that_breaks_the_promise_is_refused(self, own: str, factory: str, said: str) -> None:
+        assert said in fault(f"{own}:{factory}")
+
+    def test_a_module_that_cannot_be_imported_is_named(self, own: str) -> None:
+        assert "'theirs.unimportable:make' cannot be used: ModuleNotFoundError: No module named 'no_such_library'" in (
+            fault("theirs.unimportable:make")
+        )
+
+    def test_its_own_clear_error_rises_as_it_is(self, own: str) -> None:
+        with pytest.raises(NotFound, match="No weights"):
+            load(f"{own}:careful")

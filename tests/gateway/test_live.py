@@ -1,0 +1,111 @@
+"""What is done in the background, while nobody waits."""
+
+import threading
+from collections.abc import Hashable
+
+import anyio
+import pytest
+
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.model import Action, Caller, Decision, SearchReply, SearchRequest, Tool
+from toolcrib.protocols import Context
+from toolcrib.search.index import Index
+from toolcrib.testing import FakeProvider, FakeSource, running
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+OTHER = Context(caller=Caller(id="other"))
+NEVER = GatewayOptions(start_grace_s=0, idle_s=float("inf"))
+AT_ONCE = GatewayOptions(start_grace_s=0, idle_s=0)
+NEW = Tool(name="water_plants", namespace="garden", description="Water the plants.")
+
+
+class Odd:
+    """The other caller sees every second tool."""
+
+    def scope(self, caller: Caller) -> Hashable:
+        return caller.id
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        return Decision.HIDE if caller.id == "other" and tool.name.endswith(("0", "2", "4")) else Decision.ALLOW
+
+
+def tools() -> list[Tool]:
+    return [Tool(name=f"read_{number}", namespace="files", description=f"Read file {number}.") for number in range(50)]
+
+
+def request(query: str) -> SearchRequest:
+    return SearchRequest(queries=(query,), explain=True)
+
+
+async def answers(options: GatewayOptions) -> tuple[list[SearchReply], list[str], int]:
+    """What two callers are told after a change, the versions of their views, and the segments of the index."""
+    provider = FakeProvider(tools())
+    source = FakeSource(provider)
+    with anyio.fail_after(10):
+        async with running(source, policy=Odd(), options=options) as gateway:
+            provider.tools.append(NEW)
+            source.changed()
+            await gateway.live.fresh()
+            if options.idle_s == 0:
+                await gateway.live.idle()
+            queries = ("water the plants", "read file 7", "")
+            replies = [await gateway.search(ctx, request(query)) for ctx in (ME, OTHER) for query in queries]
+            versions = [(await gateway.view(ctx)).version for ctx in (ME, OTHER)]
+            return replies, versions, len(gateway.live.snapshot.index.segments)
+
+
+async def test_putting_the_index_in_order_changes_nothing_that_anybody_sees() -> None:
+    replies, versions, segments = await answers(NEVER)
+    assert segments == 2
+    assert await answers(AT_ONCE) == (replies, versions, 1)
+
+
+async def test_a_view_keeps_what_it_remembers_when_only_the_index_is_another() -> None:
+    provider = FakeProvider(tools())
+    source = FakeSource(provider)
+    with anyio.fail_after(10):
+        async with running(source, options=GatewayOptions(start_grace_s=0, idle_s=0.05)) as gateway:
+            provider.tools.append(NEW)
+            source.changed()
+            await gateway.live.fresh()
+            before = await gateway.view(ME)
+            await gateway.live.idle()
+            after = await gateway.view(ME)
+    assert after.snapshot is not before.snapshot
+    assert after.memo is before.memo
+
+
+async def test_a_change_does_not_wait_for_the_index_to_be_put_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on, merged = threading.Event(), threading.Event(), Index.merged
+
+    def slow(index: Index) -> Index:
+        begun.set()
+        go_on.wait(10)
+        return merged(index)
+
+    monkeypatch.setattr(Index, "merged", slow)
+    provider = FakeProvider(tools())
+    source = FakeSource(provider)
+    with anyio.fail_after(10):
+        async with running(source, options=AT_ONCE) as gateway:
+            try:
+                await anyio.to_thread.run_sync(begun.wait)
+                provider.tools.append(NEW)
+                source.changed()
+                await gateway.live.fresh()
+                assert (await gateway.search(ME, request("water the plants"))).hits[0].tool is NEW
+            finally:
+                go_on.set()
+
+
+async def test_an_index_that_cannot_be_put_in_order_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(index: Index) -> Index:
+        raise MemoryError
+
+    monkeypatch.setattr(Index, "merged", fail)
+    with anyio.fail_after(10):
+        async with running(FakeSource(FakeProvider([NEW])), options=AT_ONCE) as gateway:
+            await gateway.live.idle()
+            assert (await gateway.search(ME, request("water the plants"))).hits[0].tool is NEW

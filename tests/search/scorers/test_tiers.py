@@ -1,0 +1,167 @@
+"""Tiers: the documented list of values, what it leaves open, and the reasons."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from toolcrib.model import Reason, Tool
+from toolcrib.search.index import Index
+from toolcrib.search.scorers.base import Ranked, Scored, View
+from toolcrib.search.scorers.options import ScorerOptions, TiersOptions
+from toolcrib.search.scorers.tiers import rank
+
+SEND = Tool(name="send_email", description="Send an email to a recipient", keywords=("email", "communication", "smtp"))
+SQL = Tool(name="sql_query", description="Execute SQL queries", keywords=("database", "sql", "query"))
+
+
+def ask(text: str, *tools: Tool, options: ScorerOptions | None = None, **boosts: float) -> Ranked:
+    view = View.of(*Index.build(tools).parts(None))
+    return rank(view, text, 10, [part.seen for part in view.parts], options or ScorerOptions(), boosts)
+
+
+def only(text: str, tool: Tool) -> Scored:
+    (hit,) = ask(text, tool).hits
+    return hit
+
+
+def names(ranked: Ranked, tools: Sequence[Tool]) -> list[str]:
+    return [tools[hit.position].name for hit in ranked.hits]
+
+
+@pytest.mark.parametrize(
+    ("query", "tool", "value"),
+    [
+        ("send_email", {"name": "send_email"}, 1.0),
+        (" Send_Email ", {"name": "send_email"}, 1.0),
+        ("send", {"name": "send_email"}, 0.9),
+        ("smtp", {"name": "mailer", "keywords": ("SMTP",)}, 0.85),
+        ("email", {"name": "send_email"}, 0.8),
+        ("mail", {"name": "notify", "keywords": ("e-mail",)}, 0.7),
+        ("recipient", {"name": "notify", "description": "Tell a recipient."}, 0.6),
+        ("recip", {"name": "notify", "description": "Tell a recipient."}, 0.5),
+    ],
+)
+def test_a_word_is_worth_what_the_documented_list_says(query: str, tool: dict[str, Any], value: float) -> None:
+    assert only(query, Tool(**tool)).raw == value
+
+
+def test_the_best_way_of_several_counts() -> None:
+    assert only("email", SEND).raw == 0.85
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "value"),
+    [("databse", "database", 0.7 * 0.875), ("reprot", "report", 0.7 * 2 / 3), ("send_emial", "send_email", 0.7 * 0.8)],
+)
+def test_a_misspelt_name_is_worth_seven_tenths_of_its_likeness(query: str, name: str, value: float) -> None:
+    assert only(query, Tool(name=name)).raw == pytest.approx(value)
+
+
+def test_a_misspelt_keyword_is_worth_six_tenths_of_its_likeness() -> None:
+    assert only("datbase", Tool(name="x", keywords=("database",))).raw == pytest.approx(0.6 * 0.875)
+
+
+def test_a_likeness_of_exactly_six_tenths_is_none() -> None:
+    assert ask("emial", Tool(name="x", keywords=("email",))).hits == []
+
+
+def test_likeness_counts_characters_and_not_bytes() -> None:
+    assert only("größ", Tool(name="größe")).raw == 0.9
+    assert only("grüße", Tool(name="größe")).raw == pytest.approx(0.7 * 0.8)
+
+
+def test_a_misspelt_word_finds_the_name_it_is_part_of() -> None:
+    assert only("emial", SEND).raw == pytest.approx(0.5 * 0.8)
+    assert only("kuberntes", Tool(name="kubernetes_deploy")).raw == pytest.approx(0.5 * 0.9)
+
+
+def test_a_word_that_a_visible_tool_has_is_no_misspelling_of_another() -> None:
+    tools = [Tool(name="sent_mails"), Tool(name="send_mail_now")]
+    assert names(ask("sent", *tools), tools) == ["sent_mails"]
+
+
+def test_a_slip_in_one_word_never_beats_a_meeting_of_the_list() -> None:
+    tools = [Tool(name="send_email"), Tool(name="x", description="Fixes every emailing slip.")]
+    assert names(ask("emaili", *tools), tools) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("send email", 0.9 * (0.9 + 0.85) / 2),
+        ("send a blockchain", (0.9 + 0.8) / 3 * 2 / 3),
+        ("send blockchain", 0.9 / 2 / 2),
+        ("send send blockchain", (0.9 + 0.9) / 3 * 2 / 3),
+    ],
+)
+def test_several_words_are_worth_their_mean_times_what_they_cover(query: str, value: float) -> None:
+    assert only(query, SEND).raw == pytest.approx(value)
+
+
+def test_a_query_without_any_meeting_finds_nothing_and_names_its_words() -> None:
+    ranked = ask("xyzzy blockchain", SEND)
+    assert (ranked.hits, ranked.total, ranked.unmatched) == ([], 0, ("xyzzy", "blockchain"))
+
+
+def test_the_id_and_the_wire_name_are_the_name_too() -> None:
+    tool = Tool(namespace="github", name="create_issue")
+    assert [only(query, tool).raw for query in ("github:create_issue", "github__create_issue")] == [1.0, 1.0]
+
+
+def test_tags_and_the_namespace_are_keywords() -> None:
+    tool = Tool(namespace="github", name="create_issue", tags=("tracker",))
+    assert [only(query, tool).raw for query in ("github", "tracker")] == [0.85, 0.85]
+    assert [only(query, tool).reasons[0].field for query in ("github", "tracker")] == ["namespace", "tags"]
+
+
+def test_marks_around_a_word_and_its_case_do_not_count() -> None:
+    assert only('"Recipient"?', SEND).raw == only("recipient", SEND).raw == 0.6
+
+
+def test_equal_values_are_in_the_order_of_ids() -> None:
+    tools = [Tool(namespace=space, name="ping") for space in "cab"]
+    assert [tools[hit.position].namespace for hit in ask("ping", *tools).hits] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("send", Reason(word="send", field="name", how="prefix", matched="send_email", gain=0.9)),
+        ("SMTP", Reason(word="SMTP", field="keywords", how="exact", gain=0.85)),
+        ("communi", Reason(word="communi", field="keywords", how="part", matched="communication", gain=0.7)),
+        ("recipient", Reason(word="recipient", field="description", how="exact", gain=0.6)),
+        ("cipi", Reason(word="cipi", field="description", how="part", matched="recipient", gain=0.5)),
+        ("send_emial", Reason(word="send_emial", field="name", how="spelling", matched="send_email", gain=0.56)),
+        ("emial", Reason(word="emial", field="name", how="spelling", matched="email", gain=0.4)),
+        ("send_email", Reason(word="send_email", field="name", how="exact", gain=1.0)),
+    ],
+)
+def test_a_reason_says_where_a_word_was_met_and_how(query: str, reason: Reason) -> None:
+    (told,) = only(query, SEND).reasons
+    assert told._replace(gain=round(told.gain, 9)) == reason
+
+
+def test_a_hit_says_which_words_it_covers_and_what_each_added() -> None:
+    hit = only("send an Email via blockchain", SEND)
+    assert hit.matched == ("send", "an", "Email")
+    assert {part.name: part.value for part in hit.parts} == {
+        "send in name": 0.9,
+        "an in description": 0.6,
+        "Email in keywords": 0.85,
+    }
+    assert all(part.weight == pytest.approx(3 / 25) for part in hit.parts)
+
+
+def test_a_boost_multiplies_and_says_so() -> None:
+    tools = [SEND, SQL]
+    assert names(ask("query email", *tools), tools) == ["send_email", "sql_query"]
+    boosted = ask("query email", *tools, sql_query=3.0)
+    assert names(boosted, tools) == ["sql_query", "send_email"]
+    gain = boosted.hits[0].raw - ask("query email", SQL).hits[0].raw
+    assert boosted.hits[0].reasons[-1] == Reason(word="", field="session", how="use", gain=gain)
+
+
+def test_every_value_is_a_setting() -> None:
+    options = ScorerOptions(tiers=TiersOptions(prefix=0.2, contains=0.3))
+    assert ask("send", Tool(name="send_email"), options=options).hits[0].raw == 0.3

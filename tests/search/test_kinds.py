@@ -1,0 +1,63 @@
+"""Kinds of literals, and what verbs do."""
+
+from time import perf_counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolcrib.search.kinds import FORMATS, LITERALS, PARAMETERS, VERBS, literals, named
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("", ()),
+        ("nothing of the kind", ()),
+        ("open https://example.org/a", ("url",)),
+        ("open www.example.org", ("url",)),
+        ("mail ann.b+c@example.org!", ("email",)),
+        ("ping 10.0.0.1", ("ip",)),
+        ("read /etc/hosts/x", ("path",)),
+        ("read ~/notes/a", ("path",)),
+        ("read my-notes.txt", ("path",)),
+        (r"read C:\notes", ("path",)),
+        ("on 2026-01-31", ("date",)),
+        ("Tomorrow", ("date",)),
+        ("next week", ("date",)),
+        ("at 5 pm", ("time",)),
+        ("at 17:30", ("time",)),
+        ("pay $5", ("money",)),
+        ("pay 1,000.50 dollars", ("money",)),
+        ("the first 3", ("number",)),
+        ("at 52.5200, 13.4050", ("coordinates",)),
+        ("of 0xdeadbeef00", ("hash",)),
+        ("version2 of utf8", ()),
+        ("3 files of ann@example.org", ("email", "number")),
+    ],
+)
+def test_a_text_has_the_kinds_of_literals_that_one_sees_in_it(text: str, kinds: tuple[str, ...]) -> None:
+    assert named(literals(text)) == kinds
+
+
+@pytest.mark.parametrize(
+    "run", ["a", "a-", "a.", "1.1.", "1,", "x.y", "-", "a-1-", "ab@", "a@b-", "/a", "0", "0x", "1:", "www.", "~", "$"]
+)
+def test_a_long_run_of_characters_takes_no_longer_than_its_length_warrants(run: str) -> None:
+    started = perf_counter()
+    literals(run * (8_000 // len(run)))
+    assert perf_counter() - started < 0.1
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(), max_size=200))
+def test_any_text_has_kinds_that_have_names(text: str) -> None:
+    found = literals(text)
+    assert 0 <= found < 1 << len(LITERALS)
+    assert len(named(found)) == found.bit_count()
+
+
+def test_every_word_of_the_tables_stands_for_some_kind() -> None:
+    assert all(0 < kinds < 1 << len(LITERALS) for table in (PARAMETERS, FORMATS) for kinds in table.values())
+    assert all(0 < does < 1 << 7 for does in VERBS.values())
+    assert named(FORMATS["date-time"]) == ("date", "time")

@@ -1,0 +1,469 @@
+"""The ranking against a slow one, written down a second time from its formula; and the score that is made of it."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolcrib.model import Hit, SearchReply, SearchRequest, Tool, Visibility
+from toolcrib.search.engine import search
+from toolcrib.search.index import Index
+from toolcrib.search.kinds import FORMATS, PARAMETERS, VERBS
+from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.options import Calibration, SearchOptions, Weights
+from toolcrib.search.query import read
+from toolcrib.search.table import default_table
+from toolcrib.search.text import STOP_WORDS, split, stem, words
+
+TABLE = default_table()
+
+_WORDS = """
+create issue issues file files read the of pull request weather creating creates movie film remove delete send
+email number xyzzy 天気 x who isue repositry weathre requset and find city url date
+"""
+VOCABULARY = _WORDS.split()
+TEXTS = st.lists(st.sampled_from(VOCABULARY), max_size=14)
+PROSE = st.lists(TEXTS.map(lambda parts: " ".join(parts[:7])), min_size=1, max_size=2).map(". ".join)
+NAMES = st.builds(lambda parts, join: join.join(parts[:4]) or "t", TEXTS, st.sampled_from(["_", "_", "-", ""]))
+
+
+@st.composite
+def tools(draw: st.DrawFn) -> Tool:
+    parameters = draw(st.dictionaries(NAMES, PROSE, max_size=2))
+    types = st.sampled_from([{"type": "string"}, {"type": "integer"}, {"format": "email"}, {"format": "uri"}])
+    described = {name: {**draw(types), "description": text} for name, text in parameters.items()}
+    return Tool(
+        namespace=draw(st.sampled_from(["", "github", "file_server", "a"])),
+        name=draw(NAMES),
+        title=draw(st.none() | PROSE),
+        description=draw(PROSE),
+        keywords=tuple(draw(TEXTS)[:2]),
+        tags=tuple(draw(TEXTS)[:2]),
+        visibility=draw(st.sampled_from([*[Visibility.DISCOVERABLE] * 4, Visibility.NATIVE, Visibility.HIDDEN])),
+        input_schema={"type": "object", "properties": described},
+    )
+
+
+CATALOGS = st.lists(tools(), min_size=1, max_size=8, unique_by=lambda tool: tool.id)
+LITERALS = ["3", "ann@example.org", "https://example.org/a", "2020-01-02", "/data/x.txt"]
+QUERIES = st.one_of(
+    PROSE,
+    NAMES,
+    st.lists(st.sampled_from([*VOCABULARY, *LITERALS, "create_issue", "readFile", ", and", ";"]), max_size=16).map(
+        " ".join
+    ),
+)
+
+
+def telling(text: str) -> list[str]:
+    return [word for word in words(text) if word not in STOP_WORDS]
+
+
+def fields(tool: Tool) -> list[list[str]]:
+    """The words of each field."""
+    described = tool.input_schema["properties"]
+    return [
+        words(tool.name),
+        words(tool.namespace),
+        words(tool.title or ""),
+        telling(tool.description),
+        words(" ".join(tool.keywords)),
+        words(" ".join(tool.tags)),
+        words(" ".join(described)),
+        telling(" ".join(node["description"] for node in described.values())),
+    ]
+
+
+def idf(n: int, df: int) -> float:
+    return log(1 + (n - df + 0.5) / (df + 0.5))
+
+
+def slips(a: str, b: str) -> int:
+    """How many letters are left out, put in, replaced, or swapped with their neighbour."""
+    rows = [list(range(len(b) + 1))]
+    for i, one in enumerate(a, 1):
+        row = [i]
+        for j, other in enumerate(b, 1):
+            best = min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (one != other))
+            if i > 1 and j > 1 and one == b[j - 2] and a[i - 2] == other:
+                best = min(best, rows[-2][j - 2] + 1)
+            row.append(best)
+        rows.append(row)
+    return rows[-1][-1]
+
+
+def plain(word: str) -> bool:
+    return word.isascii() and word.isalpha() and word.islower()
+
+
+def weight(word: str) -> float:
+    return 0.2 if word in STOP_WORDS else float(TABLE.weights([word])[0])
+
+
+def vector(word: str) -> Any:
+    return TABLE.words([word])[0].astype(float)
+
+
+def unit(found: Any) -> Any:
+    length = float(np.linalg.norm(found))
+    return found / length if length else found
+
+
+class Slow:
+    """The second stage, one tool and one word at a time."""
+
+    def __init__(self, catalog: Sequence[Tool], text: str) -> None:
+        self.index = Index.build(catalog)
+        self.segment = self.index.segments[0]
+        self.tools = {
+            position: tool for position, tool in enumerate(catalog) if tool.visibility is not Visibility.HIDDEN
+        }
+        self.stems = {at: {stem(word) for field in fields(tool) for word in field} for at, tool in self.tools.items()}
+        self.query = read(text)
+        self.corrected: dict[str, str] = {}
+        self.gives = self._gives()
+        self.clauses = [[self.corrected.get(word, word) for word in clause] for clause in self.query.clauses]
+        everything = dict.fromkeys(word for clause in self.clauses for word in clause)
+        self.words = [word for word in everything if word not in STOP_WORDS] or list(everything)
+
+    def df(self, root: str) -> int:
+        return sum(root in having for having in self.stems.values())
+
+    def _gives(self) -> list[dict[int, float]]:
+        """For each term, what it gives to the tools that it meets; and the sum of what all terms could give."""
+        count, self.total = len(self.tools), 0.0
+        found: list[dict[int, float]] = []
+        for term in self.query.terms:
+            ways = self._ways(term.surface, term.stem)
+            if not ways:
+                digits = any(map(str.isdigit, term.surface))
+                self.total += 0 if digits else 0.5 * idf(count, 0)
+                continue
+            top = idf(count, self.df(ways[0][1]))
+            self.total += top
+            given: dict[int, float] = {}
+            for share, root in ways:
+                for at, having in self.stems.items():
+                    if root in having:
+                        given[at] = max(given.get(at, 0.0), share * min(top, idf(count, self.df(root))))
+            found.append(given)
+        return found
+
+    def _ways(self, surface: str, root: str) -> list[tuple[float, str]]:
+        """The stems that a word may be met by, with what they count, the best first."""
+        others = sorted({stem(word) for word in Lexicon.default().related(surface)} - {root})
+        synonyms = sorted((other for other in others if self.df(other)), key=lambda other: (self.df(other), other))
+        ways = [(1.0, root)] if self.df(root) else []
+        ways += [(0.6, other) for other in synonyms]
+        if ways or len(surface) < 4 or not plain(surface) or surface in STOP_WORDS or TABLE.knows(surface):
+            return ways
+        reach = 0 if len(root) < 4 else 1 if len(root) < 7 else 2
+        known = {known for having in self.stems.values() for known in having if plain(known) and 3 <= len(known) <= 32}
+        near = sorted((slips(root, known), -self.df(known), known) for known in known if slips(root, known) <= reach)
+        if near:
+            self.corrected[surface] = self._surface(near[0][2])
+        return [(0.8 if distance == 1 else 0.5, other) for distance, _, other in near[:4]]
+
+    def _surface(self, root: str) -> str:
+        """The form of a stem that stands in most fields."""
+        counts: dict[str, int] = {}
+        for tool in self.tools.values():
+            for field in fields(tool):
+                for word in {word for word in field if stem(word) == root}:
+                    counts[word] = counts.get(word, 0) + 1
+        return min(counts, key=lambda word: (-counts[word], word))
+
+    def signals(self, at: int) -> dict[str, float]:
+        """Of one tool."""
+        tool = self.tools[at]
+        sentence = tool.description.lstrip().split(". ")[0]
+        name = words(tool.name)
+        spelt = self._is_named("".join(name), spelt=True) and len(name) > 1
+        return {
+            "coverage": sum(given.get(at, 0.0) for given in self.gives) / self.total if self.total else 0.0,
+            "topic": self._cosine(at, "topic"),
+            "meaning": self._cosine(at, "meaning"),
+            "sentence": self._asked_for(list(dict.fromkeys(telling(sentence)))[:14]),
+            "name": self._asked_for(name[:10]),
+            "phrase": self._phrase(tool),
+            "literal": self._literal(tool),
+            "verb": self._verb(name[:3]),
+            "called": float(len(name) > 1 and not spelt and self._is_named("".join(name), spelt=False)),
+            "named": float(spelt),
+        }
+
+    def _cosine(self, at: int, kind: str) -> float:
+        row = getattr(self.segment.features, kind).floats(np.array([at]))[0].astype(float)
+        found = []
+        for clause in self.clauses:
+            if kind == "meaning":
+                summed = [vector(word) for word in clause]
+            else:
+                summed = [weight(word) * vector(word) for word in set(clause)]
+            found.append(float(row @ unit(np.sum(summed, axis=0))))
+        return max(found)
+
+    def _asked_for(self, listed: list[str]) -> float:
+        """The share of some words of a tool that the query asks for."""
+        weights = [weight(word) + 0.1 for word in listed]
+        asked = [max(self._like(word, other) for other in self.words) for word in listed]
+        return sum(map(float.__mul__, weights, asked)) / (sum(weights) or 1.0)
+
+    def _like(self, word: str, other: str) -> float:
+        if stem(word) == stem(other):
+            return 1.0
+        number = self.segment.vocabulary.word_numbers[word]
+        row = self.segment.words.coarse.floats(np.array([number]))[0].astype(float)
+        like = (float(row @ unit(vector(other)[:64])) - 0.3) / 0.7
+        synonym = stem(word) in map(stem, Lexicon.default().related(other))
+        return min(1.0, max(0.6 if synonym else 0.0, like))
+
+    def _phrase(self, tool: Tool) -> float:
+        asked = [word for clause in self.clauses for word in clause if word in self.words]
+        pairs = {(stem(a), stem(b)): weight(a) + weight(b) for a, b in pairwise(asked)}
+        there = {pair for text in (words(tool.name), telling(tool.description)) for pair in pairwise(map(stem, text))}
+        return sum(known for pair, known in pairs.items() if pair in there) / (sum(pairs.values()) or 1.0)
+
+    def _literal(self, tool: Tool) -> float:
+        takes = 0
+        for name, node in tool.input_schema["properties"].items():
+            for word in words(name):
+                takes |= PARAMETERS.get(word, 0)
+            takes |= FORMATS.get(node.get("format", ""), 0)
+            takes |= FORMATS["number"] if node.get("type") == "integer" else 0
+        asked = self.query.literals
+        return (takes & asked).bit_count() / asked.bit_count() if asked else 0.0
+
+    def _verb(self, name: list[str]) -> float:
+        asked = 0
+        for clause in self.clauses:
+            some = [word for word in clause if word not in STOP_WORDS][:3]
+            classes = [VERBS.get(word, 0) | VERBS.get(stem(word), 0) for word in some]
+            asked |= next((known for known in classes if known), 0)
+        own = 0
+        for word in name:
+            own |= VERBS.get(word, 0)
+        return 0.0 if not asked or not own else 1.0 if asked & own else -1.0
+
+    def _is_named(self, name: str, *, spelt: bool) -> bool:
+        typed = [(place, word) for place, chunk in enumerate(self.query.words) for word in split(chunk)]
+        heads = {words(tool.name)[0] for tool in self.tools.values() if len(words(tool.name)) > 1}
+        for start, (first, word) in enumerate(typed):
+            for stop in range(start + 1, min(start + 6, len(typed)) + 1):
+                last = typed[stop - 1][0]
+                whole = first == last or (first, last) == (0, len(self.query.words) - 1)
+                same = "".join(word for _, word in typed[start:stop]) == name
+                if same and whole == spelt and (stop == start + 1 or word in heads):
+                    return True
+        return False
+
+
+ALL = SearchOptions(nothing_below=0.0)
+
+
+def ask(index: Index, text: str, options: SearchOptions = ALL, **more: Any) -> SearchReply:
+    return search(index, SearchRequest(queries=(text,), limit=100, explain=True), options=options, **more)
+
+
+def by_name(hit: Hit) -> dict[str, float]:
+    return {part.name: part.value for part in hit.parts}
+
+
+@settings(deadline=None, max_examples=100)
+@given(CATALOGS, QUERIES)
+def test_every_signal_of_every_tool_equals_that_of_a_slow_reading(catalog: list[Tool], text: str) -> None:
+    if not words(text):
+        return
+    slow = Slow(catalog, text)
+    hits = {hit.tool.id: by_name(hit) for hit in ask(slow.index, text).hits}
+    for at, tool in slow.tools.items():
+        expected = slow.signals(at)
+        met = any(at in given for given in slow.gives) or expected["called"] or expected["named"]
+        if tool.id in hits:
+            hits[tool.id].pop("same need", None)
+            assert hits.pop(tool.id) == pytest.approx(expected, abs=3e-3)
+            assert met or expected["meaning"] > 0.249
+        else:
+            assert not met
+            assert expected["meaning"] < 0.251
+    assert hits == {}
+
+
+@settings(deadline=None, max_examples=50)
+@given(CATALOGS, QUERIES)
+def test_raw_is_the_sum_of_the_signals_by_their_weights_and_orders_the_hits(catalog: list[Tool], text: str) -> None:
+    if not words(text):
+        return
+    weights = {name: getattr(Weights(), name) for name in Weights.__slots__} | {"same need": -ALL.same_need}
+    hits = ask(Index.build(catalog), text).hits
+    for hit in hits:
+        assert {part.name: part.weight for part in hit.parts}.items() <= weights.items()
+        assert hit.raw == pytest.approx(sum(weights[name] * value for name, value in by_name(hit).items()), abs=1e-9)
+    order = [(-hit.raw, hit.tool.id) for hit in hits]
+    assert order == sorted(order)
+
+
+def logistic(x: float) -> float:
+    return 1 / (1 + exp(-x))
+
+
+def probability(hit: Hit, count: int, clauses: int) -> float:
+    """That anything fits, from the documented formula."""
+    by = Calibration()
+    found = logistic(by.raw * hit.raw + by.size * log(max(1, count)) + by.clauses * min(clauses, 4) + by.offset)
+    return max(found, 0.9) if by_name(hit)["named"] else found
+
+
+@settings(deadline=None, max_examples=50)
+@given(CATALOGS, QUERIES)
+def test_the_score_is_the_documented_function_of_raw(catalog: list[Tool], text: str) -> None:
+    index, by = Index.build(catalog), Calibration()
+    hits = ask(index, text).hits
+    if not words(text) or not hits:
+        return
+    count = sum(tool.visibility is not Visibility.HIDDEN for tool in catalog)
+    sure = probability(hits[0], count, len(read(text).clauses))
+    for hit in hits:
+        odds = by.hit * log(sure / (1 - sure)) + by.hit_offset + by.distance * (hits[0].raw - hit.raw)
+        assert hit.score == pytest.approx(logistic(odds), abs=1e-6)
+    assert {hit.weak for hit in hits} == {sure < SearchOptions().weak_below}
+    assert bool(ask(index, text, SearchOptions()).hits) == (sure >= SearchOptions().nothing_below)
+
+
+def tool(id_: str, description: str = "", **more: Any) -> Tool:
+    namespace, _, name = id_.rpartition(":")
+    return Tool(namespace=namespace, name=name, description=description, **more)
+
+
+def ids(reply: SearchReply) -> list[str]:
+    return [hit.tool.id for hit in reply.hits]
+
+
+CROWD = [tool(f"s{number}:pull_{number}", "Create a request, create a pull, request it.") for number in range(300)]
+MEANT = tool("git:create_pull_request", "Opens one from a branch.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "create_pull_request",
+        "createPullRequest",
+        "first run create pull request and then request a review",
+        "pull it, request it, create it: use createPullRequest for the pull request that I want to create",
+    ],
+)
+def test_an_exact_name_survives_the_cut_wherever_it_stands(text: str) -> None:
+    few = SearchOptions(candidates=5, preselected=20)
+    reply = search(Index.build([*CROWD, MEANT]), SearchRequest(queries=(text,), limit=10), options=few)
+    assert "git:create_pull_request" in ids(reply)
+    if "ull_" in text or "ullR" in text:
+        assert ids(reply)[0] == "git:create_pull_request"
+
+
+def test_all_of_several_exact_names_survive_the_cut_and_come_first() -> None:
+    named = [tool(f"git:{name}", "Acts.") for name in ("merge_pull", "request_review", "list_open_branches")]
+    few = SearchOptions(candidates=4, preselected=10)
+    text = "create pull request with merge_pull, then request_review or maybe listOpenBranches"
+    reply = search(Index.build([*CROWD, *named]), SearchRequest(queries=(text,), limit=10), options=few)
+    assert set(ids(reply)[:3]) == {known.id for known in named}
+
+
+def test_a_name_of_many_words_is_a_name_too() -> None:
+    long = tool("git:list_all_open_pull_requests_of_a_user", "Lists.")
+    for text in (long.name, f"please call {long.name} now", "listAllOpenPullRequestsOfAUser"):
+        hit = ask(Index.build([*CROWD, long]), text).hits[0]
+        assert hit.tool is long
+        assert by_name(hit)["named"] == 1
+
+
+def test_who_spells_a_name_gets_an_answer_in_any_case() -> None:
+    reply = search(Index.build([*CROWD, tool("a:qz_xv")]), SearchRequest(queries=("blockchain qz_xv futures",)))
+    assert ids(reply)[0] == "a:qz_xv"
+    assert not reply.hits[0].weak
+
+
+def test_a_name_is_told_by_its_words_as_they_are_cut() -> None:
+    seen, hidden = tool("a:ab_c", "One."), tool("a:a_x", "Two.", visibility=Visibility.HIDDEN)
+    alone = ask(Index.build([seen]), "then a bc")
+    assert ask(Index.build([seen, hidden]), "then a bc") == alone
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("forcast", "weather:forecast"),
+        ("repositry", "git:clone_repository"),
+        ("delete a movie", "films:remove_film"),
+        ("remove a film", "films:remove_film"),
+        ("drop a ticket", "jira:delete_issue"),
+        ("is it going to be cold and wet", "weather:forecast"),
+        ("翻訳する", "text:translate"),
+        ("removeFilm", "films:remove_film"),
+        ("cloneRepository", "git:clone_repository"),
+        ("clone-repo", "git:clone_repository"),
+    ],
+)
+def test_a_typo_a_synonym_a_meaning_a_script_and_an_identifier_find_their_tool(text: str, first: str) -> None:
+    catalog = [
+        tool("weather:forecast", "Tells the temperature and rain of the next days."),
+        tool("git:clone_repository", "Copies a repository from a remote."),
+        tool("films:remove_film", "Takes a film out of the collection."),
+        tool("jira:delete_issue", "Deletes an issue for good."),
+        tool("text:translate", "文章を翻訳する。Turns a text into another language."),
+        tool("mail:send", "Sends an email."),
+    ]
+    assert ids(ask(Index.build(catalog), text))[0] == first
+
+
+def test_synonyms_hold_in_both_directions_but_are_not_followed_further() -> None:
+    lexicon = Lexicon(frozenset({("aaaa", "bbbb"), ("bbbb", "cccc")}), {})
+    catalog = [tool("x:aaaa"), tool("x:bbbb"), tool("x:cccc")]
+
+    def met(text: str) -> set[str]:
+        return {hit.tool.name for hit in ask(Index.build(catalog), text, lexicon=lexicon).hits if hit.matched}
+
+    assert met("aaaa") == {"aaaa", "bbbb"}
+    assert met("bbbb") == {"aaaa", "bbbb", "cccc"}
+    assert met("cccc") == {"bbbb", "cccc"}
+
+
+def test_each_part_of_a_request_has_its_turn() -> None:
+    flights = [tool(f"air{number}:find_flight", "Finds a flight to a city.") for number in range(6)]
+    index = Index.build([*flights, tool("inn:book_hotel", "Books a room in a hotel.")])
+    text = "find a flight to a city and reserve a nice hotel room"
+    hits = ask(index, text).hits
+    assert "inn:book_hotel" in ids(ask(index, text, SearchOptions(nothing_below=0.0, same_need=5.0)))[:2]
+    assert sorted(by_name(hit).get("same need", 0) for hit in hits if hit.tool.name == "find_flight") == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        4,
+    ]
+
+
+def test_tools_without_any_meaning_do_not_push_others_out() -> None:
+    """Neither they nor the query have a vector: that is no likeness."""
+    signs = [chr(0x4E00 + number) for number in range(800)]
+    mute = [tool(f"服务:{one}{other}", "查询数据") for one, other in zip(signs[::2], signs[1::2], strict=True)]
+    meant = tool("a:weather", "Tells about 天気 the weather forecast.")
+    assert ids(ask(Index.build([*mute, meant]), "天気"))[0] == "a:weather"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "ranking.md"
+
+
+@pytest.mark.parametrize("options", [Weights(), Calibration()], ids=["weights", "calibration"])
+def test_every_number_of_the_formula_stands_on_the_page_about_it(options: Weights | Calibration) -> None:
+    rows = [[cell.strip() for cell in line.split("|")] for line in PAGE.read_text().splitlines() if "|" in line]
+    told = {row[1].strip("`"): row[2] for row in rows}
+    assert {name: float(told[name]) for name in options.__slots__} == {
+        name: getattr(options, name) for name in options.__slots__
+    }

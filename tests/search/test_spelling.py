@@ -1,0 +1,96 @@
+"""Words that a misspelt one may be meant for."""
+
+import numpy as np
+import pytest
+
+from toolcrib.search.spelling import Spelling, correctable, reach
+from toolcrib.search.table import Table
+
+WORDS = ["weather", "whether", "wheat", "issue", "tissue", "repository", "api", "apis", "größe", "utf8", "Issue", "ab"]
+
+
+def meant(word: str, *, limit: int = 4) -> list[tuple[str, int]]:
+    spelling = Spelling(WORDS)
+    return [(spelling.words[number], distance) for number, distance in spelling.near(word, limit=limit)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("isue", [("issue", 1)]),
+        ("issuee", [("issue", 1)]),
+        ("isseu", [("issue", 1)]),
+        ("issoe", [("issue", 1)]),
+        ("issue", [("issue", 0), ("tissue", 1)]),
+        ("wether", [("weather", 1), ("whether", 1)]),
+        ("repozitry", [("repository", 2)]),
+        ("erpositroy", [("repository", 2)]),
+    ],
+)
+def test_a_slip_of_each_kind_finds_the_word(typed: str, words: list[tuple[str, int]]) -> None:
+    assert meant(typed) == words
+
+
+@pytest.mark.parametrize(
+    "typed", ["", "ap", "apo", "isxxe", "Isue", "größ", "utf9", "issue1", "repo sitory", "天気", "a" * 99]
+)
+def test_short_words_far_ones_and_those_with_other_letters_mean_nothing(typed: str) -> None:
+    assert meant(typed) == []
+
+
+def test_two_slips_count_in_long_words_only() -> None:
+    assert [reach("x" * letters) for letters in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert Spelling(["issues", "weather"]).near("isssue") == []
+    assert Spelling(["issues", "weather"]).near("wwweather") == [(1, 2)]
+
+
+def test_a_word_of_three_letters_may_be_meant_by_one_of_four() -> None:
+    assert meant("appi") == [("api", 1)]
+
+
+def test_among_equals_the_weightier_word_comes_first_then_the_alphabet() -> None:
+    spelling = Spelling(["carts", "cards", "carbs", "carrs"])
+    assert [number for number, _ in spelling.near("carxs")] == [2, 1, 3, 0]
+    assert [number for number, _ in spelling.near("carxs", weights=np.array([5, 1, 1, 9]))] == [3, 0, 2, 1]
+    assert spelling.near("cards", weights=np.array([5, 1, 1, 9]), limit=2) == [(1, 0), (3, 1)]
+
+
+@pytest.mark.parametrize("kind", [np.uint32, np.int64, np.float32])
+def test_weights_may_be_numbers_of_any_kind(kind: type) -> None:
+    spelling = Spelling(["carts", "cards"])
+    assert spelling.near("carxs", weights=np.array([2, 1], dtype=kind)) == [(0, 1), (1, 1)]
+
+
+def test_a_word_that_is_not_allowed_does_not_exist() -> None:
+    spelling = Spelling(["carts", "cards", "carbs"])
+    assert spelling.near("cards", np.array([True, False, True])) == [(2, 1), (0, 1)]
+    assert spelling.near("cards", np.zeros(3, dtype=np.bool_)) == []
+
+
+def test_no_more_are_told_than_asked_for() -> None:
+    assert meant("wether", limit=1) == [("weather", 1)]
+    assert meant("wether", limit=0) == []
+
+
+def test_no_words_mean_nothing() -> None:
+    assert Spelling([]).near("wether") == []
+    assert Spelling([]).extended(["weather"]).near("wether") == [(0, 1)]
+    assert Spelling(["weather"]).extended([]).near("wether") == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("word", "may_be"),
+    [
+        ("wether", True),
+        ("invoce", True),
+        ("weather", False),
+        ("would", False),
+        ("api", False),
+        ("abcd1", False),
+        ("größe", False),
+        ("Wether", False),
+        ("", False),
+    ],
+)
+def test_only_unknown_plain_words_of_four_letters_may_be_corrected(word: str, *, may_be: bool) -> None:
+    assert correctable(word, Table.load()) is may_be

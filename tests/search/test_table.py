@@ -1,0 +1,218 @@
+"""The static table: the shipped file, its golden figures, and tables of other shapes."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib.resources import files
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolcrib.search.table import SHA256, Table, default_table
+
+TEXTS = ["send an email", "deliver a mail message", "delete a calendar event", "What's the weather in Zürich?"]
+FIRST = [
+    [0.0499, 0.0024, 0.0435, -0.0555],
+    [0.0468, 0.0164, 0.0410, -0.0169],
+    [0.0295, 0.1315, 0.2324, -0.0852],
+    [0.0461, -0.0302, -0.1415, 0.1217],
+]
+LIKENESS = [
+    [1.0, 0.7252, 0.0728, 0.0331],
+    [0.7252, 1.0, 0.0619, 0.0126],
+    [0.0728, 0.0619, 1.0, 0.1232],
+    [0.0331, 0.0126, 0.1232, 1.0],
+]
+"""Worked out by a program of its own, which reads the file one number at a time."""
+
+PIECES = ["find", "file", "##s", "##name", "#"]
+
+
+def small(bits: int = 8, dim: int = 6, **changed: Any) -> bytes:
+    """A table of five pieces, as a file."""
+    values = np.random.default_rng(1).integers(-7, 8, (len(PIECES), dim)).astype(np.int8)
+    arrays: dict[str, Any] = {
+        "meta": np.array([dim, bits]),
+        "vocab": np.frombuffer("\n".join(PIECES).encode(), dtype=np.uint8),
+        "q": values if bits == 8 else packed(values),
+        "s": np.arange(1, len(PIECES) + 1, dtype=np.float16),
+    }
+    file = BytesIO()
+    np.savez(file, **(arrays | changed))
+    return file.getvalue()
+
+
+def packed(values: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
+    """Two numbers to a byte."""
+    return ((values[:, ::2] + 8) | ((values[:, 1::2] + 8) << 4)).astype(np.uint8)
+
+
+def close(found: Any, wanted: Any, to: float = 1e-6) -> bool:
+    return bool(np.allclose(found, wanted, rtol=0, atol=to))
+
+
+def test_the_shipped_file_is_the_one_that_was_measured_and_has_its_notice_beside_it() -> None:
+    folder = files("toolcrib.search") / "data"
+    assert sha256((folder / "toolvec.npz").read_bytes()).hexdigest() == SHA256
+    assert "Apache License 2.0" in (folder / "NOTICE").read_text()
+
+
+def test_the_shipped_table_is_read_once() -> None:
+    assert Table.load() is Table.load() is default_table()
+
+
+def test_texts_get_the_vectors_of_the_golden_figures() -> None:
+    vectors = Table.load().embed(TEXTS)
+    assert vectors.shape == (4, 256)
+    assert vectors.dtype == np.float32
+    assert close(vectors[:, :4], FIRST, 6e-5)
+    assert close(vectors @ vectors.T, LIKENESS, 6e-5)
+
+
+def test_words_get_the_sum_of_their_rows() -> None:
+    vectors = Table.load().words(["weather", "kubernetes"])
+    assert vectors.dtype == np.float32
+    assert close(vectors[:, :4], [[0.0, -0.1023, -0.1534, 0.1023], [-0.0269, 0.0683, -0.0923, 0.0061]], 6e-5)
+
+
+def test_words_weigh_as_much_as_their_rarest_piece_and_unknown_ones_as_the_rarest_of_all() -> None:
+    weights = Table.load().weights(["get", "weather", "kubernetes", "天気", ""])
+    assert weights.dtype == np.float32
+    assert close(weights, [1.6045, 7.2109, 5.9609, 12.8984, 12.8984], 6e-5)
+    few = Table.load(small(idf=np.array([1, 2, 3, 4, 5], dtype=np.float16)))
+    assert few.weights(["find", "file", "files", "FILENAME", "xyz"]).tolist() == [1, 2, 3, 4, 5]
+
+
+def test_where_nothing_is_known_of_rarity_all_words_weigh_the_same() -> None:
+    assert Table.load(small()).weights(["find", "files", "xyz"]).tolist() == [1, 1, 1]
+    assert Table.load(small()).weights([]).shape == (0,)
+
+
+def test_words_of_one_meaning_are_nearer_than_others() -> None:
+    table = Table.load()
+    for near, nearer, far in [("movie", "film", "invoice"), ("weather", "forecast", "repository")]:
+        vectors = table.embed([near, nearer, far])
+        assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
+
+
+def test_a_word_is_cut_into_the_longest_pieces() -> None:
+    table = Table.load(small())
+    assert table.pieces("find") == (0,)
+    assert table.pieces("files") == (1, 2)
+    assert table.pieces("filename") == (1, 3)
+    assert table.pieces("FiLés") == (1, 2)
+    assert table.pieces("#") == (4,)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "s", "name", "##s", "file_name", "filex", "xfile", "天気", "fileя", "file" + "s" * 64]
+)
+def test_a_word_with_an_unknown_part_has_no_pieces(word: str) -> None:
+    table = Table.load(small())
+    assert table.pieces(word) == ()
+    assert not table.words([word]).any()
+
+
+def test_only_whole_pieces_are_known_words() -> None:
+    table = Table.load(small())
+    assert [word for word in ["find", "files", "FILE", "name", "##s", ""] if table.knows(word)] == ["find", "FILE"]
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("Find the FILES!", "find files"),
+        ("file-name_files", "file name files"),
+        ("find (file)", "file; find"),
+        ("find fileя", "find"),
+        ("find天files", "find files"),
+        ("find\nfile", "find file"),
+    ],
+)
+def test_punctuation_case_and_order_do_not_matter(text: str, same: str) -> None:
+    vectors = Table.load(small()).embed([text, same])
+    assert vectors.any()
+    assert close(vectors[0], vectors[1])
+
+
+@pytest.mark.parametrize("text", ["", "   ", "!?", "天気", "погода", "name", "\ud800"])
+def test_a_text_of_nothing_known_has_no_direction(text: str) -> None:
+    assert not Table.load(small()).embed([text]).any()
+
+
+def test_no_words_and_no_texts_give_no_rows() -> None:
+    table = Table.load(small())
+    assert table.words([]).shape == table.embed([]).shape == (0, 6)
+
+
+@pytest.mark.parametrize(("bits", "dim"), [(4, 256), (4, 384), (8, 256), (8, 384), (8, 5)])
+def test_a_table_may_have_other_components_and_bits(bits: int, dim: int) -> None:
+    table = Table.load(small(bits, dim))
+    wanted = np.random.default_rng(1).integers(-7, 8, (len(PIECES), dim)) * np.arange(1, 6)[:, None]
+    assert table.dim == dim
+    assert np.array_equal(table.words(["find", "file", "files"]), [wanted[0], wanted[1], wanted[1] + wanted[2]])
+    unit = (wanted[0] + wanted[1]) / np.linalg.norm(wanted[0] + wanted[1])
+    assert close(table.embed(["find file"]), unit)
+
+
+def test_a_text_whose_rows_cancel_out_has_no_direction() -> None:
+    table = Table(["up", "down"], np.array([[1, 2], [-1, -2]], dtype=np.int8), [1, 1])
+    assert not table.embed(["up down"]).any()
+    assert table.embed(["up"]).any()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not an archive",
+        small()[:200],
+        small(meta=np.array([7, 8])),
+        small(meta=np.array([6])),
+        small(bits=4, meta=np.array([6, 8])),
+        small(meta=np.array([6, 4])),
+        small(meta=np.array([6, 2])),
+        small(s=np.ones(4)),
+        small(idf=np.ones(4)),
+        small(vocab=np.frombuffer(b"one\ntwo", dtype=np.uint8)),
+        small(vocab=np.frombuffer(b"\xff", dtype=np.uint8)),
+        small(q=np.zeros(6, dtype=np.int8)),
+        small(q=np.array([{}], dtype=object)),
+    ],
+)
+def test_another_file_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Table.load(data)
+
+
+WORDS = st.lists(st.sampled_from(["send", "email", "kubernetes", "invoice", "xyzzy", "天気", "", "a1"]), max_size=12)
+
+
+def rows(vectors: npt.NDArray[np.float32]) -> list[bytes]:
+    return [row.tobytes() for row in vectors]
+
+
+@settings(deadline=None)
+@given(WORDS, st.randoms(use_true_random=False))
+def test_what_stands_beside_a_word_or_a_text_does_not_matter(words: list[str], random: Any) -> None:
+    table = Table.load()
+    texts = [f"{word} a file" for word in words]
+    order: Sequence[int] = random.sample(range(len(words)), len(words))
+    for method, given_texts in ((table.words, words), (table.embed, texts)):
+        alone = [row for text in given_texts for row in rows(method([text]))]
+        assert rows(method([given_texts[place] for place in order])) == [alone[place] for place in order]
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(), max_size=4))
+def test_any_text_gives_a_direction_or_none(texts: list[str]) -> None:
+    table = Table.load()
+    vectors = table.embed(texts)
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert vectors.shape == (len(texts), 256)
+    assert np.isfinite(table.words(texts)).all()
+    assert all(abs(length - 1) < 1e-5 or length == 0 for length in lengths.tolist())

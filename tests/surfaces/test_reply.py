@@ -1,0 +1,152 @@
+"""What a reply says of its hits, and what it says it costs."""
+
+import json
+from typing import Any
+
+import pytest
+
+from toolcrib.model import Hit, SearchReply, SearchRequest, Tool, ToolResult
+from toolcrib.surfaces.entries import brief
+from toolcrib.surfaces.reply import TOKENS, Replies
+from toolcrib.tokens import ESTIMATE, counter
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {f"field_{number}": {"type": "string", "description": "Words. " * 9} for number in range(5)},
+}
+
+
+def hit(name: str = "log", **more: Any) -> Hit:
+    tool = Tool(name=name, namespace="git", description="Show commits. " * 40, input_schema=SCHEMA)
+    return Hit(**{"tool": tool, "score": 0.512345, "raw": 1.0, **more})
+
+
+def result(*hits: Hit, tokens: str = ESTIMATE, reply: dict[str, Any] | None = None, **request: Any) -> ToolResult:
+    asked = SearchRequest(**{"queries": ("q",), **request})
+    return Replies(counter(tokens)).result(SearchReply(hits=hits, **(reply or {})), asked)
+
+
+def entries(made: ToolResult) -> Any:
+    assert json.loads(made.content[0]["text"]) == made.structured["hits"]
+    return made.structured["hits"]
+
+
+def text(made: ToolResult) -> str:
+    return "\n".join(block["text"] for block in made.content)
+
+
+# -- hits --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_score_has_three_digits() -> None:
+    assert entries(result(hit()))[0]["score"] == 0.512
+
+
+def test_a_hit_that_is_sure_and_alone_carries_no_marks() -> None:
+    assert set(entries(result(hit()))[0]) == {"name", "description", "score", "input_schema", "example"}
+
+
+def test_doubts_are_marked_at_each_hit() -> None:
+    weak, instead = entries(result(hit(weak=True), hit(fallback=True)))
+    assert weak["weak"] is True
+    assert instead["fallback"] is True
+    assert "fallback" not in weak
+
+
+def test_what_is_shown_instead_is_said_once() -> None:
+    said = "Hits marked as fallback are shown instead"
+    assert text(result(hit(fallback=True), hit(fallback=True))).count(said) == 1
+    assert said not in text(result(hit()))
+    assert said not in text(result(hit(fallback=True), reply={"note": "Popular tools are shown instead."}))
+
+
+def test_near_duplicates_are_named_and_many_are_counted() -> None:
+    few, many = entries(
+        result(hit(similar=("svn:log", "hg:log")), hit(similar=tuple(f"n{number}:log" for number in range(8))))
+    )
+    assert few["similar"] == ["svn:log", "hg:log"]
+    assert "more_similar" not in few
+    assert (many["similar"], many["more_similar"]) == ([f"n{number}:log" for number in range(5)], 3)
+
+
+def test_a_hit_says_which_of_several_queries_it_answers() -> None:
+    first, second = entries(result(hit(query=0), hit(query=1), queries=("show commits", "send mail " * 20)))
+    assert first["query"] == "show commits"
+    assert second["query"].startswith("send mail send mail")
+    assert len(second["query"]) <= 80
+    assert "query" not in entries(result(hit(), queries=("show commits",)))[0]
+
+
+def test_nearest_names_and_words_without_a_match_are_told_beside_hits_too() -> None:
+    told = text(result(hit(), reply={"nearest": ("git:logs",), "unmatched": ("xyzzy",)}))
+    assert "Nearest names: git:logs" in told
+    assert "Words that match nothing: xyzzy" in told
+
+
+def test_a_lower_detail_has_a_shorter_description() -> None:
+    lengths = [
+        len(entries(result(hit(detail=detail), detail=detail))[0]["description"])
+        for detail in ("summary", "signature", "full")
+    ]
+    assert lengths[0] <= 100 < lengths[1] <= 300 < lengths[2]
+
+
+def test_a_summary_still_warns_of_a_tool_that_may_destroy() -> None:
+    def hints(detail: str, **annotations: Any) -> Any:
+        tool = Tool(name="drop", annotations=annotations)
+        found = Hit(tool=tool, score=1, raw=1, detail=detail)  # type: ignore[arg-type]  # a parameter of the test
+        return entries(result(found))[0].get("annotations")
+
+    assert hints("full", destructiveHint=False, readOnlyHint=True) == {"readOnlyHint": True, "destructiveHint": False}
+    assert hints("summary", destructiveHint=True, readOnlyHint=False) == {"destructiveHint": True}
+    assert hints("summary", destructiveHint=False, readOnlyHint=True) is None
+
+
+@pytest.mark.parametrize("most", [20, 60, 100])
+@pytest.mark.parametrize(
+    "said", ["", "word", "two words", "x" * 500, "a b " * 200, " \n" * 900 + "late", "日本語" * 90]
+)
+def test_a_text_is_cut_to_its_length(said: str, most: int) -> None:
+    assert len(brief(said, most)) <= most
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tokens", ["estimate", "o200k_base"])
+@pytest.mark.parametrize("budget", [None, 20_000, 900, 500, 50])
+def test_the_count_is_that_of_the_text_and_says_how_it_was_made(tokens: str, budget: int | None) -> None:
+    made = result(*map(hit, "abcd"), tokens=tokens, budget=budget)
+    counts = made.meta[TOKENS]
+    count = counter(tokens).count
+    assert counts["reply"] == sum(count(block["text"]) for block in made.content)
+    assert (counts["counter"], counts["of"]) == (tokens, "text")
+    whole = result(*map(hit, "abcd"), tokens=tokens).meta[TOKENS]
+    assert whole["full"] == whole["reply"]
+    assert whole["reply"] <= counts["full"] <= whole["reply"] + 12
+
+
+@pytest.mark.parametrize("tokens", ["estimate", "o200k_base"])
+@pytest.mark.parametrize("budget", [400, 500, 700, 900, 1200, 2000])
+def test_a_reply_keeps_its_budget_note_and_marks_included(tokens: str, budget: int) -> None:
+    hits = [hit(name, weak=True, similar=("x:y",)) for name in "abcd"]
+    made = result(*hits, tokens=tokens, budget=budget, reply={"note": "Something. " * 9, "unmatched": ("x", "y")})
+    assert made.meta[TOKENS]["reply"] <= budget
+
+
+def test_a_short_reply_says_so_with_a_way_out() -> None:
+    note = result(*map(hit, "abcd"), budget=700).structured["note"]
+    assert note == (
+        "To save tokens (budget 700), 3 of the hits show less. To see all of one, search for its name "
+        "with max_results 1 and a larger budget."
+    )
+    assert result(*map(hit, "abcd"), budget=20_000).structured["note"] == ""
+
+
+def test_what_is_kept_for_a_tool_is_not_taken_for_another_definition_of_it() -> None:
+    replies = Replies(counter(ESTIMATE))
+    schemas = ({"type": "object", "properties": {key: {"type": "string"}}} for key in ("b", "b" * 4000))
+    small, large = (Hit(tool=Tool(name="a", input_schema=schema), score=1, raw=1) for schema in schemas)
+    request = SearchRequest(queries=("q",), budget=400)
+    shown = [replies.result(SearchReply(hits=(one,)), request).structured["hits"][0] for one in (small, large, small)]
+    assert ["input_schema" in entry for entry in shown] == [True, False, True]
