@@ -12,7 +12,7 @@ from toolcrib.search.kinds import named
 from toolcrib.search.quantized import quantized, query
 from toolcrib.search.segment import Segment
 from toolcrib.search.table import default_table
-from toolcrib.search.text import STOP_WORDS, stem, words
+from toolcrib.search.text import stem, words
 
 TABLE = default_table()
 
@@ -29,10 +29,8 @@ def unit(found: Any) -> Any:
     return found / (np.linalg.norm(found) or 1.0)
 
 
-def summed(texts: list[str], *, weighted: bool) -> Any:
-    weights = [0.2 if word in STOP_WORDS else float(TABLE.weights([word])[0]) for word in texts]
-    vectors = TABLE.words(texts).astype(float)
-    return unit((vectors * np.array(weights)[:, None]).sum(axis=0) if weighted else vectors.sum(axis=0))
+def summed(texts: list[str]) -> Any:
+    return unit(TABLE.words(texts).astype(float).sum(axis=0))
 
 
 FULL = tool(
@@ -52,12 +50,12 @@ BODY = words(
 
 def test_meaning_is_the_direction_of_all_words() -> None:
     row = segment(FULL).features.meaning.floats(np.array([0]))[0]
-    assert float(row @ summed(BODY, weighted=False)) > 0.999
+    assert float(row @ summed(BODY)) > 0.999
 
 
-def test_topic_weighs_telling_words_and_the_name_once_more() -> None:
+def test_topic_counts_the_name_once_more() -> None:
     row = segment(FULL).features.topic.floats(np.array([0]))[0]
-    wanted = unit(summed(BODY, weighted=True) + 0.7 * summed(["create", "pull", "request"], weighted=True))
+    wanted = unit(summed(BODY) + 0.7 * summed(["create", "pull", "request"]))
     assert float(row @ wanted) > 0.999
 
 

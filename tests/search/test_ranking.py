@@ -205,7 +205,7 @@ class Slow:
             if kind == "meaning":
                 summed = [vector(word) for word in clause]
             else:
-                summed = [weight(word) * vector(word) for word in set(clause)]
+                summed = [vector(word) for word in dict.fromkeys(clause)]
             found.append(float(row @ unit(np.sum(summed, axis=0))))
         return max(found)
 

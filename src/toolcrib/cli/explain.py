@@ -1,7 +1,7 @@
 """The arithmetic of a search's hits, as tables for people."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -57,7 +57,7 @@ def _arithmetic(parts: tuple[ScorePart, ...]) -> Table:
     return table
 
 
-def _meetings(reasons: tuple[Reason, ...]) -> Table:
+def _meetings(reasons: Sequence[Reason]) -> Table:
     table = table_of("word", "field", "how", "met", "gain", texts=4)
     for reason in reasons:
         texts = (reason.word, reason.field, reason.how, reason.matched or reason.word)

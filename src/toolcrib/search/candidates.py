@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from heapq import nsmallest
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,15 @@ from toolcrib.search.view import View
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
+Reals = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
 
 _ALIKE = 0.25
 """Cosine above which a tool that shares no word with a query is worth a look."""
+
+_STRIDE = 8
+"""One value in so many is a sample."""
 
 _COSINES = np.cos(np.pi * np.arange(SKETCH_BITS + 1) / SKETCH_BITS).astype(np.float32)
 """The cosine that so many different signs of two sketches tell. Source: Charikar, STOC 2002."""
@@ -126,12 +131,23 @@ def _named(view: View, met: Met, number: int, allowed: Bools) -> Ints:
     return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
 
 
-def _best(view: View, positions: Sequence[Ints], bases: Sequence[Doubles] | Sequence[Floats], count: int) -> list[Ints]:
+def _edge(values: Reals, count: int) -> float:
+    """The `count`-th highest of more values than that.
+
+    Of many, those below the `count`-th highest of a sample are dropped first: it is no higher than what is looked for.
+    """
+    sample = values[::_STRIDE]
+    if len(sample) > count * _STRIDE:
+        values = values[values >= _edge(sample, count)]
+    return float(np.partition(values, len(values) - count)[len(values) - count])
+
+
+def _best(view: View, positions: Sequence[Ints], bases: Sequence[Reals], count: int) -> list[Ints]:
     """The `count` tools with the highest base over all parts; where there are more, ties go by id."""
-    everything = bases[0] if len(bases) == 1 else np.concatenate(bases)
+    everything: Reals = bases[0] if len(bases) == 1 else np.concatenate(bases)
     if len(everything) <= count:
         return list(positions)
-    edge = np.partition(everything, len(everything) - count)[len(everything) - count]
+    edge = _edge(everything, count)
     above = [np.flatnonzero(base >= edge) for base in bases]
     if sum(map(len, above)) == count:
         return [at[places] for at, places in zip(positions, above, strict=True)]

@@ -45,7 +45,7 @@ class Features:
     meaning: Rows
     """The vector of all that the tool says of itself."""
     topic: Rows
-    """The same, telling words counting more and the name once more; zero where the table knows no word."""
+    """The same by the table, the name counting once more; zero where the table knows no word."""
     sketch: Keys
     """uint64[2, n]: 128 signs of random projections of `meaning`."""
     slots: Ints
@@ -125,9 +125,9 @@ def features(
 ) -> Features:
     """Rows of the tools that were read, in the order of reading. `embedded` are their vectors by another embedder."""
     body, name = analysis.body, analysis.name
-    sums = _sums(body, name, vectors, weights)
-    topic, own = _unit(sums[:, 1]), _unit(sums[:, 2])
-    meaning = _unit(sums[:, 0]) if embedded is None else embedded
+    sums = _sums(body, name, vectors)
+    whole, own = _unit(sums[:, 0]), _unit(sums[:, 1])
+    meaning = whole if embedded is None else embedded
     hashes = np.array([crc32(stem.encode("utf-8", "replace")) for stem in vocabulary.stems], dtype=np.uint64)
     stems = np.array(vocabulary.word_stems, dtype=np.intp)
     keys, positions = _pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
@@ -135,7 +135,7 @@ def features(
     slots = np.concatenate([_padded(name, NAME_WORDS), _padded(analysis.sentence, SENTENCE_WORDS)], axis=1)
     return Features(
         meaning=rows,
-        topic=quantized(_unit(topic + np.float32(_NAME_SHARE) * own)),
+        topic=quantized(_unit(whole + np.float32(_NAME_SHARE) * own)),
         sketch=sketched(rows),
         slots=slots,
         shares=_shares(slots, weights),
@@ -180,20 +180,19 @@ def _unit(vectors: Floats) -> Floats:
     return scaled
 
 
-def _sums(body: Stream, name: Stream, vectors: Floats, weights: Floats) -> Floats:
-    """Three sums for each tool: of the vectors of all its words, of the same weighted, and of those of its name.
+def _sums(body: Stream, name: Stream, vectors: Floats) -> Floats:
+    """Two sums for each tool: of the vectors of all its words, and of those of its name.
 
-    float32[tools, 3, components]. The words of the name stand first in the body. One small product a tool is several
+    float32[tools, 2, components]. The words of the name stand first in the body. One small product a tool is several
     times as fast as a sum over slices.
     """
     numbers = np.array(body.numbers, dtype=np.intp)
     lengths = np.array(body.lengths, dtype=np.intp)
     ends = lengths.cumsum()
     place = np.arange(len(numbers)) - np.repeat(ends - lengths, lengths)
-    counts = np.ones((3, len(numbers)), dtype=np.float32)
-    counts[1] = counts[2] = weights[numbers]
-    counts[2][place >= np.repeat(np.array(name.lengths, dtype=np.intp), lengths)] = 0
-    sums = np.zeros((len(lengths), 3, vectors.shape[1]), dtype=np.float32)
+    counts = np.ones((2, len(numbers)), dtype=np.float32)
+    counts[1][place >= np.repeat(np.array(name.lengths, dtype=np.intp), lengths)] = 0
+    sums = np.zeros((len(lengths), 2, vectors.shape[1]), dtype=np.float32)
     start = 0
     for row, end in zip(sums, ends.tolist(), strict=True):
         if end > start:

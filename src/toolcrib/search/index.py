@@ -23,11 +23,12 @@ _GONE = 5
 class Index:
     """Searchable tools. A position is a tool's place in `tools`; a mask has one byte for each."""
 
-    __slots__ = ("_open", "meaning", "options", "places", "segments", "tools")
+    __slots__ = ("_open", "_size", "_tools", "meaning", "options", "places", "segments")
 
-    def __init__(self, tools: Sequence[Tool], segments: Sequence[Segment], places: Sequence[Ints]) -> None:
+    def __init__(self, size: int, segments: Sequence[Segment], places: Sequence[Ints]) -> None:
         """Use `Index.build`."""
-        self.tools = tuple(tools)
+        self._size = size
+        self._tools: tuple[Tool, ...] | None = None
         self.segments = tuple(segments)
         self.places = tuple(places)
         """For each segment, where each of its tools stands in `tools`; -1 for those that are gone."""
@@ -57,14 +58,11 @@ class Index:
     def updated(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> "Index":
         """An index with some tools more, behind the others, and without those of some ids.
 
-        Costs as much as the change, and a copy of one pointer and one number a tool.
+        Costs as much as the change, and a look at one number a tool.
         """
-        gone = {position for id_ in set(remove) for position in self._positions(id_)}
-        kept = [tool for position, tool in enumerate(self.tools) if position not in gone] if gone else self.tools
-        tools = (*kept, *add)
-        fresh = tools[len(kept) :]
-        places = [_shifted(places, sorted(gone)) if gone else places for places in self.places]
-        return self._joined(tools, places, list(zip(range(len(kept), len(tools)), fresh, strict=True)))
+        gone = sorted({position for id_ in set(remove) for position in self._positions(id_)})
+        places = [_shifted(places, gone) if gone else places for places in self.places]
+        return self._joined(places, list(enumerate(add, len(self) - len(gone))))
 
     def merged(self) -> "Index":
         """The same tools in one segment: as fast to search as can be. For a moment when nobody waits."""
@@ -74,7 +72,14 @@ class Index:
 
     def __len__(self) -> int:
         """How many tools it holds."""
-        return len(self.tools)
+        return self._size
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """All of them, by position."""
+        if self._tools is None:
+            self._tools = tuple(_laid_out(self._pairs(), ()))
+        return self._tools
 
     def parts(self, mask: bytes | None) -> tuple[Part, ...]:
         """What a search with that mask may find. Raises `ValueError` for a mask of another length."""
@@ -82,8 +87,8 @@ class Index:
             if self._open is None:
                 self._open = tuple(self._part(*pair, None) for pair in self._pairs())
             return self._open
-        if len(mask) != len(self.tools):
-            raise ValueError(f"the mask has {len(mask)} bytes for {len(self.tools)} tools")
+        if len(mask) != len(self):
+            raise ValueError(f"the mask has {len(mask)} bytes for {len(self)} tools")
         seen = np.frombuffer(mask, dtype=np.uint8) != 0
         return tuple(self._part(segment, places, seen) for segment, places in self._pairs())
 
@@ -101,7 +106,7 @@ class Index:
 
     @classmethod
     def _whole(cls, segment: Segment) -> "Index":
-        return cls(segment.tools, (segment,), (np.arange(len(segment), dtype=np.int32),))
+        return cls(len(segment), (segment,), (np.arange(len(segment), dtype=np.int32),))
 
     def _base(self, tools: Sequence[Tool]) -> Segment:
         """One segment of the tools, made from the largest one."""
@@ -120,24 +125,26 @@ class Index:
                 fresh.append((position, tool))
             else:
                 found[0][found[1]] = position
-        return self._joined(tools, places, fresh)
+        return self._joined(places, fresh)
 
-    def _joined(self, tools: Sequence[Tool], places: Sequence[Ints], fresh: Sequence[tuple[int, Tool]]) -> "Index":
+    def _joined(self, places: Sequence[Ints], fresh: Sequence[tuple[int, Tool]]) -> "Index":
         """The base with its new places, and a delta of what else stays, or all in one where that is due."""
         base, *deltas = zip(self.segments, places, strict=True)
-        if self._gone(base[1]) * _GONE > len(base[0]):
-            return self._whole(self._base(tools))
         stay = [(int(at[p]), segment.tools[p]) for segment, at in deltas for p in np.flatnonzero(at >= 0).tolist()]
-        if len(stay) + len(fresh) > max(_SMALL, len(tools) // _SHARE):
-            return self._whole(self._base(tools))
-        if not fresh and not stay:
-            return Index(tools, (base[0],), (base[1],))
-        before = deltas[0][0] if deltas else None
         behind = [*stay, *fresh]
+        gone = self._gone(base[1])
+        size = len(base[0]) - gone + len(behind)
+        if gone * _GONE > len(base[0]) or len(behind) > max(_SMALL, size // _SHARE):
+            return self._whole(self._base(_laid_out([base], behind)))
+        if not behind:
+            return Index(size, (base[0],), (base[1],))
         segment = Segment.build(
-            [tool for _, tool in behind], options=self.options, meaning=self.meaning, previous=before
+            [tool for _, tool in behind],
+            options=self.options,
+            meaning=self.meaning,
+            previous=deltas[0][0] if deltas else None,
         )
-        return Index(tools, (base[0], segment), (base[1], np.array([at for at, _ in behind], dtype=np.int32)))
+        return Index(size, (base[0], segment), (base[1], np.array([at for at, _ in behind], dtype=np.int32)))
 
     @staticmethod
     def _gone(places: Ints) -> int:
@@ -147,6 +154,15 @@ class Index:
         """Where the tools with that id stand."""
         found = [places[segment.with_id(id_)] for segment, places in self._pairs()]
         return [position for at in found for position in at.tolist() if position >= 0]
+
+
+def _laid_out(pairs: Iterable[tuple[Segment, Ints]], behind: Iterable[tuple[int, Tool]]) -> list[Tool]:
+    """The tools of some segments that stay, and others, each at its position."""
+    found = dict(behind)
+    for segment, places in pairs:
+        stay = np.flatnonzero(places >= 0)
+        found.update(zip(places[stay].tolist(), map(segment.tools.__getitem__, stay.tolist()), strict=True))
+    return [found[position] for position in range(len(found))]
 
 
 def _shifted(places: Ints, gone: Sequence[int]) -> Ints:

@@ -1,15 +1,20 @@
 """Where nothing fits: the tools with a name close to what was asked."""
 
 from collections.abc import Iterator, Sequence
-from itertools import compress
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from toolcrib.names import fold
+from toolcrib.search.options import Field
 from toolcrib.search.query import Query
 from toolcrib.search.segment import Bools
 from toolcrib.search.view import Part, View
 from toolcrib.words import likeness
+
+Marks = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.intp]
 
 _LIMIT = 3
 """Ids that are named."""
@@ -17,39 +22,93 @@ _LIMIT = 3
 _MAX_WORDS = 8
 """Words of the query that are held against the words of names."""
 
+_COMPARED = 256
+"""Texts that are compared letter by letter: those with nearly the same set of letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Texts that may be near, with what makes most of them quick to rule out."""
+
+    texts: Sequence[str]
+    marks: Marks
+    """Which letters and digits each has, one bit for each."""
+    positions: Places
+    """The tool of each text."""
+
 
 def nearest_ids(view: View, query: Query, allowed: Sequence[Bools]) -> tuple[str, ...]:
     """Ids of allowed tools: those whose name is like the query first, then those with a word like one of its words."""
     parts = list(zip(view.parts, allowed, strict=True))
     asked = fold(" ".join(query.words))
-    found = sorted((-score, id_) for part, passes in parts for score, id_ in _named(part, passes, asked))
+    found = sorted((-score, id_) for part, passes in parts for score, id_ in _like(part, _names(part), passes, asked))
     ids = [id_ for _, id_ in found[:_LIMIT]]
     if len(ids) < _LIMIT:
         ids += _with_words(parts, [term.surface for term in query.terms[:_MAX_WORDS]])
     return tuple(dict.fromkeys(ids))[:_LIMIT]
 
 
-def _named(part: Part, allowed: Bools, asked: str) -> Iterator[tuple[float, str]]:
-    """How like the asked text the names of the allowed tools are, with their ids, where they are alike at all."""
-    selectors = allowed.tolist()
-    ids = list(compress(part.index.ids, selectors))
-    for place, score in likeness(asked, list(compress(part.index.names, selectors))).items():
-        yield score, ids[place]
-
-
 def _with_words(parts: Sequence[tuple[Part, Bools]], asked: Sequence[str]) -> list[str]:
     """For each word, the first tool by id with the word in its name that is most like it."""
-    best: list[tuple[float, str, str] | None] = [None] * len(asked)
-    for part, allowed in parts:
-        numbers, positions = part.index.name_words(allowed)
-        known = np.unique(numbers).tolist()
-        words = [part.index.vocabulary.words[number] for number in known]
-        for place, text in enumerate(asked):
-            for word, score in likeness(text, words).items():
-                candidate = (-score, words[word], "")
-                if best[place] is None or candidate[:2] <= (best[place] or candidate)[:2]:
-                    having = positions[numbers == known[word]]
-                    first = part.index.ids[having[np.argmin(part.index.ranks[having])]]
-                    candidate = (-score, words[word], first)
-                    best[place] = min(best[place] or candidate, candidate)
-    return [found[2] for found in best if found is not None]
+    found = []
+    for word in asked:
+        best = min(
+            ((-score, id_) for part, passes in parts for score, id_ in _like(part, _words(part), passes, word)),
+            default=None,
+        )
+        found += [best[1]] if best else []
+    return found
+
+
+def _like(part: Part, texts: _Texts, allowed: Bools, asked: str) -> Iterator[tuple[float, str]]:
+    """How like the asked text those of the allowed tools are, with their ids, where they are alike at all."""
+    places = _compared(part, texts, allowed, asked)
+    for place, score in likeness(asked, [texts.texts[at] for at in places]).items():
+        yield score, part.index.ids[texts.positions[places[place]]]
+
+
+def _compared(part: Part, texts: _Texts, allowed: Bools, asked: str) -> list[int]:
+    """The allowed texts whose letters differ least, ties by id: the others cannot be much alike."""
+    places = np.flatnonzero(allowed[texts.positions])
+    if len(places) > _COMPARED:
+        differ = np.bitwise_count(texts.marks[places] ^ _mark(asked)).astype(np.int64)
+        order = (differ << 32) | part.index.ranks[texts.positions[places]]
+        places = places[np.sort(np.argpartition(order, _COMPARED)[:_COMPARED])]
+    return places.tolist()
+
+
+def _names(part: Part) -> _Texts:
+    """The folded names."""
+    index = part.index
+    if "nearest names" not in index.memo:
+        names = [fold(tool.name) for tool in index.tools]
+        index.memo["nearest names"] = _Texts(names, _marks(names), np.arange(len(names)))
+    known: _Texts = index.memo["nearest names"]
+    return known
+
+
+def _words(part: Part) -> _Texts:
+    """The words of the names, one entry for each word of each name."""
+    index = part.index
+    if "nearest words" not in index.memo:
+        numbers, positions = index.field_words(Field.NAME)
+        words = index.vocabulary.words
+        marks = _marks(words)[numbers] if len(words) else np.zeros(0, np.uint64)
+        texts = [words[number] for number in numbers.tolist()]
+        index.memo["nearest words"] = _Texts(texts, marks, positions.astype(np.intp))
+    known: _Texts = index.memo["nearest words"]
+    return known
+
+
+_CHARACTERS = {character: bit for bit, character in enumerate("abcdefghijklmnopqrstuvwxyz0123456789")}
+
+
+def _mark(text: str) -> np.uint64:
+    mark = 0
+    for character in set(text):
+        mark |= 1 << _CHARACTERS.get(character, 36 + ord(character) % 28)
+    return np.uint64(mark)
+
+
+def _marks(texts: Sequence[str]) -> Marks:
+    return np.array([_mark(text) for text in texts], dtype=np.uint64)

@@ -73,9 +73,10 @@ class Told:
 def matched(view: View, query: Query, ranking: Ranking) -> list[tuple[str, ...]]:
     """The query words that each hit covers, in the query's order."""
     met = ranking.met
+    rows = [(judged.covered > 0).T.tolist() for judged in ranking.judged]
     found: list[tuple[str, ...]] = []
     for hit, (number, position) in zip(ranking.found, ranking.places(), strict=True):
-        flags = (ranking.judged[number].covered[:, hit.row] > 0).tolist()
+        flags = rows[number][hit.row]
         places = {place for known, flag in zip(met.known, flags, strict=True) if flag for place in known.term.places}
         for item in met.names:
             start, stop = item.ways[0].spans[number]

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.model import Tool, Visibility
-from toolcrib.names import fold
 from toolcrib.schema import signature
 from toolcrib.search.analysis import Analysis, Vocabulary
 from toolcrib.search.entries import Entries, Floats, Ints, counted, norms
@@ -165,16 +164,10 @@ class Segment:
         groups = np.split(several, starts[1:]) if len(numbers) else []
         return {self.vocabulary.words[number]: at for number, at in zip(numbers.tolist(), groups, strict=True)}
 
-    @cached_property
-    def names(self) -> list[str]:
-        """The folded name of each tool, without its namespace."""
-        return [fold(tool.name) for tool in self.tools]
-
-    def name_words(self, allowed: Bools) -> tuple[Ints, Ints]:
-        """The words in the names of the allowed tools: their numbers, and beside each the position of the tool."""
-        chosen = np.flatnonzero(self._fields == Field.NAME)
-        positions = self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
-        return self._words[chosen][allowed[positions]], positions[allowed[positions]]
+    def field_words(self, field: Field) -> tuple[Ints, Ints]:
+        """The words in one field of all tools: their numbers, and beside each the position of the tool."""
+        chosen = np.flatnonzero(self._fields == field)
+        return self._words[chosen], self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
 
     def entries(self) -> Entries:
         """What the segment was made of."""

@@ -58,7 +58,7 @@ class Sense:
     meaning: Vectors
     """A vector for each clause."""
     topic: Vectors
-    """The same, telling words counting more."""
+    """The same, each word counting once."""
     coarse: Vectors
     """A short vector for each word."""
     pairs: dict[int, tuple[str, str, float]]
@@ -76,7 +76,7 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning, lexicon: Le
     known = tuple(dict.fromkeys(chain.from_iterable(clauses)))
     vectors, weights = meaning.table.words(known), meaning.weights(known)
     counts = _counts(clauses, known)
-    sums = np.concatenate([(np.minimum(counts, 1) * weights) @ vectors, counts @ vectors])
+    sums = np.concatenate([np.minimum(counts, 1) @ vectors, counts @ vectors])
     if meaning.embedder is None:
         topic, texts = directions(sums).split(len(clauses))
     else:

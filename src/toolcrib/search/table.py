@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-SHA256 = "3cb0bdb04a7fd78bf95923752c502ed5b5afc97388bfb57568eedb45e484a315"
+SHA256 = "311a54437eb1cdcd7940959033a0ce7636eae50a146868553af734d2f1ebbe97"
 """Of the file in the package."""
 
 _WORD = re.compile("[a-z0-9\u00df-\u00f6\u00f8-\u0587]+")
