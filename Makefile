@@ -38,8 +38,8 @@ test: $(VENV)/.ready  ## Run all tests, with coverage
 	$(BIN)/coverage report --fail-under=95 --include='$(CORE)' --format=total
 
 check: $(VENV)/.ready  ## Lint, types and floors
-	$(BIN)/ruff format --check src tests bench examples
-	$(BIN)/ruff check src tests bench examples
+	$(BIN)/ruff format --check src tests bench examples training
+	$(BIN)/ruff check src tests bench examples training
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
