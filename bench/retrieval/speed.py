@@ -100,9 +100,9 @@ def added(sets: Sequence[Set], size: int) -> dict[str, Any]:
     there, found = [], []
     for number in range(_ADDED):
         name = f"calibrate_zeppelin_{number}"
-        tools = [*tools, Tool(name=name, namespace="airship", description="Calibrate the zeppelin's altimeter.")]
+        tool = Tool(name=name, namespace="airship", description="Calibrate the zeppelin's altimeter.")
         begun = time.perf_counter()
-        index = Index.build(tools, previous=index)
+        index = index.updated([tool])
         there.append(time.perf_counter() - begun)
         hits = search(index, SearchRequest(queries=(name,), limit=1)).hits
         found.append(time.perf_counter() - begun)

@@ -207,7 +207,9 @@ def test_a_boost_multiplies_what_was_found(
 def test_any_text_is_ranked_without_a_crash(scorer: ModuleType, catalog: list[Tool], text: str) -> None:
     part = part_of(catalog)
     for query in (text, "".join(tool.name for tool in catalog), text * 500):
-        ask(scorer, query, part)
+        ranked = ask(scorer, query, part)
+        assert all(0 < hit.raw < float("inf") for hit in ranked.hits)
+        assert len(ranked.hits) <= ranked.total <= len(catalog)
 
 
 WITHOUT_FALLBACK = ScorerOptions(points=PointsOptions(fallback=False))

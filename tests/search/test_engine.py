@@ -163,10 +163,10 @@ def test_a_query_of_stop_words_alone_is_taken_at_its_word() -> None:
 
 
 def test_where_nothing_fits_the_words_and_the_nearest_names_are_told() -> None:
-    reply = ask("createpulrequest")
+    reply = ask("creatpulrequst")
     assert reply.hits == ()
     assert reply.total == 0
-    assert reply.unmatched == ("createpulrequest",)
+    assert reply.unmatched == ("creatpulrequst",)
     assert reply.nearest == ("github:create_pull_request",)
     assert reply.note == "Nothing fits; the nearest names are listed."
 

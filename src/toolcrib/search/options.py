@@ -141,7 +141,7 @@ class SearchOptions:
     same_need: float = 1.0
     """What a tool loses for each better one that answers the same part of a request with several; four count."""
     nothing_below: float = 0.1
-    """Below this probability of the best hit nothing is shown. A tool that is withheld cannot be used, a weak one can be
-    passed over: so the mark is low, and loses one right answer in a hundred."""
+    """Below this probability of the best hit nothing is shown. A tool that is withheld cannot be used, a weak one is
+    easily passed over: so the mark is low, and loses one right answer in a hundred."""
     weak_below: float = 0.5
     """Below this probability of the best hit the hits are marked as weak."""

@@ -40,6 +40,9 @@ _AT = {name: place for place, name in enumerate(NAMES)}
 _UNLIKE = 0.3
 """Cosine of two words below which they have nothing in common. Source: the prototype."""
 
+SYNONYM = 1 << 16
+"""Added to the place of a word whose synonym is meant."""
+
 _HEAD_WORDS = 3
 """Telling words of a clause, from its start, among which its verb is looked for: "first, please find"."""
 
@@ -50,9 +53,8 @@ class Sense:
 
     words: tuple[str, ...]
     """Its telling words, each once, misspelt ones corrected."""
-    stems: tuple[str, ...]
-    related: dict[str, int]
-    """The stems of their synonyms, and the first word that each is one of, by place."""
+    stems: dict[str, int]
+    """Their stems, and the first word of each, by place; then those of their synonyms, the place and `SYNONYM`."""
     synonym: float
     """How much a word asks for its synonyms, at least."""
     meaning: Vectors
@@ -86,8 +88,7 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning, lexicon: Le
     words = tuple([known[place] for place in telling])
     return Sense(
         words=words,
-        stems=tuple(map(stem, words)),
-        related={root: place for place in reversed(range(len(words))) for root in lexicon.stems(words[place])},
+        stems=_stems(words, lexicon),
         synonym=options.synonym_weight,
         meaning=texts,
         topic=topic,
@@ -163,37 +164,39 @@ def _likeness(index: Segment, slots: Ints, sense: Sense) -> Doubles:
         cosines = index.words.coarse.whole(words, sense.coarse).max(axis=1) * index.words.coarse.scales.take(words)
         cosines -= _UNLIKE
         cosines /= 1 - _UNLIKE
-        stems = index.words.stems.take(words)
-        same, related = (_found(index, stems, wanted) for wanted in (_own(sense), sense.related))
-        np.maximum(cosines, sense.synonym, out=cosines, where=related >= 0)
-        cosines[same >= 0] = 1.0
+        met = _met(index, words, sense)
+        np.maximum(cosines, sense.synonym, out=cosines, where=met >= SYNONYM)
+        cosines[(met >= 0) & (met < SYNONYM)] = 1.0
         likeness[taken] = np.clip(cosines, 0.0, 1.0, out=cosines)
     return likeness
 
 
 def asking(index: Segment, words: Ints, sense: Sense) -> Iterator[tuple[int, str]]:
     """The word of the query, by its place, that asks most for each word of a tool, and how: exact, synonym, meaning."""
-    stems = index.words.stems.take(words)
-    same, related = (_found(index, stems, wanted).tolist() for wanted in (_own(sense), sense.related))
     nearest = index.words.coarse.whole(words, sense.coarse).argmax(axis=1).tolist()
-    for own, other, near in zip(same, related, nearest, strict=True):
-        yield (own, "exact") if own >= 0 else (other, "synonym") if other >= 0 else (near, "meaning")
+    for met, near in zip(_met(index, words, sense).tolist(), nearest, strict=True):
+        if met < 0:
+            yield near, "meaning"
+        else:
+            yield met % SYNONYM, "synonym" if met >= SYNONYM else "exact"
 
 
-def _own(sense: Sense) -> dict[str, int]:
-    return {root: place for place, root in reversed([*enumerate(sense.stems)])}
+def _stems(words: Sequence[str], lexicon: Lexicon) -> dict[str, int]:
+    places = range(len(words) - 1, -1, -1)
+    related = {root: place + SYNONYM for place in places for root in lexicon.stems(words[place])}
+    return related | {stem(words[place]): place for place in places}
 
 
-def _found(index: Segment, stems: Ints, wanted: Mapping[str, int]) -> npt.NDArray[np.intp]:
-    """What is wanted with each of some stems of a segment; -1 where it is not."""
+def _met(index: Segment, words: Ints, sense: Sense) -> npt.NDArray[np.intp]:
+    """What `Sense.stems` has for each word of a tool; -1 where nothing."""
     known = index.vocabulary.stem_numbers
-    found = sorted((known[root], value) for root, value in wanted.items() if root in known)
+    found = sorted((known[root], place) for root, place in sense.stems.items() if root in known)
     if not found:
-        return np.full(len(stems), -1)
-    numbers = np.array([number for number, _ in found], dtype=np.int32)
-    values = np.array([value for _, value in found], dtype=np.intp)
+        return np.full(len(words), -1)
+    numbers, places = np.array(found, dtype=np.intp).T
+    stems = index.words.stems.take(words)
     at = np.minimum(numbers.searchsorted(stems), len(numbers) - 1)
-    return np.where(numbers[at] == stems, values[at], -1)
+    return np.where(numbers[at] == stems, places[at], -1)
 
 
 def _phrases(index: Segment, positions: Ints, sense: Sense) -> Doubles:
