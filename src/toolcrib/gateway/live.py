@@ -246,11 +246,12 @@ class Live:
         """Replace the index by one of a single segment. What is seen, and its version, stay as they are."""
         before = self.snapshot
         try:
-            merged = await anyio.to_thread.run_sync(before.index.merged, abandon_on_cancel=True)
+            merged, failed = await anyio.to_thread.run_sync(_watching, before.index.merged, abandon_on_cancel=True)
         except Exception:
             logger.exception("the index could not be put in order; it stays as it is")
         else:
-            self.snapshot = before if merged is before.index else replace(before, index=merged)
+            # What could not be embedded again has its vectors in the index as it is.
+            self.snapshot = before if failed or merged is before.index else replace(before, index=merged)
         scope.cancel()
 
     async def _dirty_within(self, seconds: float) -> bool:

@@ -97,7 +97,6 @@ class Analysis:
         "numbers",
         "parameters",
         "positions",
-        "read",
         "sentence",
     )
 
@@ -111,8 +110,6 @@ class Analysis:
         self.positions = array("i")
         self.fields = array("i")
         self.lengths = array("i")
-        self.read = array("i")
-        """The positions in the order of reading."""
         self.name, self.sentence, self.body = Stream(), Stream(), Stream()
         self.description, self.parameters = Stream(), Stream()
         self.literals = array("i")
@@ -129,13 +126,12 @@ class Analysis:
         if len(name) > 1:
             whole = WHOLE + "".join([self._vocabulary.words[number] for number in name])
             self._span(position, Field.WHOLE_NAME, [self._vocabulary.number(whole, whole)])
-        self._streams(position, tool, found)
+        self._streams(tool, found)
 
-    def _streams(self, position: int, tool: Tool, found: dict[Field, list[int]]) -> None:
+    def _streams(self, tool: Tool, found: dict[Field, list[int]]) -> None:
         name, description = found[Field.NAME], found[Field.DESCRIPTION]
         parameters = found.get(Field.PARAMETERS, [])
         beside = [found[field] for field in _BESIDE if field in found]
-        self.read.append(position)
         self.name.add(name[:NAME_WORDS])
         self.sentence.add(islice(dict.fromkeys(self._first_sentence(tool.description)), SENTENCE_WORDS))
         self.body.add(chain(name, *beside, description[:_BODY_WORDS], parameters[:_BODY_PARAMETERS]))

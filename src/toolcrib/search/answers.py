@@ -17,6 +17,11 @@ from toolcrib.search.scorers.popular import popular
 from toolcrib.search.segment import Bools
 from toolcrib.search.view import View
 
+_TWINS = 8
+"""Tools that are found for each group that is shown."""
+_MANY = 256
+"""The most tools that are found for groups: one group may swallow them all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -84,7 +89,7 @@ def _grouped(task: Task, places: Sequence[tuple[int, int]], hits: list[Hit]) -> 
 
 def _wanted(task: Task) -> int:
     """How many tools to find: where near-duplicates go under one, more than are shown."""
-    return max(task.limit, task.options.candidates) if task.request.group else task.limit
+    return max(task.options.candidates, min(_MANY, _TWINS * task.limit)) if task.request.group else task.limit
 
 
 def _hits(task: Task, query: Query, ranking: Ranking, places: Sequence[tuple[int, int]], place: int) -> list[Hit]:

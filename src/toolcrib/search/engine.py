@@ -29,7 +29,7 @@ def search(
     Only tools that the mask shows, and all of the overlay's, exist for it: for what is found and for how rare a
     word is. Filters narrow what is found, not what is counted. `boosts` leads from ids of tools that were of use to
     how much their odds are raised, 1 or more. `total` is the sum over the queries. Limits out of range are clamped.
-    Raises `ValueError` for a mask of another length than the index.
+    Raises `ValueError` for a mask of another length than the index, and for an overlay built with another embedder.
     """
     options = options or index.options
     view = _view(index, mask, overlay)
@@ -43,7 +43,7 @@ def search(
         total=sum(answer.total for answer in answers),
         unmatched=tuple(dict.fromkeys(word for answer in answers for word in answer.unmatched)),
         nearest=tuple(dict.fromkeys(id_ for answer in answers for id_ in answer.nearest)),
-        note=_note(answers, len(request.queries) - len(queries)),
+        note=_note(answers, queries, len(request.queries) - len(queries)),
     )
 
 
@@ -57,6 +57,8 @@ def listing(
 
 
 def _view(index: Index, mask: bytes | None, overlay: Index | None) -> View:
+    if overlay is not None and overlay.meaning != index.meaning:
+        raise ValueError("the overlay was built with another embedder than the index")
     parts = index.parts(mask)
     return View.of(*parts, *(() if overlay is None else overlay.parts(None)))
 
@@ -94,16 +96,27 @@ def _listed(view: View, allowed: Sequence[Bools], limit: int) -> tuple[int, list
     return total, [(number, position) for _, number, position in listed[:limit]]
 
 
-def _note(answers: Sequence[Answer], skipped: int) -> str:
+def _note(answers: Sequence[Answer], texts: Sequence[str], skipped: int) -> str:
+    """What to try next; where there were several queries, for which of them."""
+    many = len(answers) > 1
     notes = []
-    if any(not answer.hits and not answer.nearest for answer in answers):
-        notes.append("Nothing fits. Try other words: what the tool does, or what it works on.")
-    elif any(not answer.hits for answer in answers):
-        notes.append("Nothing fits; the nearest names are listed.")
-    elif any(answer.hits and answer.hits[0].fallback for answer in answers):
-        notes.append("Nothing fits; popular tools are shown instead.")
-    elif any(answer.hits and answer.hits[0].weak for answer in answers):
-        notes.append("Nothing fits well: these are the nearest.")
+    for said in dict.fromkeys(filter(None, map(_said, answers))):
+        about = [f'"{text[:_SHOWN]}"' for answer, text in zip(answers, texts, strict=True) if _said(answer) == said]
+        notes.append(f"{', '.join(about)}: {said[0].lower()}{said[1:]}" if many else said)
     if skipped:
         notes.append(f"The last {skipped} queries were left out: ask them separately.")
     return " ".join(notes)
+
+
+def _said(answer: Answer) -> str:
+    if not answer.hits:
+        if answer.nearest:
+            return "Nothing fits; the nearest names are listed."
+        return "Nothing fits. Try other words: what the tool does, or what it works on."
+    if answer.hits[0].fallback:
+        return "Nothing fits; popular tools are shown instead."
+    return "Nothing fits well: these are the nearest." if answer.hits[0].weak else ""
+
+
+_SHOWN = 60
+"""Characters of a query that a note repeats."""

@@ -61,22 +61,18 @@ class Features:
     pair_positions: Ints
     """The tool that has them, beside `pair_keys`."""
 
-    def moved(self, order: Ints, size: int, words: Ints | None = None) -> "Features":
-        """The rows of the tools in `order`, old positions at their new places, -1 for a place to be filled.
-
-        `words` leads from old to new word numbers, where they changed.
-        """
+    def moved(self, order: Ints, size: int) -> "Features":
+        """The rows of the tools in `order`, old positions at their new places, -1 for a place to be filled."""
         place = np.full(size, -1, dtype=np.int32)
         kept = np.flatnonzero(order >= 0)
         place[order[kept]] = kept
         positions = place[self.pair_positions]
         stay = positions >= 0
-        slots = self.slots if words is None else np.append(words, np.int32(-1))[self.slots]
         return Features(
             self.meaning.take(order),
             self.topic.take(order),
             np.ascontiguousarray(self.sketch[:, order]),
-            slots[order],
+            self.slots[order],
             self.shares[order],
             self.literals[order],
             self.verbs[order],
@@ -104,18 +100,15 @@ class WordFeatures:
 
     coarse: Rows
     """The leading components of its vector, at unit length."""
-    weights: Floats
-    """How telling it is, in any catalog."""
     stems: Ints
     """The number of its stem; -1 for no word."""
 
 
-def word_features(vocabulary: Vocabulary, vectors: Floats, weights: Floats) -> WordFeatures:
-    """Rows of all words of a vocabulary, from their vectors and weights."""
+def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:
+    """Rows of all words of a vocabulary, from their vectors."""
     coarse = _unit(vectors[:, :COARSE])
     return WordFeatures(
         coarse=quantized(np.concatenate([coarse, np.zeros((1, coarse.shape[1]), np.float32)])),
-        weights=np.append(weights, np.float32(0)),
         stems=np.append(np.array(vocabulary.word_stems, dtype=np.int32), np.int32(-1)),
     )
 

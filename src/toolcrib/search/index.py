@@ -58,11 +58,15 @@ class Index:
     def updated(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> "Index":
         """An index with some tools more, behind the others, and without those of some ids.
 
+        A tool that is there already, by its id, is replaced.
+
         Costs as much as the change, and a look at one number a tool.
         """
-        gone = sorted({position for id_ in set(remove) for position in self._positions(id_)})
+        fresh = list(add)
+        ids = {*remove, *(tool.id for tool in fresh)}
+        gone = sorted({position for id_ in ids for position in self._positions(id_)})
         places = [_shifted(places, gone) if gone else places for places in self.places]
-        return self._joined(places, list(enumerate(add, len(self) - len(gone))))
+        return self._joined(places, list(enumerate(fresh, len(self) - len(gone))))
 
     def merged(self) -> "Index":
         """The same tools in one segment: as fast to search as can be. For a moment when nobody waits."""

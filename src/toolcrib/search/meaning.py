@@ -34,7 +34,7 @@ class Meaning:
         weights = self.weights(vocabulary.words)
         embedded = None if self.embedder is None else _embedded(self.embedder, tools)
         rows = features(analysis, vocabulary, vectors, weights, embedded)
-        return word_features(vocabulary, vectors, weights), rows
+        return word_features(vocabulary, vectors), rows
 
     def weights(self, words: Sequence[str]) -> Floats:
         """How telling each word is in any catalog; stop words hardly."""
@@ -49,10 +49,16 @@ def default_meaning() -> Meaning:
     return Meaning(default_table())
 
 
+def finite(vectors: Floats) -> Floats:
+    """The vectors, with zeros for those that hold what is no number: no signal is better than any."""
+    sound = np.isfinite(vectors).all(axis=1, keepdims=True)
+    return vectors if sound.all() else np.where(sound, vectors, np.float32(0))
+
+
 def _embedded(embedder: Embedder, tools: Sequence[Tool]) -> Floats:
     if not tools:
         return np.zeros((0, embedder.dim), dtype=np.float32)
-    return embedder.embed([_told(tool) for tool in tools])
+    return finite(embedder.embed([_told(tool) for tool in tools]))
 
 
 def _told(tool: Tool) -> str:

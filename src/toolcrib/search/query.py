@@ -45,7 +45,7 @@ class Term:
     whole: bool = False
     """Whether it is a whole name rather than a word."""
     spelt: bool = False
-    """Whether that name was typed as one word, or is all that was typed."""
+    """Whether that name was typed as one word of several, `createIssue`, or is all that was typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class Query:
     def whole(self, name: str, places: range) -> Term:
         """The term for a whole name."""
         shown = " ".join(self.words[place] for place in places)
-        spelt = len(places) == 1 or len(places) == len(self.words)
+        joined = len(places) == 1 and sum(place == places[0] for place, _ in self.chain) > 1
+        spelt = joined or len(places) == len(self.words)
         return Term(WHOLE + name, name, shown, places, whole=True, spelt=spelt)
 
 

@@ -1,7 +1,6 @@
 """Why each hit was found, out of the very numbers that ranked it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import overload
 
@@ -62,12 +61,17 @@ class Told:
     """The reasons of all hits of a query: most callers never read them, and they cost as much as the search."""
 
     def __init__(self, work_out: Callable[[], list["Why"]]) -> None:
-        self._work_out = work_out
+        self._work_out: Callable[[], list[Why]] | None = work_out
+        self._all: list[tuple[Reason, ...]] = []
 
-    @cached_property
+    @property
     def all(self) -> list[tuple[Reason, ...]]:
-        """By place of the hit."""
-        return [why.reasons() for why in self._work_out()]
+        """By place of the hit. Once they are worked out, nothing of the search is kept."""
+        work_out = self._work_out
+        if work_out is not None:
+            self._all = [why.reasons() for why in work_out()]
+            self._work_out = None
+        return self._all
 
 
 def matched(view: View, query: Query, ranking: Ranking) -> list[tuple[str, ...]]:

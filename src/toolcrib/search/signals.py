@@ -19,7 +19,7 @@ from toolcrib.search.features import COARSE, pair_key
 from toolcrib.search.kinds import VERBS
 from toolcrib.search.lexical import Met
 from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.meaning import Meaning
+from toolcrib.search.meaning import Meaning, finite
 from toolcrib.search.options import SearchOptions, Weights
 from toolcrib.search.quantized import Query as Vectors
 from toolcrib.search.quantized import directions
@@ -83,7 +83,7 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning, lexicon: Le
         topic, texts = directions(sums).split(len(clauses))
     else:
         topic = directions(sums[: len(clauses)])
-        texts = vectors_of(meaning.embedder.embed([*map(" ".join, clauses)]))
+        texts = vectors_of(finite(meaning.embedder.embed([*map(" ".join, clauses)])))
     telling = [place for place, word in enumerate(known) if word not in STOP_WORDS] or list(range(len(known)))
     words = tuple([known[place] for place in telling])
     return Sense(
