@@ -20,6 +20,11 @@ TOOLCRIB = (sys.executable, "-m", "toolcrib.cli")
 PATIENCE_S = 20
 
 
+def _hears_interrupts() -> None:
+    """What runs in the background of a shell inherits that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def started(*words: str | Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
     """The command, running, with pipes; killed at the end if it is still there."""
@@ -29,6 +34,7 @@ def started(*words: str | Path, **environ: str) -> Iterator[subprocess.Popen[byt
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **environ},
+        preexec_fn=_hears_interrupts,  # noqa: PLW1509 - this process has no threads that hold a lock here
     )
     try:
         yield process

@@ -1,16 +1,21 @@
 """The search, through its one door: what is found, in which order, why, and what is said when nothing is."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, replace
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from toolcrib.model import Filters, Reason, SearchReply, SearchRequest, Tool, Visibility
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
+from toolcrib.search.meaning import Meaning
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.table import Table
 
 
 def tool(id_: str, description: str = "", **more: Any) -> Tool:
@@ -398,3 +403,52 @@ def test_a_reply_is_made_of_frozen_values() -> None:
     assert hash(ask("issue").hits[0].reasons)
     with pytest.raises(FrozenInstanceError):
         ask("issue").hits[0].score = 1.0  # type: ignore[misc]  # that it may not be done is the point
+
+
+def test_an_everyday_word_in_a_sentence_is_no_spelt_out_name() -> None:
+    shop = Index.build(
+        [tool("shop:check_out", "Pays for what is in the cart."), tool("shop:refund", "Gives money back.")]
+    )
+    sure = ask("checkout", index=shop).hits[0]
+    aside = [hit for hit in ask("book a flight to Oslo after the checkout", index=shop).hits if not hit.weak]
+    assert not sure.weak
+    assert aside == []
+
+
+def test_a_note_says_which_of_several_queries_found_nothing() -> None:
+    reply = ask("create a pull request", "xyzzy frobnicate")
+    assert reply.note.startswith('"xyzzy frobnicate": nothing fits')
+    assert "create a pull request" not in reply.note
+
+
+def test_groups_fill_the_answer_however_many_near_duplicates_there_are() -> None:
+    twins = [tool(f"server{number}:list_issues", "Lists the issues of a repository.") for number in range(60)]
+    others = [tool("a:close_issue", "Closes an issue."), tool("b:issue_stats", "Counts the issues by month.")]
+    reply = search(Index.build([*twins, *others]), SearchRequest(queries=("list issues",), group=True))
+    assert {hit.tool.name for hit in reply.hits} == {"list_issues", "close_issue", "issue_stats"}
+
+
+def test_a_tool_that_is_added_again_replaces_the_one_of_its_id() -> None:
+    index = INDEX.updated([tool("github:create_pull_request", "Opens a merge proposal.")])
+    found = [hit.tool.description for hit in ask("create_pull_request", index=index).hits]
+    assert found.count("Opens a merge proposal.") == 1
+    assert len(index) == len(INDEX)
+
+
+def test_an_overlay_of_another_embedder_is_refused() -> None:
+    other = Index.build(TOOLS, meaning=Meaning(Table.load(), Broken()))
+    with pytest.raises(ValueError, match="another embedder"):
+        search(INDEX, SearchRequest(queries=("issue",)), overlay=other)
+
+
+def test_vectors_that_are_no_numbers_are_no_signal() -> None:
+    index = Index.build(TOOLS, meaning=Meaning(Table.load(), Broken()))
+    assert ids(ask("create a pull request", index=index))[0] == "github:create_pull_request"
+
+
+class Broken:
+    name = "broken"
+    dim = 8
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return np.full((len(texts), self.dim), np.nan, dtype=np.float32)
