@@ -405,6 +405,15 @@ def test_a_reply_is_made_of_frozen_values() -> None:
         ask("issue").hits[0].score = 1.0  # type: ignore[misc]  # that it may not be done is the point
 
 
+def test_a_short_form_with_digits_finds_what_it_stands_for() -> None:
+    index = Index.build([*TOOLS, tool("cluster:get_pods", "Lists the pods of a Kubernetes cluster.")])
+    reply = ask("k8s", index=index)
+    assert ids(reply)[0] == "cluster:get_pods"
+    assert reply.hits[0].matched == ("k8s",)
+    assert any((reason.word, reason.how) == ("k8s", "synonym") for reason in reply.hits[0].reasons)
+    assert reply.unmatched == ()
+
+
 def test_an_everyday_word_in_a_sentence_is_no_spelt_out_name() -> None:
     shop = Index.build(
         [tool("shop:check_out", "Pays for what is in the cart."), tool("shop:refund", "Gives money back.")]

@@ -28,6 +28,9 @@ Source: the prototype's `cov` feature."""
 _MAX_NEAR = 4
 """Words that a misspelt one may be meant for."""
 
+_SHORT_FORM = 12
+"""Letters and digits of a word that is looked up in the lexicon as it was typed."""
+
 _RARE = 50
 """A synonym is looked for when at most one visible tool in so many has it, or few have: a common one tells little."""
 _FEW = 200
@@ -142,14 +145,18 @@ def meet(view: View, query: Query, table: Table, lexicon: Lexicon, options: Sear
     known: list[Known] = []
     unknown: list[Term] = []
     corrected: dict[str, str] = {}
+    typed = _typed(view, query, lexicon, options)
     for term in query.terms:
         found = _found(view, term, table, lexicon, options)
-        if found is None:
+        if found is None and term.places[0] not in typed:
             unknown.append(term)
+        elif found is None:
+            continue
         else:
             known.append(found)
             if found.ways[0].how == "spelling":
                 corrected[term.surface] = _surface(view, found.ways[0])
+    known += typed.values()
     rarest = idf(view.count, 0)
     vague = sum(UNKNOWN * rarest for term in unknown if not any(map(str.isdigit, term.surface)))
     names = _names(view, query)
@@ -163,6 +170,18 @@ def meet(view: View, query: Query, table: Table, lexicon: Lexicon, options: Sear
         unmatched=_unmatched(query, known, unknown),
         corrected=corrected,
     )
+
+
+def _typed(view: View, query: Query, lexicon: Lexicon, options: SearchOptions) -> dict[int, Known]:
+    """Typed words with digits that have synonyms as a whole, by place: `k8s`, whose parts say nothing."""
+    found: dict[int, Known] = {}
+    for place, word in enumerate(query.words):
+        if len(word) <= _SHORT_FORM and not word.isalpha() and lexicon.stems(word.lower()):
+            term = Term(word.lower(), word.lower(), word, range(place, place + 1))
+            ways = _synonyms(view, term, 0.0, lexicon, options)
+            if ways:
+                found[place] = Known(term, ways, ways[0].idf)
+    return found
 
 
 def _found(view: View, term: Term, table: Table, lexicon: Lexicon, options: SearchOptions) -> Known | None:
