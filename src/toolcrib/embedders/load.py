@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from toolcrib.embedders.extras import loading
 from toolcrib.embedders.fastembed import FastEmbed
-from toolcrib.embedders.library import loading
 from toolcrib.embedders.model2vec import Model2Vec
 from toolcrib.embedders.onnx import OnnxEmbedder
 from toolcrib.embedders.sentence_transformers import SentenceTransformers

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.embedders.library import library, loading
+from toolcrib.embedders.extras import library, loading
 from toolcrib.embedders.rows import embedded, fingerprint
 from toolcrib.errors import SettingsError
 from toolcrib.search.semantic import Vectors

@@ -6,7 +6,7 @@ from threading import Lock
 
 import numpy.typing as npt
 
-from toolcrib.embedders.library import library, loading
+from toolcrib.embedders.extras import library, loading
 from toolcrib.embedders.rows import embedded, fingerprint
 from toolcrib.search.semantic import Vectors
 
