@@ -72,17 +72,6 @@ def test_the_same_words_are_found_as_by_comparing_all(words: list[str], data: st
 
 
 @relaxed
-@given(WORDS, WORDS, st.data())
-def test_words_that_come_later_are_found_like_the_others(
-    first: list[str], more: list[str], data: st.DataObject
-) -> None:
-    word = data.draw(misspelt(first + more))
-    longer = Spelling(first).extended(more)
-    assert longer.words == (*first, *more)
-    assert longer.near(word, limit=99) == Spelling(first + more).near(word, limit=99)
-
-
-@relaxed
 @given(WORDS, st.data())
 def test_a_hidden_word_changes_nothing(words: list[str], data: st.DataObject) -> None:
     word = data.draw(misspelt(words))

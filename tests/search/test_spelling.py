@@ -74,8 +74,6 @@ def test_no_more_are_told_than_asked_for() -> None:
 
 def test_no_words_mean_nothing() -> None:
     assert Spelling([]).near("wether") == []
-    assert Spelling([]).extended(["weather"]).near("wether") == [(0, 1)]
-    assert Spelling(["weather"]).extended([]).near("wether") == [(0, 1)]
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,6 @@ class Spelling:
         """All words, also those that take no part."""
         self._marks = _marks(self.words)
 
-    def extended(self, words: Sequence[str]) -> "Spelling":
-        """These words, and more behind them."""
-        longer = Spelling.__new__(Spelling)
-        longer.words = (*self.words, *words)
-        longer._marks = np.concatenate((self._marks, _marks(words)))  # noqa: SLF001 - of the same class
-        return longer
-
     def near(
         self,
         word: str,
