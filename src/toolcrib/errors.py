@@ -14,10 +14,16 @@
     ├── InvalidTool                         a definition that cannot be used
     ├── NameCollision                       two tools want one public name
     ├── ExecutionFailed                     the call was made, or tried, and failed
-    │   ├── ServerUnavailable                 the server is not ready
+    │   ├── ServerUnavailable                 the server is not ready; nothing was run
+    │   ├── RateLimited                       too many calls; nothing was run
+    │   ├── ApprovalRequired                  a person must agree first; nothing was run
     │   ├── CallTimeout                       no answer within the deadline
     │   ├── ConnectionLost                    the server went away during the call
     │   └── UpstreamError                     the server answered with an error or with nonsense
+    ├── ScriptFailed                        a script was run, or tried, and failed
+    │   ├── ScriptRefused                     it was not run: it does not parse, or does not pass its checks
+    │   ├── ScriptLimit                       it went past a limit of time, memory, calls or output
+    │   └── SandboxUnavailable                no sandbox can be had here that is as safe as the settings ask
     ├── NotAuthenticated                    no valid credential
     ├── SettingsError                       a configuration that cannot be used
     └── MissingExtra                        an optional dependency is not installed
@@ -154,6 +160,18 @@ class ServerUnavailable(ExecutionFailed):
     code = "server_unavailable"
 
 
+class RateLimited(ExecutionFailed):
+    """Too many calls in too short a time; `data` has `retry_after_s`."""
+
+    code = "rate_limited"
+
+
+class ApprovalRequired(ExecutionFailed):
+    """A person must agree to the call, and nobody did."""
+
+    code = "approval_required"
+
+
 class CallTimeout(ExecutionFailed):
     """The server did not answer within its deadline."""
 
@@ -185,6 +203,30 @@ class UpstreamError(ExecutionFailed):
     ) -> None:
         super().__init__(message, hint=hint, suggestions=suggestions, data=data)
         self.rpc_code = rpc_code
+
+
+class ScriptFailed(ToolcribError):
+    """A script failed by itself; `data` has the line where it is known."""
+
+    code = "script_failed"
+
+
+class ScriptRefused(ScriptFailed):
+    """A script that was not run: it does not parse, or does not pass the checks before."""
+
+    code = "script_refused"
+
+
+class ScriptLimit(ScriptFailed):
+    """A script that went past a limit; `data` says which."""
+
+    code = "script_limit"
+
+
+class SandboxUnavailable(ScriptFailed):
+    """No sandbox can be had here that is as safe as the settings ask."""
+
+    code = "sandbox_unavailable"
 
 
 class NotAuthenticated(ToolcribError):

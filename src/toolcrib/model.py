@@ -185,6 +185,17 @@ class ServerInfo:
     instructions: str = ""
 
 
+class BackendKind(StrEnum):
+    """What runs a tool; in the order in which they are asked."""
+
+    LOCAL = "local"
+    """A function of this process."""
+    PROVIDER = "provider"
+    """A `ToolProvider`."""
+    MCP = "mcp"
+    """A remote MCP server."""
+
+
 class ServerState(StrEnum):
     """Where a server stands."""
 
@@ -221,6 +232,8 @@ class ServerStatus:
     info: ServerInfo = ServerInfo()
     retry_at: float | None = None
     """When the next attempt is due; seconds since the epoch."""
+    namespace: str = ""
+    """Of its tools, where that is not its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

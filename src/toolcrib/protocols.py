@@ -4,7 +4,20 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from toolcrib.model import JSON, Action, Caller, Decision, Object, ServerStatus, Tool, ToolResult
+from toolcrib.model import (
+    JSON,
+    Action,
+    BackendKind,
+    Caller,
+    Decision,
+    Hit,
+    Key,
+    Object,
+    SearchRequest,
+    ServerStatus,
+    Tool,
+    ToolResult,
+)
 
 Unsubscribe = Callable[[], None]
 """Ends a subscription; calling it twice is harmless."""
@@ -35,15 +48,19 @@ class Context:
     session: str | None = None
     show_all: bool = False
     providers: tuple["ToolProvider", ...] = ()
-    """Tools that come with this request only."""
+    """Tools that come with this request only; shared tools of the same name stand before them."""
+    overriding: tuple["ToolProvider", ...] = ()
+    """Tools that come with this request only, and stand before shared ones of the same name."""
     client: Client | None = None
     input_responses: Object | None = None
     request_state: str | None = None
     meta: Object = field(default_factory=dict)
     """The request's own `_meta`, without what belongs to the transport."""
 
-    def with_providers(self, *providers: "ToolProvider") -> "Context":
-        """A context with these providers after those it has."""
+    def with_providers(self, *providers: "ToolProvider", override: bool = False) -> "Context":
+        """A context with these providers after those it has; with `override`, they stand before shared tools."""
+        if override:
+            return replace(self, overriding=(*self.overriding, *providers))
         return replace(self, providers=(*self.providers, *providers))
 
 
@@ -54,8 +71,19 @@ class ToolProvider(Protocol):
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
         """The tools on offer, in any order."""
 
-    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run the tool of that name (its own, without namespace); None when there is none."""
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that name (its own, without namespace); None when there is none.
+
+        Any other value becomes a result: a text as it is, everything else as JSON.
+        """
+
+
+@runtime_checkable
+class KeyedCalls(Protocol):
+    """Beside `ToolProvider`, for one whose tools are of several namespaces; then `call_tool` is not used."""
+
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that key; None when there is none."""
 
 
 @runtime_checkable
@@ -63,7 +91,28 @@ class ToolLookup(Protocol):
     """Beside `ToolProvider`, for one with too many tools to list."""
 
     async def get_tool(self, ctx: Context, name: str) -> Tool | None:
-        """The tool of that name, or None."""
+        """The tool of that name, its own or with its namespace, or None."""
+
+
+@runtime_checkable
+class ToolFinder(Protocol):
+    """Beside `ToolProvider`, for one that searches by itself, such as a gateway behind this one."""
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        """Its best hits, best first, with scores from 0 to 1; it is called under the keys of these tools."""
+
+
+@runtime_checkable
+class Cacheable(Protocol):
+    """Beside `ToolProvider`, for one whose list of tools may be kept for a while."""
+
+    @property
+    def cache_for_s(self) -> float:
+        """How long `list_tools` stays true, in seconds."""
+
+    @property
+    def cache_key(self) -> Hashable:
+        """What the list depends on: for one caller, providers of equal keys offer the same tools."""
 
 
 @runtime_checkable
@@ -84,6 +133,10 @@ class StatusSource(Protocol):
 
 class ProviderSource(Protocol):
     """A changing set of shared providers, such as a fleet of servers."""
+
+    @property
+    def kind(self) -> BackendKind:
+        """What its providers are."""
 
     def providers(self) -> Sequence[ToolProvider]:
         """The providers of this moment, in the order in which they take precedence."""
@@ -114,6 +167,40 @@ class TokenCounter(Protocol):
 
     def count(self, text: str) -> int:
         """Tokens, 0 or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One of those that can run a tool."""
+
+    kind: BackendKind
+    name: str
+    provider: ToolProvider
+
+
+BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend]]
+"""Puts the backends of a tool in the order in which they are tried; those it leaves out are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that is allowed and whose arguments fit the tool's schema."""
+
+    tool: Tool
+    arguments: dict[str, Any]
+    backend: str = ""
+    """Who runs it, by name."""
+
+
+Proceed = Callable[[Context, Call], Awaitable[ToolResult]]
+"""The rest of the way of a call; raises `ExecutionFailed` and its kin."""
+
+
+class CallMiddleware(Protocol):
+    """Stands in the way of every call."""
+
+    async def __call__(self, ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        """Answer, or let the call proceed: once, never, or again."""
 
 
 ScriptTool = Callable[[dict[str, Any]], Awaitable[JSON]]

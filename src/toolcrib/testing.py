@@ -10,7 +10,7 @@ from mcp.server.lowlevel import Server
 
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Object, ServerState, ServerStatus, Tool, ToolResult
+from toolcrib.model import BackendKind, Object, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.protocols import Context, Policy, ToolProvider, Unsubscribe
 from toolcrib.server.mcp import make_server
 from toolcrib.surfaces.front import Front
@@ -56,6 +56,8 @@ class FakeProvider:
 
 class FakeSource:
     """A changing set of providers."""
+
+    kind = BackendKind.PROVIDER
 
     def __init__(self, *providers: ToolProvider) -> None:
         """The first providers."""

@@ -9,7 +9,7 @@ import anyio
 import anyio.abc
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotStarted
-from toolcrib.model import ServerState, ServerStatus
+from toolcrib.model import BackendKind, ServerState, ServerStatus
 from toolcrib.protocols import Unsubscribe
 from toolcrib.upstream.board import Listeners
 from toolcrib.upstream.http import Network
@@ -61,6 +61,8 @@ class _Member:
 
 class Fleet:
     """A `ProviderSource` and `StatusSource`. Used once, as `async with Fleet() as fleet: await fleet.apply(...)`."""
+
+    kind = BackendKind.MCP
 
     def __init__(self, options: FleetOptions | None = None) -> None:
         """Nothing runs before it is entered."""
