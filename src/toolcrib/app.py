@@ -1,83 +1,183 @@
 """The only place where the parts are joined: settings in, a running gateway out."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
+import anyio.abc
 import anyio.to_thread
-from starlette.applications import Starlette
 
+from toolcrib._version import VERSION
 from toolcrib.embedders.cached import Cached
 from toolcrib.embedders.load import BUILT_IN, load
 from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.states import stands
-from toolcrib.model import ServerState
-from toolcrib.protocols import Authenticator, Context, Policy
+from toolcrib.gateway.view import Found
+from toolcrib.model import Object, SearchReply, SearchRequest, ServerState, Tool, ToolResult
+from toolcrib.protocols import Authenticator, BackendSelector, CallMiddleware, Context, Policy
+from toolcrib.providers.ambient import surrounded
+from toolcrib.providers.builder import ToolBuilder
+from toolcrib.providers.local import LocalTools
+from toolcrib.providers.shared import ProviderList
+from toolcrib.server.changes import ListChanges
 from toolcrib.server.context import LOCAL
 from toolcrib.server.http import http_app, serve_http
 from toolcrib.server.mcp import make_server
+from toolcrib.server.mount import HttpApp
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.sse import sse_app
 from toolcrib.server.stdio import serve_stdio
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.front import Front
 from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.servers import Servers
+
+_T = TypeVar("_T")
 
 
 class App:
-    """A gateway over the servers of its settings.
+    """A gateway over functions of this process, providers, and the servers of its settings.
 
-    `async with App(settings) as app` starts them without waiting for any; `settled` waits. Only an embedder that the
-    settings name is waited for.
+    `async with App(settings) as app` starts the servers without waiting for any; `settled` waits. Only an embedder
+    that the settings name is waited for. Functions and providers can be found and called without starting it. A
+    stopped app can be started again. Registering is safe from any thread; searches and calls from another thread's
+    event loop are carried over to the one in which the app was started.
     """
 
     def __init__(
-        self, settings: Settings, *, policy: Policy | None = None, authenticator: Authenticator | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        name: str = "toolcrib",
+        version: str = VERSION,
+        policy: Policy | None = None,
+        authenticator: Authenticator | None = None,
+        middleware: Sequence[CallMiddleware] = (),
+        selector: BackendSelector | None = None,
     ) -> None:
-        """Nothing is started yet. Raises `SettingsError` for a surface that does not exist, `MissingExtra` for tokens
-        that cannot be counted here.
+        """Nothing is started yet. `name` and `version` are what clients are told of the server.
+
+        Raises `SettingsError` for a surface that does not exist, `MissingExtra` for tokens that cannot be counted here.
         """
-        self.settings = settings
-        self.fleet = Fleet(settings.fleet)
-        self.gateway = Gateway([self.fleet], policy=policy, options=settings.gateway)
-        self.front = Front(self.gateway, settings.surfaces)
-        self.server = make_server(self.front)
+        self.settings = settings or Settings()
+        self.local = LocalTools()
+        self.shared = ProviderList()
+        self.servers = Servers(self.settings.fleet, self.settings.servers)
+        self.gateway = Gateway(
+            [self.local, self.shared, self.servers],
+            policy=policy,
+            options=self.settings.gateway,
+            middleware=middleware,
+            selector=selector,
+        )
+        self.front = Front(self.gateway, self.settings.surfaces)
+        self.changes = ListChanges(self.front, self.gateway.live)
+        self.server = make_server(self.front, name=name, version=version, changes=self.changes)
+        self.tool = self.local.tool
+        """A decorator that registers a function: `@app.tool`, or with anything of `Tool` beside its schema."""
         self._authenticator = authenticator
-        self._running: contextlib.AsyncExitStack | None = None
+        self._stack: contextlib.AsyncExitStack | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._mounts: list[HttpApp] = []
+        self._group: anyio.abc.TaskGroup | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+
+    # -- the life cycle --------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether it is started, and not stopped."""
+        return self._stack is not None
+
+    @property
+    def fleet(self) -> Fleet:
+        """The remote servers of this run."""
+        return self.servers.fleet
 
     async def __aenter__(self) -> Self:
         """Start. Raises `ServerUnavailable` when a server that is required cannot be had, and `SettingsError` or
         `MissingExtra` when the embedder cannot.
         """
-        if self._running is not None:
+        if self._stack is not None:
             raise AlreadyStarted("The app is running already.")
         stack = contextlib.AsyncExitStack()
         try:
-            await stack.enter_async_context(self._live())
-            await stack.enter_async_context(self.fleet)
-            await self.fleet.apply(self.settings.servers)
+            self._group = await stack.enter_async_context(self._live())
+            await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())
             await self._require()
+            for mount in self._mounts:
+                await self._group.start(mount.run)
         except BaseException:
+            self._group = None
             await stack.aclose()
             raise
-        self._running = stack
+        self._stack, self._home = stack, asyncio.get_running_loop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop: no new calls, connections closed, children reaped."""
-        running, self._running = self._running, None
-        if running is not None:
-            await running.aclose()
+        stack, self._stack, self._home, self._group = self._stack, None, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def start(self) -> None:
+        """Start, in a task of its own, so that any task may stop it. Raises as `async with` does."""
+        if self._stack is not None or self._runner is not None:
+            raise AlreadyStarted("The app is running already.")
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stopping = asyncio.Event()
+        self._runner = asyncio.create_task(self._run_until_stopped(ready, self._stopping))
+        try:
+            await asyncio.shield(ready)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop what `start` started; does nothing when it is not started."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        self._stopping.set()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([runner])
+        if not runner.cancelled() and (error := runner.exception()) is not None:
+            raise error
+
+    async def _run_until_stopped(self, ready: "asyncio.Future[None]", stopping: asyncio.Event) -> None:
+        try:
+            async with self:
+                ready.set_result(None)
+                await stopping.wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
 
     @contextlib.asynccontextmanager
-    async def _live(self) -> AsyncIterator[None]:
+    async def started(self) -> AsyncIterator[None]:
+        """Running inside, and left as it was."""
+        if self.running:
+            yield
+            return
+        async with self:
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _live(self) -> AsyncIterator[anyio.abc.TaskGroup]:
         async with anyio.create_task_group() as group:
             await group.start(self.gateway.live.run)
-            yield
+            await group.start(self.changes.run)
+            yield group
             group.cancel_scope.cancel()
 
     @contextlib.asynccontextmanager
@@ -103,17 +203,101 @@ class App:
                     hint="Mend it, or set required to false.",
                 )
 
+    # -- registering -----------------------------------------------------------------------------------------------
+
+    def register(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
+        """Register a function for a tool whose schema is written out.
+
+        The handler takes the arguments by name, or as one dict, with or without a leading context. A tool of that name
+        is replaced; with `strict`, another definition raises `NameCollision`. Raises `InvalidTool` or `InvalidName`.
+        """
+        return self.local.register(tool, handler, strict=strict)
+
+    def unregister(self, tool_id: str) -> None:
+        """Forget a function. Raises `ToolNotFound`."""
+        self.local.unregister(tool_id)
+
+    def add_provider(self, provider: object) -> None:
+        """Share a provider's tools with all callers."""
+        self.shared.add(provider)
+
+    def remove_provider(self, provider: object) -> None:
+        """Share them no longer. Raises `BackendNotFound`."""
+        self.shared.remove(provider)
+
+    def add_server(self, options: ServerOptions) -> None:
+        """Add a remote server: connected when the app starts, or at once. Raises `InvalidRequest` for a taken name."""
+        self.servers.add(options)
+
+    def remove_server(self, name: str) -> None:
+        """Disconnect a remote server. Raises `BackendNotFound`."""
+        self.servers.remove(name)
+
+    def include(self, server: object, name: str) -> None:
+        """Stand in front of an MCP server of this process, an SDK server or a FastMCP; `name` is its namespace."""
+        self.add_server(ServerOptions(name=name, target=server))
+
     # -- use -------------------------------------------------------------------------------------------------------
 
     def local_context(self) -> Context:
-        """The context of whoever runs this process."""
-        return Context(caller=LOCAL, session="local")
+        """The context of whoever runs this process, with what the code around says of providers and show-all."""
+        return surrounded(Context(caller=LOCAL, session="local"))
+
+    async def search(self, query: str, *, limit: int | None = None, ctx: Context | None = None) -> SearchReply:
+        """The tools that fit; an empty query lists them all, a page at a time."""
+        asker = ctx or self.local_context()
+        return await self._at_home(lambda: self.gateway.search(asker, SearchRequest(queries=(query,), limit=limit)))
+
+    async def tools(self, *, ctx: Context | None = None) -> tuple[Tool, ...]:
+        """Every tool that could be found, by id."""
+        asker = ctx or self.local_context()
+        return await self._at_home(lambda: self.gateway.tools(asker))
+
+    async def find(self, name: str, *, ctx: Context | None = None) -> Found:
+        """The tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
+        asker = ctx or self.local_context()
+        return await self._at_home(lambda: self.gateway.find(asker, name))
+
+    async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
+        """Call a tool. Raises all that `Gateway.call` does; a tool that fails in its own way gives `is_error`."""
+        asker = ctx or self.local_context()
+        return await self._at_home(lambda: self.gateway.call(asker, name, arguments))
 
     async def settled(self) -> None:
         """Wait until each server is ready or failed, and its tools can be found."""
-        await self.gateway.live.settled()
+        await self._at_home(self.gateway.live.settled)
+
+    async def refresh(self) -> None:
+        """Ask every provider for its tools again, and wait until they are in."""
+
+        async def again() -> None:
+            self.gateway.live.again()
+            await self.gateway.live.fresh()
+
+        await self._at_home(again)
+
+    async def _at_home(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Do it in the event loop in which connections live, from whichever loop this is asked for."""
+        home = self._home
+        if home is None or home is asyncio.get_running_loop():
+            return await work()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), home))
 
     # -- serving ---------------------------------------------------------------------------------------------------
+
+    def run(self, address: str | None = None) -> None:
+        """Serve until interrupted, on stdin and stdout, or over HTTP at `host:port`; for the end of a program."""
+        anyio.run(self._run, address)
+
+    async def _run(self, address: str | None) -> None:
+        async with self.started():
+            if address is None:
+                await self.serve_stdio()
+                return
+            host, _, port = address.rpartition(":")
+            if not port.isdecimal():
+                raise SettingsError(f"{address!r} is no address.", hint='Such as "127.0.0.1:8000".')
+            await self.serve_http(host or None, int(port), started=lambda url: print(f"Serving {url}", file=sys.stderr))  # noqa: T201 - a program's own word
 
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
         """Serve one client over stdin and stdout until it leaves, or `stop`, or signals where none is given."""
@@ -133,11 +317,27 @@ class App:
         await self._check()
         await serve_http(app, self._http(host, port), stop=stop, started=started)
 
-    def asgi(self, host: str | None = None, port: int | None = None) -> Starlette:
-        """The ASGI app, to be mounted anywhere; run its lifespan. Raises `SettingsError` where a token is needed."""
+    def asgi(self, host: str | None = None, port: int | None = None) -> HttpApp:
+        """The ASGI app, answering at the path of the settings. Raises `SettingsError` where a token is needed."""
+        return self._mounted(http_app, self._http(host, port), anywhere=False)
+
+    def asgi_mount(self) -> HttpApp:
+        """The ASGI app to be mounted at any path of another; it answers while this app runs, or with its lifespan."""
+        return self._mounted(http_app, self.settings.http, anywhere=True)
+
+    def sse_mount(self) -> HttpApp:
+        """The same for clients that know only the older HTTP with server-sent events."""
+        return self._mounted(sse_app, self.settings.http, anywhere=True)
+
+    def _mounted(self, make: Callable[..., HttpApp], options: HttpOptions, *, anywhere: bool) -> HttpApp:
         if self.settings.http_problem and self._authenticator is None:
             raise SettingsError(self.settings.http_problem)
-        return http_app(self.server, self._http(host, port), ready=self._readiness, authenticator=self._authenticator)
+        mount = make(self.server, options, ready=self._readiness, authenticator=self._authenticator, anywhere=anywhere)
+        if anywhere:
+            self._mounts.append(mount)
+            if self._group is not None:
+                self._group.start_soon(mount.run)
+        return mount
 
     def _http(self, host: str | None, port: int | None) -> HttpOptions:
         own = self.settings.http
@@ -145,7 +345,7 @@ class App:
 
     async def _check(self) -> None:
         """Refuse to serve names that collide; that takes knowing all of them."""
-        if self._running is None:
+        if self._stack is None:
             raise NotStarted("The app is not running.", hint="Use it inside `async with`.")
         if not self.settings.surfaces.prefix:
             await self.settled()
@@ -155,7 +355,8 @@ class App:
         counts: dict[str, int] = {}
         for status in self.fleet.statuses():
             counts[str(status.state)] = counts.get(str(status.state), 0) + 1
-        return not self.gateway.live.connecting(), {"servers": counts, "tools": len(self.gateway.live.snapshot.owners)}
+        live = self.gateway.live
+        return self.running and not live.connecting(), {"servers": counts, "tools": len(live.snapshot.catalog)}
 
 
 def _embedder(options: GatewayOptions) -> Cached:

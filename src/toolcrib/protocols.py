@@ -1,6 +1,6 @@
 """The seams: what toolcrib asks of a part it does not own, and the context every request carries."""
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -56,12 +56,17 @@ class Context:
     request_state: str | None = None
     meta: Object = field(default_factory=dict)
     """The request's own `_meta`, without what belongs to the transport."""
+    memo: MutableMapping[Hashable, Any] | None = field(default=None, compare=False, repr=False)
+    """What is worked out once for a request, where whoever made the context keeps it for one request only."""
 
     def with_providers(self, *providers: "ToolProvider", override: bool = False) -> "Context":
         """A context with these providers after those it has; with `override`, they stand before shared tools."""
         if override:
-            return replace(self, overriding=(*self.overriding, *providers))
-        return replace(self, providers=(*self.providers, *providers))
+            return replace(self, overriding=(*self.overriding, *providers), memo=self._fresh_memo())
+        return replace(self, providers=(*self.providers, *providers), memo=self._fresh_memo())
+
+    def _fresh_memo(self) -> MutableMapping[Hashable, Any] | None:
+        return None if self.memo is None else {}
 
 
 @runtime_checkable
@@ -184,7 +189,7 @@ BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that is allowed and whose arguments fit the tool's schema."""
+    """A call that is allowed and whose arguments fit the tool's schema. Change one with `dataclasses.replace`."""
 
     tool: Tool
     arguments: dict[str, Any]

@@ -10,8 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcrib.model import Object, Tool, ToolResult
+from toolcrib.model import Object, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
+from toolcrib.server.changes import ListChanges
 from toolcrib.server.mcp import make_server
 from toolcrib.server.stdio import serve_pipes
 from toolcrib.surfaces.front import Front
@@ -34,6 +35,9 @@ def request(number: int, method: str, **params: Any) -> dict[str, Any]:
 
 class Peer:
     """The client's end of the pipes."""
+
+    source: FakeSource
+    provider: FakeProvider
 
     def __init__(self, reader: asyncio.StreamReader, read_fd: int) -> None:
         self.to_server = reader
@@ -68,14 +72,20 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
     reader = asyncio.StreamReader(limit=limit)
     peer = Peer(reader, read_fd)
     provider = FakeProvider([Tool(name="echo", namespace="x", description="Echoes")], handler)
+    source = FakeSource(provider)
     try:
         with anyio.fail_after(10):
-            async with running(FakeSource(provider)) as gateway, anyio.create_task_group() as group:
-                server = make_server(Front(gateway, SurfaceOptions()))
+            async with running(source) as gateway, anyio.create_task_group() as group:
+                front = Front(gateway, SurfaceOptions())
+                changes = ListChanges(front, gateway.live, debounce_s=0.01)
+                await group.start(changes.run)
+                server = make_server(front, changes=changes)
+                peer.source, peer.provider = source, provider
 
                 async def serve() -> None:
                     await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=peer.stop)
                     peer.ended = True
+                    group.cancel_scope.cancel()
 
                 group.start_soon(serve)
                 yield peer
@@ -173,3 +183,42 @@ async def test_a_large_answer_arrives_whole_through_a_slow_pipe() -> None:
         peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}))
         assert len((await peer.receive())["result"]["content"][0]["text"]) == 2_000_000
         peer.to_server.feed_eof()
+
+
+MODERN = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "0"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def offer_more(peer: Peer) -> None:
+    """Have one more tool, which clients are listed by its name."""
+    peer.provider.tools.append(Tool(name="add", visibility=Visibility.NATIVE))
+    peer.source.changed()
+
+
+async def test_a_session_promises_to_tell_of_changes_and_tells() -> None:
+    async with serving() as peer:
+        peer.send(OPENING)
+        assert (await peer.receive())["result"]["capabilities"]["tools"] == {"listChanged": True}
+        peer.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        offer_more(peer)
+        assert (await peer.receive())["method"] == "notifications/tools/list_changed"
+        peer.to_server.feed_eof()
+
+
+@pytest.mark.parametrize("end", ["input", "stop"])
+async def test_a_subscription_is_told_and_ends_in_good_order(end: str) -> None:
+    async with serving(drain_s=60) as peer:
+        peer.send(request(7, "subscriptions/listen", notifications={"toolsListChanged": True}, _meta=MODERN))
+        opening = await peer.receive()
+        assert opening["method"] == "notifications/subscriptions/acknowledged"
+        assert opening["params"]["notifications"] == {"toolsListChanged": True}
+        offer_more(peer)
+        notice = await peer.receive()
+        assert notice["method"] == "notifications/tools/list_changed"
+        assert notice["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 7
+        peer.to_server.feed_eof() if end == "input" else peer.stop.set()
+        assert (await peer.receive())["id"] == 7
+    assert peer.ended

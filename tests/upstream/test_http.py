@@ -221,6 +221,14 @@ async def test_a_session_that_is_lost_between_calls_is_noticed_by_its_stream() -
         assert web.ran == []
 
 
+async def test_a_session_that_the_server_forgot_is_no_reason_to_give_it_up() -> None:
+    web = Web()
+    async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0), retries=0) as server:
+        web.sessions.clear()
+        assert await said(server, "echo", a=1) == {"a": 1}
+        assert web.methods["initialize"] == 2
+
+
 async def test_calls_that_lose_a_session_together_open_one_new_one() -> None:
     web = Web()
     async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0)) as server:

@@ -1,5 +1,7 @@
 """Servers as child processes: how they start, what they print, and how they end."""
 
+import asyncio
+import gc
 import os
 import signal
 import time
@@ -9,12 +11,29 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.support import FAST, READY, alive, call, fleet_of, left_over, names, raw, said, server_of, until
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest
+from tests.upstream.support import (
+    FAST,
+    MARK,
+    READY,
+    alive,
+    call,
+    fleet_of,
+    left_over,
+    names,
+    raw,
+    said,
+    server_of,
+    until,
+)
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.model import ServerState
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.stdio import stdio_link
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 
@@ -177,3 +196,40 @@ async def test_a_fleet_can_be_cancelled_at_any_moment() -> None:
                 await fleet.apply([raw(str(number), stubborn=True, child=True) for number in range(2)])
                 await anyio.sleep_forever()
         assert left_over() == []
+
+
+async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_its_own_connection(
+    tmp_path: Path,
+) -> None:
+    ask, told = tmp_path / "ask", tmp_path / "told"
+    os.mkfifo(ask)
+    os.mkfifo(told)
+
+    class Late(JSONRPCRequest):
+        """While it is encoded, the child closes its input, and the event loop has no time to notice."""
+
+        def model_dump_json(self, **_: Any) -> str:
+            ask.write_text("close\n")
+            told.read_text()
+            return "{}"
+
+    program = ("-c", 'read _ < "$1"; exec 0<&-; echo closed > "$2"; exec sleep 600', "sh", str(ask), str(told))
+    options = ServerOptions(name="deaf", command="sh", args=program, env={MARK: str(os.getpid())})
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    link = stdio_link(options, FAST, Redactor(options))
+    with anyio.fail_after(20):
+        async with link.transport as (_, outgoing):
+            await outgoing.send(SessionMessage(Late(jsonrpc="2.0", id=1, method="ping")))
+            await link.end.wait()
+            assert link.end.reason == "closed its input"
+    # Some versions of Python tell of an error that nobody asked for only when it is thrown away.
+    del link, outgoing
+    gc.collect()
+    await anyio.lowlevel.checkpoint()
+    assert complaints == []
+
+
+async def test_a_message_larger_than_a_pipe_arrives_whole() -> None:
+    async with server_of(raw()) as server:
+        assert await said(server, "echo", text="x" * 1_000_000) == {"text": "x" * 1_000_000}

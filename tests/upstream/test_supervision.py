@@ -130,3 +130,41 @@ async def test_calls_under_way_when_the_fleet_stops_end_with_a_clear_error() -> 
     assert names(server)[:1] == ["echo"]
     with pytest.raises(ServerUnavailable, match="stopped"):
         await call(server, "echo")
+
+
+async def test_a_server_is_given_up_after_as_many_retries_as_its_options_say() -> None:
+    given = replace(raw(exit=1), retries=2, retry_interval_s=0.01)
+    async with server_of(given) as server:
+        await until(server, lambda: "given up" in server.status.reason)
+        status = server.status
+        assert (status.state, status.retry_at) == (ServerState.FAILED, None)
+        assert status.reason == "exited with code 1; given up after 3 attempts"
+        with pytest.raises(ServerUnavailable) as caught:
+            await call(server, "echo")
+        assert caught.value.hint == "Nothing was run. It is not tried again; restart it once it can be reached."
+        assert server.status is status
+
+
+async def test_a_server_without_retries_is_given_up_when_it_is_lost() -> None:
+    async with server_of(replace(raw(), retries=0)) as server:
+        before = server.tools
+        with pytest.raises(ConnectionLost):
+            await call(server, "die")
+        await until(server, lambda: server.status.state is ServerState.FAILED)
+        assert server.status.reason.endswith("the disk is on fire; not tried again")
+        assert (server.status.stale, server.tools) == (True, before)
+
+
+async def test_a_server_that_comes_back_in_time_has_all_its_retries_again() -> None:
+    async with server_of(replace(raw(), retries=1)) as server:
+        for _ in range(3):
+            (pid,) = await said(server, "pids")
+            os.kill(pid, signal.SIGKILL)
+            await until(server, lambda: server.status.stale)
+            await until(server, lambda: server.status.state is READY)
+
+
+async def test_a_server_has_a_first_pause_of_its_own(tmp_path: Path) -> None:
+    given = replace(raw(once=str(tmp_path / "tried")), retry_interval_s=0.01)
+    async with server_of(given, replace(NEVER_AGAIN, backoff_max_s=5000)) as server:
+        await until(server, lambda: server.status.state is READY)

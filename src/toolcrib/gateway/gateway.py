@@ -3,8 +3,6 @@
 Every method takes the request's `Context` first. A tool that the policy denies is treated as if it did not exist.
 """
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,21 +13,21 @@ import anyio
 import anyio.to_thread
 
 from toolcrib.catalog.paging import page
-from toolcrib.errors import (
-    ExecutionFailed,
-    HandlerNotFound,
-    InvalidRequest,
-    ServerUnavailable,
-    ToolcribError,
-    ToolNotFound,
-)
+from toolcrib.errors import ExecutionFailed, InvalidRequest, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.arguments import settle
+from toolcrib.gateway.calls.audit import AuditSink
+from toolcrib.gateway.elsewhere import Asked, find_all, look_up, merged
+from toolcrib.gateway.known import CONNECTING, findable, namespaces, servers, space_of, tags
 from toolcrib.gateway.live import Live
+from toolcrib.gateway.offered import Offered, as_backend
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.overlays import Overlays
 from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.road import Road
+from toolcrib.gateway.sessions import Sessions
 from toolcrib.gateway.states import stands
 from toolcrib.gateway.steady import watched
-from toolcrib.gateway.view import Found, View, Views, may_see, overlaid
+from toolcrib.gateway.view import Found, View, Views, may_see
 from toolcrib.model import (
     Action,
     Decision,
@@ -43,19 +41,29 @@ from toolcrib.model import (
     ServerStatus,
     Tool,
     ToolResult,
+    Visibility,
 )
-from toolcrib.protocols import Context, Policy, ProviderSource, ToolProvider
+from toolcrib.protocols import (
+    Backend,
+    BackendSelector,
+    CallMiddleware,
+    Context,
+    Policy,
+    ProviderSource,
+    ToolFinder,
+    ToolLookup,
+    ToolProvider,
+)
 from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.query import read
 from toolcrib.search.semantic import Embedder
 
-logger = logging.getLogger(__name__)
-
 _SEPARATORS = (":", "__", ".", "/")
 _T = TypeVar("_T")
 _AT_ONCE: Final = 8
 """Searches with an embedder that run at once; others wait, so that they never take all threads of the process."""
+_SEEN: Final = "gateway.seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +88,17 @@ class Gateway:
         policy: Policy | None = None,
         options: GatewayOptions | None = None,
         embedder: Embedder | None = None,
+        middleware: Sequence[CallMiddleware] = (),
+        selector: BackendSelector | None = None,
+        audit: AuditSink | None = None,
     ) -> None:
         """A gateway over providers that come and go; run `live.run` in a task group to keep it current.
 
-        Without an embedder, meanings are those of the table in the package. The one that the options name is not
-        loaded here: that takes time, and is left to whoever starts the gateway.
+        Without `run` it works too: whoever asks after a change waits until it is in. Without an embedder, meanings
+        are those of the table in the package. The one that the options name is not loaded here: that takes time, and
+        is left to whoever starts the gateway. `middleware` stands in the way of every call, the first outermost;
+        `selector` orders those who can run a tool, by default local functions first and remote servers last; `audit`
+        is told of every call.
         """
         self.options = options or GatewayOptions()
         self.live = Live(sources, self.options)
@@ -94,6 +108,10 @@ class Gateway:
         if embedder is not None:
             self.embed_with(embedder)
         self._views = Views(self.live.snapshot, self._policy)
+        self._offered = Offered(self._policy, self.options.list_timeout_s)
+        self._overlays = Overlays(self.options.request_tools)
+        self._road = Road(self.options.calls, self._policy, middleware=middleware, selector=selector, audit=audit)
+        self.sessions = Sessions(self.options.sessions)
         self._unstructured: dict[Key, Tool] = {}
         self.broken_promises = 0
         """Counts up with each tool found to answer without the structured content that its output schema promises."""
@@ -109,49 +127,86 @@ class Gateway:
 
     async def view(self, ctx: Context) -> View:
         """What the caller sees at this moment."""
+        return (await self._seen(ctx))[0]
+
+    async def _seen(self, ctx: Context) -> tuple[View, tuple[ServerStatus, ...]]:
+        """The caller's view, and the providers of his request that could not be asked."""
+        await self.live.ready()
         snapshot = self.live.snapshot
         if self._views.snapshot is not snapshot:
             self._views = self._views.on(snapshot)
         view = self._views.of(ctx.caller)
-        if not ctx.providers:
-            return view
-        offers = [(provider, await self._offered(ctx, provider)) for provider in ctx.providers]
-        return await self._run(view, overlaid, view, offers)
-
-    async def _offered(self, ctx: Context, provider: ToolProvider) -> list[Tool]:
-        """What a request's provider offers to this caller; nothing when it fails or hangs."""
-        try:
-            with anyio.fail_after(self.options.list_timeout_s):
-                tools = await provider.list_tools(ctx)
-        except Exception:
-            logger.warning("%s could not list its tools", type(provider).__name__, exc_info=True)
-            return []
-        return [tool for tool in tools if may_see(self._policy, ctx.caller, tool)]
+        if not ctx.providers and not ctx.overriding:
+            return view, ()
+        known = ctx.memo.get(_SEEN) if ctx.memo is not None else None
+        if known is not None and known[0] is view:
+            return known[1], known[2]
+        heard = await self._offered.hear(ctx)
+        seen = await self._run(view, self._overlays.over, view, heard.plain, heard.overriding)
+        if ctx.memo is not None:
+            ctx.memo[_SEEN] = (view, seen, heard.troubled)
+        return seen, heard.troubled
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
     async def search(self, ctx: Context, request: SearchRequest) -> SearchReply:
         """The tools that fit; a request without words lists all, a page at a time."""
         await self.live.grace()
-        view = await self.view(ctx)
+        view, troubled = await self._seen(ctx)
         if any(read(query).words for query in request.queries):
             if request.cursor:
                 raise InvalidRequest(
                     "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
                 )
-            reply = await self._run(view, self._search, view, request)
+            reply = await self._run(view, self._search, view, request, self.sessions.boosts(ctx))
+            asked = await self._find_elsewhere(ctx, view, request)
+            if asked is not None:
+                limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
+                reply, troubled = merged(reply, asked.hits, request, max(1, limit)), (*troubled, *asked.troubled)
         else:
             reply = self._list(view, request)
-        return replace(reply, servers=await self._troubled(ctx, request))
+        return replace(reply, servers=(*self._troubled(ctx, view, request), *troubled))
 
-    def _search(self, view: View, request: SearchRequest) -> SearchReply:
+    def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float]) -> SearchReply:
         """The hits of a view; with a note where they could not be compared in meaning."""
         with watched() as failures:
-            reply = view.search(request, self.options.search, lexicon=self._lexicon)
+            reply = view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts)
         if not failures:
             return reply
         note = f"The embedder failed ({failures[0]}), so that only words were compared."
         return replace(reply, note=f"{reply.note} {note}".strip())
+
+    async def _find_elsewhere(self, ctx: Context, view: View, request: SearchRequest) -> Asked | None:
+        """What providers that search by themselves found; None where there are none."""
+        backends = self._speakers(ctx, view, _finds)
+        if not backends:
+            return None
+        return await find_all(
+            ctx,
+            request,
+            backends,
+            timeout_s=self.options.find_timeout_s,
+            sees=lambda tool: tool.visibility is not Visibility.HIDDEN and self._sees(ctx, tool),
+        )
+
+    def _speakers(self, ctx: Context, view: View, able: Callable[[ToolProvider], bool]) -> list[Backend]:
+        """The providers which are able to, and may be asked for this caller, in order."""
+        known = namespaces(view)
+        shared = [
+            backend
+            for backend in self.live.backends()
+            if able(backend.provider)
+            and (backend.name in known or self._sees(ctx, Tool(name="", namespace=backend.name)))
+        ]
+        own = [as_backend(provider) for provider in (*ctx.overriding, *ctx.providers) if able(provider)]
+        return [*shared, *own]
+
+    def searches_elsewhere(self) -> bool:
+        """Whether some shared provider searches by itself."""
+        return any(_finds(backend.provider) for backend in self.live.backends())
+
+    def _sees(self, ctx: Context, tool: Tool) -> bool:
+        return may_see(self._policy, ctx.caller, tool)
 
     async def _run(self, view: View, work: Callable[..., _T], *arguments: Any) -> _T:
         """What the work gives: done at once, or in a thread where an embedder takes part, which takes milliseconds."""
@@ -164,7 +219,7 @@ class Gateway:
     def _list(self, view: View, request: SearchRequest) -> SearchReply:
         """One page of all tools that pass the filters."""
         filters = request.filters
-        tools = self._all(view) if filters == Filters() else view.listing(filters)
+        tools = findable(view) if filters == Filters() else view.listing(filters)
         limit = self.options.page_size if request.limit is None else min(request.limit, self.options.search.max_limit)
         part = page(tools, view_version=f"{view.version}{_mark(filters)}", cursor=request.cursor, limit=limit)
         hits = tuple(
@@ -175,15 +230,7 @@ class Gateway:
     async def tools(self, ctx: Context) -> tuple[Tool, ...]:
         """Every tool the caller sees, by id; without the hidden ones."""
         await self.live.grace()
-        return self._all(await self.view(ctx))
-
-    @staticmethod
-    def _all(view: View) -> tuple[Tool, ...]:
-        """Every tool a search could find, kept with the view."""
-        if "listing" not in view.memo:
-            view.memo["listing"] = view.listing(Filters())
-        found: tuple[Tool, ...] = view.memo["listing"]
-        return found
+        return findable(await self.view(ctx))
 
     async def describe(self, ctx: Context, name: str) -> Description:
         """How to call the tool. Raises like `call` for a name."""
@@ -211,40 +258,35 @@ class Gateway:
     async def run(self, ctx: Context, found: Found, arguments: Any, *, loose: Object | None = None) -> ToolResult:
         """Call a tool that was found in the caller's own view."""
         tool = found.tool
-        self._permit(ctx, tool)
-        settled = settle(arguments, loose or {}, tool.input_schema, tool=tool.id)
-        found.schema.check(settled)
-        result = await self._ask(ctx, found, settled)
+        try:
+            if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
+                raise ToolNotFound(f"No tool is called {tool.id}.")
+            settled = settle(arguments, loose or {}, tool.input_schema, tool=tool.id)
+            found.schema.check(settled)
+        except ToolcribError as error:
+            self._road.refused(ctx, tool.id, error)
+            raise
+        result = await self._travelled(ctx, found, settled)
         promised = tool.output_schema is not None and result.kind == "complete" and not result.is_error
         if promised and result.structured is None and self.keeps_promise(tool):
             self._unstructured[tool.key] = tool
             self.broken_promises += 1
         return result
 
+    async def _travelled(self, ctx: Context, found: Found, settled: dict[str, Any]) -> ToolResult:
+        """The result of the call; the session remembers how it went."""
+        try:
+            result = await self._road.travel(ctx, found, settled)
+        except ExecutionFailed:
+            self.sessions.record(ctx, found.tool.id, success=False)
+            raise
+        if result.kind == "complete":
+            self.sessions.record(ctx, found.tool.id, success=not result.is_error)
+        return result
+
     def keeps_promise(self, tool: Tool) -> bool:
         """Whether this very definition was never seen to break what its output schema promises."""
         return self._unstructured.get(tool.key) is not tool
-
-    def _permit(self, ctx: Context, tool: Tool) -> None:
-        decision = self._policy.decide(ctx.caller, tool, Action.CALL)
-        if decision is Decision.HIDE:
-            raise ToolNotFound(f"No tool is called {tool.id}.")
-        if decision is Decision.APPROVE:
-            raise ExecutionFailed(f"{tool.id} needs an approval that nobody here can give.")
-
-    @staticmethod
-    async def _ask(ctx: Context, found: Found, arguments: dict[str, Any]) -> ToolResult:
-        tool = found.tool
-        try:
-            result = await found.provider.call_tool(ctx, tool.name, arguments)
-        except ToolcribError:
-            raise
-        except Exception as error:
-            logger.exception("the provider of %s raised", tool.id)
-            raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
-        if result is None:
-            raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.")
-        return result
 
     async def find(self, ctx: Context, name: str) -> Found:
         """The tool that a spelling names in the caller's view.
@@ -252,22 +294,35 @@ class Gateway:
         Waits a while for a server that is still connecting, when the spelling gives its namespace. Raises
         `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`.
         """
-        view = await self.view(ctx)
+        view, troubled = await self._seen(ctx)
         try:
             return view.find(name)
         except ToolNotFound as missing:
-            server = await self._server_meant(ctx, name)
+            found = await self._look_up(ctx, view, name)
+            if found is not None:
+                return found
+            server = self._server_meant(ctx, view, name)
             if server is not None:
                 return await self._find_late(ctx, name, server, missing)
-            late = [status.name for status in await self.servers(ctx) if status.state in _CONNECTING]
+            late = [status.name for status in self._servers(ctx, view) if status.state in CONNECTING]
             if late:
                 missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
+            for status in troubled:
+                missing.hint = f"{missing.hint} It may be one of {status.name}: {status.reason}.".strip()
             raise
+
+    async def _look_up(self, ctx: Context, view: View, name: str) -> Found | None:
+        backends = self._speakers(ctx, view, _looks_up)
+        if not backends:
+            return None
+        return await look_up(
+            ctx, name, backends, timeout_s=self.options.find_timeout_s, sees=lambda tool: self._sees(ctx, tool)
+        )
 
     async def _find_late(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> Found:
         """The tool of a server that is still connecting, or why that server cannot be asked."""
         with anyio.move_on_after(self.options.call_grace_s):
-            while (status := await self._status(ctx, server)) and status.state in _CONNECTING:
+            while (status := await self._status(ctx, server)) and status.state in CONNECTING:
                 await self.live.changed()
         await self.live.fresh()
         try:
@@ -286,73 +341,48 @@ class Gateway:
 
     async def servers(self, ctx: Context) -> tuple[ServerStatus, ...]:
         """The servers that the caller may know of, by name; the same tuple while nothing changed."""
-        view, statuses = await self.view(ctx), self.live.statuses()
-        known = view.memo.get("servers")
-        if known is None or known[0] is not statuses:
-            seen = tuple(_as_seen(view, status) for status in statuses if self._may_know(ctx, view, status))
-            known = view.memo["servers"] = (statuses, seen)
-        found: tuple[ServerStatus, ...] = known[1]
-        return found
+        return self._servers(ctx, await self.view(ctx))
+
+    def _servers(self, ctx: Context, view: View) -> tuple[ServerStatus, ...]:
+        return servers(view, self.live.statuses(), self._policy, ctx.caller)
 
     async def namespaces(self, ctx: Context) -> frozenset[str]:
-        """The namespaces of the caller's tools, and the names of the servers he may know of."""
-        found = _namespaces(await self.view(ctx))
-        return frozenset((*found, *(status.name for status in await self.servers(ctx)))) - {""}
+        """The namespaces of the caller's tools, and of the servers he may know of."""
+        view = await self.view(ctx)
+        return frozenset((*namespaces(view), *map(space_of, self._servers(ctx, view)))) - {""}
 
     async def tags(self, ctx: Context) -> frozenset[str]:
         """The tags of the tools that the caller could find."""
-        view = await self.view(ctx)
-        if "tags" not in view.memo:
-            view.memo["tags"] = frozenset(tag for tool in self._all(view) for tag in tool.tags)
-        found: frozenset[str] = view.memo["tags"]
-        return found
-
-    def _may_know(self, ctx: Context, view: View, status: ServerStatus) -> bool:
-        """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen."""
-        if view.mask is None:
-            return True
-        if status.name in _namespaces(view):
-            return True
-        return not status.tools and may_see(self._policy, ctx.caller, Tool(name="", namespace=status.name))
+        return tags(await self.view(ctx))
 
     async def _status(self, ctx: Context, name: str) -> ServerStatus | None:
         return next((status for status in await self.servers(ctx) if status.name == name), None)
 
-    async def _server_meant(self, ctx: Context, name: str) -> str | None:
+    def _server_meant(self, ctx: Context, view: View, name: str) -> str | None:
         """The server, not ready, whose namespace the spelling gives."""
-        for status in await self.servers(ctx):
-            start = status.name.casefold()
+        for status in self._servers(ctx, view):
+            start = space_of(status).casefold()
             named = any(name.casefold().startswith(start + separator) for separator in _SEPARATORS)
             if named and status.state is not ServerState.READY:
                 return status.name
         return None
 
-    async def _troubled(self, ctx: Context, request: SearchRequest) -> tuple[ServerStatus, ...]:
+    def _troubled(self, ctx: Context, view: View, request: SearchRequest) -> tuple[ServerStatus, ...]:
         """Servers that could have answered and could not, or whose tools are stale."""
         wanted = request.filters.namespaces
         return tuple(
             status
-            for status in await self.servers(ctx)
-            if (status.state is not ServerState.READY or status.stale) and (not wanted or status.name in wanted)
+            for status in self._servers(ctx, view)
+            if (status.state is not ServerState.READY or status.stale) and (not wanted or space_of(status) in wanted)
         )
 
 
-_CONNECTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
+def _finds(provider: ToolProvider) -> bool:
+    return isinstance(provider, ToolFinder)
 
 
-def _namespaces(view: View) -> Mapping[str, int]:
-    """How many tools of each namespace are in view."""
-    if "namespaces" not in view.memo:
-        view.memo["namespaces"] = Counter(tool.namespace for tool in view.tools())
-    found: Mapping[str, int] = view.memo["namespaces"]
-    return found
-
-
-def _as_seen(view: View, status: ServerStatus) -> ServerStatus:
-    """The status without figures of what the caller does not see."""
-    if view.mask is None:
-        return status
-    return replace(status, tools=_namespaces(view).get(status.name, 0), rejected=())
+def _looks_up(provider: ToolProvider) -> bool:
+    return isinstance(provider, ToolLookup)
 
 
 def _mark(filters: Filters) -> str:

@@ -1,28 +1,32 @@
 """Keeps the snapshot fresh: asks the providers when they say that something changed, and swaps the new one in.
 
-Readers take `snapshot` as it stands. Nothing here runs on the path of a search or a call.
+Readers take `snapshot` as it stands. Nothing here runs on the path of a search or a call, but for the wait for what
+this process itself has just registered.
+
+While `run` runs, providers are asked in the background. Without it, whoever asks next waits until what changed is in
+the snapshot: so a registry works before, and without, being started.
 """
 
+import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from math import inf
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
+from toolcrib.gateway.background import Background, watching
+from toolcrib.gateway.ledger import Answer, Entry, Ledger
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.steady import Steady, watched
-from toolcrib.gateway.view import EMPTY, Snapshot
-from toolcrib.model import Caller, Rejected, ServerState, ServerStatus, Tool
-from toolcrib.protocols import Context, ProviderSource, StatusSource, ToolProvider, Unsubscribe
-from toolcrib.search.index import Index
-from toolcrib.search.meaning import Meaning, default_meaning
+from toolcrib.gateway.snapshot import EMPTY, Offer, Snapshot
+from toolcrib.model import BackendKind, Caller, Rejected, ServerState, ServerStatus
+from toolcrib.protocols import Backend, Context, ProviderSource, StatusSource, Unsubscribe
 from toolcrib.search.semantic import Embedder
-from toolcrib.search.table import default_table
 
 logger = logging.getLogger(__name__)
 
@@ -32,67 +36,66 @@ SYSTEM: Final = Context(caller=Caller(id="toolcrib"))
 _UNSETTLED = (ServerState.CONFIGURED, ServerState.CONNECTING)
 _QUIET_S = 0.01
 """Changes that follow each other within this time make one snapshot, in seconds."""
-_LONGEST = 20
-"""How many times the first pause there may be between two attempts to embed."""
-
-_Built = TypeVar("_Built")
-_Offered = Sequence[tuple[ToolProvider, Sequence[Tool]]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Offer:
-    provider: ToolProvider
-    tools: tuple[Tool, ...]
+_PATIENCE_S = 0.1
+"""How long the others' tools wait for a provider that is slow to list its own, in seconds."""
+_OWN_WAIT_S = 1.0
+"""How long a request waits for what this process has just registered, in seconds."""
 
 
 class Live:
     """The current snapshot, and what keeps it so."""
 
     def __init__(self, sources: Sequence[ProviderSource], options: GatewayOptions) -> None:
-        """Nothing is asked before `run`."""
+        """Nothing is asked before `run`, or before the first request without it."""
         self.snapshot: Snapshot = EMPTY
+        self.background = Background(options, get=lambda: self.snapshot, put=self._put, wake=self._wake)
         self._sources = tuple(sources)
         self._options = options
-        self._offers: dict[int, _Offer] = {}
+        self._ledger = Ledger(sources, options)
+        self._offers: tuple[Offer, ...] = ()
+        self._listeners: list[Callable[[], None]] = []
+        self._statuses: tuple[ServerStatus, ...] | None = None
+        self._grace_until: float | None = None
+        self._lock = threading.Lock()
+        self._building = threading.Lock()
+        self._marks = 0
+        """Counts up with each change; what was built up to which, without `run`."""
+        self._built = -1
+        self._own = self._own_seen = 0
+        """The same for what this process registers itself."""
+        self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
+        """The loop, and its thread, in which `run` runs."""
+        self._ask_all = True
         self._dirty = anyio.Event()
         self._clean = anyio.Event()
         self._changed = anyio.Event()
-        self._listeners: list[Callable[[], None]] = []
-        self._grace_until: float | None = None
-        self._statuses: tuple[ServerStatus, ...] | None = None
-        self._idle = anyio.Event()
-        self._embedder: Embedder | None = None
-        self._wanted = default_meaning()
-        """What the index is to compare meanings with; another one until all tools are embedded."""
-        self._embedded: Index | None = None
-        """An index that was made in the background, for the next snapshot."""
-        self._embedding = False
-        self._again_at = inf
-        """When to embed again what could not be embedded; never, when all is well."""
-        self._pause_s = options.retry_s
+        self._answered = anyio.Event()
+        for source in self._sources:
+            source.subscribe(partial(self._mark, source.kind))
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Refresh until cancelled."""
-        ends = [source.subscribe(self._mark) for source in self._sources]
+        self._home = (asyncio.get_running_loop(), threading.get_ident())
+        self._dirty, self._clean, self._changed = anyio.Event(), anyio.Event(), anyio.Event()
         self._grace_until = anyio.current_time() + self._options.start_grace_s
+        self._ask_all = True
+        self._own += 1  # whoever asks first waits for the first round
+        self._wake()
+        task_status.started()
         try:
-            self._mark()
-            task_status.started()
             async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_expiry)
                 while True:
                     await self._dirty.wait()
                     await anyio.sleep(_QUIET_S)
                     self._dirty = anyio.Event()
-                    await self._refresh()
-                    if not self._dirty.is_set():
-                        self._clean.set()
-                    self._tell()
-                    await self._tidy(group)
+                    await self._refresh(group)
+                    await self.background.tidy(group, self._dirty)
         finally:
-            for end in ends:
-                end()
+            self._home = None
+            self._built = -1
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back after each swap and each change of a status."""
@@ -101,33 +104,66 @@ class Live:
 
     def embed_with(self, embedder: Embedder) -> None:
         """Compare meanings with this embedder as soon as all tools are embedded, in the background."""
-        self._pause_s = self._options.retry_s
-        self._want(embedder)
+        self.background.embed_with(embedder)
 
-    def _want(self, embedder: Embedder) -> None:
-        """Have the whole index made anew: no meaning equals one that was made before."""
-        self._again_at = inf
-        self._embedder = embedder
-        self._wanted = Meaning(default_table(), Steady(embedder))
+    def _put(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def backends(self) -> list[Backend]:
+        """The shared providers, in the order in which they take precedence."""
+        return self._ledger.backends()
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def again(self) -> None:
+        """Ask every provider again, whatever it said of how long its list holds."""
         self._mark()
 
-    def _mark(self) -> None:
+    def _mark(self, kind: BackendKind = BackendKind.MCP) -> None:
+        """Something changed. From any thread."""
+        with self._lock:
+            self._marks += 1
+            self._own += kind is not BackendKind.MCP
+        self._statuses = None
+        self._ask_all = True
+        home = self._home
+        if home is None:
+            return
+        loop, thread = home
+        if threading.get_ident() == thread:
+            self._wake()
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
         if self._clean.is_set():
             self._clean = anyio.Event()
-        if self._idle.is_set():
-            self._idle = anyio.Event()
+        self.background.disturb()
         self._statuses = None
         self._dirty.set()
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
+    async def ready(self) -> None:
+        """Wait for what this process has just registered itself; without `run`, for everything that changed."""
+        if self._home is None:
+            if self._built != self._marks or self._ledger.next_due() <= time.monotonic():
+                await self._build_now()
+        elif self._own != self._own_seen and self._home[1] == threading.get_ident():
+            with anyio.move_on_after(_OWN_WAIT_S):
+                while self._own != self._own_seen:
+                    await self._changed.wait()
+
     async def fresh(self) -> None:
         """Wait until all that changed is in the snapshot."""
-        await self._clean.wait()
+        if self._home is None:
+            await self.ready()
+        else:
+            await self._clean.wait()
 
     async def idle(self) -> None:
         """Wait until nothing is left to be done, neither of what changed nor in the background."""
-        await self._idle.wait()
+        await self.background.idle()
 
     async def changed(self) -> None:
         """Wait for the next swap."""
@@ -135,12 +171,15 @@ class Live:
 
     async def settled(self) -> None:
         """Wait until no server is in its first attempt any more, and the snapshot holds what they offer."""
+        if self._home is None:
+            await self.ready()
+            return
         while not self._clean.is_set() or self.connecting():
             await self._changed.wait()
 
     async def grace(self) -> None:
         """Wait like `settled`, but only shortly after the start, and not again once it was so."""
-        if self._grace_until is None:
+        if self._grace_until is None or self._home is None or self._home[1] != threading.get_ident():
             return
         left = self._grace_until - anyio.current_time()
         if left > 0:
@@ -156,12 +195,16 @@ class Live:
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """One status a server, by name, with the definitions that the catalog set aside."""
-        if self._statuses is None:
+        known = self._statuses
+        if known is None:
             by_namespace: dict[str, list[Rejected]] = {}
             for namespace, rejected in self.snapshot.rejected:
                 by_namespace.setdefault(namespace, []).append(rejected)
-            self._statuses = tuple(_with_rejected(raw, by_namespace.get(raw.name, ())) for raw in self._raw_statuses())
-        return self._statuses
+            known = tuple(
+                _with_rejected(raw, by_namespace.get(raw.namespace or raw.name, ())) for raw in self._raw_statuses()
+            )
+            self._statuses = known
+        return known
 
     def _raw_statuses(self) -> list[ServerStatus]:
         found = [
@@ -171,104 +214,109 @@ class Live:
             if isinstance(provider, StatusSource)
             for status in provider.statuses()
         ]
-        return sorted(found, key=lambda status: status.name)
+        return sorted((*found, *self._ledger.troubles()), key=lambda status: status.name)
 
     # -- refreshing ------------------------------------------------------------------------------------------------
 
-    async def _refresh(self) -> None:
-        providers = [provider for source in self._sources for provider in source.providers()]
-        offers: dict[int, _Offer] = {}
-        async with anyio.create_task_group() as group:
-            for provider in providers:
-                group.start_soon(self._ask, provider, offers)
-        ordered = {id(provider): offers[id(provider)] for provider in providers}
-        made, self._embedded = self._embedded, None
-        if made is not None or not _same(tuple(self._offers.values()), tuple(ordered.values())):
-            self._offers = ordered
-            before = self.snapshot if made is None else replace(self.snapshot, index=made)
-            await self._swap([(offer.provider, offer.tools) for offer in ordered.values()], before)
+    async def _refresh(self, group: anyio.abc.TaskGroup) -> None:
+        """Ask, wait a little, and take in what was answered; those that are slow are taken in once they answer."""
+        own, ask_all, self._ask_all = self._own, self._ask_all, False
+        entries = self._ledger.refreshed()
+        asked = [entry for entry in entries if ask_all or entry.due <= time.monotonic()]
+        for entry in asked:
+            if entry.asking:
+                entry.again = True
+            else:
+                entry.asking = True
+                group.start_soon(self._ask, entry)
+        with anyio.move_on_after(_PATIENCE_S):
+            while any(entry.asking for entry in asked):
+                await self._answered.wait()
+        late = [entry for entry in asked if entry.asking]
+        await self._take(self._ledger.offers())
+        for entry in late:
+            group.start_soon(self._until_answered, entry)
+        self._own_seen = own
+        if not self._dirty.is_set() and not late:
+            self._clean.set()
+        self._tell()
 
-    async def _swap(self, offered: _Offered, before: Snapshot) -> None:
+    async def _ask(self, entry: Entry) -> None:
+        entry.again = True
+        while entry.again:
+            entry.again = False
+            self._ledger.note(entry, await self._ledger.ask(entry, SYSTEM))
+        entry.asking = False
+        self._answered.set()
+        self._answered = anyio.Event()
+
+    async def _until_answered(self, entry: Entry) -> None:
+        while entry.asking:
+            await self._answered.wait()
+        self._wake()
+
+    async def _watch_expiry(self) -> None:
+        """Have a provider asked again once what it said holds no longer."""
+        while True:
+            left = self._ledger.next_due() - time.monotonic()
+            with anyio.move_on_after(max(0.0, left)) as waiting:
+                await self._changed.wait()
+            if waiting.cancelled_caught:
+                changed = self._changed
+                self._wake()
+                await changed.wait()
+
+    async def _take(self, offers: tuple[Offer, ...]) -> None:
         """Take in what is offered, without holding up the event loop."""
-        build = partial(Snapshot.build, offered, before, options=self._options.search)
+        made = self.background.taken()
+        if made is None and _same(self._offers, offers):
+            self._statuses = None
+            return
+        self._offers = offers
+        before = self.snapshot if made is None else replace(self.snapshot, index=made)
+        build = partial(Snapshot.build, offers, before, options=self._options.search)
         try:
-            self.snapshot, failed = await anyio.to_thread.run_sync(_watching, build)
+            self.snapshot, failed = await anyio.to_thread.run_sync(watching, build)
         except Exception:
             logger.exception("the new tools could not be taken in; the old ones stay")
             failed = True
         if failed:
-            self._plan()
+            self.background.plan()
         self._statuses = None
 
-    # -- in the background -----------------------------------------------------------------------------------------
+    async def _build_now(self) -> None:
+        """Ask everybody who must be asked, and build; for who does not let `run` do it."""
+        with self._lock:
+            marks, own = self._marks, self._own
+            entries = self._ledger.refreshed()
+            if marks == self._built:
+                entries = [entry for entry in entries if entry.due <= time.monotonic()]
+        answers: list[Answer | None] = [None] * len(entries)
 
-    async def _tidy(self, group: anyio.abc.TaskGroup) -> None:
-        """While nothing changes: put the index in order, and embed all tools where that is due."""
-        if await self._dirty_within(self._options.idle_s):
-            return
-        async with anyio.create_task_group() as merging:
-            merging.start_soon(self._merge, merging.cancel_scope)
-            await self._dirty.wait()
-            merging.cancel_scope.cancel()
-        if self._dirty.is_set() or self._embedding:
-            return
-        if self._again_at == inf and self.snapshot.index.meaning != self._wanted:
-            self._embedding = True
-            group.start_soon(self._embed)
-            return
-        self._idle.set()
-        if self._embedder is not None and not await self._dirty_within(self._again_at - anyio.current_time()):
-            self._want(self._embedder)
+        async def ask(place: int) -> None:
+            answers[place] = await self._ledger.ask(entries[place], SYSTEM)
 
-    async def _embed(self) -> None:
-        """Make an index of the present tools with the wanted meaning; changes are taken in meanwhile, without it."""
-        wanted = self._wanted
-        build = partial(Index.build, self.snapshot.catalog.tools, options=self._options.search, meaning=wanted)
-        failed = True
-        try:
-            index, failed = await anyio.to_thread.run_sync(_watching, build, abandon_on_cancel=True)
-        except Exception:
-            logger.exception("the tools could not be embedded; the index stays as it is")
-        self._embedding = False
-        if wanted is self._wanted and failed:
-            self._plan()
-        elif wanted is self._wanted:
-            self._embedded, self._pause_s = index, self._options.retry_s
-        self._mark()
+        async with anyio.create_task_group() as group:
+            for place in range(len(entries)):
+                group.start_soon(ask, place)
+        heard = [(entry, answer) for entry, answer in zip(entries, answers, strict=True) if answer is not None]
+        await anyio.to_thread.run_sync(self._commit, marks, own, heard)
 
-    def _plan(self) -> None:
-        """Embed all tools again soon; later after each further failure."""
-        if self._again_at == inf:
-            self._again_at = anyio.current_time() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, self._options.retry_s * _LONGEST)
-
-    async def _merge(self, scope: anyio.CancelScope) -> None:
-        """Replace the index by one of a single segment. What is seen, and its version, stay as they are."""
-        before = self.snapshot
-        try:
-            merged, failed = await anyio.to_thread.run_sync(_watching, before.index.merged, abandon_on_cancel=True)
-        except Exception:
-            logger.exception("the index could not be put in order; it stays as it is")
-        else:
-            # What could not be embedded again has its vectors in the index as it is.
-            self.snapshot = before if failed or merged is before.index else replace(before, index=merged)
-        scope.cancel()
-
-    async def _dirty_within(self, seconds: float) -> bool:
-        """Whether something changes within that time."""
-        with anyio.move_on_after(seconds):
-            await self._dirty.wait()
-        return self._dirty.is_set()
-
-    async def _ask(self, provider: ToolProvider, offers: dict[int, _Offer]) -> None:
-        """Fill in the provider's tools; those of last time where it fails."""
-        last = self._offers.get(id(provider))
-        offers[id(provider)] = last or _Offer(provider, ())
-        try:
-            with anyio.fail_after(self._options.list_timeout_s):
-                offers[id(provider)] = _Offer(provider, tuple(await provider.list_tools(SYSTEM)))
-        except Exception:
-            logger.warning("%s could not list its tools", type(provider).__name__, exc_info=True)
+    def _commit(self, marks: int, own: int, heard: Sequence[tuple[Entry, Answer]]) -> None:
+        """Take in what was heard, unless somebody has taken in something later."""
+        with self._building:
+            if marks < self._built or self._home is not None:
+                return
+            with self._lock:
+                for entry, answer in heard:
+                    self._ledger.note(entry, answer)
+                offers = self._ledger.offers()
+            if not _same(self._offers, offers):
+                self.snapshot = Snapshot.build(offers, self.snapshot, options=self._options.search)
+            self._offers, self._built, self._own_seen = offers, marks, own
+            self._statuses = None
+        for listener in tuple(self._listeners):
+            listener()
 
     def _tell(self) -> None:
         self._changed.set()
@@ -277,25 +325,18 @@ class Live:
             listener()
 
 
-def _watching(build: Callable[[], _Built]) -> tuple[_Built, bool]:
-    """What is built, and whether some tools could not be embedded; those are found by words alone."""
-    with watched() as failures:
-        built = build()
-    return built, bool(failures)
-
-
-def _same(old: Sequence[_Offer], new: Sequence[_Offer]) -> bool:
+def _same(old: Sequence[Offer], new: Sequence[Offer]) -> bool:
     """Whether two rounds offered the very same objects; providers keep a tool object while nothing changes."""
     return len(old) == len(new) and all(_unchanged(a, b) for a, b in zip(old, new, strict=True))
 
 
-def _unchanged(old: _Offer, new: _Offer) -> bool:
-    if old.provider is not new.provider or len(old.tools) != len(new.tools):
+def _unchanged(old: Offer, new: Offer) -> bool:
+    if old.backend is not new.backend or len(old.tools) != len(new.tools):
         return False
-    return all(a is b for a, b in zip(old.tools, new.tools, strict=True))
+    return old.tools is new.tools or all(a is b for a, b in zip(old.tools, new.tools, strict=True))
 
 
 def _with_rejected(status: ServerStatus, more: Sequence[Rejected]) -> ServerStatus:
     if not more:
         return status
-    return replace(status, tools=status.tools - len(more), rejected=(*status.rejected, *more))
+    return replace(status, tools=max(0, status.tools - len(more)), rejected=(*status.rejected, *more))

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from toolcrib.gateway.calls.options import CallOptions
+from toolcrib.gateway.sessions import SessionOptions
 from toolcrib.search.options import SearchOptions
 
 
@@ -12,6 +14,10 @@ class GatewayOptions:
 
     search: SearchOptions = field(default_factory=SearchOptions)
     """How tools are ranked, how many are shown, and when nothing is."""
+    calls: CallOptions = field(default_factory=CallOptions)
+    """What stands in the way of every call."""
+    sessions: SessionOptions = field(default_factory=SessionOptions)
+    """What is remembered of what sessions used."""
     synonyms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Words of one's own, each with those that may stand for it, beside those that come with toolcrib."""
     embedder: str = "static"
@@ -28,7 +34,15 @@ class GatewayOptions:
     """How long a call waits for its server's first connection, in seconds."""
     list_timeout_s: float = 10.0
     """How long a provider may take to list its tools, in seconds."""
+    provider_cache_s: float = 60.0
+    """How long the list of a shared provider holds that tells neither of changes nor for how long, in seconds."""
+    request_tools: int = 50_000
+    """How many tools that came with requests are kept ready to be searched when they come again."""
+    find_timeout_s: float = 3.0
+    """How long a provider that searches by itself, or is asked for one tool, may take, in seconds."""
     idle_s: float = 1.0
     """How long nothing must have changed before the index is put in order in the background, in seconds."""
     retry_s: float = 30.0
-    """After how long tools that could not be embedded are tried again; each time twice as long, up to 20 times."""
+    """After how long a provider that could not list its tools is asked again, in seconds, and tools that could not be
+    embedded are tried again; the latter each time after twice as long, up to 20 times.
+    """

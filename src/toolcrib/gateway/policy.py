@@ -1,8 +1,25 @@
-"""Policies: who may see and call what."""
+"""Policies: who may see and call what.
 
-from collections.abc import Hashable
+Pure: a policy looks at the caller and the tool's definition, and at nothing else.
+"""
 
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+from typing import Final, Literal
+
+from toolcrib.errors import SettingsError
 from toolcrib.model import Action, Caller, Decision, Tool
+
+Effect = Literal["allow", "hide", "approve"]
+"""What a rule says: allow, treat as missing, or have a person agree to each call."""
+
+_DECISIONS: Final = {"allow": Decision.ALLOW, "hide": Decision.HIDE, "approve": Decision.APPROVE}
+_BOTH: Final = frozenset(Action)
+_REMEMBERED: Final = 65_536
+"""Tools for which a policy remembers the rules that cover them."""
 
 
 class AllowAll:
@@ -15,3 +32,199 @@ class AllowAll:
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:  # noqa: ARG002 - the protocol's signature
         """Always allowed."""
         return Decision.ALLOW
+
+
+class Patterns:
+    """Shell-like patterns over canonical ids: `*`, `?` and `[abc]`, in the case they are written in.
+
+    A pattern that begins with `*:` also fits tools without a namespace.
+
+    >>> deleting = Patterns(("*:delete_*", "admin:*"))
+    >>> [deleting.fit(id) for id in ("github:delete_repo", "delete_file", "admin:ban", "github:read")]
+    [True, True, True, False]
+    """
+
+    __slots__ = ("_expression", "texts")
+
+    def __init__(self, texts: Iterable[str], *, field: str = "tools") -> None:
+        """Compiled once; `field` names the setting in the `SettingsError` for what is no pattern."""
+        if isinstance(texts, str):
+            raise SettingsError(f"{field} is a list of patterns, not one text.", hint=f'Write ("{texts}",).')
+        self.texts = tuple(texts)
+        parts = [translate(_checked(text, f"{field}[{place}]")) for place, text in enumerate(self.texts)]
+        self._expression = re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return self._expression is not None
+
+    def fit(self, tool: str) -> bool:
+        """Whether any of them fits the id."""
+        if self._expression is None:
+            return False
+        if self._expression.match(tool):
+            return True
+        return ":" not in tool and self._expression.match(f":{tool}") is not None
+
+
+def _checked(text: object, field: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise SettingsError(f"{field} is a pattern such as admin:* or *:delete_*, not {text!r:.80}.")
+    rest = re.sub(r"\[!?\]?[^\]]*\]", "", text)
+    if "[" in rest:
+        raise SettingsError(
+            f"{field} opens a bracket that is never closed: {text!r:.80}.", hint="Write [[] for the bracket itself."
+        )
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What holds for the tools it covers, for the callers it names, and for all others.
+
+    It covers a tool when one of `tools` fits its id and it has one of `tags`; either may be left empty, and a rule
+    with neither covers every tool.
+    """
+
+    tools: tuple[str, ...] = ()
+    """Patterns over canonical ids; see `Patterns`."""
+    tags: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    """What a caller needs to be one of those named; empty means that scopes do not matter."""
+    need: Literal["any", "all"] = "any"
+    """Whether one of the scopes is enough."""
+    tenants: tuple[str, ...] = ()
+    """Tenants whose callers are named; empty means all."""
+    action: Action | None = None
+    """Only seeing or only calling; None means both. Who may not see a tool can never call it."""
+    effect: Effect = "allow"
+    """For the callers that are named."""
+    otherwise: Effect | Literal["next"] = "hide"
+    """For all others; `next` leaves them to the rules below."""
+
+    def __post_init__(self) -> None:
+        """Raise `SettingsError` for what is no rule."""
+        Patterns(self.tools)
+        for field in ("tags", "scopes", "tenants"):
+            values = getattr(self, field)
+            if isinstance(values, str) or not all(isinstance(value, str) and value for value in values):
+                raise SettingsError(f"{field} is a list of texts, not {values!r:.80}.")
+        _one_of("need", self.need, ("any", "all"))
+        _one_of("action", self.action, (None, *Action))
+        _one_of("effect", self.effect, tuple(_DECISIONS))
+        _one_of("otherwise", self.otherwise, (*_DECISIONS, "next"))
+
+
+def _one_of(field: str, value: object, known: Sequence[object]) -> None:
+    if value not in known:
+        names = ", ".join(str(name) for name in known if name is not None)
+        raise SettingsError(f"{field} is one of {names}, not {value!r:.80}.")
+
+
+class ByScopes:
+    """Rules over the scopes and the tenant of a caller; **the first rule that covers a tool decides**.
+
+    The order is the whole logic: put what is special above what is general. A rule whose `otherwise` is `next` decides
+    for the callers it names only. Where no rule decides, `default` holds.
+
+    >>> policy = ByScopes([Rule(tools=("admin:*", "*:delete_*"), scopes=("admin",))])
+    >>> ban, read = Tool(name="ban", namespace="admin"), Tool(name="read", namespace="github")
+    >>> ann = Caller(id="ann")
+    >>> str(policy.decide(ann, ban, Action.SEE)), str(policy.decide(ann, read, Action.SEE))
+    ('hide', 'allow')
+    """
+
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        *,
+        default: Effect = "allow",
+        roles: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        """A policy of these rules; raises `SettingsError` for a default or a role that cannot be.
+
+        `roles` are scopes that stand for others: a caller with the scope `admin` has what `roles["admin"]` lists as
+        well, roles among them.
+        """
+        _one_of("default", default, tuple(_DECISIONS))
+        self.rules = tuple(rules)
+        self._default = _DECISIONS[default]
+        self._roles = {role: _implied(role, roles or {}) for role in roles or {}}
+        self._scopes = frozenset(scope for rule in self.rules for scope in rule.scopes)
+        self._tenants = frozenset(tenant for rule in self.rules for tenant in rule.tenants)
+        self._compiled = tuple(_Compiled(rule) for rule in self.rules)
+        self._covering = lru_cache(_REMEMBERED)(self._cover)
+
+    def scope(self, caller: Caller) -> Hashable:
+        """Only what the rules ask about: callers of which they cannot tell one from the other share a scope."""
+        tenant = caller.tenant if caller.tenant in self._tenants else None
+        return (self._held(caller) & self._scopes, tenant)
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        """What the first rule that covers the tool says; ALLOW instead of APPROVE for seeing."""
+        seeing, calling = self._covering(tool.id, tuple(tool.tags))
+        held = self._held(caller)
+        seen = self._first(seeing, held, caller.tenant)
+        if action is Action.SEE:
+            return Decision.ALLOW if seen is Decision.APPROVE else seen
+        return seen if seen is Decision.HIDE else self._first(calling, held, caller.tenant)
+
+    def _first(self, rules: tuple["_Compiled", ...], held: frozenset[str], tenant: str | None) -> Decision:
+        for rule in rules:
+            decision = rule.effect if rule.names(held, tenant) else rule.otherwise
+            if decision is not None:
+                return decision
+        return self._default
+
+    def _cover(self, tool: str, tags: tuple[str, ...]) -> tuple[tuple["_Compiled", ...], tuple["_Compiled", ...]]:
+        """The rules that cover a tool, for seeing and for calling."""
+        covering = [rule for rule in self._compiled if rule.covers(tool, tags)]
+        seeing = tuple(rule for rule in covering if Action.SEE in rule.actions)
+        return seeing, tuple(rule for rule in covering if Action.CALL in rule.actions)
+
+    def _held(self, caller: Caller) -> frozenset[str]:
+        if not self._roles or self._roles.keys().isdisjoint(caller.scopes):
+            return caller.scopes
+        return caller.scopes.union(*(self._roles.get(scope, ()) for scope in caller.scopes))
+
+
+class _Compiled:
+    """A rule, ready to be asked."""
+
+    __slots__ = ("_all", "_scopes", "_tags", "_tenants", "_tools", "actions", "effect", "otherwise")
+
+    def __init__(self, rule: Rule) -> None:
+        self.actions = _BOTH if rule.action is None else frozenset((rule.action,))
+        self.effect = _DECISIONS[rule.effect]
+        self.otherwise = None if rule.otherwise == "next" else _DECISIONS[rule.otherwise]
+        self._tools = Patterns(rule.tools)
+        self._tags = frozenset(rule.tags)
+        self._scopes = frozenset(rule.scopes)
+        self._tenants = frozenset(rule.tenants)
+        self._all = rule.need == "all"
+
+    def covers(self, tool: str, tags: tuple[str, ...]) -> bool:
+        if self._tools and not self._tools.fit(tool):
+            return False
+        return not self._tags or not self._tags.isdisjoint(tags)
+
+    def names(self, held: frozenset[str], tenant: str | None) -> bool:
+        """Whether a caller of these scopes and this tenant is one of those named."""
+        if self._tenants and tenant not in self._tenants:
+            return False
+        if not self._scopes:
+            return True
+        return self._scopes <= held if self._all else not self._scopes.isdisjoint(held)
+
+
+def _implied(role: str, roles: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    """All scopes that a role stands for, itself among them."""
+    known, new = {role}, [role]
+    while new:
+        scopes = roles.get(new.pop(), ())
+        if isinstance(scopes, str):
+            raise SettingsError(f"roles.{role} is a list of scopes, not one text.", hint=f'Write ("{scopes}",).')
+        fresh = [scope for scope in scopes if scope not in known]
+        known.update(fresh)
+        new.extend(fresh)
+    return frozenset(known)

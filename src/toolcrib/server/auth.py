@@ -67,12 +67,15 @@ class Authenticated:
         try:
             caller = await self._authenticator.authenticate(Headers(scope=scope))
         except NotAuthenticated as error:
-            refusal = JSONResponse(
-                {"error": error.payload()}, status_code=401, headers={"WWW-Authenticate": 'Bearer realm="toolcrib"'}
-            )
-            await refusal(scope, receive, send)
+            await refusal(error)(scope, receive, send)
             return
         await self._app({**scope, CALLER_KEY: caller, "user": _principal(caller)}, receive, send)
+
+
+def refusal(error: NotAuthenticated) -> JSONResponse:
+    """What somebody unknown is answered."""
+    headers = {"WWW-Authenticate": 'Bearer realm="toolcrib"'}
+    return JSONResponse({"error": error.payload()}, status_code=401, headers=headers)
 
 
 def _principal(caller: Caller) -> AuthenticatedUser:

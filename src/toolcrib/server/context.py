@@ -1,29 +1,42 @@
-"""From an SDK request to the gateway's `Context`."""
+"""From an SDK request to the gateway's `Context`.
+
+What a request brings besides itself stands in the ASGI scope, put there by middleware: who calls (`toolcrib.caller`),
+providers that come with the request (`toolcrib.providers`, `toolcrib.overriding`), and whether every tool is listed by
+name (`toolcrib.show_all`).
+"""
 
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from dataclasses import replace
+from typing import Any, Final
 
-import mcp_types
 from mcp.server.context import ServerRequestContext
-from mcp.shared.message import ServerMessageMetadata
 from starlette.requests import Request
+from starlette.types import Scope
 
 from toolcrib.model import Caller, Object
 from toolcrib.protocols import Context
-from toolcrib.wire import is_modern
+from toolcrib.providers.ambient import SHOW_ALL_HEADER, surrounded, surroundings
+from toolcrib.server.client import RequestClient
 
 LOCAL: Final = Caller(id="local")
 """Who asks over stdio, or over HTTP without authentication."""
 
 CALLER_KEY: Final = "toolcrib.caller"
 """Where the authentication leaves the caller in the ASGI scope."""
+PROVIDERS_KEY: Final = "toolcrib.providers"
+"""A tuple of providers that come with this request, in the ASGI scope."""
+OVERRIDING_KEY: Final = "toolcrib.overriding"
+"""The same, of providers that stand before shared ones."""
+SHOW_ALL_KEY: Final = "toolcrib.show_all"
+"""Whether every tool is listed by name, in the ASGI scope; it counts more than what the client asks for."""
+SHOW_ALL_META: Final = "toolcrib/showAll"
+"""The same in a request's `_meta`, for clients without headers."""
 
-SHOW_ALL_HEADER: Final = "x-mcp-show-all"
+SESSION_HEADER: Final = "mcp-session-id"
 _SHOW_ALL_QUERY: Final = "show_all"
-_SESSION_HEADER: Final = "mcp-session-id"
-_CARRIED: Final = {"elicitation", "sampling", "roots"}
-"""Capabilities whose requests and answers pass through a repeated call."""
+_SURROUNDINGS_KEY: Final = "toolcrib.surroundings"
 _RESERVED: Final = "io.modelcontextprotocol/"
+_NOT_CARRIED: Final = frozenset({"progress_token", "progressToken", SHOW_ALL_META})
 
 RequestContext = ServerRequestContext[Any, Request]
 
@@ -33,15 +46,33 @@ def to_context(
 ) -> Context:
     """The context of one request."""
     http = request.request
-    return Context(
-        caller=http.scope.get(CALLER_KEY, LOCAL) if http is not None else LOCAL,
-        session=http.headers.get(_SESSION_HEADER) if http is not None else "stdio",
-        show_all=http is not None and show_all(http.headers, http.query_params),
+    scope = http.scope if http is not None else {}
+    ctx = Context(
+        caller=scope.get(CALLER_KEY, LOCAL),
+        session=http.headers.get(SESSION_HEADER) if http is not None else "stdio",
+        show_all=bool(scope.get(SHOW_ALL_KEY, _asks_for_all(request))),
+        providers=tuple(scope.get(PROVIDERS_KEY, ())),
+        overriding=tuple(scope.get(OVERRIDING_KEY, ())),
         client=RequestClient(request),
         input_responses=input_responses,
         request_state=request_state,
         meta=_own_meta(request.meta),
+        memo={},
     )
+    return surrounded(ctx, scope.get(_SURROUNDINGS_KEY))
+
+
+def captured(scope: Scope) -> Scope:
+    """The scope of an HTTP request with what the code around says; a session serves it in a task of its own.
+
+    Call this in the request's own task.
+    """
+    return {**scope, _SURROUNDINGS_KEY: surroundings()}
+
+
+def kept(ctx: Context) -> Context:
+    """The context without what is valid only while its request is being answered."""
+    return replace(ctx, client=None, input_responses=None, request_state=None, meta={}, memo=None)
 
 
 def show_all(headers: Mapping[str, str], query: Mapping[str, str]) -> bool:
@@ -50,51 +81,16 @@ def show_all(headers: Mapping[str, str], query: Mapping[str, str]) -> bool:
     return asked.strip().lower() == "true"
 
 
+def _asks_for_all(request: RequestContext) -> bool:
+    """Whether the client itself asks for every tool: by header, else by query, else by `_meta`."""
+    http, meta = request.request, request.meta
+    if http is not None and (http.headers.get(SHOW_ALL_HEADER) or http.query_params.get(_SHOW_ALL_QUERY)):
+        return show_all(http.headers, http.query_params)
+    return meta is not None and dict(meta).get(SHOW_ALL_META) is True
+
+
 def _own_meta(meta: Mapping[str, Any] | None) -> Object:
     """The request's `_meta` without what belongs to this hop."""
     if not meta:
         return {}
-    return {
-        key: value
-        for key, value in meta.items()
-        if key not in ("progress_token", "progressToken") and not key.startswith(_RESERVED)
-    }
-
-
-class RequestClient:
-    """The client behind one request."""
-
-    def __init__(self, request: RequestContext) -> None:
-        """Valid while the request is being answered."""
-        self._request = request
-
-    @property
-    def capabilities(self) -> Object:
-        """What the client declared and a server behind us may use: its answers to questions can only be carried back
-        in the versions in which a call is simply repeated with them.
-        """
-        if not is_modern(self._request.protocol_version):
-            return {}
-        declared = self._request.session.client_capabilities
-        if declared is None:
-            return {}
-        return declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_CARRIED)
-
-    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress; does nothing when the client did not ask for it."""
-        await self._request.session.report_progress(done, total, message)
-
-    async def elicit(self, params: Object) -> Object:
-        """Ask the person behind the client; fails where the protocol has no way back to him."""
-        request = mcp_types.ElicitRequest.model_validate({"method": "elicitation/create", "params": params})
-        return await self._send(request, mcp_types.ElicitResult)
-
-    async def sample(self, params: Object) -> Object:
-        """Ask the client's model; fails where the protocol has no way back to it."""
-        request = mcp_types.CreateMessageRequest.model_validate({"method": "sampling/createMessage", "params": params})
-        return await self._send(request, mcp_types.CreateMessageResult)
-
-    async def _send(self, request: mcp_types.ServerRequest, answer: type[mcp_types.Result]) -> Object:
-        related = ServerMessageMetadata(related_request_id=self._request.request_id)
-        result = await self._request.session.send_request(request, answer, metadata=related)
-        return cast("Object", result.model_dump(by_alias=True, mode="json", exclude_none=True))
+    return {key: value for key, value in meta.items() if key not in _NOT_CARRIED and not key.startswith(_RESERVED)}

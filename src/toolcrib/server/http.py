@@ -1,243 +1,48 @@
-"""toolcrib over HTTP: streamable HTTP in both protocol eras, health endpoints, and the guards in front of them."""
+"""toolcrib over HTTP: the app that speaks streamable HTTP, and the process that serves one."""
 
-import asyncio
 import contextlib
-import ipaddress
-import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import anyio
 import anyio.abc
 import uvicorn
 from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from starlette.applications import Starlette
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import Route
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolcrib.errors import SettingsError
 from toolcrib.protocols import Authenticator
-from toolcrib.server.auth import Authenticated, StaticTokens
+from toolcrib.server.endpoint import StreamableHttp
+from toolcrib.server.guards import bracketed, is_loopback
+from toolcrib.server.mcp import end_streams
+from toolcrib.server.mount import HttpApp, Readiness
 from toolcrib.server.options import HttpOptions
-
-logger = logging.getLogger(__name__)
-
-Readiness = Callable[[], tuple[bool, dict[str, Any]]]
-"""Whether to send traffic, and figures that name nobody."""
-
-_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
-_HEALTH: Final = ("/healthz", "/readyz")
-_PROGRESS: Final = b'"progressToken"'
-_WATCH_AFTER_S: Final = 0.1
-"""Calls shorter than this are not worth a task that watches whether their client is still there, in seconds."""
-_WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address.
-
-    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0"), is_loopback("example.com")
-    (True, True, False, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def http_app(
-    server: Server[Any], options: HttpOptions, *, ready: Readiness, authenticator: Authenticator | None = None
-) -> Starlette:
-    """The ASGI app; mount it anywhere, and run its lifespan.
+    server: Server[Any],
+    options: HttpOptions,
+    *,
+    ready: Readiness,
+    authenticator: Authenticator | None = None,
+    anywhere: bool = False,
+) -> HttpApp:
+    """The ASGI app over a server; mount it anywhere, and have it run.
 
-    Raises `SettingsError` when others could reach it and nobody is asked who he is.
+    It answers at the options' path; with `anywhere`, at every path below its mount but those of health. Raises
+    `SettingsError` when others could reach it and nobody is asked who he is.
     """
-    if authenticator is None and options.tokens:
-        authenticator = StaticTokens(options.tokens)
-    if authenticator is None and not is_loopback(options.host):
-        raise SettingsError(
-            f"Refusing to serve on {options.host} without a token: anybody who reaches it could call every tool.",
-            hint="Set http.tokens in the configuration, or TOOLCRIB_TOKEN, or bind to 127.0.0.1.",
-        )
-    endpoint = _Endpoint(server, options)
-    guarded: ASGIApp = Authenticated(endpoint, authenticator) if authenticator is not None else endpoint
-
-    async def healthz(_: Request) -> PlainTextResponse:
-        return PlainTextResponse("ok")
-
-    async def readyz(_: Request) -> JSONResponse:
-        is_ready, figures = ready()
-        return JSONResponse({"ready": is_ready, **figures}, status_code=200 if is_ready else 503)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with endpoint.running():
-            yield
-
-    routes = [
-        Route(options.path, endpoint=_Mounted(guarded)),
-        Route(_HEALTH[0], healthz),
-        Route(_HEALTH[1], readyz),
-    ]
-    app = Starlette(routes=routes, lifespan=lifespan)
-    app.add_middleware(_Guard, options=options)
-    return app
-
-
-class _Mounted:
-    """An ASGI app as a route endpoint; Starlette takes functions for request handlers."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
-
-class _Endpoint:
-    """Sends a request to the era it speaks.
-
-    Answers are plain JSON: events cost more, and an SDK client refuses one above 1 MiB. Only who asks for progress, in
-    the modern era, gets a stream of events. A modern call ends when its client goes away.
-    """
-
-    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
-        self._limit = options.max_body_bytes
-        self._json = StreamableHTTPSessionManager(server, json_response=True, max_request_body_size=self._limit)
-        self._events = StreamableHTTPSessionManager(server, json_response=False, max_request_body_size=self._limit)
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        async with self._json.run(), self._events.run():
-            yield
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        version = headers.get("mcp-protocol-version")
-        length = headers.get("content-length", "")
-        modern = version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS
-        if not modern or not length.isdigit() or int(length) > self._limit:
-            await self._json.handle_request(scope, receive, send)
-            return
-        body = await _whole_body(receive)
-        if body is None:
-            return
-        again = _Again(body, receive)
-        if _PROGRESS in body and "text/event-stream" in headers.get("accept", ""):
-            await self._events.handle_request(scope, again, send)
-        else:
-            await _while_connected(self._json.handle_request, scope, again, send)
-
-
-async def _whole_body(receive: Receive) -> bytes | None:
-    """The body, which the HTTP server keeps to its announced length; None when the client left first."""
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-class _Again:
-    """ASGI `receive`: the body once more, then what really comes."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        body, self._body = self._body, None
-        if body is None:
-            return await self._receive()
-        return {"type": "http.request", "body": body, "more_body": False}
-
-
-async def _while_connected(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request, but give it up when its client leaves. Only a request that takes a while is watched."""
-    loop = asyncio.get_running_loop()
-    watch: asyncio.Task[None] | None = None
-    with anyio.CancelScope() as serving:
-
-        async def until_gone() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            serving.cancel()
-
-        def begin() -> None:
-            nonlocal watch
-            watch = loop.create_task(until_gone())
-
-        timer = loop.call_later(_WATCH_AFTER_S, begin)
-        try:
-            await app(scope, receive, send)
-        finally:
-            timer.cancel()
-            if watch is not None:
-                watch.cancel()
-
-
-class _Guard:
-    """ASGI: refuses requests that a foreign web page made a browser send (DNS rebinding, cross-origin)."""
-
-    def __init__(self, app: ASGIApp, options: HttpOptions) -> None:
-        self._app = app
-        everywhere = options.host in _WILDCARDS
-        self._any_host = everywhere and not options.allowed_hosts
-        own = {*_LOOPBACK_NAMES} if everywhere or is_loopback(options.host) else set()
-        own |= set() if everywhere else {_bracketed(options.host)}
-        self._hosts = _lowered((*(f"{name}:*" for name in own), *own, *options.allowed_hosts))
-        schemes = ("http", "https")
-        self._origins = _lowered(
-            (
-                *(f"{scheme}://{name}{port}" for scheme in schemes for name in own for port in ("", ":*")),
-                *options.allowed_origins,
-            )
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
-        if problem is None:
-            await self._app(scope, receive, send)
-            return
-        status, text = problem
-        await PlainTextResponse(text, status_code=status)(scope, receive, send)
-
-    def _problem(self, path: str, headers: Headers) -> tuple[int, str] | None:
-        host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
-        # A probe of a container's health comes by its address; it learns nothing that is worth guarding.
-        if not self._any_host and path not in _HEALTH and not _matches(host, self._hosts):
-            return 421, "Host not allowed; add it to http.allowed_hosts."
-        if origin and not _matches(origin, self._origins):
-            return 403, "Origin not allowed; add it to http.allowed_origins."
-        return None
-
-
-def _lowered(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name.lower() for name in names)
-
-
-def _matches(value: str, allowed: frozenset[str]) -> bool:
-    """Whether the value is allowed as it stands, or with any port.
-
-    >>> _matches("localhost:80", frozenset({"localhost:*"})), _matches("localhost.evil.com", frozenset({"localhost:*"}))
-    (True, False)
-    """
-    if value in allowed:
-        return True
-    base, colon, port = value.rpartition(":")
-    return bool(colon) and port.isdigit() and f"{base}:*" in allowed
+    return HttpApp(
+        StreamableHttp(server, options),
+        options,
+        ready=ready,
+        authenticator=authenticator,
+        paths=None if anywhere else (options.path,),
+        end_streams=lambda: end_streams(server),
+    )
 
 
 class _InFlight:
@@ -299,7 +104,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 async def serve_http(
-    app: Starlette,
+    app: HttpApp,
     options: HttpOptions,
     *,
     stop: anyio.Event | None = None,
@@ -323,10 +128,10 @@ async def serve_http(
     )
     server = _Uvicorn(config)
     with listening(options.host, options.port) as sock:
-        async with app.router.lifespan_context(app), anyio.create_task_group() as group:
-            await group.start(_stop_on_request, server, counted, options.drain_s, stop)
+        async with app.running(), anyio.create_task_group() as group:
+            await group.start(_stop_on_request, server, counted, app, options.drain_s, stop)
             if started is not None:
-                started(f"http://{_bracketed(options.host)}:{sock.getsockname()[1]}{options.path}")
+                started(f"http://{bracketed(options.host)}:{sock.getsockname()[1]}{app.path}")
             await server.serve(sockets=[sock])
             group.cancel_scope.cancel()
 
@@ -343,19 +148,16 @@ def listening(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         sock.close()
         raise SettingsError(
-            f"Cannot listen on {_bracketed(host)}:{port}: {getattr(error, 'strerror', None) or error}.",
+            f"Cannot listen on {bracketed(host)}:{port}: {getattr(error, 'strerror', None) or error}.",
             hint="Choose another address with --http HOST:PORT.",
         ) from error
     return sock
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
 async def _stop_on_request(
     server: uvicorn.Server,
     counted: _InFlight,
+    app: HttpApp,
     drain_s: float,
     stop: anyio.Event | None,
     *,
@@ -363,6 +165,7 @@ async def _stop_on_request(
 ) -> None:
     await stop_requested(stop, task_status=task_status)
     server.should_exit = True
+    app.end_streams()
     with anyio.move_on_after(drain_s):
         await counted.idle()
     counted.end()
@@ -390,4 +193,4 @@ async def stop_requested(
             return
 
 
-__all__ = ["Readiness", "http_app", "is_loopback", "serve_http", "stop_requested"]
+__all__ = ["HttpApp", "Readiness", "http_app", "is_loopback", "listening", "serve_http", "stop_requested"]

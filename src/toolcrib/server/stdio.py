@@ -20,6 +20,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from toolcrib.server.http import stop_requested
+from toolcrib.server.mcp import end_streams
 
 _MAX_LINE: Final = 64 * 1024 * 1024
 """The longest message, in bytes."""
@@ -51,6 +52,7 @@ async def serve_pipes(
         group.start_soon(wire.write_all, write_receive)
         async with read_send:
             await wire.read_all(read_send, stop)
+            end_streams(server)
             with anyio.move_on_after(drain_s):
                 await wire.all_answered()
 

@@ -15,8 +15,12 @@ class Surface(Protocol):
     def name(self) -> str:
         """What settings call it."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What its tools are called, listed or not."""
+
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:
-        """Its tools, as this caller should read them."""
+        """Its tools, as this caller should read them; none where they would be of no use to him."""
 
     async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
         """Run one of them; None when the name is not one of its tools."""

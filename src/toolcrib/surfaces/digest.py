@@ -1,15 +1,32 @@
 """One line a server: what an agent must know before its first search."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
+from toolcrib.gateway.known import space_of
 from toolcrib.gateway.view import View
 from toolcrib.model import ServerState, ServerStatus, Tool, Visibility
 from toolcrib.tokens import estimate_tokens
 
 _LINE = 110
 """The longest line, in characters."""
+_SAMPLES = 4
+"""Tools that stand for a server that says nothing of itself."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """A namespace, as a view shows it."""
+
+    count: int = 0
+    samples: tuple[str, ...] = ()
+    """The names of its first tools."""
+
+
+_NOTHING: Final = _Space()
 
 
 def digest(view: View, statuses: Sequence[ServerStatus], *, tokens: int) -> str:
@@ -17,46 +34,47 @@ def digest(view: View, statuses: Sequence[ServerStatus], *, tokens: int) -> str:
 
     The same view and statuses give the same text. Tools without a namespace stand in a line of their own.
     """
-    counts = _counts(view)
-    known = {status.name: status for status in statuses}
-    names = sorted({*counts, *known} - {""})
-    if not names and not counts:
+    spaces = _census(view)
+    known = {space_of(status): status for status in statuses}
+    names = sorted({*spaces, *known} - {""})
+    if not names and not spaces:
         return ""
     for render in (_described, _named):
-        text = "\n".join(render(view, counts, known, names))
+        text = "\n".join(render(spaces, known, names))
         if estimate_tokens(text) <= tokens:
             return text
-    return _clipped(_named(view, counts, known, names), len(names), tokens)
+    return _clipped(_named(spaces, known, names), len(names), tokens)
 
 
-def _counts(view: View) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for tool in view.tools():
+def _census(view: View) -> dict[str, _Space]:
+    """The namespaces of a view. At most O(request tools) a request."""
+    if view.base is None:
+        return view.remembered("census", lambda one: _counted({}, one.tools()))
+    return _counted(_census(view.base), view.added())
+
+
+def _counted(before: dict[str, _Space], tools: Iterable[Tool]) -> dict[str, _Space]:
+    spaces = dict(before)
+    for tool in tools:
         if tool.visibility is not Visibility.HIDDEN:
-            counts[tool.namespace] = counts.get(tool.namespace, 0) + 1
-    return counts
+            space = spaces.get(tool.namespace, _NOTHING)
+            samples = (*space.samples, tool.name) if space.count < _SAMPLES else space.samples
+            spaces[tool.namespace] = _Space(space.count + 1, samples)
+    return spaces
 
 
-def _described(
-    view: View, counts: dict[str, int], known: dict[str, ServerStatus], names: Sequence[str]
-) -> Iterator[str]:
-    samples = _samples(view)
+def _described(spaces: Mapping[str, _Space], known: Mapping[str, ServerStatus], names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        line = f"- {name}: {_state(name, counts, known)}"
-        about = _about(known.get(name)) or ", ".join(samples.get(name, ()))
+        line = f"- {name}: {_state(spaces.get(name, _NOTHING), known.get(name))}"
+        about = _about(known.get(name)) or ", ".join(spaces.get(name, _NOTHING).samples)
         yield (f"{line}; {about}" if about else line)[:_LINE]
-    if counts.get(""):
-        yield f"- (no namespace): {_plural(counts[''])}; {', '.join(samples[''])}"[:_LINE]
+    if "" in spaces:
+        yield f"- (no namespace): {_plural(spaces[''].count)}; {', '.join(spaces[''].samples)}"[:_LINE]
 
 
-def _named(
-    view: View,  # noqa: ARG001 - one shape for both renderings
-    counts: dict[str, int],
-    known: dict[str, ServerStatus],
-    names: Sequence[str],
-) -> Iterator[str]:
+def _named(spaces: Mapping[str, _Space], known: Mapping[str, ServerStatus], names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        yield f"- {name}: {_state(name, counts, known)}"
+        yield f"- {name}: {_state(spaces.get(name, _NOTHING), known.get(name))}"
 
 
 def _clipped(lines: Iterator[str], total: int, tokens: int) -> str:
@@ -69,11 +87,10 @@ def _clipped(lines: Iterator[str], total: int, tokens: int) -> str:
     return "\n".join(kept)
 
 
-def _state(name: str, counts: dict[str, int], known: dict[str, ServerStatus]) -> str:
-    status, count = known.get(name), counts.get(name, 0)
+def _state(space: _Space, status: ServerStatus | None) -> str:
     if status is None or status.state is ServerState.READY:
-        return _plural(count)
-    return f"{_plural(count)}, {status.state}" if count else f"{status.state}"
+        return _plural(space.count)
+    return f"{_plural(space.count)}, {status.state}" if space.count else f"{status.state}"
 
 
 def _plural(count: int) -> str:
@@ -86,19 +103,3 @@ def _about(status: ServerStatus | None) -> str:
         return ""
     words = " ".join((status.info.instructions or "").split())
     return _SENTENCE.split(words, maxsplit=1)[0] if words else ""
-
-
-def _samples(view: View) -> dict[str, list[str]]:
-    samples: dict[str, list[str]] = {}
-    for tool in view.tools():
-        names = samples.setdefault(tool.namespace, [])
-        if len(names) < _SAMPLES and _listable(tool):
-            names.append(tool.name)
-    return samples
-
-
-def _listable(tool: Tool) -> bool:
-    return tool.visibility is not Visibility.HIDDEN
-
-
-_SAMPLES = 4

@@ -11,6 +11,7 @@ class DirectSurface:
     """All of the caller's tools, listed natively; the front lists and calls them."""
 
     name = "direct"
+    names: tuple[str, ...] = ()
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """None."""

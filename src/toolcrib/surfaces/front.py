@@ -3,19 +3,21 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, Final
 
 from toolcrib.catalog.paging import Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.view import EMPTY, Found, View
+from toolcrib.gateway.view import Found, View, with_more
 from toolcrib.model import Key, Object, ServerStatus, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.surfaces.base import Surface
 from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.direct import DirectSurface
+from toolcrib.surfaces.dynamic import DynamicSurface
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.search import SearchSurface
 
@@ -29,7 +31,6 @@ _PUBLIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Names that every client takes."""
 _KEYS_SIZE: Final = 100
 """What the keys of a list entry take, in bytes."""
-_EMPTY_VIEW: Final = View(EMPTY, None, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Listed:
     tool: Tool
     size: int
     """About how many bytes it takes in a list."""
+    mark: bytes
+    """Stands for the entry: equal marks, equal entries."""
 
 
 class Front:
@@ -50,7 +53,8 @@ class Front:
         self._gateway = gateway
         self._options = options
         made: dict[str, Surface] = {
-            surface.name: surface for surface in (SearchSurface(gateway, options), DirectSurface())
+            surface.name: surface
+            for surface in (SearchSurface(gateway, options), DynamicSurface(gateway), DirectSurface())
         }
         unknown = [name for name in options.surfaces if name not in made]
         if unknown or not options.surfaces:
@@ -58,7 +62,7 @@ class Front:
             raise SettingsError(what, hint=f"Surfaces: {', '.join(made)}.")
         self._surfaces = tuple(made[name] for name in options.surfaces)
         self._lists_all = "direct" in options.surfaces
-        self._meta_names = [tool.name for surface in self._surfaces for tool in surface.meta_tools(_EMPTY_VIEW, ())]
+        self._meta_names = [name for surface in self._surfaces for name in surface.names]
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
@@ -67,7 +71,7 @@ class Front:
         await self._gateway.live.grace()
         view = await self._gateway.view(ctx)
         metas = [] if ctx.show_all else self._metas(view, await self._gateway.servers(ctx))
-        entries = [*metas, *self._natives(view, everything=self._everything(ctx))]
+        entries = [*metas, *self._beside(ctx, view)]
         return page(
             entries,
             view_version=f"{view.version}/{'all' if ctx.show_all else 'list'}",
@@ -75,6 +79,20 @@ class Front:
             sizes=[entry.size for entry in entries],
             max_size=self._options.list_page_bytes,
         )
+
+    async def mark(self, ctx: Context) -> str:
+        """Stands for the list that this client would get: while it is the same, so is the list."""
+        view = await self._gateway.view(ctx)
+        metas = [] if ctx.show_all else self._metas(view, await self._gateway.servers(ctx))
+        told = "\0".join(entry.tool.description for entry in metas)
+        natives = b"".join(entry.mark for entry in self._beside(ctx, view))
+        return blake2b(told.encode("utf-8", "replace") + b"\0" + natives, digest_size=12).hexdigest()
+
+    def _beside(self, ctx: Context, view: View) -> Sequence[Listed]:
+        """The tools listed by name beside the meta-tools."""
+        if self._options.meta_only and not ctx.show_all:
+            return ()
+        return self._natives(view, everything=self._everything(ctx))
 
     def _everything(self, ctx: Context) -> bool:
         return ctx.show_all or self._lists_all
@@ -90,13 +108,22 @@ class Front:
 
     def _natives(self, view: View, *, everything: bool) -> Sequence[Listed]:
         """The tools listed by name, by id; made anew only when one was seen to break a promise."""
+        if view.base is not None and self._options.prefix:
+            more = self._entries(view, self._shown(view, view.added(), everything=everything))
+            return with_more(self._natives(view.base, everything=everything), more, key=lambda entry: entry.tool.id)
         key, promises = (self, "natives", everything), self._gateway.broken_promises
         made = view.memo.get(key)
         if made is None or made[0] != promises:
-            names = sorted(self._names(view, everything=everything).items(), key=lambda pair: pair[1].id)
-            made = view.memo[key] = (promises, tuple(_listed(name, self._promised(tool)) for name, tool in names))
+            made = view.memo[key] = (
+                promises,
+                self._entries(view, self._shown(view, view.tools(), everything=everything)),
+            )
         found: tuple[Listed, ...] = made[1]
         return found
+
+    def _entries(self, view: View, shown: Sequence[Tool]) -> tuple[Listed, ...]:
+        names = sorted(self._named(view, shown).items(), key=lambda pair: pair[1].id)
+        return tuple(_listed(name, self._promised(tool)) for name, tool in names)
 
     def _promised(self, tool: Tool) -> Tool:
         """The tool without its output schema, where it does not keep what that promises."""
@@ -108,7 +135,7 @@ class Front:
         """Public name to tool, of the tools that are listed."""
         key = (self, "names", everything)
         if key not in view.memo:
-            view.memo[key] = self._named(view, self._shown(view, everything=everything))
+            view.memo[key] = self._named(view, self._shown(view, view.tools(), everything=everything))
         found: dict[str, Tool] = view.memo[key]
         return found
 
@@ -124,12 +151,12 @@ class Front:
         }
         return bare if len(bare) == len(shown) else {view.wire_name(tool): tool for tool in shown}
 
-    def _shown(self, view: View, *, everything: bool) -> list[Tool]:
-        """The tools that are listed by name, by id."""
+    def _shown(self, view: View, tools: Iterable[Tool], *, everything: bool) -> list[Tool]:
+        """Those of the view's tools that are listed by name, by id."""
         chosen = frozenset() if everything else frozenset(self._chosen(view))
         return [
             tool
-            for tool in view.tools()
+            for tool in tools
             if tool.visibility is Visibility.NATIVE
             or (everything and tool.visibility is not Visibility.HIDDEN)
             or tool.key in chosen
@@ -152,7 +179,7 @@ class Front:
             return
         view = await self._gateway.view(ctx)
         owners = dict(zip(self._meta_names, self._meta_names, strict=True))
-        for tool in self._shown(view, everything=self._lists_all):
+        for tool in self._shown(view, view.tools(), everything=self._lists_all):
             other = owners.setdefault(tool.name, tool.id)
             if other != tool.id:
                 raise NameCollision(
@@ -174,6 +201,13 @@ class Front:
                     return result
         found = await self._found(ctx, name)
         return await self._gateway.run(ctx, found, arguments)
+
+    async def knows(self, ctx: Context, name: str) -> bool:
+        """Whether a meta-tool, or a tool of the caller, has exactly that public name."""
+        if not ctx.show_all and name in self._meta_names:
+            return True
+        view = await self._gateway.view(ctx)
+        return view.by_wire(name) is not None or name in self._names(view, everything=self._everything(ctx))
 
     async def _found(self, ctx: Context, name: str) -> Found:
         view = await self._gateway.view(ctx)
@@ -201,7 +235,8 @@ def _listed(name: str, tool: Tool) -> Listed:
         "about": [name, tool.title, tool.description],
         "more": [tool.annotations, list(tool.icons), tool.meta],
     }
-    return Listed(name, tool, len(json.dumps(definition, default=_plain)) + _KEYS_SIZE)
+    text = json.dumps(definition, default=_plain)
+    return Listed(name, tool, len(text) + _KEYS_SIZE, blake2b(text.encode(), digest_size=12).digest())
 
 
 def _plain(value: object) -> Any:

@@ -13,6 +13,8 @@ class SurfaceOptions:
     """The surfaces in use, by name: search, direct."""
     always_visible: tuple[str, ...] = ()
     """Tools that are listed natively beside a surface, by any accepted spelling."""
+    meta_only: bool = False
+    """Whether only the meta-tools are listed, and native tools are found like all others."""
     prefix: bool = True
     """Whether public names carry the namespace. Without it, two tools of one name refuse to start."""
     digest_tokens: int = 400

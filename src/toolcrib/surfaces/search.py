@@ -1,6 +1,6 @@
 """The surface `search`: `tool_search` finds tools, `execute_tool` calls them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from toolcrib.errors import InvalidRequest, ToolcribError
@@ -33,6 +33,7 @@ class SearchSurface:
     """Two tools instead of thousands."""
 
     name = "search"
+    names = (SEARCH, EXECUTE)
 
     def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:
         """A surface over one gateway. Raises as `tokens.counter` does for the counter that the options name."""
@@ -41,7 +42,12 @@ class SearchSurface:
         self._replies = Replies(counter(options.tokens))
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:
-        """`tool_search`, whose description holds the digest of servers, and `execute_tool`."""
+        """`tool_search`, whose description holds the digest of servers, and `execute_tool`.
+
+        None where all there is is listed by name anyway.
+        """
+        if not statuses and not _discoverable(view) and not self._gateway.searches_elsewhere():
+            return ()
         servers = digest(view, statuses, tokens=self._options.digest_tokens)
         text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT
         return (
@@ -77,6 +83,17 @@ class SearchSurface:
             inner = await self.call(ctx, name, given if isinstance(given, Mapping) else loose)
             return inner if inner is not None else error_result(InvalidRequest(f"{name} takes an object."))
         return await self._gateway.call(ctx, name, given, loose=loose)
+
+
+def _discoverable(view: View) -> bool:
+    """Whether some tool of the view is found by searching only."""
+    if view.base is None:
+        return view.remembered("discoverable", lambda one: _any_discoverable(one.tools()))
+    return _discoverable(view.base) or _any_discoverable(view.added())
+
+
+def _any_discoverable(tools: Iterable[Tool]) -> bool:
+    return any(tool.visibility is Visibility.DISCOVERABLE for tool in tools)
 
 
 def _check_names(what: str, wanted: Collection[str], known: Collection[str], argument: str) -> None:

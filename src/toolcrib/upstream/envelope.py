@@ -22,8 +22,10 @@ from toolcrib._version import VERSION
 from toolcrib.model import Object
 
 CLIENT_INFO: Final = {"name": "toolcrib", "version": VERSION}
+SHOW_ALL_KEY: Final = "toolcrib/showAll"
+"""In the `_meta` of a request: whether every tool is listed by name. Over HTTP a header says the same."""
 _HOP_KEYS: Final = frozenset(
-    {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY}
+    {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_KEY}
 )
 """`_meta` of a caller's request that belongs to his connection, not to ours."""
 
@@ -36,6 +38,8 @@ class Envelope:
     """Wraps requests for one protocol version."""
 
     version: str
+    show_all: bool = False
+    """Whether a server that hides tools is asked for them all."""
 
     @property
     def modern(self) -> bool:
@@ -45,6 +49,8 @@ class Envelope:
     def meta(self, forwarded: Object, capabilities: Object) -> dict[str, Any]:
         """The `_meta` of a request: what a caller sent along, then what this version asks for."""
         meta = {key: value for key, value in forwarded.items() if key not in _HOP_KEYS}
+        if self.show_all:
+            meta[SHOW_ALL_KEY] = True
         if self.modern:
             meta[PROTOCOL_VERSION_META_KEY] = self.version
             meta[CLIENT_INFO_META_KEY] = CLIENT_INFO

@@ -1,5 +1,6 @@
 """What can go wrong in an exchange with a server."""
 
+from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Any
 
@@ -34,3 +35,12 @@ class ExchangeError(Exception):
         self.reason = reason
         self.code = code
         self.data = data
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The error itself, or all that are in its group."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

@@ -1,7 +1,9 @@
 """All remote servers, each on its own: one that fails or hangs costs the others nothing."""
 
 import logging
+import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +14,7 @@ from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotS
 from toolcrib.model import BackendKind, ServerState, ServerStatus
 from toolcrib.protocols import Unsubscribe
 from toolcrib.upstream.board import Listeners
+from toolcrib.upstream.delegate import Delegate
 from toolcrib.upstream.http import Network
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.server import Server
@@ -66,7 +69,8 @@ class Fleet:
 
     def __init__(self, options: FleetOptions | None = None) -> None:
         """Nothing runs before it is entered."""
-        self._options = options or FleetOptions()
+        options = options or FleetOptions()
+        self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._network = Network()
         self._members: dict[str, _Member] = {}
         self._unsubscribes: dict[str, Unsubscribe] = {}
@@ -74,6 +78,11 @@ class Fleet:
         self._group: anyio.abc.TaskGroup | None = None
         self._entered = False
         self._changed = anyio.Event()
+
+    @property
+    def gateway_id(self) -> str:
+        """Tells this gateway from others in a chain; see `trail`."""
+        return self._options.gateway_id
 
     async def __aenter__(self) -> Self:
         """Ready for `apply`."""
@@ -98,10 +107,14 @@ class Fleet:
         return await group.__aexit__(kind, error, trace)
 
     async def apply(self, servers: Iterable[ServerOptions]) -> None:
+        """As `set_servers`, for whoever awaits it from another thread."""
+        self.set_servers(servers)
+
+    def set_servers(self, servers: Iterable[ServerOptions]) -> None:
         """Make these the fleet: start what is new, stop what is gone, restart what changed, leave alone what did not.
 
         Does not wait for any of it. Raises `NameCollision` when two have one name, and then changes nothing; raises
-        `NotStarted` outside of `async with`.
+        `NotStarted` outside of `async with`. Call it in the event loop of the fleet.
         """
         if self._group is None:
             raise NotStarted("The fleet is not running.", hint="Use it inside `async with Fleet(...) as fleet`.")
@@ -116,11 +129,16 @@ class Fleet:
             self._tell()
 
     def _start(self, options: ServerOptions) -> _Member:
-        member = _Member(Server(options, self._options, self._network), self._members.get(options.name))
+        kind = Delegate if options.delegate_search else Server
+        member = _Member(kind(options, self._options, self._network), self._members.get(options.name))
         self._unsubscribes[options.name] = member.server.subscribe(self._tell)
         if self._group is not None:
             self._group.start_soon(member.run)
         return member
+
+    def servers(self) -> tuple[ServerOptions, ...]:
+        """The options of the servers, by name."""
+        return tuple(member.server.options for member in self._members.values())
 
     def providers(self) -> tuple[Server, ...]:
         """The servers, by name."""
@@ -157,7 +175,8 @@ def _by_name(servers: Iterable[ServerOptions]) -> dict[str, ServerOptions]:
     for options in servers:
         if options.name in wanted:
             raise NameCollision(
-                f'Two servers are called "{options.name}".', hint="A server's name is the namespace of its tools."
+                f'Two servers are called "{options.name}".',
+                hint="Servers that stand in for each other have one namespace, and names of their own.",
             )
         wanted[options.name] = options
     return wanted

@@ -23,6 +23,8 @@ from toolcrib.upstream.redact import Redactor
 
 SESSION_HEADER: Final = "mcp-session-id"
 VERSION_HEADER: Final = "mcp-protocol-version"
+_SHOW_ALL: Final = {b"x-mcp-show-all": b"true"}
+"""Has a server that hides tools list them all."""
 _MARK: Final = secrets.token_hex(8)
 """Tells our own error answers from those of a server, which cannot know it."""
 _NOT_OURS: Final = frozenset({"accept", "connection", "content-length", "content-type", "transfer-encoding"})
@@ -66,7 +68,7 @@ class Gate(httpx2.AsyncBaseTransport):
         self._inner = inner
         self._url = httpx2.URL(options.url)
         self._query = self._url.query
-        self._headers = _secret_headers(options, self._url)
+        self._headers = {**_secret_headers(options, self._url), **(_SHOW_ALL if options.show_all else {})}
         self._one_endpoint = options.transport == "http"
         self._limit = options.max_message_bytes
         self._notice_timeout_s = fleet.http_notice_timeout_s

@@ -15,8 +15,13 @@ from toolcrib.upstream.envelope import HeaderMap
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.session import Session
+from toolcrib.upstream.trail import listed_through
 from toolcrib.wire import read_tool
 
+SEARCH: Final = "tool_search"
+EXECUTE: Final = "execute_tool"
+META_TOOLS: Final = frozenset({SEARCH, EXECUTE})
+"""By which a server that hides its tools offers them; they are used, and not offered again."""
 _STRIDE: Final = 50
 """Definitions read before others get a turn."""
 
@@ -38,7 +43,7 @@ class Listing:
     offers: Mapping[str, Offer] = field(default_factory=dict)
     """By name."""
     tools: tuple[Tool, ...] = ()
-    """In the server's order."""
+    """Those that are offered again, in the server's order."""
     rejected: tuple[Rejected, ...] = ()
     problem: str = ""
     """Why it is not the whole list; empty when it is."""
@@ -49,8 +54,10 @@ class Lister:
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
         """Whose list it is."""
-        self._options = options
-        self._allowed = None if options.allowed_tools is None else frozenset(options.allowed_tools)
+        self._namespace = options.namespace or options.name
+        self._hidden = META_TOOLS if options.delegate_search else frozenset[str]()
+        self._allowed = None if options.allowed_tools is None else self._hidden.union(options.allowed_tools)
+        self._gateway = fleet.gateway_id if options.show_all else ""
         self._max_pages = fleet.max_pages
         self._max_tools = fleet.max_tools
 
@@ -59,7 +66,14 @@ class Lister:
 
         What a later page lacks is said in the listing's `problem`; the tools that were read are in it all the same.
         """
-        walk = _Walk(self._options.name, self._allowed, known, modern=session.envelope.modern)
+        walk = _Walk(
+            self._namespace,
+            known,
+            allowed=self._allowed,
+            hidden=self._hidden,
+            gateway=self._gateway,
+            modern=session.envelope.modern,
+        )
         problem = ""
         cursor: str | None = None
         cursors: set[str] = set()
@@ -91,11 +105,20 @@ class _Walk:
     """What has been read so far."""
 
     def __init__(
-        self, namespace: str, allowed: frozenset[str] | None, known: Mapping[str, Offer], *, modern: bool
+        self,
+        namespace: str,
+        known: Mapping[str, Offer],
+        *,
+        allowed: frozenset[str] | None,
+        hidden: frozenset[str],
+        gateway: str,
+        modern: bool,
     ) -> None:
         self._namespace = namespace
-        self._allowed = allowed
         self._known = known
+        self._allowed = allowed
+        self._hidden = hidden
+        self._gateway = gateway
         self._modern = modern
         self._offers: dict[str, Offer] = {}
         self._rejected: list[Rejected] = []
@@ -122,20 +145,24 @@ class _Walk:
         found = self._read(raw, self._known.get(name) if isinstance(name, str) else None)
         if isinstance(found, Rejected):
             self._rejected.append(found)
-        else:
+        elif found is not None:
             self._offers[found.tool.name] = found
 
-    def _read(self, raw: Any, known: Offer | None) -> Offer | Rejected:
+    def _read(self, raw: Any, known: Offer | None) -> Offer | Rejected | None:
+        """The tool, what is wrong with it, or None for one of our own that comes back in a circle of gateways."""
         digest = blake2b(to_json(raw), digest_size=16, person=b"modern" if self._modern else b"").digest()
         if known is not None and known.digest == digest:
             return known
-        tool = read_tool(raw, namespace=self._namespace)
-        if isinstance(tool, Rejected) or not self._modern:
-            return tool if isinstance(tool, Rejected) else Offer(tool=tool, digest=digest)
+        read = read_tool(raw, namespace=self._namespace)
+        tool = listed_through(read, self._gateway) if isinstance(read, Tool) and self._gateway else read
+        if tool is None or isinstance(tool, Rejected):
+            return tool
+        if not self._modern:
+            return Offer(tool=tool, digest=digest)
         if (invalid := find_invalid_x_mcp_header(tool.input_schema)) is not None:
             return Rejected(tool=tool.name, reason=invalid)
         return Offer(tool=tool, digest=digest, wanted_headers=x_mcp_header_map(tool.input_schema))
 
     def listing(self, problem: str) -> Listing:
-        tools = tuple(offer.tool for offer in self._offers.values())
+        tools = tuple(offer.tool for name, offer in self._offers.items() if name not in self._hidden)
         return Listing(offers=self._offers, tools=tools, rejected=tuple(self._rejected), problem=problem)

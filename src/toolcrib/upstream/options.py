@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-TransportName = Literal["stdio", "http", "sse"]
+TransportName = Literal["stdio", "http", "sse", "memory", "custom"]
+"""`memory` is a server object of this process, `custom` a transport of one's own; both come with a `target`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,7 +14,12 @@ class ServerOptions:
     """One remote server. What may hold a secret is left out of its `repr`."""
 
     name: str
-    """Unique in its fleet; the namespace of its tools."""
+    """Unique in its fleet."""
+    namespace: str | None = None
+    """Of its tools, where that is not its name. Servers of one namespace stand in for each other."""
+    target: object | None = field(default=None, repr=False)
+    """In place of a command or a url: a server object of this process (SDK `Server` or `MCPServer`, or FastMCP),
+    `mcp.StdioServerParameters`, an SDK transport, or a function that gives one of these anew for each connection."""
     transport: TransportName = "stdio"
     command: str = ""
     """stdio: the program to start, looked up in PATH."""
@@ -32,6 +38,16 @@ class ServerOptions:
     list_timeout_s: float = 30.0
     """For the whole tool list, all pages."""
     call_timeout_s: float = 60.0
+    find_timeout_s: float = 3.0
+    """For its own search, where that is asked."""
+    retries: int | None = None
+    """How often it is tried again, with no lasting connection in between, before it is given up; None has no end."""
+    retry_interval_s: float | None = None
+    """The longest first pause between two attempts, above 0; None is the fleet's `backoff_first_s`."""
+    show_all: bool = False
+    """Ask for all its tools by name: for a toolcrib, or a server like it, behind this one."""
+    delegate_search: bool = False
+    """Leave the search for its hidden tools to its own `tool_search`."""
     required: bool = False
     """The gateway must not start without it."""
     problem: str = ""
@@ -44,6 +60,8 @@ class ServerOptions:
 class FleetOptions:
     """What holds for every server of a fleet. Times are in seconds."""
 
+    gateway_id: str = ""
+    """Tells this gateway from others in a chain; empty is a random one for each fleet."""
     probe_timeout_s: float = 3.0
     """How long a server may take to answer `server/discover` before it is taken for an older one."""
     connect_wait_s: float = 5.0

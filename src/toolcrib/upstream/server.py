@@ -23,17 +23,24 @@ _DATA_BYTES: Final = 8192
 
 
 class Server:
-    """A `ToolProvider`, with `Changes` and `StatusSource`. Its tools' namespace is its name."""
+    """A `ToolProvider`, with `Changes` and `StatusSource`. Its tools' namespace is its name or of the options."""
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions, network: Network) -> None:
         """Nothing is tried before `run`."""
         self.options = options
+        self.gateway_id = fleet.gateway_id
+        """Of the fleet it belongs to."""
         self._supervisor = Supervisor(options, fleet, network)
 
     @property
     def name(self) -> str:
         """Unique in its fleet."""
         return self.options.name
+
+    @property
+    def namespace(self) -> str:
+        """Of its tools."""
+        return self.options.namespace or self.options.name
 
     @property
     def status(self) -> ServerStatus:
@@ -67,11 +74,17 @@ class Server:
         A result that tells of an error is a result. Raises `ServerUnavailable` (nothing ran), `CallTimeout`,
         `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for what is not JSON.
         """
+        offer = await self._offer(name)
+        return None if offer is None else await self._run(ctx, offer, arguments, name)
+
+    async def _offer(self, name: str) -> Offer | None:
+        """What is listed by that name. Raises `ServerUnavailable`."""
         if await self._supervisor.connected() is None:
             raise self._unavailable()
-        offer = self._supervisor.listing.offers.get(name)
-        if offer is None:
-            return None
+        return self._supervisor.listing.offers.get(name)
+
+    async def _run(self, ctx: Context, offer: Offer, arguments: Object, name: str) -> ToolResult:
+        """One call within its deadline; `name` is the tool that an error tells of."""
         with anyio.move_on_after(self.options.call_timeout_s):
             return await self._call(ctx, offer, arguments)
         raise CallTimeout(
@@ -149,6 +162,8 @@ class Server:
         retry_at = self.status.retry_at
         if self.options.problem:
             return "It is tried again once its configuration is mended."
+        if self._supervisor.given_up:
+            return "It is not tried again; restart it once it can be reached."
         if retry_at is None:
             return "It is being tried right now."
         return f"It is tried again in {max(0, round(retry_at - time.time()))} s."

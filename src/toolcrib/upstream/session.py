@@ -54,13 +54,15 @@ async def open_session(
                 await negotiate(client, dispatcher, patience_s=options.start_timeout_s)
             except MCPError as error:
                 raise _fault(error, redact) from error
-            yield Session(client, dispatcher, link, redact)
+            yield Session(client, dispatcher, link, redact, show_all=options.show_all)
 
 
 class Session:
     """Its methods may be used from any task, side by side."""
 
-    def __init__(self, client: ClientSession, dispatcher: RawDispatcher, link: Link, redact: Redactor) -> None:
+    def __init__(
+        self, client: ClientSession, dispatcher: RawDispatcher, link: Link, redact: Redactor, *, show_all: bool
+    ) -> None:
         """The client has negotiated."""
         self._client = client
         self._dispatcher = dispatcher
@@ -68,7 +70,7 @@ class Session:
         self._under_way = 0
         self._answered = Bell()
         self.link = link
-        self.envelope = Envelope(client.protocol_version or "")
+        self.envelope = Envelope(client.protocol_version or "", show_all)
         tools = client.server_capabilities.tools if client.server_capabilities is not None else None
         self.has_tools = tools is not None
         """Whether the server says that it has tools at all."""

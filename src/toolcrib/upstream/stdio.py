@@ -18,6 +18,7 @@ from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.lines import Lines, read_line
 from toolcrib.upstream.link import Bell, End, Link, Streams
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.pipes import PipeWriter
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.tail import Tail
 
@@ -54,8 +55,8 @@ async def _transport(
     """Raises `ExchangeError` when the program cannot be started."""
     # Shielded: a process that exists but is not known yet could not be ended.
     with anyio.CancelScope(shield=True):
-        process = await _spawn(options, redact)
-    child = _Child(process, options, fleet, redact, end, tail)
+        process, stdin = await _spawn(options, redact)
+    child = _Child(process, stdin, options, fleet, redact, end, tail)
     async with anyio.create_task_group() as group:
         try:
             for work in (child.read, child.write, child.listen, child.watch):
@@ -66,16 +67,26 @@ async def _transport(
                 await child.stop()
 
 
-async def _spawn(options: ServerOptions, redact: Redactor) -> anyio.abc.Process:
+async def _spawn(options: ServerOptions, redact: Redactor) -> tuple[anyio.abc.Process, PipeWriter]:
+    """The child, and our end of its stdin."""
+    theirs, ours = os.pipe()
+    stdin = PipeWriter(ours)
     try:
-        return await anyio.open_process(
+        process = await anyio.open_process(
             [options.command, *options.args],
+            stdin=theirs,
             env={**inherited(), **options.env},
             cwd=options.cwd,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:
-        raise ExchangeError(Kind.UNSENT, _why_not_started(options, redact, error)) from error
+    except BaseException as error:
+        stdin.close()
+        if isinstance(error, (OSError, ValueError)):
+            raise ExchangeError(Kind.UNSENT, _why_not_started(options, redact, error)) from error
+        raise
+    finally:
+        os.close(theirs)
+    return process, stdin
 
 
 def _why_not_started(options: ServerOptions, redact: Redactor, error: Exception) -> str:
@@ -96,16 +107,17 @@ class _Child:
     def __init__(
         self,
         process: anyio.abc.Process,
+        stdin: PipeWriter,
         options: ServerOptions,
         fleet: FleetOptions,
         redact: Redactor,
         end: End,
         tail: Tail,
     ) -> None:
-        if process.stdin is None or process.stdout is None or process.stderr is None:
+        if process.stdout is None or process.stderr is None:
             raise ValueError("a child is started with three pipes")
         self._process = process
-        self._stdin, self._stdout, self._stderr = process.stdin, process.stdout, process.stderr
+        self._stdin, self._stdout, self._stderr = stdin, process.stdout, process.stderr
         self._limit = options.max_message_bytes
         self._fleet = fleet
         self._redact = redact
@@ -211,8 +223,7 @@ class _Child:
             stream.close()
 
     async def _exit(self) -> None:
-        with suppress(*_GONE):
-            await self._stdin.aclose()
+        self._stdin.close()
         with anyio.move_on_after(self._fleet.exit_grace_s):
             await self._process.wait()
         for sign, grace_s in ((signal.SIGTERM, self._fleet.term_grace_s), (signal.SIGKILL, _KILL_GRACE_S)):

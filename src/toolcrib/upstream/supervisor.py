@@ -7,7 +7,6 @@ one up.
 import logging
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from random import SystemRandom
 from typing import Final
@@ -17,13 +16,14 @@ import anyio
 from toolcrib.model import ServerState, ServerStatus, Tool
 from toolcrib.upstream.board import Board
 from toolcrib.upstream.connect import link_to
-from toolcrib.upstream.exchange import ExchangeError, Kind
+from toolcrib.upstream.exchange import ExchangeError, Kind, leaves
 from toolcrib.upstream.http import Network
 from toolcrib.upstream.link import Bell
 from toolcrib.upstream.listing import Lister, Listing
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session import Session, open_session
+from toolcrib.upstream.targets import resolved, transport_name
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ _DRAIN_S: Final = 1.0
 """For the calls of a lost session to be told so."""
 _RENEW_S: Final = 5.0
 """For a moment without calls; without one, the session stays as it is."""
+_LEAST_PAUSE_S: Final = 0.01
 _RANDOM: Final = SystemRandom()
 
 
@@ -49,6 +50,7 @@ class Supervisor:
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions, network: Network) -> None:
         """Nothing is tried before `run`."""
+        options = resolved(options)
         self._options = options
         self._fleet = fleet
         self._network = network
@@ -56,15 +58,23 @@ class Supervisor:
         self._lister = Lister(options, fleet)
         self._session: Session | None = None
         self._promising = not options.problem
+        own_s = options.retry_interval_s
+        self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _LEAST_PAUSE_S)
         self._was_ready = False
         self._wanted = Bell()
         self.listing = Listing()
         """The tools as last read; kept while the server is away."""
         self.board = Board(
             ServerStatus(
-                name=options.name, state=ServerState.CONFIGURED, since=time.time(), transport=options.transport
+                name=options.name,
+                namespace=options.namespace or "",
+                state=ServerState.CONFIGURED,
+                since=time.time(),
+                transport=transport_name(options),
             )
         )
+        self.given_up = False
+        """Whether it failed for good, as the options' `retries` say."""
 
     # -- for calls -------------------------------------------------------------------------------------------------
 
@@ -98,12 +108,26 @@ class Supervisor:
         try:
             while True:
                 outcome = await self._attempt()
-                failures = 0 if outcome.lasted_s >= self._fleet.stable_s else failures + 1
-                at_once = outcome.reopen and outcome.lasted_s >= self._fleet.backoff_first_s
+                lasted = outcome.lasted_s > 0 and outcome.lasted_s >= self._fleet.stable_s
+                failures = 1 if lasted else failures + 1
+                at_once = outcome.reopen and outcome.lasted_s >= self._first_s
+                if self._is_enough(failures) and not at_once:
+                    await self._give_up(outcome.reason, failures)
                 await self._pause(outcome.reason, 0.0 if at_once else self._backoff(failures))
         finally:
             self._promising = False
             self.board.post(ServerState.FAILED, reason="stopped", retry_at=None)
+
+    def _is_enough(self, failures: int) -> bool:
+        return self._options.retries is not None and failures > self._options.retries
+
+    async def _give_up(self, reason: str, failures: int) -> None:
+        """Stay failed until cancelled."""
+        self._promising, self.given_up = False, True
+        told = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
+        logger.warning("%s is failed: %s", self._options.name, told)
+        self.board.post(ServerState.FAILED, reason=told, stale=self._was_ready, retry_at=None)
+        await anyio.sleep_forever()
 
     async def _attempt(self) -> _Outcome:
         """One connection, from beginning to end."""
@@ -141,7 +165,7 @@ class Supervisor:
 
     def _told_by(self, error: Exception) -> str:
         """The reason in the error; empty where the link's end knows better."""
-        causes = list(_leaves(error))
+        causes = list(leaves(error))
         for cause in causes:
             if isinstance(cause, ExchangeError):
                 return "" if cause.kind is Kind.CLOSED else cause.reason
@@ -159,14 +183,14 @@ class Supervisor:
         await self._rest(delay_s)
 
     async def _rest(self, delay_s: float) -> None:
-        earliest = anyio.current_time() + min(delay_s, self._fleet.backoff_first_s)
+        earliest = anyio.current_time() + min(delay_s, self._first_s)
         with anyio.move_on_after(delay_s):
             await self._wanted.wait()
             await anyio.sleep_until(earliest)
 
     def _backoff(self, failures: int) -> float:
         """Exponential with full jitter."""
-        most = self._fleet.backoff_first_s * 2.0 ** min(max(failures - 1, 0), 32)
+        most = self._first_s * 2.0 ** min(max(failures - 1, 0), 32)
         return _RANDOM.uniform(0.0, min(self._fleet.backoff_max_s, most))
 
     # -- while it is ready -----------------------------------------------------------------------------------------
@@ -251,11 +275,3 @@ class Supervisor:
 
 def _same(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

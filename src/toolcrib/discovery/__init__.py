@@ -1,0 +1,45 @@
+"""The search library of an agent loop: a search engine over any tools, a session's memory, five meta-tools.
+
+>>> from toolcrib.discovery import ToolSearchEngine
+>>> engine = ToolSearchEngine()
+>>> engine.set_tools([{"name": "stats.calculate_mean", "description": "Calculate the mean of a list of numbers."}])
+>>> [result.name for result in engine.search("find the average of numbers")]
+['stats.calculate_mean']
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+_HOMES: Final = {
+    "BaseDynamicToolProvider": "provider",
+    "DeskOptions": "desk",
+    "MetaTools": "metatools",
+    "SearchResult": "results",
+    "SearchableTool": "reading",
+    "Session": "session",
+    "SessionStats": "session",
+    "ToolPort": "metatools",
+    "ToolSearchEngine": "engine",
+    "expand_with_synonyms": "texts",
+    "extract_keywords": "texts",
+    "find_tool_by_alias": "convenience",
+    "find_tool_exact": "convenience",
+    "normalize_tool_name": "texts",
+    "search_tools": "convenience",
+    "tokenize": "texts",
+}
+"""Each public name and its module, for `__getattr__`: the gateway, which needs the meta-tools and the session, does
+not load the rest. `__init__.pyi` tells type checkers the same."""
+
+__all__ = [*_HOMES]  # noqa: PLE0604 - names of the table, all of them strings
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'toolcrib.discovery' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"toolcrib.discovery.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,141 @@
+"""What a model meant by the arguments that it sent: nested, flat, as a JSON string, or nested twice.
+
+Only what is unambiguous is accepted; the schema decides. The rest is told back with what would work.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from toolcrib.errors import InvalidArguments, InvalidRequest
+from toolcrib.model import Object
+from toolcrib.schema.describe import signed
+from toolcrib.schema.refs import properties, resolve
+from toolcrib.words import nearest
+
+ENVELOPES: Final = ("arguments", "parameters")
+"""What the nested form is called."""
+
+_NAMES: Final = ("tool_name", "name", "tool")
+_NAMED: Final = 5
+_SHOWN: Final = 40
+_MAX_TEXT: Final = 10_000_000
+"""Characters of arguments that came as one text."""
+
+
+def read_call(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
+    """The name of the tool to call, the nested arguments, and whatever stood beside them.
+
+    Raises `InvalidRequest` where no tool is named.
+
+    >>> read_call({"tool_name": "add", "a": 1})
+    ('add', None, {'a': 1})
+    >>> read_call({"tool_name": "add", "arguments": {"a": 1}})
+    ('add', {'a': 1}, {})
+    """
+    loose = dict(arguments)
+    named = next((key for key in _NAMES if isinstance(loose.get(key), str)), None)
+    name = "" if named is None else loose.pop(named).strip()
+    if not name:
+        raise InvalidRequest(
+            "call_tool needs the name of a tool.",
+            hint='Send {"tool_name": "...", "arguments": {...}}; search_tools finds names.',
+        )
+    for key in ENVELOPES:
+        if key in loose:
+            return name, loose.pop(key), loose
+    return name, None, loose
+
+
+def settle(given: Any, loose: Object, schema: Object, *, tool: str) -> dict[str, Any]:
+    """The arguments for a tool, as one dict.
+
+    `given` is the nested form: an object, a JSON string that holds one, or None. `loose` holds what stood beside it;
+    it counts where the schema has parameters of those names, or declares none at all. A parameter that is itself
+    called `arguments` is reached by the nested form. Raises `InvalidArguments` for anything else.
+
+    >>> settle('{"a": 1}', {}, {"type": "object"}, tool="t")
+    {'a': 1}
+    >>> settle(None, {"a": 1}, {"type": "object", "properties": {"a": {}}}, tool="t")
+    {'a': 1}
+    >>> settle({"arguments": {"a": 1}}, {}, {"type": "object", "properties": {"a": {}}}, tool="t")
+    {'a': 1}
+    >>> settle("-v", {}, {"type": "object", "properties": {"arguments": {}}}, tool="t")
+    {'arguments': '-v'}
+    """
+    known = properties(resolve(schema, schema))
+    own = next((key for key in ENVELOPES if key in known), None)
+    if own is not None and given is not None and _is_flat(given, known):
+        return {**loose, own: given}
+    nested = _unwrapped(as_object(given, tool), known)
+    if not nested and given in (None, ""):
+        _check_names(loose, known, schema, tool)
+        return dict(loose)
+    stray = [key for key in loose if (known and key not in known) or key in nested]
+    if stray:
+        raise InvalidArguments(
+            f"{tool}: {', '.join(repr(key[:_SHOWN]) for key in sorted(map(str, stray))[:_NAMED])} cannot stand "
+            "beside the arguments.",
+            hint=f'Put every parameter into "arguments": {{...}}. Valid: {", ".join(list(known)[:20]) or "any"}.',
+        )
+    return {**loose, **nested}
+
+
+def _check_names(loose: Object, known: Object, schema: Object, tool: str) -> None:
+    """Teach a parameter that does not exist, where none stood in an envelope to show what was meant."""
+    strange = next((str(key) for key in loose if key not in known), None)
+    if strange is None or not known or schema.get("additionalProperties"):
+        return
+    close = nearest(strange, known)
+    guess = f" Did you mean {' or '.join(close)}?" if close else ""
+    raise InvalidArguments(
+        f"{tool}: {strange[:_SHOWN]!r} is no parameter.{guess}",
+        hint=f"Valid: {signed(tool, schema)}",
+        suggestions=close,
+    )
+
+
+def as_object(given: Any, tool: str) -> dict[str, Any]:
+    """An object, a JSON string that holds one, or nothing, as a dict. Raises `InvalidArguments`."""
+    if given is None or given == "":
+        return {}
+    if isinstance(given, str):
+        given = _parsed(given, tool)
+    if isinstance(given, Mapping):
+        return {str(key): value for key, value in given.items()}
+    raise InvalidArguments(
+        f"{tool}: arguments must be an object, not {_kind(given)}.",
+        hint='Send them as {"parameter": value, ...}.',
+    )
+
+
+def _is_flat(given: Any, known: Object) -> bool:
+    """Whether what came as `arguments` can only be the value of a parameter of that name."""
+    if isinstance(given, str) and given.lstrip().startswith("{"):
+        return False
+    return not isinstance(given, Mapping) or (bool(given) and known.keys().isdisjoint(given))
+
+
+def _parsed(text: str, tool: str) -> Any:
+    try:
+        return json.loads(text if len(text) <= _MAX_TEXT else "")
+    except (ValueError, RecursionError) as error:
+        raise InvalidArguments(
+            f"{tool}: arguments came as a string that holds no JSON object.",
+            hint='Send them as an object: {"parameter": value, ...}.',
+        ) from error
+
+
+def _unwrapped(arguments: dict[str, Any], known: Object) -> dict[str, Any]:
+    """One envelope too many is taken off, unless the tool has a parameter of that name."""
+    if len(arguments) != 1 or not known:
+        return arguments
+    key, inner = next(iter(arguments.items()))
+    if key not in ENVELOPES or key in known or not isinstance(inner, Mapping):
+        return arguments
+    return {str(name): value for name, value in inner.items()}
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+    return kinds.get(type(value), type(value).__name__)

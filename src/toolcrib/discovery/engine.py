@@ -1,0 +1,263 @@
+"""The search engine of an agent loop: any tools in, ranked results with their reasons out, and a session's memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import Final, Generic, TypeVar, get_args
+
+import numpy as np
+
+from toolcrib.discovery.meant import meant, replaced
+from toolcrib.discovery.reading import own_name, own_namespace
+from toolcrib.discovery.reasons import told
+from toolcrib.discovery.results import Found, SearchResult
+from toolcrib.discovery.session import Session, SessionStats
+from toolcrib.discovery.toolset import Known, Reader, ToolSet
+from toolcrib.errors import InvalidRequest, ToolNotFound
+from toolcrib.model import Hit, Rejected, SearchRequest
+from toolcrib.search.engine import search
+from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.search.query import read
+from toolcrib.search.scorers.options import PointsOptions, ScorerOptions
+from toolcrib.search.scorers.popular import popular
+from toolcrib.search.view import View
+
+T = TypeVar("T")
+
+_MAX_LIMIT: Final = 10_000
+"""Results of one search."""
+_KEPT: Final = 4
+"""Lists given to `search(tools=...)` whose index is kept."""
+_ECHO: Final = 40
+
+_PRINTED: Final = Lexicon.points()
+_DOMAINS: Final = {**_PRINTED.domains, "encoding": _PRINTED.domains["encoding"] | {"64"}}
+"""The printed domains; `base64` is read as two words, of which the second is telling."""
+
+DEFAULTS: Final = SearchOptions(
+    max_limit=_MAX_LIMIT,
+    synonym_weight=1.0,
+    scorers=ScorerOptions(points=PointsOptions(lexicon=Lexicon(_PRINTED.pairs, _DOMAINS))),
+)
+"""As everywhere in toolcrib, except that a synonym counts as much as the word itself: so says the documentation that
+this engine follows, and its lists of tools are short."""
+
+
+class ToolSearchEngine(Generic[T]):
+    """Finds tools by what they do, and remembers what a session used.
+
+    Safe to use from several threads and tasks; each engine has a session of its own. It departs from the system whose
+    names it bears where that does less than it says: synonyms hold in both directions; identifiers are taken apart
+    before they are lower-cased; a misspelt word is found beside right ones; a failed call never raises a tool's rank;
+    a spelling never leaves the namespace it names; ties are broken by id.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer = "hybrid",
+        *,
+        options: SearchOptions | None = None,
+        lexicon: Lexicon | None = None,
+        session: Session | None = None,
+        name_of: Callable[[T], str] = own_name,
+        namespace_of: Callable[[T], str] = own_namespace,
+    ) -> None:
+        """An engine without tools.
+
+        Scorers: `hybrid`, ours, with scores from 0 to 1, that shows nothing where nothing fits; `points`, with the
+        figures of the document and popular tools where nothing fits; `tiers` and `bm25`, 0 to 1, to which words that
+        meet nothing are given corrected and as synonyms. `name_of` and `namespace_of` take names from tools whose
+        attributes are called otherwise. Raises `InvalidRequest` for an unknown scorer.
+        """
+        if scorer not in get_args(Scorer):
+            raise InvalidRequest(
+                f"There is no scorer {str(scorer)[:_ECHO]!r}.", hint=f"Use one of: {', '.join(get_args(Scorer))}."
+            )
+        self.scorer: Scorer = scorer
+        self.session = session or Session()
+        self._options = replace(options or DEFAULTS, scorer=scorer)
+        self._lexicon = lexicon
+        self._reader: Reader[T] = Reader(name_of=name_of, namespace_of=namespace_of)
+        self._current: ToolSet[T] = ToolSet((), self._reader, self._options)
+        self._others: tuple[ToolSet[T], ...] = ()
+        """Lists given to `search` and `find_exact`, the one used last first."""
+        self._lock = Lock()
+
+    @property
+    def toolset(self) -> ToolSet[T]:
+        """The tools that were set, as they were read."""
+        return self._current
+
+    @property
+    def rejected(self) -> tuple[Rejected, ...]:
+        """The tools of `set_tools` that cannot be used, and why."""
+        return self._current.rejected
+
+    def set_tools(self, tools: Sequence[T]) -> None:
+        """Read these tools and build their index, once; those known already are not analysed again.
+
+        Tools are objects, dataclasses, mappings, MCP tools, OpenAI, Anthropic or Gemini definitions. A broken one is
+        left out, and named in `rejected`; of several with one namespace and name the first stays.
+        """
+        toolset = ToolSet(tuple(tools), self._reader, self._options, self._current)
+        if len(toolset):
+            _ = toolset.index
+        self._current = toolset
+
+    def search(
+        self,
+        query: str,
+        tools: Sequence[T] | None = None,
+        limit: int = 10,
+        min_score: float = 0.0,
+        use_session_boost: bool = True,  # noqa: FBT001, FBT002 - the documented form
+    ) -> list[SearchResult[T]]:
+        """The tools that fit, best first; at most `limit`, with scores above `min_score`.
+
+        `tools` are searched instead of those that were set; the index of a list is kept for the next search of the
+        same objects. A query without words lists all tools with score 0; under `points`, popular ones. Raises
+        `InvalidRequest` for a query that is no text and a limit that is no whole number.
+        """
+        toolset = self._current if tools is None else self._other(tools)
+        return self.search_in(toolset, query, limit, min_score, boosted=use_session_boost)
+
+    def search_in(
+        self, toolset: ToolSet[T], query: str, limit: int = 10, min_score: float = 0.0, *, boosted: bool = True
+    ) -> list[SearchResult[T]]:
+        """The same, over tools that were read before."""
+        _check(query, limit, min_score)
+        if limit < 1 or not len(toolset):
+            return []
+        boosts = self._boosts(toolset) if boosted else {}
+        options = self._for(limit, min_score)
+        hits: Sequence[Hit]
+        other: dict[str, str] = {}
+        if self.scorer == "points" and not read(query).words:
+            hits = _popular(toolset, limit, options, boosts)
+        else:
+            hits, other = self._hits(query, toolset, limit, options, boosts)
+        if hits and hits[0].fallback:
+            hits = sorted(hits, key=lambda hit: (-hit.raw, len(hit.tool.name), hit.tool.id))
+        results = [self._result(toolset.by_id[hit.tool.id], hit, boosts, other) for hit in hits]
+        return results if self.scorer == "points" or min_score <= 0 else [r for r in results if r.score > min_score]
+
+    def find_exact(self, name: str, tools: Sequence[T] | None = None) -> T | None:
+        """The tool of that name, in any spelling (`normal_cdf`, `stats.normal_cdf`, `normalCdf`), or None.
+
+        Raises `AmbiguousName`, with the candidates, where several tools answer to it: the wrong one may do harm. A
+        namespace in the name is never left: `wrong.add` is not `math.add`.
+        """
+        try:
+            return (self._current if tools is None else self._other(tools)).find(name).original
+        except ToolNotFound:
+            return None
+
+    def record_tool_use(self, tool_name: str, success: bool = True) -> None:  # noqa: FBT001, FBT002 - the documented form
+        """A tool was used, by its name in any spelling. Failures lower what successes have earned."""
+        self.session.record(self._current.id_of(tool_name), success)
+
+    def advance_turn(self) -> None:
+        """The next request of the person in front begins."""
+        self.session.advance_turn()
+
+    def reset_session(self) -> None:
+        """Forget what was used: a new conversation begins."""
+        self.session.reset()
+
+    def get_session_boost(self, tool_name: str) -> float:
+        """What the session multiplies the tool with, 1.0 or more.
+
+        A success in the last turn gives 4.4466, one seven turns ago 2.8466; failures alone give 1.0.
+        """
+        return max(self.session.boost(self._current.id_of(tool_name)), self.session.boost(tool_name))
+
+    def get_session_stats(self, tool_name: str) -> SessionStats | None:
+        """How a tool was used, or None where it was not."""
+        return self.session.stats(self._current.id_of(tool_name)) or self.session.stats(tool_name)
+
+    def _other(self, tools: Sequence[T]) -> ToolSet[T]:
+        """The tools of a list that is no set of this engine, read once."""
+        given = tuple(tools)
+        if self._current.same(given):
+            return self._current
+        known = next((one for one in self._others if one.same(given)), None)
+        toolset = known or ToolSet(given, self._reader, self._options)
+        with self._lock:
+            self._others = (toolset, *(one for one in self._others if one is not toolset))[:_KEPT]
+        return toolset
+
+    def _boosts(self, toolset: ToolSet[T]) -> Mapping[str, float]:
+        """The session's boosts by id; what was recorded under a name before the tools were known counts too."""
+        boosts = self.session.boosts()
+        strange = [name for name in boosts if name not in toolset.by_id]
+        if not strange:
+            return boosts
+        known = {id_: boost for id_, boost in boosts.items() if id_ in toolset.by_id}
+        for name in strange:
+            id_ = toolset.id_of(name)
+            if id_ in toolset.by_id:
+                known[id_] = max(boosts[name], known.get(id_, 1.0))
+        return known
+
+    def _for(self, limit: int, min_score: float) -> SearchOptions:
+        """The options of one search: points below the least are left out before the stages are compared."""
+        if self.scorer != "points" and not self._options.fallback:
+            return self._options
+        scorers = self._options.scorers
+        least = max(min_score, scorers.points.min_score)
+        points = replace(scorers.points, min_score=least, fallback_count=limit)
+        return replace(self._options, scorers=replace(scorers, points=points))
+
+    def _hits(
+        self, query: str, toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Mapping[str, float]
+    ) -> tuple[Sequence[Hit], dict[str, str]]:
+        request = SearchRequest(queries=(query,), limit=limit, detail="summary")
+        reply = search(toolset.index, request, options=options, lexicon=self._lexicon, boosts=boosts)
+        if self.scorer not in {"tiers", "bm25"} or not reply.unmatched:
+            return reply.hits, {}
+        lexicon = self._lexicon or Lexicon.points()
+        other = meant(reply.unmatched, *toolset.vocabulary, lexicon)
+        if not other:
+            return reply.hits, {}
+        again = replace(request, queries=(replaced(query, other),))
+        return search(toolset.index, again, options=options, lexicon=self._lexicon, boosts=boosts).hits, other
+
+    def _result(
+        self, known: Known[T], hit: Hit, boosts: Mapping[str, float], other: Mapping[str, str]
+    ) -> SearchResult[T]:
+        points = self._options.scorers.points
+        score = hit.raw if self.scorer == "points" else hit.score
+        found = Found(known.original, score, [], hit.raw, hit.fallback, known)
+        found.match_reasons = partial(told, hit, self.scorer, boosts.get(known.id, 1.0), other, points)
+        return found
+
+
+def _popular(toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Mapping[str, float]) -> list[Hit]:
+    """The tools used most and those with the shortest names: what points show for a query without words."""
+    points = options.scorers.points
+    if not points.fallback or points.fallback_points <= points.min_score:
+        return []
+    view = View.of(*toolset.index.parts(None))
+    allowed = [np.array(part.seen) for part in view.parts]
+    shown = popular(view, limit, allowed, points, boosts, ())
+    return [
+        Hit(
+            tool=view.parts[one.part].index.tools[one.position],
+            score=0.0,
+            raw=one.raw,
+            reasons=one.reasons,
+            fallback=True,
+        )
+        for one in shown.hits
+    ]
+
+
+def _check(query: str, limit: int, min_score: float) -> None:
+    if not isinstance(query, str):
+        raise InvalidRequest(f"query must be a text, not {type(query).__name__}.")
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise InvalidRequest(f"limit must be a whole number, not {str(limit)[:_ECHO]!r}.")
+    if isinstance(min_score, bool) or not isinstance(min_score, (int, float)):
+        raise InvalidRequest(f"min_score must be a number, not {str(min_score)[:_ECHO]!r}.")

@@ -1,0 +1,160 @@
+"""What a meta-tool answers: `{"success": True, "result": ...}` or `{"success": False, "error": ...}`, always JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import date, time
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Final
+from uuid import UUID
+
+from toolcrib.errors import ExecutionFailed, ToolcribError
+from toolcrib.model import Object, ToolResult
+
+Answer = dict[str, Any]
+"""An envelope."""
+
+MAX_SIZE: Final = 5_000_000
+"""Characters of a result, where nothing else is said."""
+
+_MAX_REASON: Final = 500
+_MAX_DEPTH: Final = 100
+_BESIDE: Final = 2
+"""What a value costs beside its own characters."""
+
+
+def succeeded(result: Any, **more: Any) -> Answer:
+    """The envelope of a success; `more` is `count` and `total_available` where they are known.
+
+    >>> succeeded([1, 2], count=2)
+    {'success': True, 'result': [1, 2], 'count': 2}
+    """
+    return {"success": True, "result": result, **more}
+
+
+def failed(error: Exception | str, suggestions: Sequence[str] = ()) -> Answer:
+    """The envelope of a failure: what was wrong, what would work, and names close to what was meant.
+
+    >>> failed("Tool 'xyz' not found", ["xyz_tool"])
+    {'success': False, 'error': "Tool 'xyz' not found", 'suggestions': ['xyz_tool']}
+    """
+    close = list(suggestions or (error.suggestions if isinstance(error, ToolcribError) else ()))
+    answer: Answer = {"success": False, "error": reason(error) if isinstance(error, Exception) else error}
+    return {**answer, "suggestions": close} if close else answer
+
+
+def batch(schemas: Sequence[Any], errors: Sequence[Object]) -> Answer:
+    """The envelope of several schemas, some of which may be missing."""
+    return {"success": not errors, "schemas": list(schemas), "errors": list(errors), "count": len(schemas)}
+
+
+def reason(error: Exception) -> str:
+    """What an error says, on one line of at most 500 characters; the kind of error where it says nothing."""
+    text = " ".join(str(error).split())
+    return text[:_MAX_REASON] if text else type(error).__name__
+
+
+def answered(value: Any, max_size: int = MAX_SIZE) -> Answer:
+    """What a tool returned, as an envelope.
+
+    A dict that says by `success` how it went is kept; anything else is the result. Raises `ExecutionFailed` for what
+    is no JSON value and for what is too large.
+
+    >>> answered({"success": False}), answered(3.0)
+    ({'success': False, 'error': 'The tool failed and gave no reason.'}, {'success': True, 'result': 3.0})
+    """
+    if isinstance(value, ToolResult):
+        return _of_result(value, max_size)
+    if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
+        return succeeded(plain(value, max_size))
+    answer: Answer = plain(value, max_size)
+    if answer["success"]:
+        return {"success": True, "result": answer.pop("result", None), **answer}
+    error = answer.pop("error", None) or "The tool failed and gave no reason."
+    return {**answer, "success": False, "error": error if isinstance(error, str) else str(error)[:_MAX_REASON]}
+
+
+def plain(value: Any, max_size: int = MAX_SIZE) -> Any:
+    """The value as JSON: dataclasses, models, dates, paths and sets as what they hold.
+
+    Raises `ExecutionFailed` for anything else, and for more than `max_size` characters in all.
+
+    >>> plain({"when": date(2026, 1, 2), "tags": {"a"}, "raw": b"text"})
+    {'when': '2026-01-02', 'tags': ['a'], 'raw': 'text'}
+    """
+    return _Plain(max_size).read(value, 0)
+
+
+def _of_result(result: ToolResult, max_size: int) -> Answer:
+    texts = [str(block["text"]) for block in result.content if block.get("type") == "text" and "text" in block]
+    if result.is_error:
+        return failed("\n".join(texts)[:_MAX_REASON] or "The tool failed and gave no reason.")
+    if result.structured is not None:
+        return succeeded(plain(result.structured, max_size))
+    only_text = len(texts) == len(result.content)
+    return succeeded(plain("\n".join(texts) if only_text else list(result.content), max_size))
+
+
+class _Plain:
+    """Turns one value into JSON, within a budget of characters."""
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._left = max_size
+
+    def read(self, value: Any, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise ExecutionFailed(f"The tool's result is nested more than {_MAX_DEPTH} levels deep.")
+        if value is None or (isinstance(value, (bool, int, float)) and not isinstance(value, Enum)):
+            self._spend(_BESIDE)
+            return value
+        if isinstance(value, str):
+            self._spend(len(value) + _BESIDE)
+            return str(value.value) if isinstance(value, Enum) else value
+        if isinstance(value, Mapping):
+            return {self._key(key): self.read(part, depth + 1) for key, part in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            self._spend(len(value))
+            return [self.read(part, depth + 1) for part in value]
+        return self.read(self._other(value), depth + 1)
+
+    def _key(self, key: Any) -> str:
+        text = str(key)
+        self._spend(len(text) + _BESIDE)
+        return text
+
+    def _other(self, value: Any) -> Any:
+        """One step towards JSON. Raises `ExecutionFailed` where there is none."""
+        if isinstance(value, (bytes, bytearray)):
+            return self._text(bytes(value))
+        if isinstance(value, (date, time)):
+            return value.isoformat()
+        if isinstance(value, (PurePath, UUID)):
+            return str(value)
+        if isinstance(value, Enum):
+            return value.value
+        if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+        if hasattr(value, "model_dump") and not isinstance(value, type):
+            return value.model_dump(mode="json")
+        raise self._no_json(type(value).__name__)
+
+    def _text(self, value: bytes) -> str:
+        self._spend(len(value))
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise self._no_json("bytes that are no text") from None
+
+    def _no_json(self, what: str) -> ExecutionFailed:
+        return ExecutionFailed(
+            f"The tool returned {what}, which is no JSON value.", hint="Return text, numbers, lists or dicts."
+        )
+
+    def _spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise ExecutionFailed(
+                f"The tool's result has more than {self._max_size:,} characters.",
+                hint="Ask for less, or for a part of it.",
+            )

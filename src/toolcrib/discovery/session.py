@@ -1,0 +1,211 @@
+"""What one session used, and what that is worth in a search. Bounded in memory; can be saved and restored.
+
+A turn is one request of the person in front: the host says when the next one begins. What counts is how long ago a
+tool last succeeded, what share of its calls did, and how often it did; a tool that never succeeded gets nothing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from toolcrib.errors import InvalidRequest
+from toolcrib.model import Object
+from toolcrib.schema import Schema
+from toolcrib.search.boost import BoostOptions, Use, multiplier
+
+MAX_TOOLS: Final = 256
+"""Tools that a session remembers, where nothing else is said; the one used longest ago is forgotten first."""
+
+_VERSION: Final = 1
+_COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**53}
+_SAVED: Final[Object] = {
+    "type": "object",
+    "properties": {
+        "version": {"const": _VERSION},
+        "turn": _COUNT,
+        "tools": {
+            "type": "array",
+            "maxItems": 100_000,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "tool": {"type": "string", "maxLength": 1_000},
+                    "calls": _COUNT,
+                    "successes": _COUNT,
+                    "last_success": _COUNT,
+                    "last_used": _COUNT,
+                },
+                "required": ["tool", "calls", "successes", "last_success", "last_used"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["version", "turn", "tools"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStats:
+    """How one tool was used in a session."""
+
+    name: str
+    call_count: int = 0
+    success_count: int = 0
+    last_used_turn: int = 0
+
+    @property
+    def success_rate(self) -> float:
+        """The share of calls that succeeded, 0 to 1."""
+        return self.success_count / self.call_count if self.call_count else 0.0
+
+
+@dataclass(slots=True)
+class _Record:
+    calls: int = 0
+    successes: int = 0
+    last_success: int = 0
+    last_used: int = 0
+    unreported: int = 0
+    """Calls of the last used turn that the call path recorded, and the host did not yet."""
+
+    def use(self) -> Use:
+        return Use(calls=self.calls, successes=self.successes, last_success=self.last_success)
+
+
+class Session:
+    """What one session used, by id of the tool. Safe to use from several threads and tasks."""
+
+    def __init__(self, *, max_tools: int = MAX_TOOLS, options: BoostOptions | None = None) -> None:
+        """An empty session that remembers at most `max_tools` tools, 1 or more."""
+        if max_tools < 1:
+            raise InvalidRequest(f"max_tools must be 1 or more, not {max_tools}.")
+        self._max_tools = max_tools
+        self._options = options or BoostOptions()
+        self._records: OrderedDict[str, _Record] = OrderedDict()
+        """The one used last comes last."""
+        self._turn = 0
+        self._boosts: Mapping[str, float] | None = None
+        self._lock = Lock()
+
+    @property
+    def turn(self) -> int:
+        """The number of the turn, from 0."""
+        return self._turn
+
+    def record(self, tool_id: str, success: bool = True, *, by: Literal["host", "call"] = "host") -> None:  # noqa: FBT001, FBT002 - the documented form
+        """A tool was used.
+
+        The path that runs a call says so by itself (`by="call"`). A host that reports the same call in the same turn
+        once more does not count it twice.
+        """
+        with self._lock:
+            record = self._records.setdefault(tool_id, _Record())
+            self._records.move_to_end(tool_id)
+            if record.last_used != self._turn:
+                record.unreported = 0
+            record.last_used = self._turn
+            if by == "host" and record.unreported:
+                record.unreported -= 1
+                return
+            record.unreported += by == "call"
+            record.calls += 1
+            if success:
+                record.successes += 1
+                record.last_success = self._turn
+            while len(self._records) > self._max_tools:
+                self._records.popitem(last=False)
+            self._boosts = None
+
+    def advance_turn(self) -> None:
+        """The next request of the person in front begins."""
+        with self._lock:
+            self._turn += 1
+            self._boosts = None
+
+    def reset(self) -> None:
+        """Forget everything: a new conversation begins."""
+        with self._lock:
+            self._records.clear()
+            self._turn = 0
+            self._boosts = None
+
+    def boosts(self) -> Mapping[str, float]:
+        """What to multiply the odds of each used tool with, above 1, by id; what a search takes as its `boosts`.
+
+        >>> session = Session()
+        >>> session.record("stats:calculate_std")
+        >>> session.advance_turn()
+        >>> {id_: round(boost, 4) for id_, boost in session.boosts().items()}
+        {'stats:calculate_std': 4.4466}
+        """
+        with self._lock:
+            if self._boosts is None:
+                found = {id_: self._multiplier(record) for id_, record in self._records.items()}
+                self._boosts = MappingProxyType({id_: boost for id_, boost in found.items() if boost > 1.0})
+            return self._boosts
+
+    def boost(self, tool_id: str) -> float:
+        """The multiplier of one tool; 1.0 for one that was not used, or never succeeded."""
+        return self.boosts().get(tool_id, 1.0)
+
+    def stats(self, tool_id: str) -> SessionStats | None:
+        """How a tool was used; None where it was not."""
+        with self._lock:
+            record = self._records.get(tool_id)
+            if record is None:
+                return None
+            return SessionStats(
+                name=tool_id,
+                call_count=record.calls,
+                success_count=record.successes,
+                last_used_turn=record.last_used,
+            )
+
+    def __len__(self) -> int:
+        """How many tools it remembers."""
+        return len(self._records)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The session as JSON, to be restored by `from_dict`; the tool used longest ago comes first."""
+        with self._lock:
+            tools = [
+                {
+                    "tool": id_,
+                    "calls": record.calls,
+                    "successes": record.successes,
+                    "last_success": record.last_success,
+                    "last_used": record.last_used,
+                }
+                for id_, record in self._records.items()
+            ]
+            return {"version": _VERSION, "turn": self._turn, "tools": tools}
+
+    @classmethod
+    def from_dict(cls, saved: Object, *, max_tools: int = MAX_TOOLS, options: BoostOptions | None = None) -> "Session":
+        """The session that `to_dict` saved, without the tools used longest ago where it has too many.
+
+        Raises `InvalidRequest` for anything else, naming the field.
+        """
+        Schema(_SAVED, "session").check(saved)
+        session = cls(max_tools=max_tools, options=options)
+        session._turn = saved["turn"]
+        for entry in saved["tools"][-max_tools:]:
+            if entry["successes"] > entry["calls"] or max(entry["last_success"], entry["last_used"]) > saved["turn"]:
+                raise InvalidRequest(
+                    f"session: the figures of {entry['tool'][:80]!r} contradict each other.",
+                    hint="successes are at most calls, and turns at most the session's turn.",
+                )
+            session._records[entry["tool"]] = _Record(
+                calls=entry["calls"],
+                successes=entry["successes"],
+                last_success=entry["last_success"],
+                last_used=entry["last_used"],
+            )
+        return session
+
+    def _multiplier(self, record: _Record) -> float:
+        return multiplier(record.use(), self._turn, self._options)

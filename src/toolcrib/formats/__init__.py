@@ -1,0 +1,11 @@
+"""Tools, calls and results in the formats of the model providers, as plain JSON.
+
+`definitions` writes any list of tools; the modules `openai`, `anthropic`, `gemini` and `mcp` read calls and write
+results. Nothing here talks to a provider.
+"""
+
+from toolcrib.formats.calls import ToolCall
+from toolcrib.formats.definitions import FORMATS, Format, definitions, restored
+from toolcrib.formats.names import Names
+
+__all__ = ["FORMATS", "Format", "Names", "ToolCall", "definitions", "restored"]

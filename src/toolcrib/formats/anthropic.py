@@ -1,0 +1,171 @@
+"""Tools, calls, results and tool search as the Messages API of Anthropic takes them, by its reference of November 2026.
+
+What comes in may be JSON or the objects of the `anthropic` library.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from toolcrib.formats.adapted import SEARCH_DESCRIPTION, SEARCH_NAME, described, search_arguments
+from toolcrib.formats.always import split
+from toolcrib.formats.calls import ToolCall, call, listed, read
+from toolcrib.formats.names import Names, named
+from toolcrib.formats.results import File, Text, pieces
+from toolcrib.formats.rules import ANTHROPIC, ANTHROPIC_STRICT
+from toolcrib.formats.schemas import Adapted, adapt
+from toolcrib.model import Hit, Object, Tool, ToolResult
+from toolcrib.protocols import TokenCounter
+from toolcrib.schema import Schema
+
+_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+
+
+def tool(
+    tool: Tool,
+    *,
+    name: str | None = None,
+    strict: bool = False,
+    deferred: bool = False,
+    examples: Sequence[Object] = (),
+) -> dict[str, Any]:
+    """The tool for `tools` of a request; without `strict` where its schema cannot be strict.
+
+    `deferred` tools are loaded only when a `tool_reference` names them. `examples` are arguments as the model should
+    give them; the API refuses a request with one that does not fit, so here that raises `InvalidArguments`.
+
+    >>> tool(Tool(name="now", description="The time."), deferred=True)["defer_loading"]
+    True
+    """
+    adapted = adapt(tool.input_schema, ANTHROPIC_STRICT if strict else ANTHROPIC)
+    entry = _entry(tool, adapted, named(tool, name), deferred=deferred)
+    if not examples:
+        return entry
+    check = Schema(adapted.schema, f"An example of {tool.id}")
+    for example in examples:
+        check.check(example)
+    return {**entry, "input_examples": [dict(example) for example in examples]}
+
+
+def request_tools(
+    tools: Iterable[Tool], *, names: Names | None = None, strict: bool = False, later: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Tools for one request, in order; those whose ids are in `later` are deferred.
+
+    A request takes 20 strict tools, with 24 optional arguments and 16 of several types among them all; tools beyond
+    that are not strict.
+    """
+    table = Names() if names is None else names
+    room = _Room()
+    entries = []
+    for each in tools:
+        adapted = adapt(each.input_schema, ANTHROPIC_STRICT if strict else ANTHROPIC)
+        if adapted.strict and not room.takes(adapted):
+            adapted = adapt(each.input_schema, ANTHROPIC)
+        entries.append(_entry(each, adapted, table.add(each), deferred=each.id in later))
+    return entries
+
+
+class _Room:
+    """What is left of the limits on the strict tools of one request."""
+
+    def __init__(self) -> None:
+        self._tools = ANTHROPIC_STRICT.max_tools or 0
+        self._optional = ANTHROPIC_STRICT.max_optional or 0
+        self._unions = ANTHROPIC_STRICT.max_unions or 0
+
+    def takes(self, adapted: Adapted) -> bool:
+        """Whether there is room for one more; then it is taken."""
+        if not self._tools or adapted.optional > self._optional or adapted.unions > self._unions:
+            return False
+        self._tools -= 1
+        self._optional -= adapted.optional
+        self._unions -= adapted.unions
+        return True
+
+
+def _entry(tool: Tool, adapted: Adapted, name: str, *, deferred: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": name,
+        "description": described(tool, adapted),
+        "input_schema": adapted.schema,
+    }
+    if adapted.strict:
+        entry["strict"] = True
+    if deferred:
+        entry["defer_loading"] = True
+    return entry
+
+
+# -- calls and results ---------------------------------------------------------------------------------------------
+
+
+def calls(message: Any) -> tuple[ToolCall, ...]:
+    """The calls in an assistant's message, or in its list of content blocks, in order; not those of server tools."""
+    return tuple(
+        call(read(block, "id"), read(block, "name"), read(block, "input"))
+        for block in listed(message, "content")
+        if read(block, "type") == "tool_use"
+    )
+
+
+def tool_result(
+    call_id: str, result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None
+) -> dict[str, Any]:
+    """The result as a content block of a user's message: text, pictures and documents, and whether it is an error.
+
+    >>> tool_result("t1", ToolResult(content=({"type": "text", "text": "18 degrees"},)))
+    {'type': 'tool_result', 'tool_use_id': 't1', 'content': [{'type': 'text', 'text': '18 degrees'}]}
+    """
+    found = [_block(piece) for piece in pieces(result, budget=budget, counter=counter)]
+    block = {"type": "tool_result", "tool_use_id": call_id, "content": found}
+    return {**block, "is_error": True} if result.is_error or result.kind == "input_required" else block
+
+
+def _block(piece: Text | File) -> dict[str, Any]:
+    if isinstance(piece, Text):
+        return {"type": "text", "text": piece.text}
+    source = {"type": "base64", "media_type": piece.mime, "data": piece.data}
+    if piece.mime in _IMAGES:
+        return {"type": "image", "source": source}
+    if piece.mime == "application/pdf":
+        return {"type": "document", "source": source}
+    return {"type": "text", "text": piece.note}
+
+
+# -- tool search ---------------------------------------------------------------------------------------------------
+
+
+def search_tool(name: str = SEARCH_NAME, description: str = SEARCH_DESCRIPTION) -> dict[str, Any]:
+    """A tool of one's own that searches; it is never deferred. Its answer is `search_result`."""
+    return {"name": name, "description": description, "input_schema": search_arguments()}
+
+
+def deferred(
+    tools: Iterable[Tool], *, always: Collection[str] = (), names: Names | None = None, strict: bool = False
+) -> list[dict[str, Any]]:
+    """A list for `tools` where all but the tools named in `always`, by id, wait to be referred to.
+
+    The API wants at least one tool that is not deferred: `[search_tool(), *deferred(...)]` has one. The list must hold
+    every tool that is ever referred to, in this request and in all that repeat its messages. Raises `ToolNotFound` for
+    an id that none of the tools has.
+    """
+    first, later = split(tools, always)
+    return request_tools([*first, *later], names=names, strict=strict, later={tool.id for tool in later})
+
+
+def references(hits: Iterable[Hit], *, names: Names | None = None) -> list[dict[str, Any]]:
+    """What was found, best first, each tool once, as content blocks that load the tools.
+
+    `names` is the table of the request's tools; what is not in it is left out, because the API refuses a whole request
+    for one reference that leads nowhere. Without a table, tools have the names that their keys make.
+    """
+    found = (names.name(hit.tool.key) if names is not None else named(hit.tool, None) for hit in hits)
+    return [{"type": "tool_reference", "tool_name": name} for name in dict.fromkeys(found) if name]
+
+
+def search_result(
+    call_id: str, hits: Iterable[Hit], *, names: Names | None = None, note: str = "No tool fits. Try other words."
+) -> dict[str, Any]:
+    """The answer to a call of `search_tool`: references, or the note where nothing was found."""
+    content = references(hits, names=names) or [{"type": "text", "text": note}]
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content}

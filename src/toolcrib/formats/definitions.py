@@ -1,0 +1,74 @@
+"""Any list of tools in any format, and the way back for the arguments of a call."""
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal, get_args
+
+from toolcrib.errors import InvalidRequest
+from toolcrib.formats import anthropic, gemini, mcp, openai
+from toolcrib.formats.names import Names
+from toolcrib.formats.rules import ANTHROPIC, GEMINI, OPENAI, OPENAI_STRICT, Rules
+from toolcrib.formats.schemas import adapt
+from toolcrib.model import Object, Tool
+from toolcrib.words import nearest
+
+Format = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
+"""Chat Completions of OpenAI, its Responses, Messages of Anthropic, function declarations of Gemini, and MCP."""
+
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+
+_STRICT: Final = {"openai": OPENAI_STRICT, "openai-responses": OPENAI_STRICT}
+
+_RULES: Final = {"openai": OPENAI, "openai-responses": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
+
+
+def definitions(
+    tools: Iterable[Tool],
+    format: Format = "openai",  # noqa: A002
+    *,
+    strict: bool = False,
+    names: Names | None = None,
+) -> list[dict[str, Any]]:
+    """The tools, in order, as a provider's request lists them (Gemini: as `functionDeclarations` lists them).
+
+    `strict` holds the model to the schemas where the format knows how and a schema can be strict; the others are as
+    without. `names` gets every name with its tool, so that a call finds back. Raises `InvalidRequest` for a format
+    that does not exist.
+
+    >>> [tool["function"]["name"] for tool in definitions([Tool(namespace="git", name="log")])]
+    ['git__log']
+    """
+    _check(format)
+    table = Names() if names is None else names
+    if format == "anthropic":
+        return anthropic.request_tools(tools, names=table, strict=strict)
+    if format == "openai":
+        return [openai.chat_tool(tool, name=table.add(tool), strict=strict) for tool in tools]
+    if format == "openai-responses":
+        return [openai.responses_tool(tool, name=table.add(tool), strict=strict) for tool in tools]
+    if format == "gemini":
+        return [gemini.declaration(tool, name=table.add(tool)) for tool in tools]
+    return [mcp.tool(tool, name=table.add(tool)) for tool in tools]
+
+
+def restored(tool: Tool, arguments: Object, format: Format = "openai", *, strict: bool = False) -> dict[str, Any]:  # noqa: A002
+    """The arguments of a call as the tool takes them, from what a model gave for its definition in that format.
+
+    Arguments get the tool's own names again, and in strict mode the nulls go that stand for what was left out.
+
+    >>> tool = Tool(name="add", input_schema={"type": "object", "properties": {"n": {"type": "integer"}}})
+    >>> restored(tool, {"n": None}, "openai", strict=True)
+    {}
+    """
+    _check(format)
+    rules: Rules | None = _STRICT.get(format) if strict else None
+    rules = rules or _RULES.get(format)
+    return dict(arguments) if rules is None else adapt(tool.input_schema, rules).restore(arguments)
+
+
+def _check(format: str) -> None:  # noqa: A002
+    if format not in FORMATS:
+        raise InvalidRequest(
+            f"There is no format {str(format)[:80]!r}.",
+            hint=f"Use one of {', '.join(FORMATS)}.",
+            suggestions=tuple(nearest(str(format), FORMATS)),
+        )

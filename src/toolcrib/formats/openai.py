@@ -1,0 +1,223 @@
+"""Tools, calls, results and tool search as the APIs of OpenAI take them, by their reference of November 2026.
+
+Chat Completions and Responses differ in shape; both are here. Tool search belongs to Responses. What comes in may be
+JSON or the objects of the `openai` library.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from toolcrib.formats.adapted import SEARCH_DESCRIPTION, described, search_arguments
+from toolcrib.formats.always import split
+from toolcrib.formats.calls import ToolCall, call, listed, read
+from toolcrib.formats.names import Names, named
+from toolcrib.formats.results import File, Text, pieces
+from toolcrib.formats.rules import OPENAI, OPENAI_STRICT
+from toolcrib.formats.schemas import adapt
+from toolcrib.model import Hit, Key, Tool, ToolResult
+from toolcrib.names import wire_name
+from toolcrib.protocols import TokenCounter
+
+_MAX_NAMED: Final = 8
+"""Tools that the description of a namespace names."""
+
+
+def chat_tool(tool: Tool, *, name: str | None = None, strict: bool = False) -> dict[str, Any]:
+    """The tool for `tools` of Chat Completions; without `strict` where its schema cannot be strict.
+
+    >>> chat_tool(Tool(name="now", description="The time."))["function"]["name"]
+    'now'
+    """
+    function = _function(tool, name, strict=strict)
+    return {"type": "function", "function": {key: value for key, value in function.items() if key != "type"}}
+
+
+def responses_tool(
+    tool: Tool, *, name: str | None = None, strict: bool = False, deferred: bool = False
+) -> dict[str, Any]:
+    """The tool for `tools` of Responses; `deferred` tools are loaded by tool search only.
+
+    `strict` is always said: where it is left out, Responses tries to be strict by itself.
+    """
+    function = {"strict": False, **_function(tool, name, strict=strict)}
+    return {**function, "defer_loading": True} if deferred else function
+
+
+def _function(tool: Tool, name: str | None, *, strict: bool) -> dict[str, Any]:
+    adapted = adapt(tool.input_schema, OPENAI_STRICT if strict else OPENAI)
+    function = {
+        "type": "function",
+        "name": named(tool, name),
+        "description": described(tool, adapted),
+        "parameters": adapted.schema,
+    }
+    return {**function, "strict": True} if adapted.strict else function
+
+
+# -- calls and results ---------------------------------------------------------------------------------------------
+
+
+def chat_calls(message: Any) -> tuple[ToolCall, ...]:
+    """The calls in an assistant's message of Chat Completions, in order."""
+    found = []
+    for item in listed(message, "tool_calls"):
+        function = read(item, "function")
+        if function is not None:
+            found.append(call(read(item, "id"), read(function, "name"), read(function, "arguments")))
+    return tuple(found)
+
+
+def responses_calls(response: Any) -> tuple[ToolCall, ...]:
+    """The function calls in the output of Responses: a response, or its list of items. Searches are not among them."""
+    return tuple(
+        call(read(item, "call_id"), read(item, "name"), read(item, "arguments"))
+        for item in listed(response, "output")
+        if read(item, "type") == "function_call"
+    )
+
+
+def tool_message(
+    call_id: str, result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None
+) -> dict[str, Any]:
+    """The result as a tool's message of Chat Completions. It holds text only; `image_message` has the pictures.
+
+    >>> tool_message("c1", ToolResult(content=({"type": "text", "text": "no such city"},), is_error=True))
+    {'role': 'tool', 'tool_call_id': 'c1', 'content': 'Error: no such city'}
+    """
+    found = pieces(result, budget=budget, counter=counter)
+    words = "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
+    return {"role": "tool", "tool_call_id": call_id, "content": _marked(words, result)}
+
+
+def image_message(*results: ToolResult) -> dict[str, Any] | None:
+    """The pictures of results as a user's message of Chat Completions, to stand after all the tools' messages.
+
+    None where there are none.
+    """
+    parts = [
+        {"type": "image_url", "image_url": {"url": _data_url(piece)}}
+        for result in results
+        for piece in pieces(result)
+        if isinstance(piece, File) and piece.mime.startswith("image/")
+    ]
+    return {"role": "user", "content": parts} if parts else None
+
+
+def function_call_output(
+    call_id: str, result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None
+) -> dict[str, Any]:
+    """The result as an input item of Responses: a text, or a list of texts, pictures and documents."""
+    found = pieces(result, budget=budget, counter=counter)
+    if all(isinstance(piece, Text) or not _shown(piece) for piece in found):
+        words = "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
+        return {"type": "function_call_output", "call_id": call_id, "output": _marked(words, result)}
+    marker = [{"type": "input_text", "text": "Error:"}] if result.is_error else []
+    return {
+        "type": "function_call_output",
+        "call_id": call_id,
+        "output": [*marker, *(_responses_part(piece) for piece in found)],
+    }
+
+
+def _responses_part(piece: Text | File) -> dict[str, Any]:
+    if isinstance(piece, Text):
+        return {"type": "input_text", "text": piece.text}
+    if not _shown(piece):
+        return {"type": "input_text", "text": piece.note}
+    if piece.mime.startswith("image/"):
+        return {"type": "input_image", "image_url": _data_url(piece)}
+    return {"type": "input_file", "filename": "result.pdf", "file_data": _data_url(piece)}
+
+
+def _shown(piece: File) -> bool:
+    return piece.mime.startswith("image/") or piece.mime == "application/pdf"
+
+
+def _data_url(piece: File) -> str:
+    return f"data:{piece.mime};base64,{piece.data}"
+
+
+def _marked(words: str, result: ToolResult) -> str:
+    """An error says that it is one: neither API has a field for it."""
+    return f"Error: {words}" if result.is_error and not words.lower().startswith("error") else words
+
+
+# -- tool search (Responses) ---------------------------------------------------------------------------------------
+
+
+def search_tool(description: str = SEARCH_DESCRIPTION) -> dict[str, Any]:
+    """The entry of `tools` by which the model searches and this side answers (`execution: client`).
+
+    The tools that can be found need not be listed: `search_output` brings their definitions.
+    """
+    return {
+        "type": "tool_search",
+        "execution": "client",
+        "description": description,
+        "parameters": search_arguments(),
+    }
+
+
+def search_calls(response: Any) -> tuple[ToolCall, ...]:
+    """The searches in the output of Responses that this side is to answer; `arguments` has `query` and `limit`."""
+    return tuple(
+        call(read(item, "call_id") or read(item, "id"), "tool_search", read(item, "arguments"))
+        for item in listed(response, "output")
+        if read(item, "type") == "tool_search_call" and read(item, "execution") != "server"
+    )
+
+
+def search_output(
+    call_id: str, hits: Iterable[Hit], *, names: Names | None = None, strict: bool = False
+) -> dict[str, Any]:
+    """The answer to a search: the definitions of what was found, best first, as an input item of Responses.
+
+    Each tool is there once, and in `names` from then on. Without any hit the list is empty, which ends the search.
+    """
+    table = Names() if names is None else names
+    tools = {hit.tool.key: hit.tool for hit in hits}.values()
+    return {
+        "type": "tool_search_output",
+        "execution": "client",
+        "call_id": call_id,
+        "status": "completed",
+        "tools": [responses_tool(tool, name=table.add(tool), strict=strict, deferred=True) for tool in tools],
+    }
+
+
+def deferred(
+    tools: Iterable[Tool],
+    *,
+    always: Collection[str] = (),
+    names: Names | None = None,
+    strict: bool = False,
+    about: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """A list for `tools` of Responses where OpenAI searches (`{"type": "tool_search"}` is its last entry).
+
+    The tools named in `always`, by id, are there from the beginning, the others are deferred, those of a namespace
+    under it. `about` describes namespaces. Raises `ToolNotFound` for an id that none of the tools has.
+    """
+    table = Names() if names is None else names
+    first, later = split(tools, always)
+    listed_now = [responses_tool(tool, name=table.add(tool), strict=strict) for tool in first]
+    groups: dict[str, list[Tool]] = {}
+    for tool in later:
+        groups.setdefault(tool.namespace, []).append(tool)
+    for namespace, members in groups.items():
+        entries = [responses_tool(tool, name=table.add(tool), strict=strict, deferred=True) for tool in members]
+        listed_now += [_namespace(namespace, members, entries, about or {})] if namespace else entries
+    return [*listed_now, {"type": "tool_search"}]
+
+
+def _namespace(
+    namespace: str, members: list[Tool], entries: list[dict[str, Any]], about: Mapping[str, str]
+) -> dict[str, Any]:
+    shown = ", ".join(tool.name for tool in members[:_MAX_NAMED])
+    rest = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
+    return {
+        "type": "namespace",
+        "name": wire_name(Key("", namespace)),
+        "description": about.get(namespace) or f"Tools of {namespace}: {shown}{rest}.",
+        "tools": entries,
+    }

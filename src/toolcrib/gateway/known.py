@@ -1,0 +1,66 @@
+"""What a caller may know of servers, namespaces and tags: what follows from the tools he sees, and nothing else."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from toolcrib.gateway.view import View, may_see, with_more
+from toolcrib.model import Caller, Filters, ServerState, ServerStatus, Tool, Visibility
+from toolcrib.protocols import Policy
+
+CONNECTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
+
+
+def space_of(status: ServerStatus) -> str:
+    """The namespace of a server's tools."""
+    return status.namespace or status.name
+
+
+def namespaces(view: View) -> Mapping[str, int]:
+    """How many tools of each namespace are in view, hidden ones included. At most O(request tools) a request."""
+    if view.base is None:
+        return view.remembered("namespaces", lambda one: Counter(tool.namespace for tool in one.tools()))
+    return Counter(namespaces(view.base)) + Counter(tool.namespace for tool in view.added())
+
+
+def findable(view: View) -> tuple[Tool, ...]:
+    """Every tool a search could find, by id."""
+    if view.base is None:
+        return view.remembered("listing", lambda one: one.listing(Filters()))
+    more = (tool for tool in view.added() if tool.visibility is not Visibility.HIDDEN)
+    return with_more(findable(view.base), more, key=lambda tool: tool.id)
+
+
+def tags(view: View) -> frozenset[str]:
+    """The tags of the tools that the caller could find."""
+    if view.base is None:
+        return view.remembered("tags", lambda one: frozenset(tag for tool in findable(one) for tag in tool.tags))
+    return tags(view.base) | {tag for tool in view.added() for tag in tool.tags}
+
+
+def servers(view: View, statuses: tuple[ServerStatus, ...], policy: Policy, caller: Caller) -> tuple[ServerStatus, ...]:
+    """The servers that the caller may know of, by name; the same tuple while nothing changed."""
+    if view.base is not None:
+        return servers(view.base, statuses, policy, caller)
+    known = view.memo.get("servers")
+    if known is None or known[0] is not statuses:
+        seen = tuple(_as_seen(view, status) for status in statuses if _may_know(view, status, policy, caller))
+        known = view.memo["servers"] = (statuses, seen)
+    found: tuple[ServerStatus, ...] = known[1]
+    return found
+
+
+def _may_know(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> bool:
+    """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen."""
+    if view.mask is None:
+        return True
+    if space_of(status) in namespaces(view):
+        return True
+    return not status.tools and may_see(policy, caller, Tool(name="", namespace=space_of(status)))
+
+
+def _as_seen(view: View, status: ServerStatus) -> ServerStatus:
+    """The status without figures of what the caller does not see."""
+    if view.mask is None:
+        return status
+    return replace(status, tools=namespaces(view).get(space_of(status), 0), rejected=())

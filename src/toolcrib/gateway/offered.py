@@ -1,0 +1,100 @@
+"""The tools that come with a request: its providers are asked, each on its own, and who fails is named."""
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from toolcrib.gateway.ledger import as_tools, reason
+from toolcrib.gateway.snapshot import Offer
+from toolcrib.gateway.view import may_see
+from toolcrib.model import BackendKind, ServerState, ServerStatus, Tool
+from toolcrib.protocols import Backend, Cacheable, Context, Policy, ToolProvider
+from toolcrib.providers.keyed import label
+
+logger = logging.getLogger(__name__)
+
+_KEPT: Final = 1024
+"""Lists of providers that ask to be cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the providers of a request offer, and who could not be asked."""
+
+    plain: tuple[Offer, ...]
+    overriding: tuple[Offer, ...]
+    troubled: tuple[ServerStatus, ...]
+
+
+class Offered:
+    """Asks a request's providers for their tools."""
+
+    def __init__(self, policy: Policy, timeout_s: float) -> None:
+        """Each provider has `timeout_s` seconds, side by side."""
+        self._policy = policy
+        self._timeout_s = timeout_s
+        self._kept: OrderedDict[Hashable, tuple[float, tuple[Tool, ...]]] = OrderedDict()
+
+    async def hear(self, ctx: Context) -> Heard:
+        """Ask them all. Tools that the policy hides are left out."""
+        everybody = (*ctx.overriding, *ctx.providers)
+        answers: list[tuple[Tool, ...]] = [()] * len(everybody)
+        problems: dict[int, str] = {}
+
+        async def ask(place: int) -> None:
+            provider = everybody[place]
+            try:
+                answers[place] = await self._listed(ctx, provider)
+            except Exception as error:
+                logger.warning("%s could not list its tools for a request", label(provider), exc_info=True)
+                problems[place] = reason(error, self._timeout_s)
+
+        if len(everybody) == 1:
+            await ask(0)
+        else:
+            async with anyio.create_task_group() as group:
+                for place in range(len(everybody)):
+                    group.start_soon(ask, place)
+        offers = [
+            Offer(as_backend(provider), [tool for tool in tools if may_see(self._policy, ctx.caller, tool)])
+            for provider, tools in zip(everybody, answers, strict=True)
+        ]
+        first = len(ctx.overriding)
+        troubled = tuple(_trouble(everybody[place], why) for place, why in sorted(problems.items()))
+        return Heard(tuple(offers[first:]), tuple(offers[:first]), troubled)
+
+    async def _listed(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
+        if not isinstance(provider, Cacheable) or provider.cache_for_s <= 0:
+            return await self._ask(ctx, provider)
+        # What one caller was told is never told to another, whatever the provider says its list depends on.
+        key = (ctx.caller, type(provider), provider.cache_key)
+        until, tools = self._kept.get(key, (0.0, ()))
+        if until <= time.monotonic():
+            tools = await self._ask(ctx, provider)
+            self._kept[key] = (time.monotonic() + provider.cache_for_s, tools)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return tools
+
+    async def _ask(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
+        with anyio.fail_after(self._timeout_s):
+            tools, rejected = as_tools(await provider.list_tools(ctx))
+        for refused in rejected:
+            logger.warning("%s lists something that is no tool: %s", label(provider), refused.reason)
+        return tools
+
+
+def as_backend(provider: ToolProvider) -> Backend:
+    """A provider of a request, as one that runs tools."""
+    return Backend(kind=BackendKind.PROVIDER, name=label(provider), provider=provider)
+
+
+def _trouble(provider: ToolProvider, why: str) -> ServerStatus:
+    return ServerStatus(
+        name=label(provider), state=ServerState.FAILED, since=time.time(), reason=why, transport="local"
+    )

@@ -1,0 +1,87 @@
+"""Tools that come with a request, worked out once for as long as they stay the same."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.gateway.snapshot import Gathered, Offer, Snapshot
+from toolcrib.gateway.view import View
+from toolcrib.model import Key, Tool
+from toolcrib.search.index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    tools: tuple[Tool, ...]
+    catalog: Catalog
+    index: Index
+
+
+class Overlays:
+    """Catalogs and indexes of request tools. Who brought the tools is no part of what is kept."""
+
+    def __init__(self, most: int) -> None:
+        """Keeps at most so many tools in all; those not seen for longest go first."""
+        self._most = most
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def over(self, view: View, plain: Sequence[Offer], overriding: Sequence[Offer] = ()) -> View:
+        """The view with these tools; its version changes with them. `overriding` stand before shared tools."""
+        taken = {tool.key for offer in overriding for tool in offer.tools}
+        fresh = [
+            replace(offer, tools=[tool for tool in offer.tools if not _is_shared(view, tool, taken)]) for offer in plain
+        ]
+        gathered = Gathered.of((*overriding, *fresh))
+        if not gathered.tools:
+            return view
+        kept = self._of(gathered.tools, view.snapshot.index)
+        overlay = Snapshot.joined(gathered, kept.catalog, kept.index)
+        version = f"{view.version}.{overlay.catalog.fingerprint(None)}"
+        shadowed = [place for key in taken if (place := view.position(key)) is not None]
+        if not shadowed:
+            return replace(view, overlay=overlay, version=version, memo={}, base=view)
+        mask = bytearray(view.mask or b"\x01" * len(view.snapshot.catalog))
+        for place in shadowed:
+            mask[place] = 0
+        ids = sorted(view.snapshot.catalog.tools[place].id for place in shadowed)
+        mark = blake2b("\0".join(ids).encode(), digest_size=4).hexdigest()
+        return replace(view, mask=bytes(mask), overlay=overlay, version=f"{version}.{mark}", memo={}, base=None)
+
+    def _of(self, tools: tuple[Tool, ...], shared: Index) -> _Kept:
+        place = hash(tuple((tool.namespace, tool.name, tool.description) for tool in tools))
+        with self._lock:
+            kept = self._kept.get(place)
+            if kept is not None:
+                self._kept.move_to_end(place)
+        if kept is not None and _serves(kept, tools, shared):
+            return kept
+        catalog = Catalog.build(tools, previous=kept.catalog if kept else None)
+        index = Index.build(catalog.tools, options=shared.options, meaning=shared.meaning)
+        made = _Kept(tools, catalog, index)
+        self._keep(place, made)
+        return made
+
+    def _keep(self, place: int, made: _Kept) -> None:
+        if len(made.tools) > self._most:
+            return
+        with self._lock:
+            before = self._kept.pop(place, None)
+            self._kept[place] = made
+            self._count += len(made.tools) - (len(before.tools) if before else 0)
+            while self._count > self._most:
+                _, oldest = self._kept.popitem(last=False)
+                self._count -= len(oldest.tools)
+
+
+def _serves(kept: _Kept, tools: tuple[Tool, ...], shared: Index) -> bool:
+    """Whether what is kept is of these very tools, and compares meanings as the shared index does."""
+    return kept.tools == tools and kept.index.meaning == shared.meaning and kept.index.options == shared.options
+
+
+def _is_shared(view: View, tool: Tool, taken: set[Key]) -> bool:
+    return tool.key in taken or view.sees(tool)

@@ -1,0 +1,116 @@
+"""The way of a call that is allowed: through what stands in it, to the first of those who can run the tool."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError
+from toolcrib.gateway.calls.audit import AuditSink
+from toolcrib.gateway.calls.breaker import BreakerState
+from toolcrib.gateway.calls.chain import chain
+from toolcrib.gateway.calls.options import CallOptions
+from toolcrib.gateway.view import Found
+from toolcrib.model import BackendKind, Tool, ToolResult
+from toolcrib.protocols import Backend, BackendSelector, Call, CallMiddleware, Context, Policy, Proceed
+from toolcrib.providers.keyed import run
+from toolcrib.providers.results import to_result
+
+logger = logging.getLogger(__name__)
+
+_RANK = {kind: place for place, kind in enumerate(BackendKind)}
+
+
+def local_first(backends: Sequence[Backend]) -> Sequence[Backend]:
+    """Local functions, then providers, then remote servers; within a kind, in the order in which they offered it."""
+    return sorted(backends, key=lambda backend: _RANK[backend.kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Routed(Call):
+    """A call with those who can run it, in the order in which they are tried."""
+
+    backends: tuple[Backend, ...] = ()
+    place: int = 0
+    """Of the one whose turn it is."""
+
+
+class Road:
+    """What every call of a gateway passes."""
+
+    def __init__(
+        self,
+        options: CallOptions,
+        policy: Policy,
+        *,
+        middleware: Sequence[CallMiddleware] = (),
+        selector: BackendSelector | None = None,
+        audit: AuditSink | None = None,
+    ) -> None:
+        """The first middleware is the outermost."""
+        self._selector = selector
+        self._chain = chain(options, policy=policy, extra=middleware, failover=_fail_over, audit=audit)
+        self._way = self._chain(_ask)
+
+    async def travel(self, ctx: Context, found: Found, arguments: dict[str, Any]) -> ToolResult:
+        """The result of the call, by the first backend that takes it.
+
+        Another is asked only where one was not available, so that nothing was run. Raises `HandlerNotFound` where
+        nobody runs the tool any more, and an `ExecutionFailed`.
+        """
+        backends = self._order(found)
+        return await self._way(ctx, Routed(found.tool, arguments, backends[0].name, backends))
+
+    def refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
+        """Tell the audit, if any, of a call that was refused before it came so far."""
+        self._chain.refused(ctx, tool, error)
+
+    def states(self) -> tuple[BreakerState, ...]:
+        """How the breaker sees each backend, by name; empty without a breaker."""
+        return self._chain.states()
+
+    def _order(self, found: Found) -> tuple[Backend, ...]:
+        if self._selector is not None:
+            chosen = tuple(self._selector(found.backends))
+            if not chosen:
+                raise HandlerNotFound(f"{found.tool.id} is listed, but the selector leaves nobody to run it.")
+            return chosen
+        return found.backends if len(found.backends) == 1 else tuple(local_first(found.backends))
+
+
+async def _fail_over(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    """The first backend that takes the call; the next one only where nothing was run."""
+    backends = _routed(call).backends
+    for place, backend in enumerate(backends[:-1]):
+        try:
+            return await proceed(ctx, replace(_routed(call), backend=backend.name, place=place))
+        except (ServerUnavailable, HandlerNotFound) as error:
+            logger.info("%s cannot run %s, the next one is asked: %s", backend.name, call.tool.id, error.message)
+    if len(backends) == 1:
+        return await proceed(ctx, call)
+    return await proceed(ctx, replace(_routed(call), backend=backends[-1].name, place=len(backends) - 1))
+
+
+async def _ask(ctx: Context, call: Call) -> ToolResult:
+    """What one backend answers. Its own errors pass; anything else it raises becomes an `ExecutionFailed`."""
+    tool: Tool = call.tool
+    routed = _routed(call)
+    try:
+        value = await run(routed.backends[routed.place].provider, ctx, tool.key, call.arguments)
+        if value is not None:
+            return to_result(value)
+    except ToolcribError:
+        raise
+    except Exception as error:
+        logger.exception("the provider of %s raised", tool.id)
+        raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
+    raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.")
+
+
+def _routed(call: Call) -> Routed:
+    if isinstance(call, Routed):
+        return call
+    raise ExecutionFailed(
+        f"A middleware made a new call of {call.tool.id}.",
+        hint="Change the one it was given, with dataclasses.replace.",
+    )

@@ -1,0 +1,97 @@
+"""What each session used, so that its next search finds that first.
+
+A session is the client's own, or that of an explicit handle (`_meta["toolcrib/session"]`), and always of one caller:
+nobody gains or sees anything by another's handle. A turn is a search after a pause, or another value of
+`_meta["toolcrib/turn"]`, by which a host says that the person in front has begun something new.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolcrib.discovery.session import Session
+from toolcrib.protocols import Context
+
+SESSION_META: Final = "toolcrib/session"
+"""The key under which a client names its session, where the protocol has none."""
+TURN_META: Final = "toolcrib/turn"
+"""The key under which a host says which turn it is; any text or number."""
+
+_HANDLE: Final = 128
+"""Characters of a handle that count."""
+_NOTHING: Final[Mapping[str, float]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What is remembered of sessions."""
+
+    learn: bool = True
+    """Whether tools that a session used with success are found first."""
+    sessions: int = 10_000
+    """How many are remembered; the one unused for longest is forgotten first."""
+    pause_s: float = 30.0
+    """A search after so long without a search or a call begins a new turn, in seconds."""
+
+
+@dataclass(slots=True)
+class _Known:
+    session: Session = field(default_factory=Session)
+    active: float = 0.0
+    turn: object = None
+
+
+class Sessions:
+    """The sessions of a gateway. Safe to use from several threads."""
+
+    def __init__(self, options: SessionOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """None yet."""
+        self._options = options
+        self._clock = clock
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def boosts(self, ctx: Context) -> Mapping[str, float]:
+        """What this session's use of each tool is worth in a search that begins now: id to multiplier, above 1."""
+        if not self._options.learn:
+            return _NOTHING
+        key = _key(ctx)
+        with self._lock:
+            known = self._known.get(key)
+        if known is None:
+            return _NOTHING
+        now, turn = self._clock(), ctx.meta.get(TURN_META)
+        said = turn is not None and turn != known.turn
+        if said or (turn is None and now - known.active > self._options.pause_s):
+            known.session.advance_turn()
+        known.active, known.turn = now, turn if turn is not None else known.turn
+        return known.session.boosts()
+
+    def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
+        """The session called a tool."""
+        if not self._options.learn:
+            return
+        known = self._of(_key(ctx))
+        known.active = self._clock()
+        known.session.record(tool_id, success, by="call")
+
+    def of(self, ctx: Context) -> Session:
+        """The session of a context, to be saved, restored, reset, or told of a new turn."""
+        return self._of(_key(ctx)).session
+
+    def _of(self, key: Hashable) -> _Known:
+        with self._lock:
+            known = self._known.setdefault(key, _Known())
+            self._known.move_to_end(key)
+            while len(self._known) > self._options.sessions:
+                self._known.popitem(last=False)
+        return known
+
+
+def _key(ctx: Context) -> Hashable:
+    handle = ctx.meta.get(SESSION_META)
+    named = str(handle)[:_HANDLE] if isinstance(handle, (str, int)) else None
+    return ctx.caller.tenant, ctx.caller.id, ctx.session, named

@@ -1,0 +1,142 @@
+"""All tools of one moment: what exists, how it is searched, and who runs it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.model import Key, Rejected, Tool
+from toolcrib.protocols import Backend
+from toolcrib.search.index import Index
+from toolcrib.search.meaning import Meaning
+from toolcrib.search.options import SearchOptions
+
+_DEFINITION: Final = (
+    "title",
+    "description",
+    "input_schema",
+    "output_schema",
+    "annotations",
+    "icons",
+    "meta",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one provider offers."""
+
+    backend: Backend
+    tools: Sequence[Tool]
+    rejected: tuple[Rejected, ...] = ()
+    """What it listed that is no tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The tools of several offers, each key once, and all that can run them."""
+
+    tools: tuple[Tool, ...]
+    backends: Mapping[Key, tuple[Backend, ...]]
+    rejected: tuple[tuple[str, Rejected], ...]
+
+    @classmethod
+    def of(cls, offers: Iterable[Offer]) -> "Gathered":
+        """The first offer of a key defines the tool. Equal ones back it too; others are refused."""
+        first: dict[Key, Tool] = {}
+        backends: dict[Key, tuple[Backend, ...]] = {}
+        rejected: list[tuple[str, Rejected]] = []
+        for offer in offers:
+            rejected.extend(("", refused) for refused in offer.rejected)
+            for tool in offer.tools:
+                if field := unsound_field(tool):
+                    rejected.append((str(tool.namespace), Rejected(tool=str(tool.name), reason=f"its {field} is none")))
+                    continue
+                known = first.setdefault(tool.key, tool)
+                if known is tool or same_definition(known, tool):
+                    backends[tool.key] = (*backends.get(tool.key, ()), offer.backend)
+                else:
+                    why = f"{backends[tool.key][0].name} offers another tool of that name before it"
+                    rejected.append((tool.namespace, Rejected(tool=tool.name, reason=why)))
+        return cls(tuple(first.values()), backends, tuple(rejected))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All tools of one moment."""
+
+    catalog: Catalog
+    index: Index
+    backends: tuple[tuple[Backend, ...], ...]
+    """Who can run each tool, by position; one or more."""
+    rejected: tuple[tuple[str, Rejected], ...] = ()
+    """Definitions set aside, with the namespace of each."""
+
+    @classmethod
+    def build(
+        cls,
+        offers: Iterable[Offer],
+        previous: "Snapshot | None",
+        *,
+        options: SearchOptions | None = None,
+        meaning: Meaning | None = None,
+    ) -> "Snapshot":
+        """Gather what is offered. How it is searched is as in `previous`, where nothing else is given."""
+        gathered = Gathered.of(offers)
+        catalog = Catalog.build(gathered.tools, previous=previous.catalog if previous else None)
+        index = Index.build(
+            catalog.tools, previous=previous.index if previous else None, options=options, meaning=meaning
+        )
+        return cls.joined(gathered, catalog, index)
+
+    @classmethod
+    def joined(cls, gathered: Gathered, catalog: Catalog, index: Index) -> "Snapshot":
+        """A catalog and an index of the gathered tools, with those who run them."""
+        return cls(
+            catalog=catalog,
+            index=index,
+            backends=tuple(gathered.backends[tool.key] for tool in catalog.tools),
+            rejected=(
+                *gathered.rejected,
+                *((tool.namespace, Rejected(tool=tool.name, reason=why)) for tool, why in catalog.rejected),
+            ),
+        )
+
+
+def same_definition(one: Tool, other: Tool) -> bool:
+    """Whether two tools of one key look the same to a client.
+
+    >>> same_definition(Tool(name="x", tags=("a",)), Tool(name="x"))
+    True
+    >>> same_definition(Tool(name="x", title="Ex"), Tool(name="x"))
+    False
+    """
+    return all(_plain(getattr(one, name)) == _plain(getattr(other, name)) for name in _DEFINITION)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def unsound_field(tool: Tool) -> str:
+    """The first field of a tool that does not hold what its type says; empty where all do.
+
+    >>> unsound_field(Tool(name="x")), unsound_field(Tool(name="x", tags=("a", 1)))
+    ('', 'tags')
+    """
+    for name in ("name", "namespace", "description"):
+        if not isinstance(getattr(tool, name), str):
+            return name
+    for name in ("title", "version"):
+        if not isinstance(getattr(tool, name), str | None):
+            return name
+    for name in ("input_schema", "annotations", "meta"):
+        if not isinstance(getattr(tool, name), Mapping):
+            return name
+    for name in ("keywords", "tags"):
+        if not all(isinstance(word, str) for word in getattr(tool, name) or ()):
+            return name
+    return ""
+
+
+EMPTY: Final = Snapshot.build((), None)

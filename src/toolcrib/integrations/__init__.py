@@ -1,0 +1,1 @@
+"""Tools for agent frameworks: thin, one module a framework, each an extra."""

@@ -1,0 +1,40 @@
+"""The meta-tools as tools of LangChain and LangGraph: `create_agent(model, tools=tools(provider))`.
+
+They are asynchronous: run the agent with `ainvoke` or `astream`. Written for langchain-core 1.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from toolcrib.integrations.source import Run, Source, as_text, chosen, missing, runner
+from toolcrib.model import Tool
+
+try:
+    from langchain_core.tools import BaseTool, StructuredTool
+except ModuleNotFoundError as error:
+    raise missing(error, "langchain") from error
+
+
+def tools(source: Source, *, only: Collection[str] | None = None) -> list[BaseTool]:
+    """Search for tools, their schemas, and their calls, as tools of an agent; their answers are JSON.
+
+    `only` names the meta-tools to offer, all without it. Raises `InvalidRequest` for one that does not exist.
+    """
+    run = runner(source)
+    return [_meta(tool, run) for tool in chosen(only)]
+
+
+class _MetaTool(StructuredTool):
+    """Takes its arguments in one piece: as keywords, those called `config` or `self` would be lost on the way."""
+
+    def _parse_input(self, tool_input: str | dict[str, Any], tool_call_id: str | None) -> dict[str, Any]:
+        return {"given": super()._parse_input(tool_input, tool_call_id)}
+
+
+def _meta(tool: Tool, run: Run) -> BaseTool:
+    async def invoke(given: dict[str, Any]) -> str:
+        return as_text(await run(tool.name, given))
+
+    return _MetaTool(
+        name=tool.name, description=tool.description, args_schema=dict(tool.input_schema), coroutine=invoke
+    )

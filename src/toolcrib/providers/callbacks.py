@@ -1,0 +1,65 @@
+"""Callbacks that may be told from any thread, and are called in the event loop in which they were given."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+
+from toolcrib.protocols import Unsubscribe
+
+logger = logging.getLogger(__name__)
+
+
+class Callbacks:
+    """Callbacks without arguments."""
+
+    def __init__(self) -> None:
+        """Nobody listens yet."""
+        self._lock = threading.Lock()
+        self._callbacks: dict[object, tuple[Callable[[], None], asyncio.AbstractEventLoop | None]] = {}
+
+    def add(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call it back from now on, until what this returns is called.
+
+        Given while an event loop runs, it is called in that loop; given without one, in the thread that tells.
+        """
+        place = object()
+        with self._lock:
+            self._callbacks[place] = (callback, _running_loop())
+
+        def remove() -> None:
+            with self._lock:
+                self._callbacks.pop(place, None)
+
+        return remove
+
+    def tell(self) -> None:
+        """Call all back; one that raises is logged."""
+        with self._lock:
+            callbacks = tuple(self._callbacks.values())
+        here = _running_loop()
+        for callback, loop in callbacks:
+            if loop is None or loop is here:
+                _called(callback)
+            else:
+                with contextlib.suppress(RuntimeError):  # a loop that was closed has nobody left to tell
+                    loop.call_soon_threadsafe(_called, callback)
+
+
+def _called(callback: Callable[[], None]) -> None:
+    try:
+        callback()
+    except Exception:
+        # It is foreign code, and must not end whoever made the change.
+        logger.exception("a listener for changes raised")
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+__all__ = ["Callbacks"]

@@ -1,0 +1,110 @@
+"""Handlers of tools whose schema is written by hand: how each is called is decided once, when it is registered."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from toolcrib.errors import InvalidArguments, InvalidTool
+from toolcrib.model import Object, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.providers.requests import ToolRequest
+from toolcrib.providers.results import to_result
+from toolcrib.providers.target import Target, target_of
+from toolcrib.providers.workers import Workers
+from toolcrib.schema.describe import signed
+from toolcrib.schema.refs import properties, required, resolve
+from toolcrib.words import nearest
+
+_FORMS: Final = (
+    "These forms work, each with or without a leading ctx: handler(request), which gets all arguments as a dict; "
+    "handler(a, b), with one parameter for each property of the schema; handler(**arguments)."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A handler and the way it is called."""
+
+    target: Target
+    tool: Tool
+    whole: str | None
+    """The parameter that takes all arguments as a `ToolRequest`; None where each has its own."""
+    defaults: Mapping[str, Any]
+    """What the schema says an absent argument is."""
+
+    async def run(self, ctx: Context, arguments: Object, workers: Workers) -> ToolResult:
+        """Call the handler. Raises `InvalidArguments` before anything runs, and whatever it raises itself."""
+        absent = {name: value for name, value in self.defaults.items() if name not in arguments}
+        filled = {**arguments, **copy.deepcopy(absent)}
+        values = filled if self.whole is None else {self.whole: ToolRequest(filled, tool=self.tool.id)}
+        if self.whole is None:
+            self._check(filled)
+        return await self.target.run(ctx, values, partial(to_result, who=self.tool.id), workers)
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        """Raise `InvalidArguments` for what would not fit the handler, where the schema was not asked before."""
+        names = [parameter.name for parameter in self.target.parameters]
+        hint = f"Valid: {signed(self.tool.id, self.tool.input_schema)}"
+        for parameter in self.target.parameters:
+            if parameter.default is parameter.empty and parameter.name not in values:
+                raise InvalidArguments(f'{self.tool.id}: "{parameter.name}" is missing.', hint=hint)
+        taken = self.target.bound | self.target.contexts
+        for name in values:
+            if name in taken or (name not in names and self.target.extra is None):
+                raise InvalidArguments(
+                    f'{self.tool.id}: there is no parameter "{name}".', hint=hint, suggestions=nearest(name, names)
+                )
+
+
+def handler_of(function: Callable[..., Any], tool: Tool) -> Handler:
+    """Decide how a handler is called for a tool. Raises `InvalidTool` that says which forms work."""
+    target = target_of(function, lenient=True)
+    schema = resolve(tool.input_schema, tool.input_schema)
+    known = properties(schema)
+    names = [parameter.name for parameter in target.parameters]
+    whole = _whole(target, known)
+    if whole is None:
+        _check_names(tool, target, names, known)
+        _check_required(tool, target, known, frozenset(required(schema)))
+    defaults = {
+        name: node["default"] for name, node in known.items() if isinstance(node, Mapping) and "default" in node
+    }
+    return Handler(target=target, tool=tool, whole=whole, defaults=defaults)
+
+
+def _whole(target: Target, known: Mapping[str, Any]) -> str | None:
+    """The one parameter that takes the request, where the handler is of that form."""
+    if len(target.parameters) != 1 or target.extra is not None:
+        return None
+    only = target.parameters[0]
+    if isinstance(only.annotation, type) and issubclass(only.annotation, ToolRequest):
+        return only.name
+    return None if only.name in known else only.name
+
+
+def _check_names(tool: Tool, target: Target, names: list[str], known: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise _misfit(tool, target, f'its parameter "{name}" is no property of the schema')
+    for name in known:
+        if name in target.bound | target.contexts:
+            raise _misfit(tool, target, f'the property "{name}" cannot reach it: that name is filled in already')
+        if name not in names and target.extra is None:
+            raise _misfit(tool, target, f'it has no parameter for the property "{name}"')
+
+
+def _check_required(tool: Tool, target: Target, known: Mapping[str, Any], needed: frozenset[str]) -> None:
+    for parameter in target.parameters:
+        node = known[parameter.name]
+        given = parameter.default is not parameter.empty or (isinstance(node, Mapping) and "default" in node)
+        if not given and parameter.name not in needed:
+            raise InvalidTool(
+                f'{tool.id}: the handler {target.name} needs "{parameter.name}", which the schema does not require.',
+                hint=f"Give the parameter a default ({parameter.name}=None), or make the property required.",
+            )
+
+
+def _misfit(tool: Tool, target: Target, problem: str) -> InvalidTool:
+    return InvalidTool(f"{tool.id}: the handler {target.name} cannot be called: {problem}.", hint=_FORMS)

@@ -1,0 +1,290 @@
+"""One script's conversation with its worker: calls and answers, printed text, and the verdict when it ends.
+
+The worker is not believed: it may have been taken over. Whatever it writes that no worker writes ends it.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from toolcrib.errors import SandboxUnavailable
+from toolcrib.model import JSON, Object
+from toolcrib.sandbox import frames
+from toolcrib.sandbox.arrays import as_schema_says
+from toolcrib.sandbox.calls import CallFailed, Calls
+from toolcrib.sandbox.failures import Kind, ScriptError, failure
+from toolcrib.sandbox.hints import hint_for, suggestions_for
+from toolcrib.sandbox.limits import Limits
+from toolcrib.sandbox.names import ServerNames
+from toolcrib.sandbox.process import Worker, cpu_seconds
+from toolcrib.sandbox.result import ScriptResult
+
+_log = logging.getLogger(__name__)
+
+_OUT_OF_MEMORY: Final = 77
+"""The exit status by which a worker says that Python ran out of memory."""
+_DETAIL_NODES: Final = 10_000
+_BUSY_SHARE: Final = 0.05
+"""A silent process that used more of the time than this computes, and its processor limit will end it."""
+_MESSAGES: Final[dict[Kind, str]] = {
+    "cpu": "the script used more than {limits.cpu_s} seconds of processor time",
+    "wall": "the script did not end within {limits.wall_s:g} seconds",
+    "stall": "the script gave no sign of life for {limits.stall_s:g} seconds",
+    "memory": "the script used more memory than its process may have",
+    "calls": "the script made more than {limits.calls} tool calls",
+    "seccomp": "the script's process tried a forbidden system call and was ended",
+    "killed": "the script's process was ended from outside",
+    "crash": "the script's process crashed",
+    "protocol": "the script's process broke the protocol and was ended",
+}
+
+
+class Conversation:
+    """What is said between us and one worker, from the job to the end."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        calls: Calls,
+        limits: Limits,
+        servers: Mapping[str, ServerNames],
+        schemas: Mapping[str, Mapping[str, Object]],
+    ) -> None:
+        """`schemas` are input schemas by server and tool, under their own names; missing ones are no harm."""
+        self._worker = worker
+        self._calls = calls
+        self._limits = limits
+        self._spelt = {name: list(names.tools) for name, names in servers.items()}
+        self._servers = [(names.original, list(names.tools.items())) for names in servers.values()]
+        self._schemas = schemas
+        self._printed = bytearray()
+        self._pending: dict[int, int] = {}
+        self._started = 0
+        self._value: JSON = None
+        self._has_value = False
+        self._warnings: list[str] = []
+        self._verdict: Kind | None = None
+        self._heard = 0.0
+
+    async def run(self, job: bytes) -> ScriptResult:
+        """Send the job and listen until the end. Raises `ScriptError` and `SandboxUnavailable`."""
+        loop = asyncio.get_running_loop()
+        wall = loop.call_later(self._limits.wall_s, self._end, "wall")
+        self._heard = time.monotonic()
+        stall = self._calls.spawn(self._watch())
+        try:
+            self._worker.writer.write(frames.frame(job))
+            return await self._listen()
+        except frames.ProtocolError as error:
+            _log.warning("A script's process broke the protocol: %s", error)
+            await self._worker.close()
+            raise self._failure(self._verdict or "protocol") from error
+        except EOFError:
+            raise self._failure(self._verdict or _kind_of(await self._worker.close())) from None
+        finally:
+            wall.cancel()
+            stall.cancel()
+
+    # -- listening -------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> ScriptResult:
+        allowed = frames.caps(self._limits)
+        while True:
+            kind, body = await frames.read_frame(self._worker.reader, allowed)
+            if self._verdict is not None:
+                raise EOFError
+            self._heard = time.monotonic()
+            match kind:
+                case b"c":
+                    self._start_call(body)
+                case b"p":
+                    self._print(body)
+                case b"n":
+                    self._warn(f"The sandbox is weaker than it should be: {body.decode(errors='replace')}.")
+                case b"u":
+                    raise _unsafe(body.decode(errors="replace"))
+                case b"v":
+                    self._keep(body)
+                case b"d":
+                    return self._done(frames.load_object(body, nodes=_DETAIL_NODES))
+                case b"e":
+                    raise self._failed(frames.load_object(body, nodes=_DETAIL_NODES))
+                case _:
+                    raise frames.ProtocolError(f"a frame of kind {kind!r} in the middle")
+
+    def _print(self, body: bytes) -> None:
+        if len(self._printed) + len(body) > self._limits.print_bytes:
+            raise frames.ProtocolError("more printed text than is allowed")
+        self._printed += body
+
+    def _warn(self, text: str) -> None:
+        if self._warnings:
+            raise frames.ProtocolError("more than one warning")
+        self._warnings.append(text)
+        _log.warning("%s", text)
+
+    def _keep(self, body: bytes) -> None:
+        if self._has_value:
+            raise frames.ProtocolError("more than one value")
+        self._value = frames.loads(body, nodes=self._limits.nodes)
+        self._has_value = True
+
+    # -- calls -----------------------------------------------------------------------------------------------------
+
+    def _start_call(self, body: bytes) -> None:
+        if len(body) < frames.CALL.size:
+            raise frames.ProtocolError("half a call")
+        number, server, tool = frames.CALL.unpack_from(body)
+        text = body[frames.CALL.size :]
+        self._check_call(number, len(text))
+        try:
+            original, tools = self._servers[server]
+            _, name = tools[tool]
+        except IndexError:
+            raise frames.ProtocolError(f"a call to tool {tool} of server {server}") from None
+        arguments = frames.load_object(text, nodes=self._limits.nodes)
+        schema = self._schemas.get(original, {}).get(name)
+        if schema is not None:
+            arguments = as_schema_says(arguments, schema)
+        self._pending[number] = len(text)
+        self._started = number
+        self._calls.spawn(self._answer(number, original, name, arguments))
+
+    def _check_call(self, number: int, size: int) -> None:
+        """A worker counts its calls, and waits by itself when too many are under way."""
+        limits = self._limits
+        if number > limits.calls:
+            self._end("calls")
+            raise EOFError
+        if number != self._started + 1:
+            raise frames.ProtocolError(f"call {number} out of turn")
+        if len(self._pending) >= limits.inflight:
+            raise frames.ProtocolError(f"more than {limits.inflight} calls at once")
+        if self._pending and sum(self._pending.values()) + size > limits.frame_bytes:
+            raise frames.ProtocolError("too many bytes of arguments at once")
+
+    async def _answer(self, number: int, server: str, tool: str, arguments: dict[str, Any]) -> None:
+        try:
+            body = frames.dumps(await self._calls.call(server, tool, arguments))
+            ok = len(body) <= self._limits.response_bytes
+            if not ok:
+                body = f"its answer is larger than {self._limits.response_bytes} bytes".encode()
+        except CallFailed as error:
+            ok, body = False, self._cut(str(error))
+        except (ValueError, RecursionError):  # pydantic's own error is a ValueError
+            ok, body = False, b"its answer is nothing that JSON can carry"
+        self._pending.pop(number)  # first: the worker may call again as soon as it has the answer
+        with suppress(ConnectionError):
+            self._worker.writer.write(frames.frame(frames.ANSWER.pack(number, ok) + body))
+            await self._worker.writer.drain()
+
+    def _cut(self, text: str) -> bytes:
+        data = text.encode(errors="replace")
+        limit = self._limits.error_bytes
+        return data if len(data) <= limit else data[:limit].decode(errors="ignore").encode() + "…".encode()
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _done(self, details: dict[str, Any]) -> ScriptResult:
+        if (details.get("has_value") is True) != self._has_value:
+            raise frames.ProtocolError("a value that is not there")
+        unawaited = _texts(details.get("unawaited"))
+        warnings = [f"{name} was called and never awaited; add :await() to wait for it." for name in unawaited[:10]]
+        if details.get("cut") is True:
+            warnings.append(f"Printed text was cut after {self._limits.print_bytes} bytes.")
+        return ScriptResult(
+            value=self._value,
+            has_value=self._has_value,
+            printed=self._text(),
+            unawaited=unawaited,
+            warnings=(*self._warnings, *warnings),
+            stats={"cpu_s": _number(details.get("cpu_s"))},
+        )
+
+    def _failed(self, details: dict[str, Any]) -> ScriptError:
+        kind, message, trace = (details.get(name) for name in ("kind", "message", "traceback"))
+        line = details.get("line")
+        if (
+            not isinstance(message, str)
+            or not isinstance(trace, str)
+            or kind not in ("script", "memory", "cpu", "crash")
+        ):
+            raise frames.ProtocolError("an error without its parts")
+        return failure(
+            kind,
+            message,
+            line=line if isinstance(line, int) else None,
+            traceback=trace,
+            printed=self._text(),
+            hint=hint_for(message),
+            suggestions=suggestions_for(message, self._spelt),
+            refused=details.get("stage") == "syntax",
+        )
+
+    def _failure(self, kind: Kind) -> ScriptError:
+        return failure(kind, _MESSAGES[kind].format(limits=self._limits), printed=self._text())
+
+    def _text(self) -> str:
+        return self._printed.decode(errors="replace")
+
+    def _end(self, kind: Kind) -> None:
+        """End the worker; the script's error will be of that kind."""
+        if self._verdict is None:
+            self._verdict = kind
+            self._worker.end.kill()
+
+    async def _watch(self) -> None:
+        """End a worker that neither says anything, nor waits for a call, nor computes."""
+        limit, cpu = self._limits.stall_s, 0.0
+        while True:
+            quiet_s = time.monotonic() - max(self._heard, self._calls.changed)
+            if self._calls.running or quiet_s < limit:
+                await asyncio.sleep(limit if self._calls.running else limit - quiet_s)
+                continue
+            used = cpu_seconds(self._worker.end.pid)
+            if used is None or used - cpu < _BUSY_SHARE * limit:
+                self._end("stall")
+                return
+            cpu, self._heard = used, time.monotonic()
+
+
+def _kind_of(status: int | None) -> Kind:
+    """What the end of a process means that said nothing before."""
+    if status is None:
+        return "killed"
+    if status >= 0:
+        return "memory" if status == _OUT_OF_MEMORY else "protocol" if status == 0 else "crash"
+    if sys.platform == "win32":
+        return "crash"
+    kinds: dict[int, Kind] = {
+        signal.SIGXCPU: "cpu",
+        signal.SIGSYS: "seccomp",
+        signal.SIGKILL: "killed",
+        signal.SIGTERM: "killed",
+        signal.SIGINT: "killed",
+    }
+    return kinds.get(-status, "crash")
+
+
+def _unsafe(reason: str) -> SandboxUnavailable:
+    return SandboxUnavailable(
+        f"Scripts are not run here: {reason}.",
+        hint='Set sandbox.seccomp to "try" to run them with the other walls only, and be warned, or to "off".',
+    )
+
+
+def _texts(value: JSON) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise frames.ProtocolError("no list of texts")
+    return tuple(value)
+
+
+def _number(value: JSON) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,119 @@
+"""What goes over the pipes of a script's process, and what is taken from it: nothing that a worker would not send.
+
+A frame is four bytes of length, most significant first, then the body. To the worker goes the job, as JSON, then the
+answers: four bytes of the call's number, one byte 1 or 0 for success, then the value as JSON or the error as text. From
+the worker come, by the first byte of the body:
+
+    r   ready                                             n   a warning, as text
+    u   it will not run: why, as text                     p   printed bytes
+    c   a call: number (4 bytes), server (2), tool (2),   v   the value, as JSON
+        then the arguments as JSON                        d   done: JSON
+                                                          e   failed: JSON
+
+JSON from a worker is bounded in bytes, nesting and values before a Python object is made of it.
+"""
+
+import asyncio
+import json
+import re
+import struct
+from math import isinf
+from typing import Any, Final
+
+import pydantic_core
+
+from toolcrib.model import JSON
+from toolcrib.sandbox.limits import KIB, Limits
+
+LENGTH: Final = struct.Struct(">I")
+CALL: Final = struct.Struct(">IHH")
+ANSWER: Final = struct.Struct(">IB")
+
+_SMALL: Final = 4 * KIB
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_HUGE_NUMBER = re.compile(rb"[eE]\+?\d{3}|\d{300}")
+_TEXT_OVERHEAD: Final = 6
+"""How many bytes JSON may write for one."""
+
+
+class ProtocolError(Exception):
+    """What came is no frame of a worker."""
+
+
+def caps(limits: Limits) -> dict[int, int]:
+    """The largest body of each kind of frame, in bytes, by the kind's byte."""
+    sizes = {
+        b"r": 1,
+        b"u": _SMALL,
+        b"n": _SMALL,
+        b"c": 1 + CALL.size + limits.out_bytes,
+        b"p": 1 + limits.print_bytes,
+        b"v": 1 + limits.out_bytes,
+        b"d": _SMALL + limits.calls * KIB,
+        b"e": _SMALL + 3 * _TEXT_OVERHEAD * limits.error_bytes,
+    }
+    return {kind[0]: min(size, limits.frame_bytes) for kind, size in sizes.items()}
+
+
+async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> tuple[bytes, bytes]:
+    """The kind of the next frame and the rest of its body.
+
+    Raises `ProtocolError`, and EOFError at the end, even within a frame.
+    """
+    try:
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        kind = await reader.readexactly(1)
+        if not 0 < length <= allowed.get(kind[0], 0):
+            raise ProtocolError(f"a frame of kind {kind!r} and {length} bytes")
+        return kind, await reader.readexactly(length - 1)
+    except asyncio.IncompleteReadError as error:
+        raise EOFError from error
+    except ConnectionError as error:
+        raise EOFError from error
+
+
+def frame(body: bytes) -> bytes:
+    """The body with its length before it."""
+    return LENGTH.pack(len(body)) + body
+
+
+def loads(text: bytes, *, nodes: int) -> JSON:
+    """The value of a JSON text. Raises `ProtocolError` for anything else: NaN, lone surrogates, too many values."""
+    if _marks(text) > 2 * nodes and _marks(_STRINGS.sub(b"", text)) > 2 * nodes:
+        raise ProtocolError(f"more than {nodes} values")
+    try:
+        value = pydantic_core.from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise ProtocolError(f"no JSON: {str(error)[:100]}") from error
+    if _HUGE_NUMBER.search(text) and _has_infinity(value):
+        raise ProtocolError("a number that is too large")
+    return value
+
+
+def load_object(text: bytes, *, nodes: int) -> dict[str, Any]:
+    """As `loads`, for what must be an object."""
+    value = loads(text, nodes=nodes)
+    if not isinstance(value, dict):
+        raise ProtocolError("no object")
+    return value
+
+
+def dumps(value: JSON) -> bytes:
+    """A tool's answer as JSON. Raises ValueError for what JSON cannot carry."""
+    text = pydantic_core.to_json(value)
+    if b"NaN" in text or b"Infinity" in text:
+        json.dumps(value, allow_nan=False)
+    return text
+
+
+def _marks(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _has_infinity(value: JSON) -> bool:
+    """Nesting is bounded by the parser."""
+    if isinstance(value, float):
+        return isinf(value)
+    if isinstance(value, dict):
+        return any(_has_infinity(item) for item in value.values())
+    return isinstance(value, list) and any(_has_infinity(item) for item in value)

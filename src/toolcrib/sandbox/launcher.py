@@ -1,0 +1,81 @@
+"""A small program that starts Monty's worker confined, made for this user at start and removed at the end."""
+
+import logging
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from toolcrib.errors import SandboxUnavailable
+from toolcrib.sandbox.limits import Seccomp
+
+_log = logging.getLogger(__name__)
+
+_SHEBANG_BYTES: Final = 120
+"""Of the kernel's first line; longer paths go through the shell."""
+_TRIAL_S: Final = 20.0
+
+
+class Launcher:
+    """Where the program lies, while it does."""
+
+    def __init__(self, seccomp: Seccomp, memory: int) -> None:
+        """`memory` is the address space of a worker, in bytes."""
+        self._seccomp = seccomp
+        self._memory = memory
+        self._folder: Path | None = None
+
+    def prepare(self) -> str | None:
+        """The program's path; None to start Monty bare. Raises `SandboxUnavailable` where that is not allowed."""
+        if sys.platform == "win32":
+            self._bare("there is nothing to confine a process with on Windows")
+            return None
+        self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
+        program = self._folder / "monty"
+        binary = import_module("pydantic_monty._binary").find_monty_binary()
+        program.write_text(self._text(binary), encoding="utf-8")
+        program.chmod(0o700)
+        problem = _trial(program)
+        if problem:
+            self._bare(problem)
+        return None if problem else str(program)
+
+    def remove(self) -> None:
+        """Take the program away again; harmless when there is none."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _bare(self, reason: str) -> None:
+        self.remove()
+        if self._seccomp == "require":
+            raise SandboxUnavailable(
+                f"Python scripts are not run here: {reason or 'the worker could not be confined'}.",
+                hint='Set sandbox.seccomp to "try" to run them behind Monty\'s own walls, and be warned, or to "off".',
+            )
+        _log.warning("Python scripts run behind Monty's own walls only: %s", reason)
+
+    def _text(self, binary: str) -> str:
+        place = str(Path(__file__).parent)
+        body = (
+            f"import sys\nsys.path.append({place!r})\nfrom worker.launch import main\n"
+            f"main({binary!r}, {self._seccomp!r}, {self._memory})\n"
+        )
+        first = f"#!{sys.executable} -ISB\n"
+        if len(first) <= _SHEBANG_BYTES and " " not in sys.executable:
+            return first + body
+        return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S -B -c {shlex.quote(body)} "$@"\n'
+
+
+def _trial(program: Path) -> str:
+    """What goes wrong when it is started, or an empty text."""
+    try:
+        trial = subprocess.run([program, "--version"], capture_output=True, timeout=_TRIAL_S, check=False)  # noqa: S603 - ours
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = trial.stderr.decode(errors="replace").strip()[-300:]
+    return (said or f"the worker ended with status {trial.returncode}") if trial.returncode else ""

@@ -1,0 +1,97 @@
+"""Workers kept ready, each for one script."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol
+
+from toolcrib.errors import SandboxUnavailable
+from toolcrib.sandbox.frames import ProtocolError, read_frame
+from toolcrib.sandbox.process import Worker, spawn
+
+
+class Source(Protocol):
+    """Where ready workers come from."""
+
+    async def acquire(self) -> Worker:
+        """A ready worker, for the caller alone, who closes it. Raises `SandboxUnavailable`."""
+
+    async def close(self) -> None:
+        """End what is kept."""
+
+
+async def until_ready(start: Callable[[], Awaitable[Worker]], within_s: float) -> Worker:
+    """Start a worker and wait for its first word. Raises `SandboxUnavailable`."""
+    try:
+        worker = await start()
+    except OSError as error:
+        raise SandboxUnavailable(f"A script's process could not be started: {error.strerror or error}.") from error
+    try:
+        await asyncio.wait_for(read_frame(worker.reader, {ord("r"): 1}), within_s)
+    except (TimeoutError, EOFError, ProtocolError) as error:
+        status = await worker.close()
+        raise SandboxUnavailable(
+            f"A script's process did not get ready (exit status {status}).",
+            hint="Check that Python and lupa can be read by this user, and that memory is left.",
+        ) from error
+    except BaseException:
+        await worker.close()
+        raise
+    return worker
+
+
+class SpawnPool:
+    """Starts each worker as a new interpreter, some ahead of time."""
+
+    def __init__(self, library: str, *, size: int, start_s: float) -> None:
+        """`library` is the path of the Lua binding; `size` workers are kept ready."""
+        self._library = library
+        self._size = size
+        self._start_s = start_s
+        self._ready: deque[Worker] = deque()
+        self._refill: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Have the first worker ready. Raises `SandboxUnavailable`."""
+        self._ready.append(await self._new())
+        self._top_up()
+
+    async def acquire(self) -> Worker:
+        """A ready worker; a new one when none is left."""
+        try:
+            while self._ready:
+                worker = self._ready.popleft()
+                if worker.alive:
+                    return worker
+                await worker.close()
+            return await self._new()
+        finally:
+            self._top_up()
+
+    async def close(self) -> None:
+        """End the workers that no script has."""
+        self._closed = True
+        if self._refill is not None:
+            self._refill.cancel()
+            await asyncio.wait([self._refill])
+        while self._ready:
+            await self._ready.popleft().close()
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """The processes that wait for a script."""
+        return tuple(worker.end.pid for worker in self._ready)
+
+    async def _new(self) -> Worker:
+        return await until_ready(lambda: spawn(self._library), self._start_s)
+
+    def _top_up(self) -> None:
+        if not self._closed and (self._refill is None or self._refill.done()):
+            self._refill = asyncio.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        with suppress(SandboxUnavailable):  # the next script meets the same trouble, and tells
+            while len(self._ready) < self._size:
+                self._ready.append(await self._new())

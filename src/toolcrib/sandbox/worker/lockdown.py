@@ -1,0 +1,64 @@
+"""What a worker gives up before it runs a script: limits of the kernel, and the right to ever get more.
+
+On macOS the limits are set and the rest does not exist; on Windows there is nothing to set. Both are untested.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from importlib import import_module
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_NO_NEW_PRIVS = 38
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent ends, and at once when the parent is gone already. Linux only."""
+    if not sys.platform.startswith("linux"):
+        return
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def confine() -> None:
+    """No new privileges, and no other process of this user may look inside. Linux only."""
+    if sys.platform.startswith("linux"):
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def limit(*, memory: int, cpu_s: int) -> None:
+    """Bound what the kernel gives: address space in bytes, processor seconds, and no files or processes at all."""
+    if sys.platform == "win32":
+        return
+    resource = import_module("resource")
+    wanted = {
+        "RLIMIT_CORE": (0, 0),
+        "RLIMIT_FSIZE": (0, 0),
+        "RLIMIT_MEMLOCK": (0, 0),
+        "RLIMIT_MSGQUEUE": (0, 0),
+        "RLIMIT_NOFILE": (0, 0),
+        "RLIMIT_NPROC": (0, 0),
+        "RLIMIT_AS": (memory, memory),
+        "RLIMIT_CPU": (cpu_s, cpu_s + 1),
+    }
+    for name, value in wanted.items():
+        which = getattr(resource, name, None)
+        if which is not None:
+            lower(resource, which, value)
+
+
+def lower(resource: object, which: int, value: tuple[int, int]) -> None:
+    """Never above what is set already."""
+    hard = resource.getrlimit(which)[1]  # type: ignore[attr-defined]  # imported by name: Windows has none
+    soft, top = (bound if hard < 0 else min(bound, hard) for bound in value)
+    resource.setrlimit(which, (soft, top))  # type: ignore[attr-defined]  # as above
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")

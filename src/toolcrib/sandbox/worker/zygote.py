@@ -1,0 +1,94 @@
+"""A prepared process that forks a worker whenever it is asked to. It never runs a script itself. Linux only.
+
+Over its one socket it gets a worker's end of a socket pair with each request, and answers with the new process's number
+and a descriptor of it; later it tells how that process ended.
+"""
+
+import gc
+import os
+import select
+import socket
+import struct
+from importlib import import_module
+
+from . import lockdown, script
+
+REPLY = struct.Struct("=cii")
+"""A kind, a process number, and an exit status (negative for a signal)."""
+FORKED, ENDED, REFUSED = b"f", b"x", b"n"
+_ALL_FILES = 1 << 16
+
+
+def main(library: str, parent: int) -> None:
+    """Serve until the other side goes away."""
+    lockdown.die_with(parent)
+    lockdown.confine()
+    lua, prelude = script.load(library), script.read_prelude()
+    lua.LuaRuntime(encoding=None, register_eval=False, register_builtins=False, max_memory=0).compile(prelude)
+    import_module("resource")
+    gc.collect()
+    gc.freeze()
+    _Zygote(lua, prelude).serve()
+    os._exit(0)
+
+
+class _Zygote:
+    def __init__(self, lua: object, prelude: bytes) -> None:
+        self._lua = lua
+        self._prelude = prelude
+        self._pid = os.getpid()
+        self._control = socket.socket(fileno=0)
+        self._children: dict[int, int] = {}
+        self._poll = select.poll()
+        self._poll.register(self._control, select.POLLIN)
+
+    def serve(self) -> None:
+        """Fork for each request, and tell of each end."""
+        self._control.send(REPLY.pack(FORKED, 0, 0))
+        while True:
+            for fd, _ in self._poll.poll():
+                if fd in self._children:
+                    self._bury(fd)
+                elif not self._request():
+                    return
+
+    def _request(self) -> bool:
+        """Serve one request; False at the end."""
+        data, fds, _, _ = socket.recv_fds(self._control, 16, 1)
+        if not data:
+            return False
+        for fd in fds:
+            try:
+                self._fork(fd)
+            except OSError:
+                self._control.send(REPLY.pack(REFUSED, 0, 0))
+            os.close(fd)
+        return True
+
+    def _fork(self, fd: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(fd)
+        pidfd = os.pidfd_open(pid)
+        self._children[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+        socket.send_fds(self._control, [REPLY.pack(FORKED, pid, 0)], [pidfd])
+
+    def _become(self, fd: int) -> None:
+        """Be the worker. Never returns."""
+        try:
+            os.dup2(fd, 0)
+            os.dup2(fd, 1)
+            os.closerange(3, _ALL_FILES)
+            os.setsid()
+            lockdown.die_with(self._pid)
+            script.serve(self._lua, self._prelude)
+        finally:
+            os._exit(1)
+
+    def _bury(self, pidfd: int) -> None:
+        self._poll.unregister(pidfd)
+        pid = self._children.pop(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        self._control.send(REPLY.pack(ENDED, pid, os.waitstatus_to_exitcode(status)))

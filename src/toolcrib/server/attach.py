@@ -1,0 +1,109 @@
+"""A front's tools on a server that somebody else built: an SDK server, or a FastMCP one."""
+
+import weakref
+from typing import Any, Final
+
+import mcp_types
+from mcp.server.context import HandlerResult
+from mcp.server.lowlevel import Server
+from pydantic import BaseModel
+
+from toolcrib.errors import InvalidRequest, NameCollision
+from toolcrib.server.context import RequestContext
+from toolcrib.server.mcp import Handlers
+from toolcrib.surfaces.front import Front
+
+_INNER: Final = ("_lowlevel_server", "_mcp_server")
+"""Where MCPServer and FastMCP keep the SDK's server that does the work."""
+
+_attached: "weakref.WeakKeyDictionary[Server[Any], Front]" = weakref.WeakKeyDictionary()
+
+
+def low_level(server: object) -> Server[Any]:
+    """The SDK's low-level server inside of a server object. Raises `InvalidRequest` for anything else."""
+    for name in _INNER:
+        inner = getattr(server, name, None)
+        if isinstance(inner, Server):
+            return inner
+    if isinstance(server, Server):
+        return server
+    raise InvalidRequest(
+        f"A {type(server).__name__} is no server that tools can be attached to.",
+        hint="Give an mcp.server.lowlevel.Server, an MCPServer, or a FastMCP.",
+    )
+
+
+def attach(server: object, front: Front) -> None:
+    """List the front's meta-tools beside the server's own tools, and answer calls of them.
+
+    What the server lists itself keeps its name. A second time changes nothing; another front raises `NameCollision`.
+    """
+    inner = low_level(server)
+    known = _attached.get(inner)
+    if known is front:
+        return
+    if known is not None:
+        raise NameCollision(
+            "Another registry is attached to this server.",
+            hint="Register the tools with that one, or add this registry to it as a provider.",
+        )
+    _attached[inner] = front
+    joined = _Joined(inner, front)
+    inner.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, joined.list_tools)
+    inner.add_request_handler("tools/call", mcp_types.CallToolRequestParams, joined.call_tool)
+
+
+class _Joined:
+    """The server's own handlers, with the front's beside them."""
+
+    def __init__(self, server: Server[Any], front: Front) -> None:
+        self._list: Any = server.get_request_handler("tools/list")
+        self._call: Any = server.get_request_handler("tools/call")
+        self._front = front
+        self._ours = Handlers(front)
+        self._own: set[str] = set()
+        """Names that the server itself was seen to list."""
+
+    async def list_tools(self, request: RequestContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
+        """The front's entries on the first page, then the server's pages under its own cursors."""
+        if self._list is None:
+            return await self._ours.list_tools(request, params)
+        theirs = await self._list.handler(request, params)
+        self._own.update(_names(theirs))
+        if params.cursor is not None:
+            return theirs  # type: ignore[no-any-return]  # whatever the server's own handler gives
+        return _with_more(theirs, [tool for tool in await self._entries(request) if tool["name"] not in self._own])
+
+    async def _entries(self, request: RequestContext) -> list[dict[str, Any]]:
+        """All that the front lists."""
+        entries: list[dict[str, Any]] = []
+        params = mcp_types.PaginatedRequestParams()
+        while True:
+            page: Any = await self._ours.list_tools(request, params)
+            entries.extend(page["tools"])
+            if "nextCursor" not in page:
+                return entries
+            params = mcp_types.PaginatedRequestParams(cursor=page["nextCursor"])
+
+    async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
+        """The front's tools, where the server does not list one of that name itself."""
+        mine = params.name not in self._own and await self._front.knows(
+            self._ours.context(request, params), params.name
+        )
+        if mine or self._call is None:
+            return await self._ours.call_tool(request, params)
+        return await self._call.handler(request, params)  # type: ignore[no-any-return]  # as above
+
+
+def _names(result: Any) -> list[str]:
+    tools = result.get("tools", ()) if isinstance(result, dict) else getattr(result, "tools", ())
+    return [tool["name"] if isinstance(tool, dict) else tool.name for tool in tools]
+
+
+def _with_more(result: Any, tools: list[dict[str, Any]]) -> HandlerResult:
+    if isinstance(result, dict):
+        return {**result, "tools": [*tools, *result.get("tools", ())]}
+    if isinstance(result, BaseModel):
+        more = [mcp_types.Tool.model_validate(tool, by_name=False) for tool in tools]
+        return result.model_copy(update={"tools": [*more, *getattr(result, "tools", ())]})
+    return result  # type: ignore[no-any-return]  # no result that a tool could be added to

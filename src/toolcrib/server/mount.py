@@ -1,0 +1,137 @@
+"""An ASGI app to be served by itself, or mounted anywhere in another one."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+import anyio
+import anyio.abc
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from toolcrib.errors import NotStarted
+from toolcrib.protocols import Authenticator
+from toolcrib.server.context import captured
+from toolcrib.server.guards import HEALTH, Guard, authenticated, below_mount
+from toolcrib.server.options import HttpOptions
+
+Readiness = Callable[[], tuple[bool, dict[str, Any]]]
+"""Whether to send traffic, and figures that name nobody."""
+
+_WELL_KNOWN: Final = "/.well-known/"
+
+
+class Endpoint(Protocol):
+    """What answers the requests of a protocol while it runs."""
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Hold what outlives a request; may be entered again after it was left."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+
+class HttpApp:
+    """An endpoint behind its guards, with health endpoints beside it.
+
+    It answers while somebody runs it: by its lifespan, which a server runs; by `async with app.running()`, where it is
+    mounted in an app that keeps its own lifespan; or by `run` in a task group. Otherwise it answers 503.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        options: HttpOptions,
+        *,
+        ready: Readiness,
+        authenticator: Authenticator | None = None,
+        paths: tuple[str, ...] | None = None,
+        end_streams: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`paths` are those of the endpoint, below the mount; None leaves it every path but those of health.
+
+        `end_streams` ends answers that never end by themselves. Raises `SettingsError` when others could reach the app
+        and nobody is asked who he is.
+        """
+        self.options = options
+        self.path = paths[0] if paths else options.path
+        """Where clients connect, when it is served by itself."""
+        self.end_streams = end_streams
+        self._endpoint = endpoint
+        self._paths = paths
+        self._ready = ready
+        self._owners = 0
+        self._guarded = authenticated(self._serve, options, authenticator)
+        routes = [Route(HEALTH[0], self._healthz), Route(HEALTH[1], self._readyz)]
+        router = Router(routes, default=self._at_path, redirect_slashes=False, lifespan=self._lifespan)
+        self._app: ASGIApp = Guard(router, options)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, or the lifespan."""
+        await self._app(captured(scope) if scope["type"] == "http" else scope, receive, send)
+
+    # -- the life cycle --------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answer requests. Where several run it, it is the first that counts: when that one ends, sessions end."""
+        if self._owners:
+            yield
+            return
+        async with self._endpoint.running():
+            self._owners = 1
+            try:
+                yield
+            finally:
+                self._owners = 0
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until cancelled."""
+        async with self.running():
+            task_status.started()
+            await anyio.sleep_forever()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+        async with self.running():
+            yield
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    async def _at_path(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whatever is no health endpoint."""
+        if scope["type"] != "http":
+            await WebSocketClose()(scope, receive, send)
+        elif self._is_ours(below_mount(scope)):
+            await self._guarded(scope, receive, send)
+        else:
+            await PlainTextResponse("Not Found", status_code=404)(scope, receive, send)
+
+    def _is_ours(self, path: str) -> bool:
+        # Clients ask here for an authorization server, and take anything but 404 for one.
+        if self._paths is None:
+            return not path.startswith(_WELL_KNOWN)
+        return path in self._paths or path.rstrip("/") in self._paths
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._endpoint(scope, receive, send)
+        except NotStarted:
+            await _not_running()(scope, receive, send)
+
+    async def _healthz(self, _: Request) -> PlainTextResponse:
+        return PlainTextResponse("ok")
+
+    async def _readyz(self, _: Request) -> JSONResponse:
+        is_ready, figures = self._ready()
+        is_ready = is_ready and self._owners > 0
+        return JSONResponse({"ready": is_ready, **figures}, status_code=200 if is_ready else 503)
+
+
+def _not_running() -> Response:
+    error = NotStarted("The server is not running.", hint="Run its lifespan, or `async with app.running()`.")
+    return JSONResponse({"error": error.payload()}, status_code=503, headers={"Retry-After": "1"})

@@ -1,0 +1,93 @@
+"""The surface `dynamic`: five meta-tools to list, search, describe and call, as agent loops know them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from toolcrib.discovery.envelope import Answer, answered
+from toolcrib.discovery.metatools import META_TOOLS, Listing, MetaTools
+from toolcrib.discovery.reasons import told
+from toolcrib.formats.openai import chat_tool
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.view import View
+from toolcrib.model import Object, SearchRequest, ServerStatus, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.search.scorers.options import PointsOptions
+from toolcrib.surfaces.entries import brief
+from toolcrib.surfaces.results import json_text, text_result
+
+_LISTED: Final = 200
+"""Characters of a description in a list."""
+_FOUND: Final = 500
+"""Characters of a description in a search."""
+
+
+class DynamicSurface:
+    """list_tools, search_tools, get_tool_schema, get_tool_schemas and call_tool; every answer says how it went."""
+
+    name = "dynamic"
+    names: tuple[str, ...] = tuple(tool.name for tool in META_TOOLS)
+
+    def __init__(self, gateway: Gateway) -> None:
+        """A surface over one gateway."""
+        self._gateway = gateway
+
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+        """The five."""
+        return META_TOOLS
+
+    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        """Run one of the five. The answer is `{"success": ...}`, as text and as structured content."""
+        if name not in self.names:
+            return None
+        port = GatewayPort(self._gateway, ctx)
+        answer = await MetaTools(port).run(name, arguments)
+        result = port.result
+        if result is not None and result.kind == "input_required":
+            return result
+        made = text_result(json_text(answer), structured=answer, is_error=answer["success"] is False)
+        more = tuple(block for block in result.content if block.get("type") != "text") if result is not None else ()
+        return replace(made, content=(*made.content, *more), meta=result.meta if result is not None else {})
+
+
+class GatewayPort:
+    """The meta-tools' port over a gateway, for one request."""
+
+    def __init__(self, gateway: Gateway, ctx: Context) -> None:
+        """What the context may see and call, and nothing else."""
+        self._gateway = gateway
+        self._ctx = ctx
+        self.result: ToolResult | None = None
+        """What the last call gave, whole."""
+
+    async def list(self, limit: int) -> Listing:
+        """The first tools, by id."""
+        tools = await self._gateway.tools(self._ctx)
+        return Listing(entries=[_entry(tool, _LISTED) for tool in tools[:limit]], total=len(tools))
+
+    async def find(self, query: str, limit: int) -> Sequence[Object]:
+        """The tools that fit, best first."""
+        reply = await self._gateway.search(self._ctx, SearchRequest(queries=(query,), limit=limit))
+        options = self._gateway.options.search
+        return [
+            {
+                **_entry(hit.tool, _FOUND),
+                "score": round(hit.score, 3),
+                "match_reasons": told(hit, options.scorer, 1.0, {}, PointsOptions()),
+            }
+            for hit in reply.hits
+        ]
+
+    async def schema(self, name: str) -> Object:
+        """The tool as an OpenAI function definition, under a name by which it can be called."""
+        found = await self._gateway.find(self._ctx, name)
+        return chat_tool(found.tool, name=found.wire_name)
+
+    async def call(self, name: str, given: Any, loose: Object) -> Answer:
+        """Call a tool, and answer in the envelope."""
+        self.result = await self._gateway.call(self._ctx, name, given, loose=loose)
+        return answered(self.result)
+
+
+def _entry(tool: Tool, most: int) -> dict[str, Any]:
+    return {"name": tool.id, "namespace": tool.namespace, "description": brief(tool.description, most)}

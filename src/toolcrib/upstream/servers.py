@@ -1,0 +1,95 @@
+"""The remote servers of an app, whether it runs or not: a fleet for each run, over one set of options."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from toolcrib.errors import BackendNotFound, InvalidRequest
+from toolcrib.model import BackendKind
+from toolcrib.protocols import Unsubscribe
+from toolcrib.upstream.board import Listeners
+from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.server import Server
+
+
+class Servers:
+    """A `ProviderSource` that outlives its fleets. Servers may be added and removed from any thread."""
+
+    kind = BackendKind.MCP
+
+    def __init__(self, options: FleetOptions, servers: Iterable[ServerOptions] = ()) -> None:
+        """These servers to begin with; nothing runs before `running`."""
+        self._options = options
+        self._servers = tuple(servers)
+        self._listeners = Listeners()
+        self._lock = threading.Lock()
+        self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
+        self.fleet = Fleet(options)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Fleet]:
+        """A fleet of the servers, which are being connected; their connections are closed in the end."""
+        self.fleet = Fleet(self._options)
+        end = self.fleet.subscribe(self._listeners.tell)
+        try:
+            async with self.fleet as fleet:
+                self._home = (asyncio.get_running_loop(), threading.get_ident())
+                fleet.set_servers(self._servers)
+                try:
+                    yield fleet
+                finally:
+                    self._home = None
+        finally:
+            end()
+            self.fleet = Fleet(self._options)
+            self._listeners.tell()
+
+    def add(self, options: ServerOptions) -> None:
+        """One more. Raises `InvalidRequest` for a name that is empty or taken."""
+        with self._lock:
+            if not options.name.strip():
+                raise InvalidRequest("A server needs a name.", hint="It is the namespace of its tools.")
+            if any(server.name == options.name for server in self._present()):
+                raise InvalidRequest(
+                    f"A server called {options.name} is there already.", hint="Remove it first, or take another name."
+                )
+            self._set((*self._present(), options))
+
+    def remove(self, name: str) -> None:
+        """One less. Raises `BackendNotFound`."""
+        with self._lock:
+            present = self._present()
+            kept = tuple(server for server in present if server.name != name)
+            if len(kept) == len(present):
+                known = tuple(server.name for server in present)
+                raise BackendNotFound(f"There is no server {name}.", suggestions=known)
+            self._set(kept)
+
+    def _present(self) -> tuple[ServerOptions, ...]:
+        return self._servers if self._home is None else self.fleet.servers()
+
+    def _set(self, servers: tuple[ServerOptions, ...]) -> None:
+        self._servers, home = servers, self._home
+        if home is None:
+            return
+        loop, thread = home
+        if threading.get_ident() == thread:
+            self.fleet.set_servers(servers)
+        else:
+            asyncio.run_coroutine_threadsafe(self.fleet.apply(servers), loop).result(_PATIENCE_S)
+
+    # -- a source of providers -------------------------------------------------------------------------------------
+
+    def providers(self) -> tuple[Server, ...]:
+        """The servers of the present fleet, by name."""
+        return self.fleet.providers()
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back whenever a server came, went, or changed its tools or its status."""
+        return self._listeners.add(callback)
+
+
+_PATIENCE_S = 10.0
+"""How long another thread waits for the event loop to take in a change, in seconds."""

@@ -1,0 +1,239 @@
+"""The five meta-tools over any port: what models send, and what they are answered."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import pytest
+from tests.discovery.support import FakeProvider, FakeTool, toolbox
+
+from toolcrib.discovery.arguments import settle
+from toolcrib.discovery.envelope import Answer, succeeded
+from toolcrib.discovery.metatools import META_TOOLS, Listing, MetaTools, ToolPort, is_meta_tool
+from toolcrib.errors import ServerUnavailable, ToolNotFound
+from toolcrib.model import Object, Visibility
+
+
+class FakePort:
+    """A port without tools; calls wait for each other."""
+
+    def __init__(self, together: int = 1) -> None:
+        self.together = together
+        self.running = self.most = 0
+        self.full = anyio.Event()
+
+    async def list(self, limit: int) -> Listing:
+        return Listing(entries=[{"name": "a"}][:limit], total=7)
+
+    async def find(self, query: str, limit: int) -> Sequence[Object]:
+        raise ServerUnavailable("the server of the tools is down")
+
+    async def schema(self, name: str) -> Object:
+        if name == "down":
+            raise ServerUnavailable("the server of the tools is down")
+        raise ToolNotFound(f"Tool '{name}' not found.", suggestions=["near"])
+
+    async def call(self, name: str, given: Any, loose: Object) -> Answer:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        if self.running == self.together:
+            self.full.set()
+        await self.full.wait()
+        self.running -= 1
+        if name == "bad":
+            raise RuntimeError("broken inside")
+        return succeeded({"name": name, **settle(given, loose, {}, tool=name)})
+
+
+def test_the_port_is_a_protocol_of_four_methods() -> None:
+    port: ToolPort = FakePort()
+    assert port is not None
+
+
+def test_each_meta_tool_has_a_title_annotations_and_a_closed_schema() -> None:
+    for tool in META_TOOLS:
+        assert tool.title == tool.annotations["title"]
+        assert tool.annotations["readOnlyHint"] is (tool.name != "call_tool")
+        assert tool.input_schema["additionalProperties"] is (tool.name == "call_tool")
+        assert tool.visibility is Visibility.NATIVE
+        assert is_meta_tool(tool.name)
+    assert not is_meta_tool(None)
+
+
+async def test_the_total_is_that_of_the_port() -> None:
+    answer = await MetaTools(FakePort()).run("list_tools", {})
+    assert answer == {"success": True, "result": [{"name": "a"}], "count": 1, "total_available": 7}
+
+
+async def test_an_outage_is_never_an_empty_result() -> None:
+    meta = MetaTools(FakePort())
+    for name, arguments in (("search_tools", {"query": "x"}), ("get_tool_schemas", {"tool_names": ["x", "down"]})):
+        answer = await meta.run(name, arguments)
+        assert answer == {"success": False, "error": "the server of the tools is down"}
+
+
+async def test_a_batch_repeats_the_suggestions_of_each_name() -> None:
+    answer = await MetaTools(FakePort()).run("get_tool_schemas", {"tool_names": ["x"]})
+    assert answer["errors"] == [{"tool_name": "x", "error": "Tool 'x' not found.", "suggestions": ["near"]}]
+
+
+# What models send
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"tool_name": "add", "a": 1, "b": 2},
+        {"tool_name": "add", "arguments": {"a": 1, "b": 2}},
+        {"tool_name": "add", "arguments": '{"a": 1, "b": 2}'},
+        {"tool_name": "add", "parameters": {"a": 1, "b": 2}},
+        {"tool_name": "add", "arguments": {"arguments": {"a": 1, "b": 2}}},
+        {"tool_name": "add", "arguments": {"a": 1}, "b": 2},
+        {"tool_name": " add ", "arguments": {"a": 1, "b": 2}},
+        {"name": "math.add", "arguments": {"a": 1, "b": 2}},
+        '{"tool_name": "add", "a": 1, "b": 2}',
+    ],
+)
+async def test_arguments_may_be_nested_flat_or_a_json_text(arguments: Any) -> None:
+    answer = await FakeProvider().execute_dynamic_tool("call_tool", arguments)
+    assert answer == {"success": True, "result": {"a": 1, "b": 2}}
+
+
+TRICKY = FakeTool(
+    "run", parameters={"properties": {"tool_name": {"type": "string"}, "arguments": {"type": "string"}, "n": {}}}
+)
+
+
+@pytest.mark.parametrize(
+    ("sent", "got"),
+    [
+        ({"arguments": {"tool_name": "ls", "arguments": "-l"}}, {"tool_name": "ls", "arguments": "-l"}),
+        ({"arguments": {"arguments": "-l"}}, {"arguments": "-l"}),
+        ({"arguments": "-l", "n": 1}, {"arguments": "-l", "n": 1}),
+        ({"n": 1}, {"n": 1}),
+    ],
+)
+async def test_parameters_called_tool_name_or_arguments_stay_reachable(sent: Any, got: Any) -> None:
+    answer = await FakeProvider([TRICKY]).execute_dynamic_tool("call_tool", {"tool_name": "run", **sent})
+    assert answer == {"success": True, "result": got}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "taught"),
+    [
+        ({}, "needs the name of a tool"),
+        ({"tool_name": ""}, "needs the name of a tool"),
+        ({"tool_name": 7}, "needs the name of a tool"),
+        ([1], "must be an object"),
+        ("{", "no JSON object"),
+        ({"tool_name": "add", "arguments": [1, 2]}, "must be an object"),
+        ({"tool_name": "add", "arguments": "a=1"}, "no JSON object"),
+        ({"tool_name": "calculate_mean", "vaules": [1]}, "Did you mean values?"),
+        ({"tool_name": "add", "zz": 1}, "'zz' is no parameter"),
+        ({"tool_name": "add", "arguments": {"a": 1}, "a": 2}, "cannot stand beside"),
+        ({"tool_name": "add", "arguments": {"a": "1"}}, "must be number"),
+        ({"tool_name": "search_tools", "query": "x"}, "called by itself"),
+    ],
+)
+async def test_what_cannot_be_understood_is_taught(arguments: Any, taught: str) -> None:
+    answer = await FakeProvider().execute_dynamic_tool("call_tool", arguments)
+    assert answer["success"] is False
+    assert taught in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "taught"),
+    [
+        ("search_tools", {}, '"query" is required'),
+        ("search_tools", {"q": "x"}, '"q" is no parameter'),
+        ("search_tools", {"query": 3}, "must be string"),
+        ("search_tools", {"query": "x", "limit": "ten"}, "limit must be a whole number"),
+        ("list_tools", {"limit": [1]}, "limit must be a whole number"),
+        ("list_tools", 3, "must be an object"),
+        ("get_tool_schema", {}, '"tool_name" is required'),
+        ("get_tool_schema", {"tool_name": " "}, "must be the name of a tool"),
+        ("get_tool_schemas", {"tool_names": {"a": 1}}, "must be array"),
+        ("get_tool_schemas", {"tool_names": ["x"] * 101}, "at most 100"),
+        ("get_tool_schemas", {}, '"tool_names" is required'),
+    ],
+)
+async def test_wrong_arguments_of_a_meta_tool_are_taught(name: str, arguments: Any, taught: str) -> None:
+    answer = await FakeProvider().execute_dynamic_tool(name, arguments)
+    assert answer["success"] is False
+    assert taught in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("list_tools", None),
+        ("list_tools", ""),
+        ("list_tools", {"limit": None}),
+        ("list_tools", {"arguments": {"limit": 2}}),
+        ("search_tools", '{"query": "add"}'),
+        ("search_tools", {"query": "add", "limit": "3"}),
+        ("search_tools", {"query": "add", "limit": 10**12}),
+        ("search_tools", {"query": ""}),
+        ("search_tools", {"query": "x" * 100_000}),
+        ("get_tool_schemas", {"tool_names": "add, multiply"}),
+        ("get_tool_schemas", {"tool_names": '["add", "multiply"]'}),
+        ("get_tool_schemas", {"tool_names": []}),
+    ],
+)
+async def test_what_is_plainly_meant_is_taken(name: str, arguments: Any) -> None:
+    answer = await FakeProvider().execute_dynamic_tool(name, arguments)
+    assert answer["success"] is True
+    assert json.loads(json.dumps(answer)) == answer
+
+
+async def test_names_that_are_no_texts_are_reported_one_by_one() -> None:
+    answer = await FakeProvider().execute_dynamic_tool("get_tool_schemas", {"tool_names": ["add", 7, None]})
+    assert (answer["success"], answer["count"]) == (False, 1)
+    assert [error["tool_name"] for error in answer["errors"]] == ["7", "None"]
+
+
+@pytest.mark.parametrize("name", ["search_tool", "", None, 7, "x" * 10_000])
+async def test_an_unknown_meta_tool_is_told_the_five(name: Any) -> None:
+    answer = await FakeProvider().execute_dynamic_tool(name, {})
+    assert answer["success"] is False
+    assert "Unknown dynamic tool" in answer["error"]
+    assert "call_tool" in answer["error"]
+    assert len(answer["error"]) < 300
+
+
+async def test_a_misspelt_meta_tool_suggests_the_right_one() -> None:
+    assert (await FakeProvider().execute_dynamic_tool("search_tool"))["suggestions"][0] == "search_tools"
+
+
+# Several calls
+
+
+async def test_independent_calls_run_at_once_and_answer_in_order() -> None:
+    port = FakePort(together=3)
+    with anyio.fail_after(5):
+        answers = await MetaTools(port).call_many([{"tool_name": "a", "n": 1}, ("bad", {}), ("c", '{"n": 3}')])
+    assert answers == [
+        {"success": True, "result": {"name": "a", "n": 1}},
+        {"success": False, "error": "broken inside"},
+        {"success": True, "result": {"name": "c", "n": 3}},
+    ]
+
+
+async def test_no_more_calls_than_allowed_run_at_once() -> None:
+    port = FakePort(together=2)
+    with anyio.fail_after(5):
+        answers = await MetaTools(port, at_once=2).call_many([("a", {})] * 10)
+    assert [answer["success"] for answer in answers] == [True] * 10
+    assert port.most == 2
+
+
+@pytest.mark.parametrize("call", [None, 7, "add", ("add",), {}, {"tool_name": None}])
+async def test_a_call_that_is_none_harms_no_other(call: Any) -> None:
+    first, last = await FakeProvider(toolbox()).call_many([call, ("add", {"a": 1})])
+    assert first["success"] is False
+    assert last == {"success": True, "result": {"a": 1}}
+
+
+async def test_no_calls_have_no_answers() -> None:
+    assert await FakeProvider().call_many([]) == []

@@ -1,0 +1,27 @@
+"""The reasons of a hit as texts."""
+
+import pytest
+
+from toolcrib.discovery.reasons import told
+from toolcrib.model import SearchRequest, Tool
+from toolcrib.search.engine import search
+from toolcrib.search.index import Index
+from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.search.scorers.options import PointsOptions
+
+
+@pytest.mark.parametrize("scorer", ["hybrid", "tiers", "bm25", "points"])
+def test_what_the_session_added_can_be_told_from_the_hit_alone(scorer: Scorer) -> None:
+    options = SearchOptions(scorer=scorer)
+    index = Index.build([Tool(name="send_invoice"), Tool(name="send_mail")], options=options)
+    request = SearchRequest(queries=("invoice",))
+    plain, boosted = search(index, request), search(index, request, boosts={"send_invoice": 4.4466})
+    assert told(boosted.hits[0], scorer, 1.0, {}, PointsOptions())[-1] == "session_boost:4.45x"
+    assert not any("session" in reason for reason in told(plain.hits[0], scorer, 1.0, {}, PointsOptions()))
+
+
+def test_a_penalty_tells_its_factor_and_the_domain() -> None:
+    options = SearchOptions(scorer="points")
+    index = Index.build([Tool(name="read_file", description="Reads pixels.")], options=options)
+    (hit,) = search(index, SearchRequest(queries=("pixels of a file in a directory",))).hits
+    assert "domain_penalty:0.83x(file_operations)" in told(hit, "points", 1.0, {}, PointsOptions())

@@ -1,0 +1,112 @@
+"""Who runs a tool: the order, fail-over, and the selector."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.model import BackendKind, Caller, Object, Tool, ToolResult
+from toolcrib.protocols import Backend, BackendSelector, Call, Context, Proceed
+from toolcrib.testing import FakeProvider, FakeSource
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+TOOL = Tool(name="search", namespace="web", description="Search the web.")
+QUIET = GatewayOptions(start_grace_s=0)
+
+
+class Named(FakeProvider):
+    """Answers with its name, or fails."""
+
+    def __init__(self, name: str, error: Exception | None = None, tool: Tool = TOOL) -> None:
+        super().__init__([tool], self.answer)
+        self.name = name
+        self.error = error
+
+    async def answer(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        if self.error is not None:
+            raise self.error
+        return ToolResult(structured=self.name)
+
+
+def source(kind: BackendKind, *providers: FakeProvider) -> FakeSource:
+    made = FakeSource(*providers)
+    made.kind = kind
+    return made
+
+
+def gateway(*sources: FakeSource, selector: BackendSelector | None = None) -> Gateway:
+    return Gateway(sources, options=QUIET, selector=selector)
+
+
+async def test_local_functions_come_first_then_providers_then_remote_servers() -> None:
+    sources = [source(kind, Named(kind.value)) for kind in reversed(BackendKind)]
+    one = gateway(*sources)
+    assert (await one.call(ME, "web:search")).structured == "local"
+    backends = (await one.find(ME, "web:search")).backends
+    assert [backend.name for backend in backends] == ["local", "provider", "mcp"]
+
+
+async def test_the_next_backend_is_asked_where_the_first_is_not_available() -> None:
+    away, there = Named("away", ServerUnavailable("It is away.")), Named("there")
+    assert (await gateway(FakeSource(away, there)).call(ME, "web:search")).structured == "there"
+    assert len(away.calls) == 1
+
+
+@pytest.mark.parametrize("error", [ExecutionFailed("It broke."), ValueError("secret")])
+async def test_a_call_that_may_have_run_is_never_given_to_another_backend(error: Exception) -> None:
+    broken, there = Named("broken", error), Named("there")
+    with pytest.raises(ExecutionFailed) as caught:
+        await gateway(FakeSource(broken, there)).call(ME, "web:search")
+    assert there.calls == []
+    assert "secret" not in str(caught.value)
+
+
+async def test_where_nobody_is_available_the_last_reason_is_told() -> None:
+    providers = [Named(name, ServerUnavailable(f"{name} is away.")) for name in ("one", "two")]
+    with pytest.raises(ServerUnavailable, match="two is away"):
+        await gateway(FakeSource(*providers)).call(ME, "web:search")
+
+
+async def test_a_selector_orders_the_backends_and_may_leave_some_out() -> None:
+    def last_first(backends: Sequence[Backend]) -> Sequence[Backend]:
+        return [backend for backend in reversed(backends) if backend.name != "two"]
+
+    one = gateway(FakeSource(Named("one"), Named("two"), Named("three")), selector=last_first)
+    assert (await one.call(ME, "web:search")).structured == "three"
+
+
+async def test_a_selector_that_leaves_nobody_is_told() -> None:
+    with pytest.raises(HandlerNotFound, match="selector"):
+        await gateway(FakeSource(Named("one")), selector=lambda backends: ()).call(ME, "web:search")
+
+
+async def test_another_definition_of_the_same_tool_is_set_aside_and_named() -> None:
+    other = Named("two", tool=Tool(name="search", namespace="web", description="Something else."))
+    one = gateway(FakeSource(Named("one"), other))
+    assert (await one.call(ME, "web:search")).structured == "one"
+    assert await one.tools(ME) == (TOOL,)
+    ((namespace, rejected),) = one.live.snapshot.rejected
+    assert (namespace, rejected.tool) == ("web", "search")
+    assert "one offers another tool of that name" in rejected.reason
+
+
+async def test_middleware_may_change_a_call_and_answer_it() -> None:
+    async def louder(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        result = await proceed(ctx, call)
+        return ToolResult(structured=f"{result.structured}!")
+
+    one = Gateway([FakeSource(Named("one"))], options=QUIET, middleware=[louder, louder])
+    assert (await one.call(ME, "web:search")).structured == "one!!"
+
+
+async def test_a_middleware_that_makes_a_call_of_its_own_is_told_how() -> None:
+    async def own(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        return await proceed(ctx, Call(call.tool, {}))
+
+    with anyio.fail_after(5), pytest.raises(ExecutionFailed, match=r"dataclasses\.replace"):
+        await Gateway([FakeSource(Named("one"))], options=QUIET, middleware=[own]).call(ME, "web:search")

@@ -1,0 +1,134 @@
+"""Providers that search by themselves, or are too large to list."""
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from toolcrib.errors import ServerUnavailable, ToolNotFound
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.model import Caller, Filters, Hit, Object, SearchRequest, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.testing import FakeProvider, FakeSource
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+OWN = Tool(name="send_mail", description="Send an electronic letter.")
+FAR = Tool(name="send_parcel", namespace="post", description="Send a parcel.")
+QUIET = GatewayOptions(start_grace_s=0, find_timeout_s=0.2)
+
+
+class Finder:
+    """Lists nothing, and finds what it is told to."""
+
+    name = "post"
+
+    def __init__(self, *hits: Hit, error: Exception | None = None, hangs: bool = False) -> None:
+        self.hits, self.error, self.hangs = hits, error, hangs
+        self.asked = 0
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        return ()
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        if self.hangs:
+            await anyio.sleep_forever()
+        return self.hits
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        if self.error is not None:
+            raise self.error
+        return FAR if name in ("post:send_parcel", "send_parcel") else None
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        return ToolResult(structured=f"{name} done")
+
+
+def hit(tool: Tool, score: float) -> Hit:
+    return Hit(tool=tool, score=score, raw=score)
+
+
+def request(query: str = "send a letter", **more: object) -> SearchRequest:
+    return SearchRequest(queries=(query,), **more)  # type: ignore[arg-type]  # passed on
+
+
+async def test_hits_from_elsewhere_stand_among_our_own_by_their_score() -> None:
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), Finder(hit(FAR, 0.4)))], options=QUIET)
+    reply = await gateway.search(ME, request())
+    assert [found.tool.id for found in reply.hits] == ["send_mail", "post:send_parcel"]
+    assert "send_parcel" in reply.hits[1].signature
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), Finder(hit(FAR, 1.0)))], options=QUIET)
+    assert (await gateway.search(ME, request())).hits[0].tool.id == "post:send_parcel"
+
+
+async def test_a_score_above_one_is_no_way_to_the_top() -> None:
+    gateway = Gateway([FakeSource(Finder(hit(FAR, 1e9)))], options=QUIET)
+    assert (await gateway.search(ME, request())).hits[0].score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("finder", "why"),
+    [(Finder(error=ValueError("secret")), "ValueError"), (Finder(hangs=True), "did not answer within 0.2 s")],
+)
+async def test_a_finder_that_fails_or_hangs_is_named_and_costs_our_own_hits_nothing(finder: Finder, why: str) -> None:
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), finder)], options=QUIET)
+    with anyio.fail_after(5):
+        reply = await gateway.search(ME, request())
+    assert reply.hits[0].tool is OWN
+    (status,) = reply.servers
+    assert status.name == "post"
+    assert why in status.reason
+    assert "secret" not in status.reason
+
+
+async def test_a_list_asks_no_finder() -> None:
+    finder = Finder(hit(FAR, 1.0))
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), finder)], options=QUIET)
+    await gateway.search(ME, request(""))
+    assert finder.asked == 0
+
+
+async def test_filters_hold_for_hits_from_elsewhere() -> None:
+    gateway = Gateway([FakeSource(Finder(hit(FAR, 1.0)))], options=QUIET)
+    for filters in (Filters(namespaces=frozenset({"git"})), Filters(tags=frozenset({"x"})), Filters(read_only=True)):
+        assert (await gateway.search(ME, request(filters=filters))).hits == ()
+    assert len((await gateway.search(ME, request(filters=Filters(namespaces=frozenset({"post"}))))).hits) == 1
+
+
+async def test_a_policy_holds_for_what_is_found_and_looked_up_elsewhere() -> None:
+    policy = ByScopes([Rule(tools=("post:*",), scopes=("post",))])
+    finder = Finder(hit(FAR, 1.0))
+    gateway = Gateway([FakeSource(FakeProvider([OWN]), finder)], policy=policy, options=QUIET)
+    assert [found.tool.id for found in (await gateway.search(ME, request())).hits] == ["send_mail"]
+    with pytest.raises(ToolNotFound):
+        await gateway.call(ME, "post:send_parcel")
+    clerk = Context(caller=Caller(id="clerk", scopes=frozenset({"post"})))
+    assert len((await gateway.search(clerk, request())).hits) == 2
+    assert (await gateway.call(clerk, "post:send_parcel")).structured == "send_parcel done"
+
+
+async def test_a_tool_that_is_in_no_list_is_looked_up_by_its_name_and_called() -> None:
+    gateway = Gateway([FakeSource(Finder())], options=QUIET)
+    assert (await gateway.describe(ME, "post:send_parcel")).tool is FAR
+    assert (await gateway.call(ME, "post:send_parcel")).structured == "send_parcel done"
+    with pytest.raises(ToolNotFound):
+        await gateway.call(ME, "post:nothing")
+
+
+async def test_a_look_up_that_fails_is_told_without_its_inside() -> None:
+    gateway = Gateway([FakeSource(Finder(error=ValueError("secret")))], options=QUIET)
+    with pytest.raises(ServerUnavailable, match="post failed \\(ValueError\\)") as caught:
+        await gateway.call(ME, "post:send_parcel")
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_finder_of_a_request_is_asked_for_that_request_only() -> None:
+    gateway = Gateway([FakeSource()], options=QUIET)
+    assert len((await gateway.search(ME.with_providers(Finder(hit(FAR, 1.0))), request())).hits) == 1
+    assert (await gateway.search(ME, request())).hits == ()

@@ -1,0 +1,217 @@
+"""Rules over scopes and tenants: who may see and call what."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolcrib.errors import SettingsError, ToolNotFound
+from toolcrib.gateway.policy import AllowAll, ByScopes, Patterns, Rule
+from toolcrib.model import Action, Caller, Decision, Tool
+from toolcrib.protocols import Context
+from toolcrib.testing import FakeProvider, FakeSource, running
+
+pytestmark = pytest.mark.anyio
+
+
+def tool(full: str, *tags: str) -> Tool:
+    namespace, _, name = full.rpartition(":")
+    return Tool(name=name, namespace=namespace, tags=tags)
+
+
+def caller(*scopes: str, tenant: str | None = None) -> Caller:
+    return Caller(id="ann", tenant=tenant, scopes=frozenset(scopes))
+
+
+def says(policy: ByScopes, who: Caller, full: str, *tags: str) -> tuple[str, str]:
+    """What the policy says to seeing and to calling."""
+    see, call = (policy.decide(who, tool(full, *tags), action) for action in Action)
+    return str(see), str(call)
+
+
+def test_tools_that_a_rule_covers_are_for_those_it_names_and_hidden_from_all_others() -> None:
+    policy = ByScopes([Rule(tools=("admin:*", "*:delete_*"), scopes=("admin",))])
+    for full in ("admin:ban", "github:delete_repo", "delete_file"):
+        assert says(policy, caller("admin"), full) == ("allow", "allow")
+        assert says(policy, caller("user"), full) == ("hide", "hide")
+    assert says(policy, caller(), "github:read") == ("allow", "allow")
+
+
+def test_the_first_rule_that_covers_a_tool_decides() -> None:
+    policy = ByScopes(
+        [
+            Rule(tools=("*:get_*",), scopes=("reader", "admin")),
+            Rule(scopes=("admin",)),
+        ]
+    )
+    assert says(policy, caller("reader"), "github:get_issue") == ("allow", "allow")
+    assert says(policy, caller("reader"), "github:merge") == ("hide", "hide")
+    assert says(policy, caller("admin"), "github:merge") == ("allow", "allow")
+
+
+def test_a_rule_can_leave_all_others_to_the_rules_below() -> None:
+    policy = ByScopes(
+        [
+            Rule(tools=("*:delete_*",), tenants=("trial",), effect="hide", otherwise="next"),
+            Rule(tools=("*:delete_*",), scopes=("admin",), otherwise="next"),
+            Rule(tools=("*:delete_*",), effect="approve"),
+        ]
+    )
+    assert says(policy, caller("admin", tenant="trial"), "a:delete_x") == ("hide", "hide")
+    assert says(policy, caller("admin"), "a:delete_x") == ("allow", "allow")
+    assert says(policy, caller(), "a:delete_x") == ("allow", "approve")
+
+
+def test_where_no_rule_decides_the_default_does() -> None:
+    rules = [Rule(tags=("public",))]
+    for default, expected in (("hide", "hide"), ("allow", "allow"), ("approve", "allow")):
+        policy = ByScopes(rules, default=default)  # type: ignore[arg-type]  # a loop over the three words
+        assert says(policy, caller(), "a:b")[0] == expected
+        assert says(policy, caller(), "a:b", "public") == ("allow", "allow")
+
+
+def test_one_scope_is_enough_unless_all_are_needed() -> None:
+    for need, expected in (("any", "allow"), ("all", "hide")):
+        rule = Rule(scopes=("read", "write"), need=need)  # type: ignore[arg-type]  # a loop over both words
+        assert says(ByScopes([rule]), caller("read"), "a:b")[0] == expected
+        assert says(ByScopes([rule]), caller("read", "write"), "a:b")[0] == "allow"
+
+
+def test_a_tenant_and_a_scope_must_both_fit() -> None:
+    policy = ByScopes([Rule(scopes=("ops",), tenants=("acme",))])
+    assert says(policy, caller("ops", tenant="acme"), "a:b")[0] == "allow"
+    assert says(policy, caller("ops", tenant="other"), "a:b")[0] == "hide"
+    assert says(policy, caller("ops"), "a:b")[0] == "hide"
+    assert says(policy, caller(tenant="acme"), "a:b")[0] == "hide"
+
+
+def test_a_rule_covers_what_fits_its_patterns_and_has_one_of_its_tags() -> None:
+    policy = ByScopes([Rule(tools=("github:*",), tags=("money", "danger"), effect="hide")])
+    assert says(policy, caller(), "github:pay", "money")[0] == "hide"
+    assert says(policy, caller(), "github:read")[0] == "allow"
+    assert says(policy, caller(), "stripe:pay", "money")[0] == "allow"
+
+
+def test_a_tool_can_be_shown_to_those_who_may_not_call_it_but_never_the_other_way() -> None:
+    calling = ByScopes([Rule(tools=("a:*",), scopes=("ops",), action=Action.CALL)])
+    assert says(calling, caller(), "a:b") == ("allow", "hide")
+    seeing = ByScopes([Rule(tools=("a:*",), scopes=("ops",), action=Action.SEE)])
+    assert says(seeing, caller(), "a:b") == ("hide", "hide")
+
+
+def test_a_role_stands_for_its_scopes_and_for_other_roles() -> None:
+    roles = {"admin": ("user", "delete"), "user": ("read", "admin")}
+    policy = ByScopes([Rule(tools=("a:*",), scopes=("read",)), Rule(scopes=("delete",))], roles=roles)
+    assert says(policy, caller("admin"), "a:b")[0] == "allow"
+    assert says(policy, caller("user"), "b:c")[0] == "allow"
+    assert says(policy, caller("guest"), "b:c")[0] == "hide"
+
+
+def test_callers_of_which_no_rule_can_tell_one_from_the_other_share_a_scope() -> None:
+    policy = ByScopes([Rule(scopes=("admin",), tenants=("acme",), otherwise="next")], roles={"root": ("admin",)})
+    assert policy.scope(caller("x", "y", tenant="one")) == policy.scope(caller("z", tenant="two"))
+    assert policy.scope(caller("admin")) == policy.scope(caller("root"))
+    assert len({policy.scope(who) for who in (caller(), caller("admin"), caller(tenant="acme"))}) == 3
+    assert AllowAll().scope(caller("admin")) == AllowAll().scope(caller(tenant="acme"))
+
+
+NAMES = st.sampled_from(("red", "blue", "green"))
+RULES = st.builds(
+    Rule,
+    tools=st.lists(st.sampled_from(("*", "a:*", "*:b", "c")), max_size=2).map(tuple),
+    tags=st.lists(NAMES, max_size=1).map(tuple),
+    scopes=st.lists(NAMES, max_size=2).map(tuple),
+    need=st.sampled_from(("any", "all")),
+    tenants=st.lists(NAMES, max_size=1).map(tuple),
+    action=st.sampled_from((None, *Action)),
+    effect=st.sampled_from(("allow", "hide", "approve")),
+    otherwise=st.sampled_from(("allow", "hide", "approve", "next")),
+)
+CALLERS = st.builds(
+    Caller, id=st.text(max_size=2), tenant=st.none() | NAMES | st.just("other"), scopes=st.frozensets(NAMES, max_size=3)
+)
+TOOLS = st.sampled_from([tool("a:b"), tool("a:x", "red"), tool("c"), tool("d:b", "blue", "red")])
+
+
+@given(rules=st.lists(RULES, max_size=4), one=CALLERS, two=CALLERS, which=TOOLS)
+def test_a_decision_depends_on_the_scope_the_tool_and_the_action_alone(
+    rules: list[Rule], one: Caller, two: Caller, which: Tool
+) -> None:
+    policy = ByScopes(rules, roles={"green": ("blue",)})
+    seen, called = (policy.decide(one, which, action) for action in (Action.SEE, Action.CALL))
+    assert seen is not Decision.APPROVE
+    assert seen is Decision.ALLOW or called is Decision.HIDE
+    if policy.scope(one) == policy.scope(two):
+        assert [seen, called] == [policy.decide(two, which, action) for action in (Action.SEE, Action.CALL)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "not_"),
+    [
+        ("*", ["a:b", "b"], []),
+        ("*:delete_*", ["a:delete_b", "delete_b", "a:b:delete_c"], ["a:undelete_b", "a:Delete_b"]),
+        ("github:*", ["github:a", "github:"], ["github", "githubs:a"]),
+        ("read", ["read"], ["a:read", "reader"]),
+        ("*:github:a", [], ["github:a"]),
+        ("a:[bc]", ["a:b", "a:c"], ["a:d", "a:[bc]"]),
+        ("a:b?", ["a:bc"], ["a:b", "a:bcd"]),
+        ("a.b:c", ["a.b:c"], ["axb:c"]),
+        ("a:[[]", ["a:["], ["a:b"]),
+        ("a:*b", ["a:\nb"], ["a:b\n"]),
+    ],
+)
+def test_a_pattern_fits_whole_ids(pattern: str, fits: list[str], not_: list[str]) -> None:
+    patterns = Patterns((pattern,))
+    assert all(patterns.fit(full) for full in fits)
+    assert not any(patterns.fit(full) for full in not_)
+
+
+def test_no_pattern_fits_nothing() -> None:
+    assert not Patterns(())
+    assert not Patterns(()).fit("a:b")
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        (r"tools\[1\]", {"tools": ("a:*", "")}),
+        (r"tools\[0\]", {"tools": (3,)}),
+        ("bracket that is never closed", {"tools": ("a:[bc",)}),
+        ("tools is a list", {"tools": "a:*"}),
+        ("scopes", {"scopes": "admin"}),
+        ("tenants", {"tenants": ("",)}),
+        ("tags", {"tags": (1,)}),
+        ("need", {"need": "most"}),
+        ("effect is one of allow, hide, approve", {"effect": "deny"}),
+        ("otherwise", {"otherwise": "perhaps"}),
+        ("action", {"action": "look"}),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_with_its_field(field: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=field):
+        Rule(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        ("default", lambda: ByScopes([], default="deny")),  # type: ignore[arg-type]  # what a file may say
+        (r"roles\.admin", lambda: ByScopes([], roles={"admin": "read"})),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused_with_its_field(field: str, make: Callable[[], object]) -> None:
+    with pytest.raises(SettingsError, match=field):
+        make()
+
+
+async def test_through_the_gateway_a_hidden_tool_is_a_missing_one() -> None:
+    policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",))])
+    provider = FakeProvider([tool("admin:ban"), tool("github:read")])
+    async with running(FakeSource(provider), policy=policy) as gateway:
+        ann, root = Context(caller=caller()), Context(caller=caller("admin"))
+        assert [found.id for found in await gateway.tools(ann)] == ["github:read"]
+        assert [found.id for found in await gateway.tools(root)] == ["admin:ban", "github:read"]
+        with pytest.raises(ToolNotFound):
+            await gateway.call(ann, "admin:ban")

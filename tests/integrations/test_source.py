@@ -1,0 +1,52 @@
+"""What the adapters stand on: any source of tools, and a clear word where a framework is missing."""
+
+import importlib
+import json
+import sys
+from typing import Any
+
+import pytest
+from tests.integrations.shelf import CALL, Shelf
+
+from toolcrib.discovery.metatools import META_TOOLS, MetaTools
+from toolcrib.errors import InvalidRequest, MissingExtra
+from toolcrib.integrations.source import as_text, chosen, runner
+
+
+async def test_a_provider_its_meta_tools_and_its_port_run_alike() -> None:
+    shelf = Shelf()
+    port = shelf._toolcrib_desk
+    for source in (shelf, MetaTools(port), port):
+        assert await runner(source)("call_tool", CALL) == {"success": True, "result": 3.0}
+
+
+def test_some_of_the_meta_tools_are_chosen_by_name_in_the_usual_order() -> None:
+    assert chosen(None) == list(META_TOOLS)
+    assert [tool.name for tool in chosen({"call_tool", "search_tools"})] == ["search_tools", "call_tool"]
+    with pytest.raises(InvalidRequest, match="Choose from list_tools") as caught:
+        chosen(["serch_tools"])
+    assert caught.value.suggestions[0] == "search_tools"
+
+
+def test_an_answer_is_json_also_where_a_tool_gave_something_else() -> None:
+    assert json.loads(as_text({"success": True, "result": object()}))["success"]
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "extra"),
+    [
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("langchain", "langchain_core", "langchain"),
+    ],
+)
+def test_without_the_framework_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, module: str, library: str, extra: str
+) -> None:
+    kept: dict[str, Any] = {name: found for name, found in sys.modules.items() if name.split(".")[0] == library}
+    for name in kept:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, f"toolcrib.integrations.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'toolcrib\[{extra}\]'"):
+        importlib.import_module(f"toolcrib.integrations.{module}")

@@ -1,0 +1,238 @@
+"""Several providers as one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcrib.errors import InvalidRequest, ServerUnavailable
+from toolcrib.model import Caller, Hit, Key, SearchRequest, ServerState, Tool
+from toolcrib.protocols import Cacheable, Changes, Context, ToolFinder, Unsubscribe
+from toolcrib.providers.many import Many
+from toolcrib.providers.wrap import Cached
+from toolcrib.testing import FakeProvider, ready
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+OTHER = Context(caller=Caller(id="other"))
+
+
+class Named(FakeProvider):
+    """Answers with its own name."""
+
+    def __init__(self, name: str, *ids: str) -> None:
+        async def answer(ctx: Context, tool: str, arguments: Mapping[str, Any]) -> Any:
+            return f"{name}: {tool}"
+
+        super().__init__([tool(id_, name) for id_ in ids], answer)
+        self.name = name
+
+
+class Moody(Named):
+    """Fails or hangs as long as it is told to."""
+
+    mood: Exception | str = ""
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        await self._sulk()
+        return await super().list_tools(ctx)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Mapping[str, Any]) -> Any:
+        await self._sulk()
+        return await super().call_tool(ctx, name, arguments)
+
+    async def _sulk(self) -> None:
+        if isinstance(self.mood, Exception):
+            raise self.mood
+        if self.mood == "hang":
+            await anyio.sleep_forever()
+
+
+class Personal(Named):
+    """Other tools for other callers."""
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        return [one for one in self.tools if one.name.startswith(ctx.caller.id)]
+
+
+def tool(id_: str, description: str) -> Tool:
+    namespace, _, name = id_.rpartition(":")
+    return Tool(name=name, namespace=namespace, description=description)
+
+
+def offered(tools: Sequence[Tool]) -> dict[str, str]:
+    return {tool.id: tool.description for tool in tools}
+
+
+async def test_the_first_that_offers_a_key_wins_in_list_look_up_and_call() -> None:
+    many = Many(Named("a", "x", "y"), Named("b", "y", "z"))
+    assert offered(await many.list_tools(ME)) == {"x": "a", "y": "a", "z": "b"}
+    for name, owner in (("x", "a"), ("y", "a"), ("z", "b")):
+        found = await many.get_tool(ME, name)
+        assert found is not None
+        assert found.description == owner
+        assert await many.call_key(ME, Key("", name), {}) == f"{owner}: {name}"
+        assert await many.call_tool(ME, name, {}) == f"{owner}: {name}"
+
+
+async def test_a_call_without_a_list_before_finds_the_same_owner() -> None:
+    assert await Many(Named("a", "x"), Named("b", "x", "y")).call_key(ME, Key("", "x"), {}) == "a: x"
+    assert await Many(Named("a", "x"), Named("b", "x", "y")).call_key(ME, Key("", "y"), {}) == "b: y"
+
+
+async def test_tools_of_one_name_in_two_namespaces_are_told_apart() -> None:
+    many = Many(Named("a", "one:x"), Named("b", "two:x"))
+    assert await many.call_key(ME, Key("two", "x"), {}) == "b: x"
+    await many.list_tools(ME)
+    assert await many.call_key(ME, Key("two", "x"), {}) == "b: x"
+    assert await many.call_key(ME, Key("", "x"), {}) is None
+    assert await many.call_tool(ME, "two:x", {}) == "b: x"
+
+
+async def test_what_was_listed_to_one_caller_says_nothing_of_another() -> None:
+    personal, rest = Personal("personal", "me_x", "other_x"), Named("rest", "me_x")
+    many = Many(personal, rest)
+    assert offered(await many.list_tools(ME)) == {"me_x": "personal"}
+    assert offered(await many.list_tools(OTHER)) == {"other_x": "personal", "me_x": "rest"}
+    assert await many.call_key(OTHER, Key("", "me_x"), {}) == "rest: me_x"
+    assert await many.call_key(ME, Key("", "me_x"), {}) == "personal: me_x"
+
+
+async def test_a_member_that_fails_is_left_out_and_its_reason_told() -> None:
+    moody = Moody("moody", "x")
+    many = Many(moody, Named("b", "x", "y"))
+    moody.mood = ConnectionError("password=hunter2")
+    assert offered(await many.list_tools(ME)) == {"x": "b", "y": "b"}
+    (status,) = many.statuses()
+    assert (status.name, status.state, status.reason) == ("moody", ServerState.FAILED, "it raised ConnectionError")
+    moody.mood = ServerUnavailable("The crib is closed.")
+    assert await many.get_tool(ME, "y") is not None
+    assert [one.reason for one in many.statuses()] == ["The crib is closed."]
+    assert many.statuses()[0].since == status.since
+    moody.mood = ""
+    assert offered(await many.list_tools(ME)) == {"x": "moody", "y": "b"}
+    assert many.statuses() == ()
+
+
+async def test_a_member_that_hangs_costs_its_own_deadline_and_nothing_else() -> None:
+    moody = Moody("moody", "x")
+    moody.mood = "hang"
+    many = Many(moody, Named("b", "y"), timeout_s=0.05)
+    with anyio.fail_after(5):
+        assert offered(await many.list_tools(ME)) == {"y": "b"}
+        assert await many.call_key(ME, Key("", "y"), {}) == "b: y"
+        assert await many.get_tool(ME, "y") is not None
+    assert [status.reason for status in many.statuses()] == ["it did not answer within 0.05 s"]
+
+
+async def test_the_error_of_a_member_is_told_when_its_own_tool_is_called() -> None:
+    moody = Moody("moody", "x", "y")
+    many = Many(moody, Named("b", "y", "z"))
+    await many.list_tools(ME)
+    moody.mood = ServerUnavailable("The crib is closed.")
+    with pytest.raises(ServerUnavailable):
+        await many.call_key(ME, Key("", "x"), {})
+    assert await many.call_key(ME, Key("", "z"), {}) == "b: z"
+    await many.list_tools(ME)
+    with pytest.raises(ServerUnavailable):
+        await many.call_key(ME, Key("", "x"), {})
+    assert await many.call_key(ME, Key("", "y"), {}) == "b: y"
+
+
+async def test_members_are_asked_side_by_side() -> None:
+    met = anyio.Event()
+    waiting: list[str] = []
+
+    class Meeting(Named):
+        async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+            waiting.append(self.name)
+            if len(waiting) == 2:
+                met.set()
+            await met.wait()
+            return await super().list_tools(ctx)
+
+    with anyio.fail_after(5):
+        assert offered(await Many(Meeting("a", "x"), Meeting("b", "y")).list_tools(ME)) == {"x": "a", "y": "b"}
+
+
+async def test_statuses_of_members_stand_beside_its_own() -> None:
+    moody = Moody("z")
+    moody.mood = ValueError()
+    twin = Moody("z")
+    twin.mood = ValueError()
+    many = Many(moody, twin, FakeProvider([], status=ready("git")))
+    await many.list_tools(ME)
+    assert [(status.name, status.state) for status in many.statuses()] == [
+        ("git", ServerState.READY),
+        ("z 1", ServerState.FAILED),
+        ("z 2", ServerState.FAILED),
+    ]
+
+
+async def test_nothing_of_nobody_is_nothing() -> None:
+    many = Many()
+    assert await many.list_tools(ME) == ()
+    assert await many.call_tool(ME, "x", {}) is None
+    assert many.statuses() == ()
+
+
+async def test_a_deadline_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="timeout_s"):
+        Many(timeout_s=0)
+
+
+# -- optional protocols --------------------------------------------------------------------------------------------
+
+
+class Told(Named):
+    """Tells of changes."""
+
+    def __init__(self, name: str, *ids: str) -> None:
+        super().__init__(name, *ids)
+        self.callbacks: list[Callable[[], None]] = []
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+
+class Searching(Named):
+    """Searches by itself."""
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        return [Hit(tool=one, score=len(one.name) / 10, raw=1.0) for one in self.tools]
+
+
+def test_changes_are_promised_where_every_member_promises_them() -> None:
+    a, b, heard = Told("a"), Told("b"), []
+    many = Many(a, b)
+    assert isinstance(many, Changes)
+    end = many.subscribe(lambda: heard.append("changed"))
+    a.callbacks[0]()
+    b.callbacks[0]()
+    end()
+    assert (heard, a.callbacks, b.callbacks) == (["changed", "changed"], [], [])
+    assert not isinstance(Many(Told("a"), Named("b")), Changes)
+    assert not isinstance(Many(), Changes)
+
+
+def test_a_list_may_be_kept_as_long_as_every_member_lets_it() -> None:
+    many = Many(Cached(Named("a"), 60, 1), Cached(Named("b"), 30, 2))
+    assert isinstance(many, Cacheable)
+    assert many.cache_for_s == 30
+    same, other = Many(Cached(Named("a"), 60, 1), Cached(Named("b"), 30, 2)), Many(Cached(Named("a"), 60, 1))
+    assert isinstance(same, Cacheable)
+    assert isinstance(other, Cacheable)
+    assert many.cache_key == same.cache_key != other.cache_key
+    assert not isinstance(Many(Cached(Named("a"), 60, 1), Named("b")), Cacheable)
+
+
+async def test_hits_of_searching_members_are_merged_each_key_once() -> None:
+    many = Many(Named("plain", "xx"), Searching("a", "x", "xx"), Searching("b", "xxx", "x"))
+    await many.list_tools(ME)
+    assert isinstance(many, ToolFinder)
+    hits = await many.find_tools(ME, SearchRequest(queries=("x",)))
+    assert [(hit.tool.id, hit.tool.description) for hit in hits] == [("xxx", "b"), ("x", "a")]
+    assert not isinstance(Many(Named("plain")), ToolFinder)

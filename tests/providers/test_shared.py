@@ -1,0 +1,131 @@
+"""Providers that everybody shares."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from toolcrib.errors import BackendNotFound, InvalidRequest
+from toolcrib.model import BackendKind
+from toolcrib.protocols import Context, Unsubscribe
+from toolcrib.providers.adapt import original
+from toolcrib.providers.callbacks import Callbacks
+from toolcrib.providers.shared import ProviderList
+from toolcrib.testing import FakeProvider
+
+pytestmark = pytest.mark.anyio
+
+
+class Foreign:
+    """A provider of another contract that tells of changes."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+
+    def get_tools(self, ctx: Context) -> Any:
+        return []
+
+    def execute_tool(self, ctx: Context, name: str, arguments: Mapping[str, Any]) -> Any:
+        return None
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+
+async def test_providers_come_and_go_by_the_objects_that_were_given() -> None:
+    own, foreign = FakeProvider([]), Foreign()
+    shared = ProviderList(own)
+    shared.add(foreign)
+    shared.add(foreign)
+    assert shared.kind is BackendKind.PROVIDER
+    assert [original(provider) for provider in shared.providers()] == [own, foreign]
+    shared.remove(own)
+    shared.remove(foreign)
+    assert shared.providers() == ()
+
+
+async def test_removing_what_is_not_there_is_told() -> None:
+    shared = ProviderList(FakeProvider([]))
+    with pytest.raises(BackendNotFound, match="Foreign is not one of the providers") as caught:
+        shared.remove(Foreign())
+    assert caught.value.suggestions == ("FakeProvider",)
+
+
+async def test_what_is_no_provider_is_not_added() -> None:
+    shared = ProviderList()
+    with pytest.raises(InvalidRequest):
+        shared.add(object())
+    assert shared.providers() == ()
+
+
+async def test_listeners_hear_of_every_coming_going_and_change() -> None:
+    shared, foreign, heard = ProviderList(), Foreign(), list[str]()
+    end = shared.subscribe(lambda: heard.append("changed"))
+    shared.add(foreign)
+    foreign.callbacks[0]()
+    shared.remove(foreign)
+    assert heard == ["changed"] * 3
+    assert foreign.callbacks == []
+    end()
+    end()
+    shared.add(foreign)
+    assert heard == ["changed"] * 3
+
+
+async def test_a_listener_is_called_in_its_own_event_loop_whoever_makes_the_change() -> None:
+    shared, told, where = ProviderList(), anyio.Event(), list[int]()
+
+    def hear() -> None:
+        where.append(threading.get_ident())
+        told.set()
+
+    shared.subscribe(hear)
+    await anyio.to_thread.run_sync(shared.add, FakeProvider([]))
+    with anyio.fail_after(5):
+        await told.wait()
+    assert where == [threading.get_ident()]
+
+
+async def test_many_threads_may_add_and_remove_at_once() -> None:
+    shared = ProviderList()
+
+    def work() -> None:
+        for _ in range(50):
+            mine = FakeProvider([])
+            shared.add(mine)
+            assert any(mine is provider for provider in shared.providers())
+            shared.remove(mine)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(anyio.to_thread.run_sync, work)
+    assert shared.providers() == ()
+
+
+async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    callbacks, heard = Callbacks(), list[str]()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    callbacks.add(fail)
+    callbacks.add(lambda: heard.append("changed"))
+    callbacks.tell()
+    assert heard == ["changed"]
+    assert caplog.messages == ["a listener for changes raised"]
+
+
+def test_a_listener_of_a_loop_that_is_gone_is_passed_over() -> None:
+    callbacks, heard = Callbacks(), list[str]()
+
+    async def listen() -> None:
+        callbacks.add(lambda: heard.append("never"))
+
+    anyio.run(listen)
+    callbacks.add(lambda: heard.append("here"))
+    callbacks.tell()
+    assert heard == ["here"]

@@ -1,0 +1,167 @@
+"""What the tests of the server share: a running server with two tenants' tools, and clients of each transport."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import httpx2
+import mcp
+from mcp.client.streamable_http import streamable_http_client
+
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.model import Action, Caller, Decision, Object, Tool, ToolResult, Visibility
+from toolcrib.protocols import Context, Policy
+from toolcrib.server.changes import ListChanges
+from toolcrib.server.http import serve_http
+from toolcrib.server.mcp import ToolServer, make_server
+from toolcrib.server.mount import HttpApp
+from toolcrib.server.options import HttpOptions, Token
+from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running
+
+TOKENS = (Token(secret="s3cret-a", caller="ann", tenant="acme"), Token(secret="s3cret-b", caller="bob", tenant="bits"))
+JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+
+
+def native(name: str, namespace: str = "", description: str = "") -> Tool:
+    """A tool that is listed by its name."""
+    return Tool(name=name, namespace=namespace, description=description, visibility=Visibility.NATIVE)
+
+
+class PerTenant:
+    """Tools of a namespace that is a tenant's name are seen by that tenant alone."""
+
+    def scope(self, caller: Caller) -> str | None:
+        return caller.tenant
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        mine = tool.namespace in ("", "x", caller.tenant)
+        return Decision.ALLOW if mine else Decision.HIDE
+
+
+@dataclass
+class Crib:
+    """A server under test, and what a test changes of it."""
+
+    gateway: Gateway
+    server: ToolServer
+    source: FakeSource
+    provider: FakeProvider
+    changes: ListChanges
+    heard: list[str] = field(default_factory=list)
+
+    async def offer(self, *tools: Tool) -> None:
+        """Have the shared provider offer these tools, and wait until they can be seen."""
+        self.provider.tools = list(tools)
+        self.source.changed()
+        await self.gateway.live.fresh()
+
+
+@contextlib.asynccontextmanager
+async def crib(
+    *tools: Tool, handler: Handler = echo, policy: Policy | None = None, surfaces: Sequence[str] = ("search",)
+) -> AsyncIterator[Crib]:
+    """A server over one shared provider, which tells of changes at once."""
+    provider = FakeProvider(tools or [Tool(name="echo", namespace="x", description="Echoes")], handler)
+    source = FakeSource(provider)
+    async with running(source, policy=policy) as gateway, anyio.create_task_group() as group:
+        front = Front(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
+        changes = ListChanges(front, gateway.live, debounce_s=0.01)
+        await group.start(changes.run)
+        yield Crib(gateway, make_server(front, changes=changes), source, provider, changes)
+        group.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def at_address(app: HttpApp, *, stop: anyio.Event | None = None) -> AsyncIterator[str]:
+    """The address without a path of an app that is served through a real socket."""
+    stop, bound, addresses = stop or anyio.Event(), anyio.Event(), list[str]()
+
+    def started(address: str) -> None:
+        addresses.append(address.removesuffix(app.path))
+        bound.set()
+
+    options = HttpOptions(port=0, drain_s=0.5)
+    async with anyio.create_task_group() as group:
+
+        async def serve() -> None:
+            await serve_http(app, options, stop=stop, started=started)
+
+        group.start_soon(serve)
+        await bound.wait()
+        try:
+            yield addresses[0]
+        finally:
+            stop.set()
+
+
+@contextlib.asynccontextmanager
+async def client_at(
+    url: str, mode: Any = "auto", headers: Mapping[str, str] | None = None, **client: Any
+) -> AsyncIterator[mcp.Client]:
+    """An SDK client over streamable HTTP."""
+    async with httpx2.AsyncClient(headers=dict(headers or {}), follow_redirects=True) as http:
+        async with mcp.Client(streamable_http_client(url, http_client=http), mode=mode, **client) as connected:
+            yield connected
+
+
+def token(secret: str) -> dict[str, str]:
+    """The headers of a caller."""
+    return {"Authorization": f"Bearer {secret}"}
+
+
+class Notices:
+    """A client's message handler, which knows how often it was told that its tools changed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = anyio.Event()
+
+    async def __call__(self, message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            self.count += 1
+            self._event.set()
+            self._event = anyio.Event()
+
+    async def next(self) -> None:
+        """Wait for the next one."""
+        await self._event.wait()
+
+
+async def names(client: mcp.Client) -> list[str]:
+    """What the client is listed, past its cache."""
+    return [tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools]
+
+
+class Own:
+    """A provider of one user's tools, which speaks of its changes."""
+
+    def __init__(self, *tools: Tool) -> None:
+        self.tools = list(tools)
+        self.callbacks: list[Callable[[], None]] = []
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        return tuple(self.tools)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        if not any(tool.name == name for tool in self.tools):
+            return None
+        return ToolResult(content=({"type": "text", "text": f"{name} of {ctx.caller.id}"},))
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback) if callback in self.callbacks else None
+
+    def offer(self, *tools: Tool) -> None:
+        self.tools = list(tools)
+        for callback in tuple(self.callbacks):
+            callback()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until something is so; call this under a deadline."""
+    while not true():  # noqa: ASYNC110 - what other tasks of the library did has no event
+        await anyio.sleep(0.01)

@@ -1,0 +1,378 @@
+"""Clients are told that their list of tools changed: over every transport, in both eras, each of his own list only."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import mcp
+import pytest
+from tests.server.conftest import (
+    TOKENS,
+    Crib,
+    Notices,
+    Own,
+    PerTenant,
+    at_address,
+    client_at,
+    crib,
+    names,
+    native,
+    token,
+    until,
+)
+
+from toolcrib.errors import AlreadyStarted
+from toolcrib.model import Caller
+from toolcrib.protocols import Context, Unsubscribe
+from toolcrib.server.changes import ListChanges
+from toolcrib.server.http import http_app
+from toolcrib.server.mcp import make_server
+from toolcrib.server.options import HttpOptions
+from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.testing import FakeSource, running
+
+pytestmark = pytest.mark.anyio
+
+ADD, SUB = native("add", "x"), native("sub", "x")
+
+
+@contextlib.asynccontextmanager
+async def over(transport: str, served: Crib, **client: Any) -> AsyncIterator[mcp.Client]:
+    """A client in memory or over HTTP."""
+    if transport == "memory":
+        async with mcp.Client(served.server, **client) as connected:
+            yield connected
+    else:
+        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+        async with at_address(app) as url, client_at(f"{url}/mcp", **client) as connected:
+            yield connected
+
+
+async def told(served: Crib, notices: Notices) -> None:
+    """Change the tools until the client is told: what it may miss is a change before its stream is open."""
+    offers = [(ADD,), (ADD, SUB)]
+    while not notices.count:
+        offers.reverse()
+        await served.offer(*offers[0])
+        with anyio.move_on_after(0.3):
+            await notices.next()
+
+
+@pytest.mark.parametrize("transport", ["memory", "http"])
+async def test_a_session_says_that_it_tells_of_changes_and_does(transport: str) -> None:
+    notices = Notices()
+    with anyio.fail_after(10):
+        async with crib(ADD) as served, over(transport, served, mode="legacy", message_handler=notices) as client:
+            assert client.server_capabilities.tools is not None
+            assert client.server_capabilities.tools.list_changed is True
+            await told(served, notices)
+            await served.offer(ADD, SUB)
+            assert "x__sub" in await names(client)
+
+
+@pytest.mark.parametrize("transport", ["memory", "http"])
+async def test_a_subscription_hears_of_changes_and_ends_with_its_client(transport: str) -> None:
+    with anyio.fail_after(10):
+        async with crib(ADD) as served, over(transport, served, mode="2026-07-28") as client:
+            async with client.listen(tools_list_changed=True, prompts_list_changed=True) as subscription:
+                assert subscription.honored.tools_list_changed is True
+                assert not subscription.honored.prompts_list_changed
+                await served.offer(ADD, SUB)
+                assert type(await anext(aiter(subscription))).__name__ == "ToolsListChanged"
+            await until(lambda: served.changes.followers == 0)
+
+
+async def test_a_server_without_changes_promises_none() -> None:
+    async with running(FakeSource()) as gateway:
+        server = make_server(Front(gateway, SurfaceOptions()))
+        async with mcp.Client(server, mode="legacy") as client:
+            assert client.server_capabilities.tools is not None
+            assert not client.server_capabilities.tools.list_changed
+
+
+async def test_nobody_is_told_of_tools_that_are_not_his() -> None:
+    shared, hers, his = native("shared", "x"), native("hers", "acme"), native("his", "bits")
+    heard: list[str] = []
+
+    async def listen(who: str, client: mcp.Client, opened: anyio.Event) -> None:
+        async with client.listen(tools_list_changed=True) as subscription:
+            opened.set()
+            async for _ in subscription:
+                heard.append(who)  # noqa: PERF401 - each at its time
+
+    with anyio.fail_after(10):
+        async with crib(shared, policy=PerTenant()) as served:
+            app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            async with (
+                at_address(app) as url,
+                client_at(f"{url}/mcp", "2026-07-28", token("s3cret-a")) as ann,
+                client_at(f"{url}/mcp", "2026-07-28", token("s3cret-b")) as bob,
+                anyio.create_task_group() as group,
+            ):
+                for who, client in (("ann", ann), ("bob", bob)):
+                    opened = anyio.Event()
+                    group.start_soon(listen, who, client, opened)
+                    await opened.wait()
+                await served.offer(shared, hers)
+                await until(lambda: heard == ["ann"])
+                await served.offer(shared, hers, his)
+                await until(lambda: heard == ["ann", "bob"])
+                await served.offer(shared, native("more", "x"), hers, his)
+                await until(lambda: sorted(heard) == ["ann", "ann", "bob", "bob"])
+                group.cancel_scope.cancel()
+
+
+async def test_what_is_only_searched_changes_no_list_that_does_not_show_it() -> None:
+    """The list of a client that sees meta-tools changes with what those say, not with every tool behind them."""
+    front = Marked("a")
+    async with telling(front) as (changes, source):
+        follower, count = await following(changes)
+        source.changed()
+        await until(lambda: front.asked > 1)
+        front.marks = "b"
+        source.changed()
+        await until(lambda: count() == 1)
+        changes.leave(follower)
+
+
+class Marked:
+    """Lists that a test changes by hand: one for all, or one a caller."""
+
+    def __init__(self, marks: str) -> None:
+        self.marks = marks
+        self.of: dict[str, str] = {}
+        self.asked = 0
+        self.hanging = anyio.Event()
+
+    async def mark(self, ctx: Context) -> str:
+        self.asked += 1
+        if ctx.providers:
+            await self.hanging.wait()
+        return self.of.get(ctx.caller.id, self.marks)
+
+
+class Source:
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], None]] = []
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback)
+
+    def changed(self) -> None:
+        for callback in self.callbacks:
+            callback()
+
+
+@contextlib.asynccontextmanager
+async def telling(
+    marks: Marked, *, limit: int = 10, debounce_s: float = 0.01
+) -> AsyncIterator[tuple[ListChanges, Source]]:
+    source = Source()
+    changes = ListChanges(marks, source, debounce_s=debounce_s, limit=limit)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            await group.start(changes.run)
+            yield changes, source
+            group.cancel_scope.cancel()
+    assert source.callbacks == []
+
+
+async def following(changes: ListChanges, name: str = "ann", *own: Any) -> tuple[Any, Callable[[], int]]:
+    """A follower that is ready, and how often it was told."""
+    told_at: list[float] = []
+
+    async def tell() -> None:
+        told_at.append(anyio.current_time())
+
+    ready = anyio.Event()
+    ready.set()
+    ctx = Context(caller=Caller(id=name), providers=tuple(own))
+    follower = await changes.follow(ctx, tell, ready)
+    assert follower is not None
+    return follower, lambda: len(told_at)
+
+
+def reached(count: Callable[[], int], number: int) -> bool:
+    return count() == number
+
+
+async def test_many_changes_at_once_are_told_once() -> None:
+    marks = Marked("0")
+    async with telling(marks, debounce_s=0.1) as (changes, source):
+        _, count = await following(changes)
+        for number in range(20):
+            marks.marks = f"{number + 1}"
+            source.changed()
+            await anyio.lowlevel.checkpoint()
+        await until(lambda: count() == 1)
+        marks.marks = "last"
+        source.changed()
+        await until(lambda: count() == 2)
+
+
+async def test_a_list_that_changed_and_changed_back_is_told_for_the_client_may_have_seen_it_meanwhile() -> None:
+    marks = Marked("a")
+    async with telling(marks, debounce_s=0.1) as (changes, source):
+        _, count = await following(changes)
+        asked = marks.asked
+        marks.marks = "b"
+        source.changed()
+        await until(lambda: marks.asked >= asked + 2)
+        marks.marks = "a"
+        source.changed()
+        await until(lambda: count() == 1)
+
+
+async def test_a_client_that_does_not_read_holds_nobody_up_and_one_notice_waits_for_it() -> None:
+    marks, stuck, told_slowly = Marked("0"), anyio.Event(), list[str]()
+
+    async def tell() -> None:
+        told_slowly.append(marks.marks)
+        await stuck.wait()
+
+    ready = anyio.Event()
+    ready.set()
+    async with telling(marks) as (changes, source):
+        slow = await changes.follow(Context(caller=Caller(id="slow")), tell, ready)
+        _, count = await following(changes)
+        for number in range(1, 6):
+            marks.marks = f"{number}"
+            source.changed()
+            await until(partial(reached, count, number))
+        assert told_slowly == ["1"]
+        stuck.set()
+        await until(lambda: told_slowly == ["1", "5"])
+        assert slow is not None
+
+
+async def test_a_provider_of_ones_own_that_hangs_delays_nobody_else() -> None:
+    marks = Marked("a")
+    async with telling(marks) as (changes, source):
+        marks.hanging.set()
+        hanging, hers = await following(changes, "ann", Own())
+        _, his = await following(changes, "bob")
+        marks.hanging = anyio.Event()
+        marks.marks = "b"
+        source.changed()
+        await until(lambda: his() == 1)
+        assert hers() == 0
+        changes.leave(hanging)
+
+
+async def test_a_provider_of_ones_own_that_speaks_of_changes_is_heard_and_left_in_the_end() -> None:
+    marks, own = Marked("a"), Own()
+    marks.hanging.set()
+    async with telling(marks) as (changes, _):
+        follower, hers = await following(changes, "ann", own)
+        _, his = await following(changes, "bob")
+        marks.of["ann"] = "b"
+        own.offer()
+        await until(lambda: hers() == 1)
+        changes.leave(follower)
+        changes.leave(follower)
+        assert (own.callbacks, his(), changes.followers) == ([], 0, 1)
+
+
+async def test_a_follower_that_left_is_told_nothing_more() -> None:
+    marks = Marked("a")
+    async with telling(marks, debounce_s=0.05) as (changes, source):
+        left, hers = await following(changes, "ann")
+        _, his = await following(changes, "bob")
+        asked = marks.asked
+        marks.marks = "b"
+        source.changed()
+        await until(lambda: marks.asked >= asked + 2)
+        changes.leave(left)
+        await until(lambda: his() == 1)
+        assert hers() == 0
+
+
+async def test_there_is_a_limit_to_followers_and_room_again_when_one_leaves() -> None:
+    async with telling(Marked("a"), limit=1) as (changes, _):
+        follower, _ = await following(changes)
+        assert await changes.follow(follower.ctx, follower.tell, follower.ready) is None
+        changes.leave(follower)
+        await following(changes)
+
+
+async def test_a_client_that_cannot_be_told_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    marks = Marked("0")
+
+    async def tell() -> None:
+        raise OSError("gone")
+
+    ready = anyio.Event()
+    ready.set()
+    async with telling(marks) as (changes, source):
+        await changes.follow(Context(caller=Caller(id="gone")), tell, ready)
+        _, count = await following(changes)
+        for number in (1, 2):
+            marks.marks = f"{number}"
+            source.changed()
+            await until(partial(reached, count, number))
+    assert "could not be told" in caplog.text
+
+
+async def test_changes_are_told_by_one_task_only() -> None:
+    async with telling(Marked("a")) as (changes, _):
+        with pytest.raises(AlreadyStarted):
+            await changes.run()
+
+
+async def test_when_nobody_tells_of_changes_any_more_subscriptions_end_gracefully() -> None:
+    with anyio.fail_after(10):
+        async with crib(ADD) as served, mcp.Client(served.server, mode="2026-07-28") as client:
+            async with client.listen(tools_list_changed=True) as subscription:
+                served.changes.end_streams()
+                assert [event async for event in subscription] == []
+
+
+async def test_an_open_subscription_does_not_hold_a_shutdown_up() -> None:
+    with anyio.fail_after(10):
+        async with crib(ADD) as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            stop = anyio.Event()
+            async with at_address(app, stop=stop) as url, client_at(f"{url}/mcp", "2026-07-28") as client:
+                async with client.listen(tools_list_changed=True) as subscription:
+                    stop.set()
+                    assert [event async for event in subscription] == []
+
+
+async def test_sessions_that_ended_are_forgotten() -> None:
+    with anyio.fail_after(10):
+        async with crib(ADD) as served:
+            for _ in range(3):
+                async with mcp.Client(served.server, mode="legacy"):
+                    assert served.changes.followers == 1
+            await until(lambda: served.changes.followers == 0)
+
+
+class Unknown(Marked):
+    async def mark(self, ctx: Context) -> str:
+        raise RuntimeError("no")
+
+
+async def test_a_session_opens_also_where_its_list_cannot_be_known(caplog: pytest.LogCaptureFixture) -> None:
+    with anyio.fail_after(5):
+        async with crib(ADD) as served:
+            served.changes._marks = Unknown("")
+            async with mcp.Client(served.server, mode="legacy") as client:
+                assert "x__add" in await names(client)
+    assert "not told when its tools change" in caplog.text
+
+
+async def test_a_list_that_cannot_be_known_for_a_while_is_told_of_later() -> None:
+    marks = Marked("a")
+    async with telling(marks) as (changes, source):
+        _, count = await following(changes)
+        changes._marks = Unknown("")
+        source.changed()
+        await anyio.wait_all_tasks_blocked()
+        changes._marks = marks
+        marks.marks = "b"
+        source.changed()
+        await until(lambda: count() == 1)

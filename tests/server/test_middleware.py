@@ -1,0 +1,260 @@
+"""Tools that come with a request: by middleware, by the code around the app, and for that request alone."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import mcp
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+from tests.server.conftest import JSON, Own, crib, names, native
+
+from toolcrib.errors import NotAuthenticated
+from toolcrib.protocols import Context
+from toolcrib.providers.ambient import with_show_all, with_tool_providers
+from toolcrib.server.http import http_app
+from toolcrib.server.middleware import RequestProviders
+from toolcrib.server.options import HttpOptions
+from toolcrib.testing import text_of
+
+pytestmark = pytest.mark.anyio
+
+OPENING = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}},
+}
+
+
+def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
+    """A raw client of an app, without sockets."""
+    transport = httpx2.ASGITransport(app=app)
+    return httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers={**JSON, **headers})
+
+
+async def opened(http: httpx2.AsyncClient) -> dict[str, str]:
+    """The headers of a session that was opened."""
+    answer = await http.post("/mcp", json=OPENING)
+    session = {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    await http.post("/mcp", headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+    return session
+
+
+async def listed(http: httpx2.AsyncClient, headers: dict[str, str]) -> list[str]:
+    answer = await http.post("/mcp", headers=headers, json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+    return [tool["name"] for tool in answer.json()["result"]["tools"]]
+
+
+def of_user(request: Request) -> Own | None:
+    """The tools of the user whom a header names."""
+    user = request.headers.get("x-user")
+    return Own(native(f"of_{user}")) if user else None
+
+
+META = ["tool_search", "execute_tool"]
+
+
+async def test_tools_of_a_request_are_there_for_it_alone_also_within_one_session() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            async with app.running(), http_of(RequestProviders(app, of_user)) as http:
+                session = await opened(http)
+                assert await listed(http, {**session, "x-user": "ann"}) == [*META, "of_ann"]
+                assert await listed(http, {**session, "x-user": "bob"}) == [*META, "of_bob"]
+                assert await listed(http, session) == META
+
+
+async def test_interleaved_requests_of_concurrent_sessions_never_mix() -> None:
+    waiting = {"ann": anyio.Event(), "bob": anyio.Event()}
+
+    class Slow(Own):
+        async def call_tool(self, ctx: Context, name: str, arguments: Any) -> Any:
+            waiting[name.removeprefix("of_")].set()
+            for event in waiting.values():
+                await event.wait()
+            return {"tool": name, "seen": [tool.name for provider in ctx.providers for tool in provider.tools]}  # type: ignore[attr-defined]  # all are `Own`
+
+    def resolve(request: Request) -> Own:
+        return Slow(native(f"of_{request.headers['x-user']}"))
+
+    answers: dict[str, Any] = {}
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            async with (
+                app.running(),
+                http_of(RequestProviders(app, resolve)) as http,
+                anyio.create_task_group() as group,
+            ):
+
+                async def call(user: str) -> None:
+                    session = {**await opened_as(http, user), "x-user": user}
+                    params = {"name": f"of_{user}", "arguments": {}}
+                    body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+                    answers[user] = (await http.post("/mcp", headers=session, json=body)).json()
+
+                group.start_soon(call, "ann")
+                group.start_soon(call, "bob")
+    for user in ("ann", "bob"):
+        assert f"of_{user}" in str(answers[user])
+        assert answers[user]["result"]["structuredContent"]["seen"] == [f"of_{user}"]
+
+
+async def opened_as(http: httpx2.AsyncClient, user: str) -> dict[str, str]:
+    answer = await http.post("/mcp", headers={"x-user": user}, json=OPENING)
+    return {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+
+
+async def test_providers_of_several_middlewares_accumulate_and_override_where_they_say_so() -> None:
+    async def later(request: Request) -> list[Own]:
+        return [Own(native("second")), Own(native("third"))]
+
+    with anyio.fail_after(10):
+        async with crib(native("shared")) as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            inner = RequestProviders(app, lambda _: Own(native("shared", description="mine")), override=True)
+            outer = RequestProviders(RequestProviders(inner, later), lambda _: Own(native("first")))
+            async with app.running(), http_of(outer) as http:
+                session = await opened(http)
+                answer = await http.post(
+                    "/mcp", headers=session, json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+                )
+    tools = {tool["name"]: tool.get("description") for tool in answer.json()["result"]["tools"]}
+    assert {"first", "second", "third"} <= tools.keys()
+    assert tools["shared"] == "mine"
+
+
+@pytest.mark.parametrize("wrong", [lambda _: 1 / 0, lambda _: "no provider", lambda _: [object()]])
+async def test_a_resolver_that_fails_is_answered_without_details(
+    wrong: Callable[[Request], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with http_of(RequestProviders(refusing, wrong)) as http:
+        answer = await http.post("/mcp", json=OPENING)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert "division" not in answer.text
+    assert "could not be resolved" in caplog.text
+
+
+async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("the app was asked")
+
+
+async def test_a_resolver_may_refuse_whom_it_does_not_know() -> None:
+    async def resolve(request: Request) -> None:
+        raise NotAuthenticated("Who are you?")
+
+    async with http_of(RequestProviders(refusing, resolve)) as http:
+        answer = await http.post("/mcp", json=OPENING)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (401, "Who are you?")
+
+
+async def test_middleware_of_a_host_app_reaches_the_mounted_one() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
+            host = Starlette(routes=[Mount("/", app=app)], middleware=[Middleware(RequestProviders, resolve=of_user)])
+            async with app.running(), http_of(host) as http:
+                session = await opened(http)
+                assert await listed(http, {**session, "x-user": "ann"}) == [*META, "of_ann"]
+
+
+def surrounding(app: ASGIApp, around: Callable[[], Any]) -> ASGIApp:
+    async def surrounded(scope: Scope, receive: Receive, send: Send) -> None:
+        with around():
+            await app(scope, receive, send)
+
+    return surrounded
+
+
+async def test_code_around_the_app_brings_tools_into_a_session_that_runs_elsewhere() -> None:
+    users = iter(["ann", "bob"])
+
+    @contextmanager
+    def next_user() -> Iterator[None]:
+        with with_tool_providers(Own(native(f"of_{next(users)}"))):
+            yield
+
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            async with app.running(), http_of(app) as plain:
+                session = await opened(plain)
+                async with http_of(surrounding(app, next_user)) as http:
+                    assert await listed(http, session) == [*META, "of_ann"]
+                    assert await listed(http, session) == [*META, "of_bob"]
+                assert await listed(plain, session) == META
+                async with http_of(surrounding(app, with_show_all)) as http:
+                    assert await listed(http, session) == ["x__echo"]
+
+
+async def test_what_surrounded_the_opening_of_a_session_does_not_stay_with_it() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            async with app.running(), http_of(app) as plain:
+                with with_tool_providers(Own(native("of_ann"))), with_show_all():
+                    session = await opened(plain)
+                    assert await listed(plain, session) == ["of_ann", "x__echo"]
+                assert await listed(plain, session) == META
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_code_around_a_server_in_memory_brings_tools_at_the_time_of_the_request(mode: Any) -> None:
+    with anyio.fail_after(10):
+        async with crib() as served, mcp.Client(served.server, mode=mode) as client:
+            assert await names(client) == META
+            with with_tool_providers(Own(native("mine"))):
+                assert await names(client) == [*META, "mine"]
+                result = await client.call_tool("mine", {})
+                assert text_of(result) == "mine of local"
+            assert await names(client) == META
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "shown"),
+    [
+        ({}, "", False),
+        ({"x-mcp-show-all": "TRUE"}, "", True),
+        ({"x-mcp-show-all": "1"}, "", False),
+        ({}, "?show_all=true", True),
+        ({"x-mcp-show-all": "false"}, "?show_all=true", False),
+        ({"x-mcp-show-all": "true"}, "?show_all=false", True),
+    ],
+)
+async def test_the_header_wins_over_the_query(headers: dict[str, str], query: str, shown: bool) -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            async with app.running(), http_of(app, **headers) as http:
+                session = await opened(http)
+                body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+                answer = await http.post(f"/mcp{query}", headers=session, json=body)
+                tools = [tool["name"] for tool in answer.json()["result"]["tools"]]
+    assert tools == (["x__echo"] if shown else META)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_client_without_headers_asks_for_all_in_its_meta(mode: Any) -> None:
+    with anyio.fail_after(10):
+        async with crib() as served, mcp.Client(served.server, mode=mode) as client:
+            all_of_them = await client.list_tools(meta={"toolcrib/showAll": True}, cache_mode="bypass")  # type: ignore[arg-type]  # a key of ours
+            assert [tool.name for tool in all_of_them.tools] == ["x__echo"]
+            some = await client.list_tools(meta={"toolcrib/showAll": "true"}, cache_mode="bypass")  # type: ignore[arg-type]  # as above
+            assert [tool.name for tool in some.tools] == META
+
+
+async def test_a_list_with_tools_of_a_request_is_kept_by_no_client() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served, mcp.Client(served.server, mode="2026-07-28") as client:
+            assert (await client.list_tools(cache_mode="bypass")).ttl_ms == 5000
+            with with_tool_providers(Own(native("mine"))):
+                assert (await client.list_tools(cache_mode="bypass")).ttl_ms == 0
