@@ -123,8 +123,9 @@ async def test_readiness_waits_for_first_attempts_only() -> None:
     with anyio.fail_after(30):
         async with App(Settings(servers=(missing,))) as app:
             await app.settled()
-            transport = httpx2.ASGITransport(app=app.asgi())
-            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            asgi = app.asgi()
+            transport = httpx2.ASGITransport(app=asgi)
+            async with asgi.running(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 answer = await http.get("/readyz")
             assert answer.status_code == 200
             assert answer.json() == {"ready": True, "servers": {"failed": 1}, "tools": 0}

@@ -2,6 +2,7 @@ from toolcrib.app import App as App
 from toolcrib.errors import AlreadyStarted as AlreadyStarted
 from toolcrib.errors import AmbiguousName as AmbiguousName
 from toolcrib.errors import BackendNotFound as BackendNotFound
+from toolcrib.errors import CallTimeout as CallTimeout
 from toolcrib.errors import ExecutionFailed as ExecutionFailed
 from toolcrib.errors import HandlerNotFound as HandlerNotFound
 from toolcrib.errors import InvalidArguments as InvalidArguments
@@ -9,8 +10,10 @@ from toolcrib.errors import InvalidRequest as InvalidRequest
 from toolcrib.errors import InvalidTool as InvalidTool
 from toolcrib.errors import NameCollision as NameCollision
 from toolcrib.errors import NotStarted as NotStarted
-from toolcrib.errors import ToolcribError as ToolcribError
+from toolcrib.errors import ServerUnavailable as ServerUnavailable
 from toolcrib.errors import ToolNotFound as ToolNotFound
+from toolcrib.errors import ToolcribError as ToolcribError
+from toolcrib.gateway.calls.audit import AuditEvent as AuditEvent
 from toolcrib.gateway.calls.options import CallOptions as CallOptions
 from toolcrib.gateway.gateway import Gateway as Gateway
 from toolcrib.gateway.options import GatewayOptions as GatewayOptions
@@ -28,6 +31,8 @@ from toolcrib.model import ServerStatus as ServerStatus
 from toolcrib.model import Tool as Tool
 from toolcrib.model import ToolResult as ToolResult
 from toolcrib.model import Visibility as Visibility
+from toolcrib.processor import ToolProcessor as ToolProcessor
+from toolcrib.processor import create_registry as create_registry
 from toolcrib.protocols import Authenticator as Authenticator
 from toolcrib.protocols import Backend as Backend
 from toolcrib.protocols import BackendSelector as BackendSelector
@@ -48,7 +53,10 @@ from toolcrib.providers.fields import Integer as Integer
 from toolcrib.providers.fields import Number as Number
 from toolcrib.providers.fields import Object as Object
 from toolcrib.providers.fields import String as String
+from toolcrib.providers.local import LocalTools as LocalTools
+from toolcrib.providers.many import Many as Many
 from toolcrib.providers.requests import ToolRequest as ToolRequest
+from toolcrib.providers.wrap import ForCaller as ForCaller
 from toolcrib.registry import BackendConfig as BackendConfig
 from toolcrib.registry import Config as Config
 from toolcrib.registry import Registry as Registry
@@ -73,6 +81,7 @@ __all__ = [
     "AmbiguousName",
     "App",
     "Array",
+    "AuditEvent",
     "Authenticator",
     "Backend",
     "BackendConfig",
@@ -82,12 +91,14 @@ __all__ = [
     "Boolean",
     "ByScopes",
     "CallOptions",
+    "CallTimeout",
     "Caller",
     "Config",
     "Context",
     "Embedder",
     "ExecutionFailed",
     "Filters",
+    "ForCaller",
     "Gateway",
     "GatewayOptions",
     "HandlerNotFound",
@@ -99,6 +110,8 @@ __all__ = [
     "InvalidRequest",
     "InvalidTool",
     "Lexicon",
+    "LocalTools",
+    "Many",
     "NameCollision",
     "NotStarted",
     "Number",
@@ -114,6 +127,7 @@ __all__ = [
     "ServerInfo",
     "ServerOptions",
     "ServerStatus",
+    "ServerUnavailable",
     "Settings",
     "StaticTokens",
     "String",
@@ -123,6 +137,7 @@ __all__ = [
     "ToolBuilder",
     "ToolMetadata",
     "ToolNotFound",
+    "ToolProcessor",
     "ToolProvider",
     "ToolRegistry",
     "ToolRequest",
@@ -130,6 +145,7 @@ __all__ = [
     "ToolcribError",
     "Visibility",
     "__version__",
+    "create_registry",
     "get_tool_providers",
     "load_settings",
     "new_tool",

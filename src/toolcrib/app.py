@@ -67,15 +67,18 @@ class App:
         Raises `SettingsError` for a surface that does not exist, `MissingExtra` for tokens that cannot be counted here.
         """
         self.settings = settings or Settings()
-        self.local = LocalTools()
+        self.local = LocalTools(
+            max_threads=self.settings.local.max_threads, mask_errors=self.settings.local.mask_errors
+        )
         self.shared = ProviderList()
         self.servers = Servers(self.settings.fleet, self.settings.servers)
         self.gateway = Gateway(
             [self.local, self.shared, self.servers],
-            policy=policy,
+            policy=policy or self.settings.policy,
             options=self.settings.gateway,
             middleware=middleware,
             selector=selector,
+            gateway_id=self.servers.gateway_id,
         )
         self.front = Front(self.gateway, self.settings.surfaces)
         self.changes = ListChanges(self.front, self.gateway.live)

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from toolcrib.model import (
     JSON,
@@ -19,6 +19,9 @@ from toolcrib.model import (
     ToolResult,
 )
 
+PATH_META: Final = "toolcrib/path"
+"""In the `_meta` of a request: the ids of the gateways that passed it on, the first one first."""
+
 Unsubscribe = Callable[[], None]
 """Ends a subscription; calling it twice is harmless."""
 
@@ -29,6 +32,10 @@ class Client(Protocol):
     @property
     def capabilities(self) -> Object:
         """MCP client capabilities, as wire JSON."""
+
+    @property
+    def can_elicit(self) -> bool:
+        """Whether `elicit` reaches a person while the request lasts."""
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress; does nothing when the client did not ask for it."""

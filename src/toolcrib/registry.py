@@ -281,7 +281,8 @@ def _server(backend: BackendConfig) -> ServerOptions:
         url = f"{'https' if scheme == 'sses' else 'http'}://{rest}"
         return ServerOptions(transport="sse", url=url, headers=backend.headers, **more)
     if backend.url == "stdio://":
-        return ServerOptions(target=own_pipes, **more)
+        # What is closed once never comes back.
+        return ServerOptions(target=own_pipes, **{**more, "retries": 0})
     what = f"{scheme}:// is no scheme of a backend" if mark else "the URL has no scheme"
     raise InvalidRequest(f"Backend {backend.name}: {what}.", hint=f"Use {_SCHEMES}, or give a transport.")
 

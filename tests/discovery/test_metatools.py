@@ -119,6 +119,17 @@ async def test_parameters_called_tool_name_or_arguments_stay_reachable(sent: Any
     assert answer == {"success": True, "result": got}
 
 
+def test_a_parameter_called_arguments_may_be_an_object() -> None:
+    schema = {"type": "object", "properties": {"arguments": {"type": "object"}}}
+    for given in ({"arguments": {"x": 1}}, {"x": 1}):
+        assert settle(given, {}, schema, tool="t") == {"arguments": {"x": 1}}
+
+
+async def test_what_a_name_says_suggests_the_tool_that_does_it_and_no_other() -> None:
+    answer = await FakeProvider().get_tool_schema("average of numbers")
+    assert answer["suggestions"] == ["calculate_mean"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "taught"),
     [

@@ -9,9 +9,10 @@ import pytest
 
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.sessions import SessionOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.settings.options import Settings
+from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.upstream.options import FleetOptions
 
@@ -19,7 +20,8 @@ Loading = Callable[..., Settings]
 
 EVERYTHING = """
 [toolcrib]
-surfaces = ["direct", "search"]
+surfaces = ["direct", "search", "dynamic"]
+meta_only = true
 always_visible = ["git:git_status"]
 prefix = false
 digest_tokens = 100
@@ -45,8 +47,23 @@ synonyms = { sprint = ["iteration", "cycle"], ticket = "issue" }
 start = 1
 list = 2
 call = 3
+find = 7
 start_grace = 4
 call_grace = 5
+
+[toolcrib.providers]
+list_timeout = 8
+cache = 9
+request_tools = 10
+
+[toolcrib.local]
+max_threads = 11
+mask_errors = true
+
+[toolcrib.sessions]
+learn = false
+sessions = 12
+pause = 13
 
 [toolcrib.backoff]
 first = 0.5
@@ -77,7 +94,7 @@ def test_every_key_reaches_the_options_it_stands_for(loading: Loading, tmp_path:
     settings = loading(EVERYTHING, "toolcrib.toml", CI_TOKEN=SECRET)
     server = settings.servers[0]
     assert (server.start_timeout_s, server.list_timeout_s, server.call_timeout_s) == (1, 2, 3)
-    assert server.max_message_bytes == 1048576
+    assert (server.find_timeout_s, server.max_message_bytes) == (7, 1048576)
     assert settings == Settings(
         servers=settings.servers,
         fleet=FleetOptions(backoff_first_s=0.5, backoff_max_s=10),
@@ -97,9 +114,16 @@ def test_every_key_reaches_the_options_it_stands_for(loading: Loading, tmp_path:
             synonyms=(("sprint", ("iteration", "cycle")), ("ticket", ("issue",))),
             start_grace_s=4,
             call_grace_s=5,
+            find_timeout_s=7,
+            list_timeout_s=8,
+            provider_cache_s=9,
+            request_tools=10,
+            sessions=SessionOptions(learn=False, sessions=12, pause_s=13),
         ),
+        local=LocalOptions(max_threads=11, mask_errors=True),
         surfaces=SurfaceOptions(
-            surfaces=("direct", "search"),
+            surfaces=("direct", "search", "dynamic"),
+            meta_only=True,
             always_visible=("git:git_status",),
             prefix=False,
             digest_tokens=100,
@@ -166,8 +190,11 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ({"zzz": 1}, "mcp.json:3: toolcrib.zzz is not a setting; known here: always_visible, backoff, "),
         ({"http": {"prt": 1}}, 'mcp.json:4: toolcrib.http.prt is not a setting; did you mean "port"?'),
         ({"surfaces": ["serch"]}, 'mcp.json:4: toolcrib.surfaces[0] "serch" is no surface; did you mean "search"?'),
-        ({"surfaces": ["all"]}, 'mcp.json:4: toolcrib.surfaces[0] "all" is no surface; there are search, direct'),
-        ({"surfaces": []}, "mcp.json:3: toolcrib.surfaces must name one of search, direct"),
+        (
+            {"surfaces": ["all"]},
+            'mcp.json:4: toolcrib.surfaces[0] "all" is no surface; there are search, dynamic, direct',
+        ),
+        ({"surfaces": []}, "mcp.json:3: toolcrib.surfaces must name one of search, dynamic, direct"),
         ({"http": {"port": 70000}}, "mcp.json:4: toolcrib.http.port must be a whole number from 0 to 65535, not 70000"),
         ({"http": {"path": "mcp"}}, 'mcp.json:4: toolcrib.http.path must begin with "/", not "mcp"'),
         ({"search": {"default_limit": 0}}, "toolcrib.search.default_limit must be a whole number of at least 1, not 0"),
@@ -199,6 +226,15 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ({"reply_tokens": -1}, "mcp.json:3: toolcrib.reply_tokens must be a whole number of at least 0, not -1"),
         ({"backoff": {"first": 9, "max": 5}}, "mcp.json:3: toolcrib.backoff has first above max, which is 5"),
         ({"prefix": "no"}, 'mcp.json:3: toolcrib.prefix must be true or false, not "no"'),
+        ({"meta_only": 1}, "mcp.json:3: toolcrib.meta_only must be true or false, not 1"),
+        ({"timeouts": {"find": 0}}, "mcp.json:4: toolcrib.timeouts.find must be a number of seconds above 0, not 0"),
+        ({"providers": {"cache": "1m"}}, 'toolcrib.providers.cache must be a number of seconds above 0, not "1m"'),
+        ({"providers": {"request_tools": -1}}, "request_tools must be a whole number of at least 0, not -1"),
+        ({"providers": {"timeout": 1}}, 'providers.timeout is not a setting; did you mean "list_timeout"?'),
+        ({"local": {"max_threads": 0}}, "mcp.json:4: toolcrib.local.max_threads must be a whole number of at least 1"),
+        ({"local": {"mask_error": True}}, 'toolcrib.local.mask_error is not a setting; did you mean "mask_errors"?'),
+        ({"sessions": {"learn": "no"}}, 'toolcrib.sessions.learn must be true or false, not "no"'),
+        ({"sessions": {"pauze": 1}}, 'toolcrib.sessions.pauze is not a setting; did you mean "pause"?'),
         ({"http": []}, "mcp.json:3: toolcrib.http must be an object, not a list"),
     ],
 )

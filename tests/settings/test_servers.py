@@ -306,3 +306,52 @@ def test_a_misspelt_allow_list_disables_its_server_rather_than_offering_everythi
     settings = loading(json.dumps({"mcpServers": {"a": {"command": "run", key: ["x"]}, "b": {"command": "run"}}}))
     problems = {server.name: server.problem for server in settings.servers}
     assert problems == {"a": f'"{key}" is not a setting; did you mean "allowedTools"?', "b": ""}
+
+
+def test_an_entry_says_how_it_is_found_and_how_often_it_is_tried(loading: Loading) -> None:
+    (server,) = loading(
+        entry(command="run", namespace="tools", delegateSearch=True, retries=0, retryInterval=2, timeouts={"find": 9})
+    ).servers
+    assert server == ServerOptions(
+        name="it",
+        command="run",
+        namespace="tools",
+        delegate_search=True,
+        retries=0,
+        retry_interval_s=2,
+        find_timeout_s=9,
+    )
+    assert loading(entry(command="run", show_all=True)).servers[0].show_all
+
+
+def test_a_search_waits_for_the_server_that_may_search_for_longest(loading: Loading) -> None:
+    patient = {"command": "run", "timeouts": {"find": 9}}
+    assert loading(entry(**patient, delegate_search=True)).gateway.find_timeout_s == 9
+    assert loading(entry(**patient)).gateway.find_timeout_s == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"namespace": "a:b"},
+            "mcpServers.it.namespace cannot be a namespace, which has no colon or control character",
+        ),
+        ({"namespace": ""}, "mcpServers.it.namespace must not be empty"),
+        ({"namespace": 1}, "mcpServers.it.namespace must be a string, not 1"),
+        ({"retries": -1}, "mcpServers.it.retries must be a whole number of at least 0, not -1"),
+        ({"retries": 1.5}, "mcpServers.it.retries must be a whole number of at least 0, not 1.5"),
+        ({"retryInterval": 0}, "mcpServers.it.retryInterval must be a number of seconds above 0, not 0"),
+        ({"showAll": "yes"}, 'mcpServers.it.showAll must be true or false, not "yes"'),
+        ({"delegateSearch": 1}, "mcpServers.it.delegateSearch must be true or false, not 1"),
+        ({"showAll": True, "delegateSearch": True}, "mcpServers.it has both show_all, which lists all its tools here"),
+        ({"timeouts": {"find": "3"}}, "mcpServers.it.timeouts.find must be a number of seconds above 0"),
+    ],
+)
+def test_a_wrong_way_of_being_found_is_refused_with_line_and_field(
+    loading: Loading, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loading(entry(command="run", **fields))
+    assert caught.value.message.startswith("mcp.json:")
+    assert said in caught.value.message

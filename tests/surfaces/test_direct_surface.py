@@ -13,7 +13,7 @@ from toolcrib.errors import NameCollision, SettingsError
 from toolcrib.model import Caller, Object, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.surfaces.front import Front
-from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 
 pytestmark = pytest.mark.anyio
@@ -126,7 +126,13 @@ async def test_a_surface_that_does_not_exist_is_refused_with_those_that_do() -> 
     async with running(FakeSource()) as gateway:
         with pytest.raises(SettingsError, match="serach") as refused:
             Front(gateway, SurfaceOptions(surfaces=("serach",)))
-    assert "search, direct" in refused.value.hint
+        assert ", ".join(SURFACES) in refused.value.hint
+
+
+@pytest.mark.parametrize("name", SURFACES)
+async def test_every_surface_that_is_named_can_be_had(name: str) -> None:
+    async with running(FakeSource()) as gateway:
+        Front(gateway, SurfaceOptions(surfaces=(name,)))
 
 
 async def test_a_hidden_tool_is_not_listed_but_called_by_its_wire_name() -> None:

@@ -22,6 +22,7 @@ from toolcrib.upstream.server import Server
 class Watcher:
     """A client that can be told of progress."""
 
+    can_elicit = False
     capabilities: Object = field(default_factory=dict)
     reports: list[tuple[float, float | None, str | None]] = field(default_factory=list)
 

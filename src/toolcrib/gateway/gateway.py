@@ -13,8 +13,8 @@ import anyio
 import anyio.to_thread
 
 from toolcrib.catalog.paging import page
+from toolcrib.discovery.arguments import settle
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ServerUnavailable, ToolcribError, ToolNotFound
-from toolcrib.gateway.arguments import settle
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.elsewhere import Asked, find_all, look_up, merged
 from toolcrib.gateway.known import CONNECTING, findable, namespaces, servers, space_of, tags
@@ -44,6 +44,7 @@ from toolcrib.model import (
     Visibility,
 )
 from toolcrib.protocols import (
+    PATH_META,
     Backend,
     BackendSelector,
     CallMiddleware,
@@ -91,6 +92,7 @@ class Gateway:
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
+        gateway_id: str = "",
     ) -> None:
         """A gateway over providers that come and go; run `live.run` in a task group to keep it current.
 
@@ -98,7 +100,8 @@ class Gateway:
         are those of the table in the package. The one that the options name is not loaded here: that takes time, and
         is left to whoever starts the gateway. `middleware` stands in the way of every call, the first outermost;
         `selector` orders those who can run a tool, by default local functions first and remote servers last; `audit`
-        is told of every call.
+        is told of every call. A search that `gateway_id` has passed on already, and that comes back to it through
+        other gateways, finds nothing.
         """
         self.options = options or GatewayOptions()
         self.live = Live(sources, self.options)
@@ -112,6 +115,7 @@ class Gateway:
         self._overlays = Overlays(self.options.request_tools)
         self._road = Road(self.options.calls, self._policy, middleware=middleware, selector=selector, audit=audit)
         self.sessions = Sessions(self.options.sessions)
+        self._gateway_id = gateway_id
         self._unstructured: dict[Key, Tool] = {}
         self.broken_promises = 0
         """Counts up with each tool found to answer without the structured content that its output schema promises."""
@@ -152,6 +156,8 @@ class Gateway:
     async def search(self, ctx: Context, request: SearchRequest) -> SearchReply:
         """The tools that fit; a request without words lists all, a page at a time."""
         await self.live.grace()
+        if self._comes_back(ctx):
+            return SearchReply()
         view, troubled = await self._seen(ctx)
         if any(read(query).words for query in request.queries):
             if request.cursor:
@@ -200,6 +206,10 @@ class Gateway:
         ]
         own = [as_backend(provider) for provider in (*ctx.overriding, *ctx.providers) if able(provider)]
         return [*shared, *own]
+
+    def _comes_back(self, ctx: Context) -> bool:
+        path = ctx.meta.get(PATH_META)
+        return bool(self._gateway_id) and isinstance(path, list) and self._gateway_id in path
 
     def searches_elsewhere(self) -> bool:
         """Whether some shared provider searches by itself."""

@@ -1,10 +1,12 @@
 """Tools that come with a request, worked out once for as long as they stay the same."""
 
+import marshal
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.gateway.snapshot import Gathered, Offer, Snapshot
@@ -18,6 +20,10 @@ class _Kept:
     tools: tuple[Tool, ...]
     catalog: Catalog
     index: Index
+    mark: str
+    """Of the catalog's content."""
+    beside: str = ""
+    """The version of a view in which no shared tool stands before any of these."""
 
 
 class Overlays:
@@ -32,6 +38,8 @@ class Overlays:
 
     def over(self, view: View, plain: Sequence[Offer], overriding: Sequence[Offer] = ()) -> View:
         """The view with these tools; its version changes with them. `overriding` stand before shared tools."""
+        if len(plain) == 1 and not overriding and (again := self._again(view, plain[0])) is not None:
+            return again
         taken = {tool.key for offer in overriding for tool in offer.tools}
         fresh = [
             replace(offer, tools=[tool for tool in offer.tools if not _is_shared(view, tool, taken)]) for offer in plain
@@ -39,9 +47,10 @@ class Overlays:
         gathered = Gathered.of((*overriding, *fresh))
         if not gathered.tools:
             return view
-        kept = self._of(gathered.tools, view.snapshot.index)
+        alone = len(fresh) == 1 and not overriding and len(fresh[0].tools) == len(plain[0].tools)
+        kept = self._of(gathered.tools, view.snapshot.index, view.version if alone else "")
         overlay = Snapshot.joined(gathered, kept.catalog, kept.index)
-        version = f"{view.version}.{overlay.catalog.fingerprint(None)}"
+        version = f"{view.version}.{kept.mark}"
         shadowed = [place for key in taken if (place := view.position(key)) is not None]
         if not shadowed:
             return replace(view, overlay=overlay, version=version, memo={}, base=view)
@@ -52,19 +61,36 @@ class Overlays:
         mark = blake2b("\0".join(ids).encode(), digest_size=4).hexdigest()
         return replace(view, mask=bytes(mask), overlay=overlay, version=f"{version}.{mark}", memo={}, base=None)
 
-    def _of(self, tools: tuple[Tool, ...], shared: Index) -> _Kept:
-        place = hash(tuple((tool.namespace, tool.name, tool.description) for tool in tools))
-        with self._lock:
-            kept = self._kept.get(place)
-            if kept is not None:
-                self._kept.move_to_end(place)
-        if kept is not None and _serves(kept, tools, shared):
+    def _again(self, view: View, offer: Offer) -> View | None:
+        """The view with the tools of the only provider of a request, where they stood beside the same view before."""
+        tools = tuple(offer.tools)
+        kept = self._known(_place(tools), tools, view.snapshot.index)
+        if kept is None or kept.beside != view.version or offer.rejected or kept.catalog.rejected:
+            return None
+        overlay = Snapshot(kept.catalog, kept.index, ((offer.backend,),) * len(kept.catalog))
+        return replace(view, overlay=overlay, version=f"{view.version}.{kept.mark}", memo={}, base=view)
+
+    def _of(self, tools: tuple[Tool, ...], shared: Index, beside: str) -> _Kept:
+        place = _place(tools)
+        kept = self._known(place, tools, shared)
+        if kept is not None and (kept.beside == beside or not beside):
             return kept
-        catalog = Catalog.build(tools, previous=kept.catalog if kept else None)
-        index = Index.build(catalog.tools, options=shared.options, meaning=shared.meaning)
-        made = _Kept(tools, catalog, index)
+        if kept is None:
+            catalog = Catalog.build(tools)
+            index = Index.build(catalog.tools, options=shared.options, meaning=shared.meaning)
+            made = _Kept(tools, catalog, index, catalog.fingerprint(None), beside)
+        else:
+            made = replace(kept, beside=beside)
         self._keep(place, made)
         return made
+
+    def _known(self, place: int, tools: tuple[Tool, ...], shared: Index) -> _Kept | None:
+        with self._lock:
+            kept = self._kept.get(place)
+            if kept is None or not _serves(kept, tools, shared):
+                return None
+            self._kept.move_to_end(place)
+        return kept
 
     def _keep(self, place: int, made: _Kept) -> None:
         if len(made.tools) > self._most:
@@ -76,6 +102,21 @@ class Overlays:
             while self._count > self._most:
                 _, oldest = self._kept.popitem(last=False)
                 self._count -= len(oldest.tools)
+
+
+def _place(tools: tuple[Tool, ...]) -> int:
+    """Tells lists of tools apart to the letter: what is equal in Python may differ in JSON, as 1 and true do, and the
+    order of parameters shows in a signature.
+    """
+    return hash(tuple([(tool.namespace, tool.name, tool.description, _letters(tool)) for tool in tools]))
+
+
+def _letters(tool: Tool) -> bytes | str:
+    parts: Any = (tool.input_schema, tool.output_schema, tool.annotations, tool.icons, tool.meta)
+    try:
+        return marshal.dumps(parts, 0)
+    except ValueError:  # something that is not plain JSON, such as a mapping of another class
+        return repr(parts)
 
 
 def _serves(kept: _Kept, tools: tuple[Tool, ...], shared: Index) -> bool:

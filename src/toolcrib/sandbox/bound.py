@@ -43,7 +43,7 @@ class _Copy:
             return {self._key(key, path): self.copy(item, (*path, str(key)[:60])) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.copy(item, (*path, place)) for place, item in enumerate(value)]
-        raise self._wrong(path, f"is a {type(value).__name__}, which JSON cannot carry{_instead(value)}")
+        raise self._wrong(path, f"is {_called(value)}, which JSON cannot carry{_instead(value)}")
 
     def _text(self, value: str, path: tuple[str | int, ...]) -> str:
         if len(value) > self._limits.out_bytes:  # before it is encoded
@@ -91,3 +91,9 @@ def _instead(value: object) -> str:
     if isinstance(value, bytes):
         return "; base64-encode binary data"
     return ""
+
+
+def _called(value: object) -> str:
+    """Its type, unless that is the engine's own business."""
+    name = type(value).__name__
+    return "a function or an object" if name.startswith("Monty") else f"a {name}"

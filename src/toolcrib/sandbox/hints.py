@@ -8,8 +8,8 @@ from toolcrib.words import nearest
 _SHADOWED = re.compile(
     r"attempt to call a \w+ value \((?:local|upvalue|global) '(result|print|await|await_all|json)'\)"
 )
-_NO_TOOL = re.compile(r"server '([^']*)' has no tool '([^']*)'")
-_NO_GLOBAL = re.compile(r"\(global '([^']*)'\)")
+_NO_TOOL = re.compile(r"(?:server|[Mm]odule) ['`]([^'`]*)['`] has no (?:tool|member|attribute) ['`]([^'`]*)['`]")
+_NO_GLOBAL = re.compile(r"\(global '([^']*)'\)|[Nn]ame ['`]([^'`]*)['`] (?:is not|used when not) defined")
 
 
 def hint_for(message: str) -> str:
@@ -38,4 +38,4 @@ def suggestions_for(message: str, servers: Mapping[str, Sequence[str]]) -> list[
         server, wanted = no_tool[1], no_tool[2]
         return [f"{server}.{name}" for name in nearest(wanted, servers.get(server, ()))]
     no_global = _NO_GLOBAL.search(message)
-    return nearest(no_global[1], servers) if no_global else []
+    return nearest(no_global[1] or no_global[2], servers) if no_global else []

@@ -90,7 +90,7 @@ class Script:
 
     async def _fed(self, pool: Any) -> object:
         try:
-            async with self._checkout(pool, feed_s=self._limits.cpu_s) as session:
+            async with self._checkout(pool, feed_s=min(self._limits.soft_cpu_s, self._limits.cpu_s)) as session:
                 _limit_cpu(session.worker_pid, self._limits.cpu_s + _GRACE_S)
                 await self._import(session)
                 self._feed = asyncio.create_task(self._run_in(session))
@@ -234,16 +234,8 @@ class Script:
         """Raise for what the checker found, where that is reason enough."""
         found = refusals(said, self._servers)
         if found:
-            spelt = {name: list(server.tools) for name, server in self._servers.items()}
-            first = found[0]
-            message = "\n".join(f"line {item.line}: {item.message}" for item in found[:5])
-            raise self._failure(
-                "script",
-                message,
-                line=first.line,
-                refused=True,
-                suggestions=suggestions_for(first.message, spelt),
-            )
+            message = "\n".join(f"{_FILE}:{item.line}: {item.message}" for item in found[:5])
+            raise self._failure("script", message, line=found[0].line, refused=True)
 
     def _translated(self, error: Any) -> ScriptError:
         if isinstance(error, self._monty.MontySyntaxError):
@@ -274,7 +266,9 @@ class Script:
         return data.decode() if len(data) <= limit else data[:limit].decode(errors="ignore") + "…"
 
     def _failure(self, kind: Kind, message: str, **more: Any) -> ScriptError:
-        return failure(kind, message, printed="".join(self._printed), **more)
+        spelt = {name: list(server.tools) for name, server in self._servers.items()}
+        near = suggestions_for(message, spelt) if kind == "script" else ()
+        return failure(kind, message, printed="".join(self._printed), suggestions=near, **more)
 
 
 def _kind(message: str) -> Kind:

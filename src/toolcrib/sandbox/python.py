@@ -56,7 +56,7 @@ class PythonSandbox:
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without pydantic-monty, `SandboxUnavailable` where no process can be had."""
         self._monty = _library()
-        program = self._launcher.prepare()
+        program = await asyncio.to_thread(self._launcher.prepare)
         pool = self._monty.AsyncMonty(
             binary_path=program,
             min_processes=max(1, min(self.options.pool, self._slots.count)),

@@ -1,7 +1,7 @@
 """A front's tools on a server that somebody else built: an SDK server, or a FastMCP one."""
 
 import weakref
-from typing import Any, Final
+from typing import Any
 
 import mcp_types
 from mcp.server.context import HandlerResult
@@ -12,25 +12,20 @@ from toolcrib.errors import InvalidRequest, NameCollision
 from toolcrib.server.context import RequestContext
 from toolcrib.server.mcp import Handlers
 from toolcrib.surfaces.front import Front
-
-_INNER: Final = ("_lowlevel_server", "_mcp_server")
-"""Where MCPServer and FastMCP keep the SDK's server that does the work."""
+from toolcrib.upstream.targets import sdk_server
 
 _attached: "weakref.WeakKeyDictionary[Server[Any], Front]" = weakref.WeakKeyDictionary()
 
 
 def low_level(server: object) -> Server[Any]:
     """The SDK's low-level server inside of a server object. Raises `InvalidRequest` for anything else."""
-    for name in _INNER:
-        inner = getattr(server, name, None)
-        if isinstance(inner, Server):
-            return inner
-    if isinstance(server, Server):
-        return server
-    raise InvalidRequest(
-        f"A {type(server).__name__} is no server that tools can be attached to.",
-        hint="Give an mcp.server.lowlevel.Server, an MCPServer, or a FastMCP.",
-    )
+    inner = sdk_server(server)
+    if inner is None:
+        raise InvalidRequest(
+            f"A {type(server).__name__} is no server that tools can be attached to.",
+            hint="Give an mcp.server.lowlevel.Server, an MCPServer, or a FastMCP.",
+        )
+    return inner
 
 
 def attach(server: object, front: Front) -> None:

@@ -64,7 +64,7 @@ class HttpApp:
         self._endpoint = endpoint
         self._paths = paths
         self._ready = ready
-        self._owners = 0
+        self._owned = False
         self._guarded = authenticated(self._serve, options, authenticator)
         routes = [Route(HEALTH[0], self._healthz), Route(HEALTH[1], self._readyz)]
         router = Router(routes, default=self._at_path, redirect_slashes=False, lifespan=self._lifespan)
@@ -79,15 +79,15 @@ class HttpApp:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answer requests. Where several run it, it is the first that counts: when that one ends, sessions end."""
-        if self._owners:
+        if self._owned:
             yield
             return
-        async with self._endpoint.running():
-            self._owners = 1
-            try:
+        self._owned = True
+        try:
+            async with self._endpoint.running():
                 yield
-            finally:
-                self._owners = 0
+        finally:
+            self._owned = False
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until cancelled."""
@@ -128,7 +128,7 @@ class HttpApp:
 
     async def _readyz(self, _: Request) -> JSONResponse:
         is_ready, figures = self._ready()
-        is_ready = is_ready and self._owners > 0
+        is_ready = is_ready and self._owned
         return JSONResponse({"ready": is_ready, **figures}, status_code=200 if is_ready else 503)
 
 

@@ -21,6 +21,7 @@ from mcp.shared.message import SessionMessage
 
 from toolcrib.server.http import stop_requested
 from toolcrib.server.mcp import end_streams
+from toolcrib.upstream.own_pipes import claim, release
 
 _MAX_LINE: Final = 64 * 1024 * 1024
 """The longest message, in bytes."""
@@ -29,9 +30,16 @@ Incoming = SessionMessage | Exception
 
 
 async def serve_stdio(server: Server[Any], *, drain_s: float, stop: anyio.Event | None = None) -> None:
-    """Serve one client until it closes stdin, or `stop`, or signals where none is given; then answer what is left."""
-    async with _own_pipes() as (reader, write_fd):
-        await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=stop)
+    """Serve one client until it closes stdin, or `stop`, or signals where none is given; then answer what is left.
+
+    Raises `AlreadyStarted` while something else in this process has its stdin and stdout.
+    """
+    claim("the server over stdio")
+    try:
+        async with _own_pipes() as (reader, write_fd):
+            await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=stop)
+    finally:
+        release()
 
 
 async def serve_pipes(

@@ -1,19 +1,23 @@
 """From a file and the environment to `Settings`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from toolcrib.errors import SettingsError
+from toolcrib.gateway.options import GatewayOptions
 from toolcrib.settings import document, own, servers
+from toolcrib.settings.calls import Calls
 from toolcrib.settings.document import Document, Problems
 from toolcrib.settings.options import Settings
 from toolcrib.settings.places import VARIABLE, places, shown
 from toolcrib.settings.section import kind
 from toolcrib.settings.tokens import Tokens
 from toolcrib.settings.variables import Surroundings
+from toolcrib.upstream.options import ServerOptions
 
 EXAMPLE: Final = '{"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}'
 """The smallest useful settings file."""
@@ -59,24 +63,30 @@ def _settings(read: Document, environ: Mapping[str, str]) -> Settings:
     value = _top(read, problems)
     folder = read.path.absolute().parent
     tokens = Tokens(environ, folder)
-    ours = own.read(value.get("toolcrib") or {}, problems, tokens)
-    reader = servers.Reader(
-        problems=problems,
-        surroundings=Surroundings(environ=environ, workspace=_workspace(folder)),
-        defaults=ours.defaults,
-    )
+    surroundings = Surroundings(environ=environ, workspace=_workspace(folder))
+    calls = Calls(surroundings)
+    ours = own.read(value.get("toolcrib") or {}, problems, tokens, calls)
+    reader = servers.Reader(problems=problems, surroundings=surroundings, defaults=ours.defaults)
     found = reader.read(servers.tables(value, problems))
     problems.raise_any()
     return Settings(
         servers=found,
         fleet=ours.fleet,
-        gateway=ours.gateway,
+        gateway=_patient(ours.gateway, found),
         surfaces=ours.surfaces,
+        local=ours.local,
+        policy=ours.policy,
         http=ours.http,
-        http_problem="; ".join(tokens.missing),
+        http_problem="; ".join((*tokens.missing, *calls.missing)),
         source=read.path,
         warnings=tuple(problems.warnings),
     )
+
+
+def _patient(options: GatewayOptions, found: Sequence[ServerOptions]) -> GatewayOptions:
+    """The gateway waits for its finders as long as the most patient server that searches by itself is given."""
+    longest = max((server.find_timeout_s for server in found if server.delegate_search), default=0.0)
+    return replace(options, find_timeout_s=max(options.find_timeout_s, longest))
 
 
 def _workspace(folder: Path) -> Path:

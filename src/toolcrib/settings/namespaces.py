@@ -1,7 +1,8 @@
-"""A server's key as a namespace. Nearly every key is one as it stands."""
+"""A server's key as a namespace, which nearly every key is as it stands, and what an entry says in its place."""
 
 from toolcrib.errors import InvalidName
 from toolcrib.names import MAX_NAMESPACE, check_namespace
+from toolcrib.settings.section import Section
 
 
 def namespace(key: str) -> str:
@@ -16,3 +17,12 @@ def namespace(key: str) -> str:
         legal = "".join(char if char.isprintable() and char != ":" else "-" for char in key.strip())
         return legal[:MAX_NAMESPACE].strip() or "server"
     return key
+
+
+def stated(entry: Section) -> str | None:
+    """What the entry itself says; one that cannot be a namespace is noted, and never changed in silence."""
+    said, spelling = entry.text("namespace"), entry.spelling("namespace")
+    if said is None or namespace(said) == said:
+        return said
+    entry.wrong(str(spelling), "cannot be a namespace, which has no colon or control character", said)
+    return None

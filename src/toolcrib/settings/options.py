@@ -4,9 +4,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.protocols import Policy
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalOptions:
+    """The functions of this process."""
+
+    max_threads: int = 40
+    """How many that are not async may run at once, in threads, 1 or more."""
+    mask_errors: bool = False
+    """Whether what an exception says is kept from the caller; the log has it in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +29,12 @@ class Settings:
     fleet: FleetOptions = field(default_factory=FleetOptions)
     gateway: GatewayOptions = field(default_factory=GatewayOptions)
     surfaces: SurfaceOptions = field(default_factory=SurfaceOptions)
+    local: LocalOptions = field(default_factory=LocalOptions)
+    policy: Policy | None = None
+    """Who may see and call what; None lets everybody see and call everything."""
     http: HttpOptions = field(default_factory=HttpOptions)
     http_problem: str = ""
-    """Why HTTP must not be served: a token whose secret is not to be had. Empty when all is well."""
+    """Why HTTP must not be served: a secret that is not to be had. Empty when all is well."""
     source: Path | None = None
     """The file it came from."""
     warnings: tuple[str, ...] = ()

@@ -1,22 +1,26 @@
 """The section `toolcrib` of a settings file: every key is ours, so an unknown one is an error."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.sessions import SessionOptions
+from toolcrib.protocols import Policy
 from toolcrib.server.options import HttpOptions
+from toolcrib.settings import policy as policy_table
 from toolcrib.settings import search as search_table
+from toolcrib.settings.calls import Calls
 from toolcrib.settings.document import Problems
 from toolcrib.settings.jsonc import Field
+from toolcrib.settings.options import LocalOptions
 from toolcrib.settings.section import Section, closest, kind, over, shown
 from toolcrib.settings.tokens import Tokens
-from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.tokens import ENCODINGS, ESTIMATE
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 AT: Final[Field] = ("toolcrib",)
-SURFACES: Final = ("search", "direct")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,23 +30,30 @@ class Own:
     fleet: FleetOptions
     gateway: GatewayOptions
     surfaces: SurfaceOptions
+    local: LocalOptions
+    policy: Policy | None
     http: HttpOptions
     defaults: ServerOptions
     """Deadlines and sizes of servers that set none."""
 
 
-def read(value: Any, problems: Problems, tokens: Tokens) -> Own:
+def read(value: Any, problems: Problems, tokens: Tokens, calls: Calls) -> Own:
     """The section's values over the defaults of each package."""
     if not isinstance(value, dict):
         problems.add(AT, f"must be an object, not {kind(value)}")
         value = {}
     own = Section(value, AT, problems)
-    timeouts = own.section("timeouts") or Section({}, AT, problems)
-    search = own.section("search") or Section({}, AT, problems)
+    timeouts, search = _table(own, "timeouts"), _table(own, "search")
     read = Own(
         fleet=_fleet(own),
-        gateway=_gateway(search, timeouts, tokens.folder),
+        gateway=replace(
+            _gateway(own, search, timeouts, tokens.folder),
+            calls=calls.read(_table(own, "calls")),
+            sessions=_sessions(own),
+        ),
         surfaces=_surfaces(own, search),
+        local=_local(own),
+        policy=policy_table.read(own.section("policy")),
         http=_http(own, tokens),
         defaults=_defaults(own, timeouts),
     )
@@ -52,8 +63,13 @@ def read(value: Any, problems: Problems, tokens: Tokens) -> Own:
     return read
 
 
+def _table(own: Section, key: str) -> Section:
+    """The table of that name, empty where there is none."""
+    return own.section(key) or Section({}, AT, own.problems)
+
+
 def _fleet(own: Section) -> FleetOptions:
-    backoff = own.section("backoff") or Section({}, AT, own.problems)
+    backoff = _table(own, "backoff")
     first, most = backoff.seconds("first"), backoff.seconds("max")
     options = over(FleetOptions(), backoff_first_s=first, backoff_max_s=most)
     if options.backoff_first_s > options.backoff_max_s:
@@ -62,12 +78,38 @@ def _fleet(own: Section) -> FleetOptions:
     return options
 
 
-def _gateway(search: Section, timeouts: Section, folder: Path) -> GatewayOptions:
-    return over(
+def _gateway(own: Section, search: Section, timeouts: Section, folder: Path) -> GatewayOptions:
+    providers = _table(own, "providers")
+    options = over(
         search_table.read(search, folder),
         start_grace_s=timeouts.seconds("start_grace"),
         call_grace_s=timeouts.seconds("call_grace"),
+        find_timeout_s=timeouts.seconds("find"),
+        list_timeout_s=providers.seconds("list_timeout"),
+        provider_cache_s=providers.seconds("cache"),
+        request_tools=providers.count("request_tools", low=0),
     )
+    providers.refuse_unknown()
+    return options
+
+
+def _sessions(own: Section) -> SessionOptions:
+    table = _table(own, "sessions")
+    options = over(
+        SessionOptions(),
+        learn=table.flag("learn"),
+        sessions=table.count("sessions", low=1),
+        pause_s=table.seconds("pause"),
+    )
+    table.refuse_unknown()
+    return options
+
+
+def _local(own: Section) -> LocalOptions:
+    table = _table(own, "local")
+    options = over(LocalOptions(), max_threads=table.count("max_threads", low=1), mask_errors=table.flag("mask_errors"))
+    table.refuse_unknown()
+    return options
 
 
 def _surfaces(own: Section, search: Section) -> SurfaceOptions:
@@ -83,6 +125,7 @@ def _surfaces(own: Section, search: Section) -> SurfaceOptions:
         SurfaceOptions(),
         surfaces=None if names is None else tuple(dict.fromkeys(names)),
         always_visible=own.texts("always_visible"),
+        meta_only=own.flag("meta_only"),
         prefix=own.flag("prefix"),
         digest_tokens=own.count("digest_tokens", low=0),
         list_page_bytes=own.count("list_page_bytes", low=1024),
@@ -92,7 +135,7 @@ def _surfaces(own: Section, search: Section) -> SurfaceOptions:
 
 
 def _http(own: Section, tokens: Tokens) -> HttpOptions:
-    http = own.section("http") or Section({}, AT, own.problems)
+    http = _table(own, "http")
     path = http.text("path")
     if path is not None and not path.startswith("/"):
         http.wrong(str(http.spelling("path")), 'must begin with "/"', path)
@@ -117,5 +160,6 @@ def _defaults(own: Section, timeouts: Section) -> ServerOptions:
         start_timeout_s=timeouts.seconds("start"),
         list_timeout_s=timeouts.seconds("list"),
         call_timeout_s=timeouts.seconds("call"),
+        find_timeout_s=timeouts.seconds("find"),
         max_message_bytes=own.count("max_message_bytes", low=1024),
     )

@@ -82,20 +82,25 @@ class Section:
 
     def seconds(self, key: str) -> float | None:
         """A number of seconds above 0."""
+        return self.above_zero(key, "a number of seconds")
+
+    def above_zero(self, key: str, what: str = "a number") -> float | None:
+        """A number above 0."""
 
         def fits(value: Any) -> bool:
             return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
-        value = self._fitting(key, fits, "must be a number of seconds above 0")
+        value = self._fitting(key, fits, f"must be {what} above 0")
         return None if value is None else float(value)
 
-    def share(self, key: str) -> float | None:
-        """A number from 0 to 1."""
+    def share(self, key: str, *, zero: bool = True) -> float | None:
+        """A number from 0 to 1; without `zero`, one above 0."""
 
         def fits(value: Any) -> bool:
-            return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            return number and 0 <= value <= 1 and (zero or value > 0)
 
-        value = self._fitting(key, fits, "must be a number from 0 to 1")
+        value = self._fitting(key, fits, "must be a number " + ("from 0 to 1" if zero else "above 0, up to 1"))
         return None if value is None else float(value)
 
     def choice(self, key: str, known: Sequence[_Choice]) -> _Choice | None:
@@ -128,6 +133,25 @@ class Section:
                     (*self.at, entry, position), f"must be a string, not {shown(item)}{_quote_hint(item)}"
                 )
         return tuple(item for item in value if isinstance(item, str))
+
+    def words(self, key: str) -> tuple[str, ...] | None:
+        """A list of strings that are not empty."""
+        texts = self.texts(key)
+        entry = self.spelling(key)
+        if texts is None or entry is None:
+            return None
+        for position, item in enumerate(self.table[entry]):
+            if isinstance(item, str) and not item.strip():
+                self.problems.add((*self.at, entry, position), "must not be empty")
+        return tuple(text for text in texts if text.strip())
+
+    def switched(self, key: str) -> "Section | None":
+        """A table of its own; `true` stands for an empty one, `false` for none."""
+        entry = self.spelling(key)
+        value = self._fitting(key, lambda value: isinstance(value, (dict, bool)), "must be true, false or an object")
+        if entry is None or value is None or value is False:
+            return None
+        return Section({} if value is True else value, (*self.at, entry), self.problems)
 
     def section(self, key: str) -> "Section | None":
         """A table of its own."""

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from toolcrib.settings import dotenv
 from toolcrib.settings.document import Problems, dotted
 from toolcrib.settings.jsonc import Field
-from toolcrib.settings.namespaces import namespace
+from toolcrib.settings.namespaces import namespace, stated
+from toolcrib.settings.reach import starts_toolcrib, url_problem
 from toolcrib.settings.section import Section, kind, snake
 from toolcrib.settings.variables import Expansion, Surroundings
 from toolcrib.upstream.options import ServerOptions, TransportName
@@ -38,6 +38,7 @@ _URL_KEYS: Final = ("url", "server_url", "http_url")
 _KEYS: Final = frozenset(
     {"type", "transport", "command", "args", "env", "env_file", "cwd", "url", "server_url", "http_url", "headers"}
     | {"allowed_tools", "required", "disabled", "enabled", "timeouts"}
+    | {"namespace", "show_all", "delegate_search", "retries", "retry_interval"}
 )
 """All keys of an entry. Those of the other transport are passed over in silence: clients write an empty `env`."""
 
@@ -116,12 +117,22 @@ class Reader:
             reach,
             allowed_tools=allowed_tools(entry),
             required=entry.flag("required") or False,
+            namespace=stated(entry),
+            retries=entry.count("retries", low=0),
+            retry_interval_s=entry.seconds("retry_interval"),
+            show_all=entry.flag("show_all") or False,
+            delegate_search=entry.flag("delegate_search") or False,
             start_timeout_s=timeouts.seconds("start") or self.defaults.start_timeout_s,
             list_timeout_s=timeouts.seconds("list") or self.defaults.list_timeout_s,
             call_timeout_s=timeouts.seconds("call") or self.defaults.call_timeout_s,
+            find_timeout_s=timeouts.seconds("find") or self.defaults.find_timeout_s,
             problem="; ".join(dict.fromkeys(fill.missing)),
         )
         timeouts.refuse_unknown()
+        if server.show_all and server.delegate_search:
+            self.problems.add(
+                entry.at, "has both show_all, which lists all its tools here, and delegate_search; keep one"
+            )
         return server
 
     def _transport(self, entry: Section) -> TransportName:
@@ -270,22 +281,3 @@ def allowed_tools(entry: Section) -> tuple[str, ...] | None:
         return None
     names = entry.texts("allowed_tools")
     return None if names is None or "*" in names else names
-
-
-def url_problem(url: str) -> str:
-    """What is wrong with a url, or an empty string."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return "is not a url"
-    if parts.scheme not in ("http", "https"):
-        return "must begin with http:// or https://"
-    return "" if parts.hostname else "must name a host"
-
-
-def starts_toolcrib(server: ServerOptions) -> bool:
-    """Whether the entry would start a toolcrib that reads the same file, and so itself, without end."""
-    programs = {Path(word).name for word in (server.command or "", *server.args)}
-    own_file = any(word == "-c" or word.startswith("--config") for word in server.args)
-    return bool(programs & {"toolcrib", "toolcrib.exe"}) and "serve" in server.args and not own_file

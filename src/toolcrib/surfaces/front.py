@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -18,7 +18,7 @@ from toolcrib.surfaces.base import Surface
 from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.direct import DirectSurface
 from toolcrib.surfaces.dynamic import DynamicSurface
-from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.surfaces.search import SearchSurface
 
 _INTRODUCTION: Final = (
@@ -26,7 +26,12 @@ _INTRODUCTION: Final = (
     "found."
 )
 
-
+_MAKERS: Final[Mapping[str, Callable[[Gateway, SurfaceOptions], Surface]]] = {
+    "search": SearchSurface,
+    "dynamic": lambda gateway, _: DynamicSurface(gateway),
+    "direct": lambda *_: DirectSurface(),
+}
+"""How each of `SURFACES` is made."""
 _PUBLIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Names that every client takes."""
 _KEYS_SIZE: Final = 100
@@ -52,15 +57,11 @@ class Front:
         """Raises `SettingsError` for a surface that does not exist."""
         self._gateway = gateway
         self._options = options
-        made: dict[str, Surface] = {
-            surface.name: surface
-            for surface in (SearchSurface(gateway, options), DynamicSurface(gateway), DirectSurface())
-        }
-        unknown = [name for name in options.surfaces if name not in made]
+        unknown = [name for name in options.surfaces if name not in SURFACES]
         if unknown or not options.surfaces:
             what = f"There is no surface {unknown[0]!r}." if unknown else "No surface is named."
-            raise SettingsError(what, hint=f"Surfaces: {', '.join(made)}.")
-        self._surfaces = tuple(made[name] for name in options.surfaces)
+            raise SettingsError(what, hint=f"Surfaces: {', '.join(SURFACES)}.")
+        self._surfaces = tuple(_MAKERS[name](gateway, options) for name in dict.fromkeys(options.surfaces))
         self._lists_all = "direct" in options.surfaces
         self._meta_names = [name for surface in self._surfaces for name in surface.names]
 

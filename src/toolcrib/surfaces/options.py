@@ -1,8 +1,12 @@
 """The surfaces' settings."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from toolcrib.tokens import ESTIMATE
+
+SURFACES: Final = ("search", "dynamic", "direct")
+"""The names of all surfaces; the front knows how each is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,7 +14,7 @@ class SurfaceOptions:
     """What the agent sees."""
 
     surfaces: tuple[str, ...] = ("search",)
-    """The surfaces in use, by name: search, direct."""
+    """The surfaces in use, by name: some of `SURFACES`."""
     always_visible: tuple[str, ...] = ()
     """Tools that are listed natively beside a surface, by any accepted spelling."""
     meta_only: bool = False

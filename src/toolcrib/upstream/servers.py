@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 
 from toolcrib.errors import BackendNotFound, InvalidRequest
 from toolcrib.model import BackendKind
@@ -21,12 +23,12 @@ class Servers:
 
     def __init__(self, options: FleetOptions, servers: Iterable[ServerOptions] = ()) -> None:
         """These servers to begin with; nothing runs before `running`."""
-        self._options = options
+        self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._servers = tuple(servers)
         self._listeners = Listeners()
         self._lock = threading.Lock()
         self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
-        self.fleet = Fleet(options)
+        self.fleet = Fleet(self._options)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
@@ -81,6 +83,11 @@ class Servers:
             asyncio.run_coroutine_threadsafe(self.fleet.apply(servers), loop).result(_PATIENCE_S)
 
     # -- a source of providers -------------------------------------------------------------------------------------
+
+    @property
+    def gateway_id(self) -> str:
+        """Tells this gateway from others in a chain; the same for every run."""
+        return self._options.gateway_id
 
     def providers(self) -> tuple[Server, ...]:
         """The servers of the present fleet, by name."""

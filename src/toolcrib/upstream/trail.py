@@ -5,10 +5,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from toolcrib.model import Tool
+from toolcrib.protocols import PATH_META as PATH_KEY
 from toolcrib.protocols import Context
 
-PATH_KEY: Final = "toolcrib/path"
-"""In the `_meta` of a request: the ids of the gateways that passed it on, the first one first."""
 VIA_KEY: Final = "toolcrib/via"
 """In the `_meta` of a tool: the ids of the gateways that it was listed through."""
 MAX_PATH: Final = 8

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolcrib.errors import InvalidArguments
-from toolcrib.gateway.arguments import settle
+from toolcrib.discovery.arguments import settle
 
 TITLED: dict[str, Any] = {"type": "object", "properties": {"title": {"type": "string"}, "body": {"type": "string"}}}
 OPEN: dict[str, Any] = {"type": "object"}

@@ -1,0 +1,2 @@
+-- expect: error:script:named arguments
+calculator.add{1, 2}

@@ -1,0 +1,2 @@
+-- expect: error:script:not awaited
+slow.echo{v = slow.echo{}}

@@ -1,0 +1,2 @@
+-- expect: error:script:larger than
+slow.echo{s = ('x'):rep(2 << 20)}

@@ -1,0 +1,2 @@
+-- expect: error:script:nested deeper
+json.decode(('['):rep(1000000))

@@ -1,0 +1,2 @@
+-- expect: ok:[{},[],[]]
+return {{}, json.array{}, json.array()}

@@ -1,0 +1,2 @@
+-- expect: error:script:not valid JSON
+json.decode('{"a":1,}')

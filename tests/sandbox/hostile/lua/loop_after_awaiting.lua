@@ -1,0 +1,3 @@
+-- expect: error:cpu|wall
+slow.echo{}:await()
+while true do end

@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+for i = 1, math.huge do end

@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall|memory
+load(function() return ' ' end)

@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+return (('a'):rep(60000)):find(('.-'):rep(9) .. 'z')

@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+coroutine.wrap(function() while true do end end)()

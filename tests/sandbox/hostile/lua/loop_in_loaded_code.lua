@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+load('while true do end')()

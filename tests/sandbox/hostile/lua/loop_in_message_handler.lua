@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+xpcall(error, function() while true do end end)

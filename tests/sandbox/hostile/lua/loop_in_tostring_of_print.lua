@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+print(setmetatable({}, {__tostring = function() while true do end end}))

@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+while true do coroutine.resume(coroutine.create(function() coroutine.yield() end)) end

@@ -1,0 +1,2 @@
+-- expect: error:cpu|wall
+repeat pcall(error) until false

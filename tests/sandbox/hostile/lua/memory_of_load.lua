@@ -1,0 +1,2 @@
+-- expect: error:memory
+return load(('x = {' .. ('{},'):rep(4e6) .. '}'))()

@@ -1,0 +1,2 @@
+-- expect: error:memory
+return #('x'):rep(1 << 30)

@@ -1,0 +1,2 @@
+-- expect: error:script:too many results
+return select('#', table.unpack({}, 1, 1e8))

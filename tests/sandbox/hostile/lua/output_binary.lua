@@ -1,0 +1,2 @@
+-- expect: error:script:not valid UTF-8
+return '\xff\xfe'

@@ -1,0 +1,2 @@
+-- expect: error:script:has a key that is a boolean
+return {[true] = 1}

@@ -1,0 +1,2 @@
+-- expect: error:script:both the number and the text
+return {[5] = 1, ['5'] = 2}

@@ -1,0 +1,4 @@
+-- expect: error:script:result.a.b contains itself
+local t = {a = {}}
+t.a.b = t
+result(t)

@@ -1,0 +1,2 @@
+-- expect: error:script:is a thread
+return coroutine.create(print)

@@ -1,0 +1,2 @@
+-- expect: error:script
+error('\xff\xfe\0')

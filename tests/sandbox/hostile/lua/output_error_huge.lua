@@ -1,0 +1,2 @@
+-- expect: error:script
+error(('e'):rep(20000000))

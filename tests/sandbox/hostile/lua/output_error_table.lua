@@ -1,0 +1,2 @@
+-- expect: error:script:error object
+error{code = 5}

@@ -1,0 +1,2 @@
+-- expect: error:script:is a function
+return {f = print}

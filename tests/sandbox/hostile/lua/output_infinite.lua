@@ -1,0 +1,2 @@
+-- expect: error:script:JSON cannot carry
+return math.huge

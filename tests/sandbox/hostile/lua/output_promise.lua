@@ -1,0 +1,2 @@
+-- expect: error:script:not awaited
+return {list = {slow.echo{}}}

@@ -1,0 +1,2 @@
+-- expect: error:script:is the server
+return {calculator}

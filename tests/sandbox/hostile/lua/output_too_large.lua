@@ -1,0 +1,2 @@
+-- expect: error:script:larger than
+return ('x'):rep(3 << 20)

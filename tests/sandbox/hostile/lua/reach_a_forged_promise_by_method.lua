@@ -1,0 +1,3 @@
+-- expect: error:script:
+local p = slow.echo{}
+p.await({id = 1})

@@ -1,0 +1,2 @@
+-- expect: error:script:cannot be changed
+null.x = 1

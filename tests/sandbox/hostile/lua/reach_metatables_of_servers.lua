@@ -1,0 +1,2 @@
+-- expect: ok:[false,false,false]
+return {getmetatable(calculator), getmetatable(slow.echo{}), getmetatable(null)}

@@ -1,0 +1,2 @@
+-- expect: error:script:has no tool
+return calculator['../slow/echo']{}

@@ -1,0 +1,2 @@
+-- expect: error:script:outside a coroutine
+coroutine.yield()

@@ -1,0 +1,3 @@
+-- expect: error:script|memory|cpu|wall
+local function f() return load('return ...')(f()) end
+f()

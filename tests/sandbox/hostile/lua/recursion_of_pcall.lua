@@ -1,0 +1,3 @@
+-- expect: error:script|memory|cpu|wall
+local function f() return (pcall(f)) end
+while true do f() end

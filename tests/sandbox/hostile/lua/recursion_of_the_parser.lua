@@ -1,0 +1,2 @@
+-- expect: error:script:
+return load(('('):rep(100000))()

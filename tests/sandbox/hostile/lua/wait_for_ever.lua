@@ -1,0 +1,2 @@
+-- expect: error:wall
+slow.sleep{s = 3600}:await()

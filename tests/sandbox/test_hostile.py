@@ -1,0 +1,98 @@
+"""Hostile scripts, one a file: the first line says how each has to end.
+
+`ok:JSON` with that value, `error:KIND|KIND:TEXT` with one of those kinds and that text, `any` in whatever way. Where
+several kinds are given, which limit trips first depends on how busy the machine is. `any` stands where the outcome
+depends on the moment memory ran out; what is shown then is that it ends, and that the sandbox goes on.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError
+
+from tests.sandbox.conftest import Servers
+
+HERE = Path(__file__).parent / "hostile"
+LIMITS = Limits(wall_s=6, stall_s=5, soft_cpu_s=0.4, cpu_s=1)
+AT_ONCE = 3
+WAITS = {"wait_for_ever": 0.5, "wait_for_many_for_ever": 0.5}
+"""Scripts that do nothing but wait need not wait long."""
+
+Outcome = tuple[str, object, str]
+Outcomes = dict[str, "asyncio.Task[Outcome]"]
+
+
+def _scripts(language: str) -> list[str]:
+    return sorted(path.name for path in (HERE / language).iterdir())
+
+
+async def _run(box: LuaSandbox | PythonSandbox, path: Path, gate: asyncio.Semaphore) -> Outcome:
+    _, _, source = path.read_text(encoding="utf-8").partition("\n")
+    wall_s = WAITS.get(path.name.partition(".")[0], LIMITS.wall_s)
+    limits = Limits(wall_s=wall_s, stall_s=LIMITS.stall_s, soft_cpu_s=LIMITS.soft_cpu_s, cpu_s=LIMITS.cpu_s)
+    async with gate:
+        try:
+            result = await box.run(source, Servers().tools(), limits=limits)
+        except ScriptError as error:
+            return "error", error.kind, str(error)
+    return "ok", result.value, ""
+
+
+async def _start(box: LuaSandbox | PythonSandbox) -> AsyncIterator[Outcomes]:
+    gate = asyncio.Semaphore(AT_ONCE)
+    folder = HERE / box.language
+    async with box:
+        tasks = {name: asyncio.create_task(_run(box, folder / name, gate)) for name in _scripts(box.language)}
+        yield tasks
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.wait(tasks.values())
+
+
+@pytest.fixture(scope="module")
+async def lua_outcomes(anyio_backend: str) -> AsyncIterator[Outcomes]:
+    async for tasks in _start(LuaSandbox(options=SandboxOptions(workers=AT_ONCE))):
+        yield tasks
+
+
+@pytest.fixture(scope="module")
+async def python_outcomes(anyio_backend: str) -> AsyncIterator[Outcomes]:
+    async for tasks in _start(PythonSandbox(options=SandboxOptions(workers=AT_ONCE))):
+        yield tasks
+
+
+def _expectation(language: str, name: str) -> str:
+    first = (HERE / language / name).read_text(encoding="utf-8").partition("\n")[0]
+    return first.partition("expect: ")[2]
+
+
+def _assert_ended_as(expected: str, outcome: Outcome) -> None:
+    what, value, said = outcome
+    if expected == "any":
+        return
+    if expected.startswith("ok:"):
+        assert (what, value) == ("ok", json.loads(expected[3:])), outcome
+        return
+    kinds, _, text = expected.removeprefix("error").removeprefix(":").partition(":")
+    assert what == "error", outcome
+    assert not kinds or value in kinds.split("|"), outcome
+    assert text in said, outcome
+
+
+@pytest.mark.parametrize("name", _scripts("lua"))
+async def test_a_hostile_lua_script_ends_as_it_should(lua_outcomes: Outcomes, name: str) -> None:
+    with anyio.fail_after(120):
+        outcome = await lua_outcomes[name]
+    _assert_ended_as(_expectation("lua", name), outcome)
+
+
+@pytest.mark.parametrize("name", _scripts("python"))
+async def test_a_hostile_python_script_ends_as_it_should(python_outcomes: Outcomes, name: str) -> None:
+    with anyio.fail_after(120):
+        outcome = await python_outcomes[name]
+    _assert_ended_as(_expectation("python", name), outcome)

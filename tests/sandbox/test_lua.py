@@ -1,0 +1,183 @@
+"""Lua's own ways: promises, conversions, errors and the limits inside the engine."""
+
+import sys
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.sandbox.conftest import QUICK, Servers, Tools
+from toolcrib.errors import MissingExtra, SandboxUnavailable
+from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError
+from toolcrib.sandbox.worker import seccomp
+
+
+async def value(lua: LuaSandbox, source: str, tools: Tools, **options: Any) -> Any:
+    with anyio.fail_after(30):
+        return (await lua.run(source, tools, **options)).value
+
+
+async def error(lua: LuaSandbox, source: str, tools: Tools, **options: Any) -> ScriptError:
+    with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+        await lua.run(source, tools, **options)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("return slow.echo{v = 1}:await().v", 1),
+        ("return slow:echo{v = 1}:await().v", 1),
+        ("return await(slow.echo{v = 1}).v", 1),
+        ("return slow.echo():await()", {}),
+        ("return slow.echo(nil):await()", {}),
+        ("return slow.echo(json.array{}):await()", {}),
+        ("return {slow.echo{v = 1}:try()}", [True, {"v": 1}]),
+        ("return {slow.fail{}:try()}", [False, "slow.fail: boom"]),
+        ("return await_all{a = slow.echo{v = 1}, b = 2}", {"a": {"v": 1}, "b": 2}),
+        ("return await_all{}", []),
+        ("return {pcall(await_all, {slow.fail{}, slow.echo{}})}", [False, "slow.fail: boom"]),
+        ("local p = slow.echo{v = 1}\nreturn p:await() == p:await()", True),
+        ("return coroutine.wrap(function() return slow.echo{v = 1}:await().v end)()", 1),
+        ("return (('ab'):gsub('.', function(c) return slow.echo{v = c .. c}:await().v end))", "aabb"),
+        ("return tostring(slow.echo{}) .. tostring(slow) .. tostring(null)", "call to slow.echoserver slownull"),
+        (
+            "local names = {} for name in pairs(calculator) do names[#names + 1] = name end return names",
+            ["add", "multiply"],
+        ),
+        ("return json.encode(json.decode('[1, null, {\"a\": {}}]'))", '[1,null,{"a":{}}]'),
+        ("return load('return ...')(5)", 5),
+        ("return load('return x', 'named', 't', {x = 3})()", 3),
+        ("local co = coroutine.wrap(function() coroutine.yield(1) error('oops') end) return {co(), pcall(co)}", None),
+        ("return 1, nil, 'x'", [1, None, "x"]),
+        ("return select('#', table.unpack({1, 2}))", 2),
+        ("return -0.0", 0),
+        ("return 2^53", 9007199254740992.0),
+    ],
+)
+async def test_a_script_gives(lua: LuaSandbox, tools: Tools, source: str, expected: object) -> None:
+    given = await value(lua, source, tools)
+    assert given == expected if expected is not None else given[:2] == [1, False]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("local p = slow.echo{}\nreturn p.result", "script:2: slow.echo was not awaited; add :await()"),
+        ("return slow.echo{} + 1", "arithmetic on a call that was not awaited value"),
+        ("await_all(slow.echo{})", "await_all needs a table of calls"),
+        ("await(5)", "await needs a call such as server.tool{...}, and got a number"),
+        ("return {x = {slow.echo{}}}", "result.x[1] is a call to slow.echo that was not awaited"),
+        ("return {['a b'] = {[3] = print}}", 'result["a b"][3] is a function'),
+        ("slow.echo{a = {b = print}}", "script:1: slow.echo.a.b is a function"),
+        ("calculator.divide{}", "server 'calculator' has no tool 'divide'; it has: add, multiply"),
+        ("json.array(5)", "json.array needs a table"),
+        ("coroutine.wrap(5)", "coroutine.wrap needs a function"),
+        ("json.decode('01')", "not valid JSON at byte 1"),
+    ],
+)
+async def test_a_script_is_told(lua: LuaSandbox, tools: Tools, source: str, said: str) -> None:
+    assert said in (await error(lua, source, tools)).message
+
+
+async def test_a_variable_that_hides_result_is_pointed_out(lua: LuaSandbox, tools: Tools) -> None:
+    shadowed = await error(lua, "local result = slow.echo{}:await()\nresult({x = 1})", tools)
+    assert (shadowed.line, shadowed.hint) == (
+        2,
+        '"result" is a variable of the script here and hides the function of that name; rename the variable.',
+    )
+
+
+async def test_a_traceback_shows_the_script_and_nothing_of_ours(lua: LuaSandbox, tools: Tools) -> None:
+    source = "local function inner()\n  slow.fail{}:await()\nend\nlocal function outer()\n  inner()\nend\nouter()"
+    failed = await error(lua, source, tools)
+    assert failed.line == 2
+    assert [line for line in (2, 5, 7) if f"script:{line}:" in failed.traceback] == [2, 5, 7]
+    assert "prelude" not in failed.traceback
+
+
+async def test_an_endless_loop_is_ended_with_its_line(lua: LuaSandbox, tools: Tools) -> None:
+    ended = await error(lua, "print('before')\nlocal n = 0\nwhile true do\n  n = n + 1\nend", tools)
+    assert ended.kind == "cpu"
+    assert ended.line in (3, 4)
+    assert ended.printed == "before\n"
+
+
+async def test_the_kernel_ends_what_the_engine_cannot(lua: LuaSandbox, tools: Tools) -> None:
+    source = "return (('a'):rep(60000)):find(('.-'):rep(9) .. 'z')"
+    ended = await error(lua, source, tools, limits=Limits(soft_cpu_s=0.1, cpu_s=1))
+    assert (ended.kind, ended.message) == ("cpu", "the script used more than 1 seconds of processor time")
+
+
+async def test_an_empty_table_is_an_array_where_the_schema_says_so(lua: LuaSandbox, tools: Tools) -> None:
+    schema = {"type": "object", "properties": {"tags": {"type": "array"}, "meta": {"type": "object"}}}
+    source = "return slow.echo{tags = {}, meta = {}, other = {}}:await()"
+    given = await value(lua, source, tools, schemas={"slow": {"echo": schema}})
+    assert given == {"tags": [], "meta": {}, "other": {}}
+
+
+@pytest.mark.parametrize(
+    ("limits", "source", "kind", "said"),
+    [
+        (Limits(lua_bytes=1 << 20), "return #('x'):rep(1 << 21)", "memory", "not enough memory"),
+        (Limits(depth=3), "return {{{{}}}}", "script", "nested deeper than 3 levels"),
+        (Limits(nodes=3), "return {1, 2, 3}", "script", "larger than 3 values"),
+        (Limits(out_bytes=10), "slow.echo{v = 'xxxxxxxxxx'}", "script", "slow.echo is larger than 10 bytes"),
+        (Limits(error_bytes=20), "error(('x'):rep(100))", "script", "…"),
+        (Limits(calls=2), "for i = 1, 3 do slow.echo{} end", "script", "more than 2 tool calls in one script"),
+        (Limits(as_bytes=160 << 20, lua_bytes=1 << 30), "return #('x'):rep(1 << 28)", "memory", "memory"),
+    ],
+)
+async def test_each_limit_trips(
+    lua: LuaSandbox, tools: Tools, limits: Limits, source: str, kind: str, said: str
+) -> None:
+    ended = await error(lua, source, tools, limits=limits)
+    assert (ended.kind, said in ended.message) == (kind, True), ended
+
+
+async def test_more_calls_than_fit_at_once_wait_for_their_turn(lua: LuaSandbox) -> None:
+    running = most = 0
+
+    async def tool(arguments: dict[str, Any]) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.lowlevel.checkpoint()
+        running -= 1
+        return arguments["v"]
+
+    source = "local all = {} for i = 1, 50 do all[i] = s.t{v = i} end return await_all(all)"
+    assert await value(lua, source, {"s": {"t": tool}}, limits=Limits(inflight=3)) == list(range(1, 51))
+    assert most <= 3
+
+
+async def test_arguments_under_way_are_bounded_together(lua: LuaSandbox, servers: Servers) -> None:
+    source = "local all = {} for i = 1, 20 do all[i] = slow.echo{v = ('x'):rep(900)} end return #await_all(all)"
+    limits = Limits(out_bytes=1000, frame_bytes=2100)
+    assert await value(lua, source, servers.tools(), limits=limits) == 20
+
+
+async def test_a_thousand_servers_can_be_offered(lua: LuaSandbox) -> None:
+    async def tool(arguments: dict[str, Any]) -> Any:
+        return arguments
+
+    tools = {f"server {number}": {f"tool {place}": tool for place in range(20)} for number in range(100)}
+    assert await value(lua, "return server_99.tool_19{v = 1}:await().v", tools) == 1
+
+
+async def test_without_lupa_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lupa", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolcrib\[lua\]'"):
+        async with LuaSandbox():
+            pass
+
+
+async def test_without_a_filter_it_refuses_or_warns_as_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch, tools: Tools
+) -> None:
+    monkeypatch.setattr(seccomp, "missing", lambda: "this is a test")
+    with pytest.raises(SandboxUnavailable, match=r'this is a test.*sandbox.seccomp to "try"'):
+        async with LuaSandbox():
+            pass
+    async with LuaSandbox(limits=QUICK, options=SandboxOptions(seccomp="try", pool=1)) as box:
+        assert await value(box, "return 1", tools) == 1

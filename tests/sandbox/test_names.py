@@ -1,0 +1,95 @@
+"""Names of servers and tools as scripts write them."""
+
+import keyword
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolcrib.sandbox.names import (
+    LUA_GLOBALS,
+    LUA_RESERVED,
+    PYTHON_GLOBALS,
+    Language,
+    bindings,
+    sanitize_lua_identifier,
+    sanitize_python_identifier,
+)
+
+NAMES = st.one_of(
+    st.text(max_size=12), st.text("ab_-.1", max_size=5), st.sampled_from(["end", "print", "json", "class"])
+)
+LANGUAGES = st.sampled_from(["lua", "python"])
+
+
+@pytest.mark.parametrize(
+    ("name", "identifier"),
+    [
+        ("data-server", "data_server"),
+        ("my.api", "my_api"),
+        ("123numbers", "_123numbers"),
+        ("while", "_while"),
+        ("goto", "_goto"),
+        ("été", "ete"),
+        ("", "_unnamed"),
+        ("_", "_unnamed"),
+        ("日本", "_unnamed"),
+        ("already_fine", "already_fine"),
+    ],
+)
+def test_a_name_becomes_a_lua_identifier(name: str, identifier: str) -> None:
+    assert sanitize_lua_identifier(name) == identifier
+
+
+@pytest.mark.parametrize(
+    ("name", "identifier"), [("class", "class_"), ("_x", "x_x"), ("1a", "x1a"), ("日本", "unnamed")]
+)
+def test_a_name_becomes_a_python_identifier(name: str, identifier: str) -> None:
+    assert sanitize_python_identifier(name) == identifier
+
+
+def test_a_server_never_takes_a_global_name() -> None:
+    assert list(bindings({"print": [], "result": [], "json": []}, "lua")) == ["_json", "_print", "_result"]
+    assert list(bindings({"json": ["loads"], "list": []}, "python")) == ["json_", "list_"]
+
+
+def test_of_two_names_that_meet_the_exact_one_stays() -> None:
+    names = bindings({"s": ["a_b", "a-b", "a.b"]}, "lua")["s"].tools
+    assert names["a_b"] == "a_b"
+    assert sorted(names.values()) == ["a-b", "a.b", "a_b"]
+    assert all(name == "a_b" or name.startswith("a_b_") for name in names)
+
+
+def test_a_name_that_looks_like_a_hash_of_another_is_no_trap() -> None:
+    first = bindings({"s": ["a-b", "a.b"]}, "lua")["s"].tools
+    trap = next(iter(first))
+    names = bindings({"s": ["a-b", "a.b", trap]}, "lua")["s"].tools
+    assert names[trap] == trap
+    assert len(names) == 3
+
+
+@given(st.lists(NAMES, unique=True, max_size=12), LANGUAGES, st.randoms())
+def test_every_name_has_one_identifier_whatever_the_order(
+    names: list[str], language: Language, chance: random.Random
+) -> None:
+    servers = {name: names for name in names}
+    found = bindings(servers, language)
+    chance.shuffle(names)
+    assert bindings({name: names for name in names}, language) == found
+    assert sorted(item.original for item in found.values()) == sorted(names)
+    for identifier, server in found.items():
+        assert sorted(server.tools.values()) == sorted(names)
+        assert identifier not in (LUA_GLOBALS if language == "lua" else PYTHON_GLOBALS)
+        for name in (identifier, *server.tools):
+            assert name.isascii()
+            assert name.isidentifier()
+            assert name not in LUA_RESERVED if language == "lua" else not keyword.iskeyword(name)
+            assert language == "lua" or not name.startswith("_")
+
+
+@given(st.lists(NAMES, unique=True, min_size=1, max_size=8), LANGUAGES)
+def test_a_name_that_is_an_identifier_keeps_it(names: list[str], language: Language) -> None:
+    tools = bindings({"s": names}, language)["s"].tools
+    exact = [name for name in names if bindings({"s": [name]}, language)["s"].tools.get(name) == name]
+    assert all(tools[name] == name for name in exact)

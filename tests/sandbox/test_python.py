@@ -1,0 +1,95 @@
+"""Python's own ways: types checked before a call is made, names, and what the engine leaves to us."""
+
+import sys
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.sandbox.conftest import Servers, Tools
+from toolcrib.errors import MissingExtra, ScriptRefused
+from toolcrib.sandbox import Limits, PythonSandbox, ScriptError
+
+ADD = {
+    "type": "object",
+    "properties": {"a": {"type": "number"}, "b": {"type": "number"}, "mode": {"enum": ["fast", "exact"]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+SCHEMAS = {"calculator": {"add": ADD}}
+
+
+async def refused(python: PythonSandbox, source: str, servers: Servers) -> ScriptRefused:
+    with anyio.fail_after(30), pytest.raises(ScriptRefused) as caught:
+        await python.run(source, servers.tools(), schemas=SCHEMAS)
+    assert servers.started == []
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("await calculator.add(a=1)", "b"),
+        ("await calculator.add(a=1, b='x')", "float"),
+        ("await calculator.add(a=1, b=2, c=3)", "c"),
+        ("await calculator.add(a=1, b=2, mode='slow')", "Literal"),
+        ("await calculator.ad(a=1, b=2)", "ad"),
+        ("await calculater.add(a=1, b=2)", "calculater"),
+        ("calculator.add(a=1, b=2)['result']", "CoroutineType"),
+    ],
+)
+async def test_a_call_that_cannot_succeed_is_refused_before_any_is_made(
+    python: PythonSandbox, servers: Servers, wrong: str, said: str
+) -> None:
+    error = await refused(python, f"await calculator.add(a=1, b=2)\n{wrong}", servers)
+    assert said in error.message
+    assert error.data["line"] == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("result = await calculator.add(a=1, b=2)\nresult['result']", 3),
+        ("mode = ''.join(['fa', 'st'])\n(await calculator.add(a=1, b=2, mode=mode))['result'] + 1", 4),
+        ("x = {'a': 1}\nx['b'] = 'text'\nx", {"a": 1, "b": "text"}),
+        ("r = await slow.echo(v=[1, 2])\nr['v'][0] + 1", 2),
+        ("def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nf(10)", 55),
+        ("import asyncio\nx, y = await asyncio.gather(slow.echo(v=1), slow.echo(v=2))\n[x['v'], y['v']]", [1, 2]),
+    ],
+)
+async def test_a_checker_that_only_doubts_is_not_believed(
+    python: PythonSandbox, tools: Tools, source: str, expected: object
+) -> None:
+    with anyio.fail_after(30):
+        assert (await python.run(source, tools, schemas=SCHEMAS)).value == expected
+
+
+async def test_servers_are_never_hidden_by_the_standard_library(python: PythonSandbox) -> None:
+    async def mine(_: dict[str, Any]) -> Any:
+        return "mine"
+
+    tools = {"json": {"loads": mine}, "class": {"print": mine}, "123": {"_x": mine}}
+    with anyio.fail_after(30):
+        result = await python.run("[await json_.loads(), await class_.print(), await x123.x_x()]", tools)
+    assert result.value == ["mine", "mine", "mine"]
+
+
+async def test_a_deadline_cancels_the_calls_under_way(python: PythonSandbox, servers: Servers) -> None:
+    source = "import asyncio\nawait asyncio.gather(*[slow.sleep(s=60) for _ in range(5)])"
+    with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+        await python.run(source, servers.tools(), limits=Limits(wall_s=1))
+    assert caught.value.kind == "wall"
+    assert (len(servers.started), len(servers.cancelled)) == (5, 5)
+
+
+async def test_a_long_traceback_is_cut_in_the_middle(python: PythonSandbox, tools: Tools) -> None:
+    with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+        await python.run("def f(n):\n    return g(n)\ndef g(n):\n    return f(n)\nf(1)", tools)
+    assert len(caught.value.traceback.splitlines()) < 60
+
+
+async def test_without_monty_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic_monty", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolcrib\[python\]'"):
+        async with PythonSandbox():
+            pass

@@ -1,0 +1,123 @@
+"""The table `policy`: who may see and call what."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from toolcrib.app import App
+from toolcrib.errors import SettingsError
+from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.model import Action, Caller, Decision, Tool
+from toolcrib.protocols import Context
+from toolcrib.settings.options import Settings
+
+Loading = Callable[..., Settings]
+
+EVERYTHING = """
+[toolcrib.policy]
+default = "approve"
+roles = { admin = ["read", "write"] }
+
+[[toolcrib.policy.rules]]
+tools = ["admin:*", "*:delete_*"]
+tags = ["dangerous"]
+scopes = ["write", "own"]
+need = "all"
+tenants = ["acme"]
+action = "call"
+effect = "approve"
+otherwise = "next"
+
+[[toolcrib.policy.rules]]
+scopes = ["read"]
+"""
+
+DELETE = Tool(name="delete_note", namespace="notes")
+
+
+def policy(**fields: Any) -> str:
+    return json.dumps({"toolcrib": {"policy": fields}}, indent=1)
+
+
+def rule(**fields: Any) -> str:
+    return policy(rules=[fields])
+
+
+def test_every_key_of_a_rule_reaches_what_it_stands_for(loading: Loading) -> None:
+    read = loading(EVERYTHING, "toolcrib.toml").policy
+    assert isinstance(read, ByScopes)
+    assert read.rules == (
+        Rule(
+            tools=("admin:*", "*:delete_*"),
+            tags=("dangerous",),
+            scopes=("write", "own"),
+            need="all",
+            tenants=("acme",),
+            action=Action.CALL,
+            effect="approve",
+            otherwise="next",
+        ),
+        Rule(scopes=("read",)),
+    )
+
+
+def test_roles_and_the_default_count(loading: Loading) -> None:
+    read = loading(policy(default="hide", roles={"admin": ["read"]}, rules=[{"scopes": ["read"]}])).policy
+    assert read is not None
+    admin = Caller(id="ann", scopes=frozenset({"admin"}))
+    assert read.decide(admin, DELETE, Action.SEE) is Decision.ALLOW
+    nothing = loading(policy(default="hide")).policy
+    assert nothing is not None
+    assert nothing.decide(admin, DELETE, Action.SEE) is Decision.HIDE
+
+
+def test_without_the_table_there_is_no_policy(loading: Loading) -> None:
+    assert loading('{"toolcrib": {}}').policy is None
+
+
+async def test_the_app_obeys_the_policy_of_its_settings_unless_it_is_given_another(loading: Loading) -> None:
+    settings = loading(rule(tools=["*:delete_*"], scopes=["admin"]))
+    ann = Context(caller=Caller(id="ann"))
+
+    async def seen(**more: Any) -> list[str]:
+        app = App(settings, **more)
+        app.tool(delete_note)
+        return [tool.name for tool in await app.tools(ctx=ann)]
+
+    assert await seen() == []
+    assert await seen(policy=ByScopes([])) == ["delete_note"]
+
+
+def delete_note(number: int) -> None:
+    """Delete a note."""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (json.dumps({"toolcrib": {"policy": []}}), "toolcrib.policy must be an object, not a list"),
+        (policy(rules={}), "mcp.json:4: toolcrib.policy.rules must be a list of objects"),
+        (policy(rules=["x"]), "mcp.json:5: toolcrib.policy.rules[0] must be an object, not a string"),
+        (policy(default="deny"), 'policy.default cannot be "deny"; there are "allow", "hide", "approve"'),
+        (policy(rule=[]), 'mcp.json:4: toolcrib.policy.rule is not a setting; did you mean "rules"?'),
+        (policy(roles={"admin": "read"}), 'policy.roles.admin must be a list of scopes, not "read"'),
+        (policy(roles={"admin": ["read", 1]}), "policy.roles.admin must be a list of scopes"),
+        (rule(tools=["a:*", "b["]), "mcp.json:8: toolcrib.policy.rules[0].tools[1] opens a bracket that is never"),
+        (rule(tools="a:*"), 'policy.rules[0].tools must be a list of strings, not "a:*"'),
+        (rule(tools=[]), "policy.rules[0].tools is empty, which would mean all of them; leave it out to say so"),
+        (rule(scopes=[" "]), "policy.rules[0].scopes[0] must not be empty"),
+        (rule(tags=[1]), 'policy.rules[0].tags[0] must be a string, not 1 (write "1")'),
+        (rule(need="every"), 'rules[0].need cannot be "every"; there are "any", "all"'),
+        (rule(action="cal"), 'rules[0].action cannot be "cal"; did you mean "call"?'),
+        (rule(action="list"), 'rules[0].action cannot be "list"; there are "see", "call"'),
+        (rule(effect="next"), 'rules[0].effect cannot be "next"; there are "allow", "hide", "approve"'),
+        (rule(otherwise="nxt"), 'rules[0].otherwise cannot be "nxt"; did you mean "next"?'),
+        (rule(scope=["admin"]), 'policy.rules[0].scope is not a setting; did you mean "scopes"?'),
+    ],
+)
+def test_a_wrong_rule_is_refused_with_file_line_and_field(loading: Loading, text: str, said: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        loading(text)
+    assert said in caught.value.message

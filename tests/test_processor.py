@@ -1,0 +1,182 @@
+"""A registry and a processor for agent loops."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcrib import InvalidRequest, NotStarted
+from toolcrib.discovery import BaseDynamicToolProvider
+from toolcrib.errors import InvalidTool
+from toolcrib.model import Tool
+from toolcrib.processor import ProcessorRegistry, ToolProcessor, create_registry
+
+pytestmark = pytest.mark.anyio
+
+
+class Calculator:
+    """Add two numbers."""
+
+    async def execute(self, a: int, b: int) -> int:
+        return a + b
+
+
+class IntegratedProvider(BaseDynamicToolProvider[Tool]):
+    def __init__(self, registry: ProcessorRegistry, processor: ToolProcessor) -> None:
+        super().__init__()
+        self._registry = registry
+        self._processor = processor
+
+    async def get_all_tools(self) -> list[Tool]:
+        return await self._registry.list_tools()
+
+    async def execute_tool(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
+        results = await self._processor.process([{"tool": name, "arguments": args}])
+        if results and results[0].error:
+            return {"success": False, "error": results[0].error}
+        return {"success": True, "result": results[0].result}
+
+
+async def test_a_provider_over_registry_and_processor_finds_and_calls() -> None:
+    registry = create_registry()
+    await registry.register_tool(Calculator, name="math.calculator")
+    async with ToolProcessor(registry=registry, enable_caching=True, enable_retries=True) as processor:
+        provider = IntegratedProvider(registry, processor)
+        results = await provider.search_tools("calculate")
+        assert results[0]["name"].endswith("calculator")
+        assert await provider.call_tool("math.calculator", {"a": 1, "b": 2}) == {"success": True, "result": 3}
+        wrong = await provider.call_tool("math.calculator", {"a": 1})
+        assert wrong["success"] is False
+        assert "b" in wrong["error"]
+
+
+async def test_the_dot_of_a_name_gives_the_namespace_and_the_class_the_description() -> None:
+    registry = create_registry()
+    tool = await registry.register_tool(Calculator, name="math.calculator")
+    assert (tool.id, tool.description) == ("math:calculator", "Add two numbers.")
+    assert await registry.list_tools("math") == [tool]
+    assert await registry.list_tools("text") == []
+    await registry.unregister_tool("math.calculator")
+    assert await registry.list_tools() == []
+
+
+async def test_calls_run_at_once_in_order_and_one_failure_harms_none() -> None:
+    registry = create_registry()
+    both = anyio.Event()
+    waiting = 0
+
+    async def meet(who: str) -> str:
+        """Wait for the other one."""
+        nonlocal waiting
+        waiting += 1
+        if waiting == 2:
+            both.set()
+        await both.wait()
+        return who
+
+    async def fail() -> None:
+        """Break."""
+        raise ValueError("no luck")
+
+    await registry.register_tool(meet)
+    await registry.register_tool(fail)
+    with anyio.fail_after(5):
+        async with ToolProcessor(registry) as processor:
+            calls: list[dict[str, Any]] = [
+                {"tool": "meet", "arguments": {"who": "a"}},
+                {"tool": "fail"},
+                {"tool": "meet", "arguments": {"who": "b"}},
+                {"tool": "nothing"},
+                {},
+            ]
+            results = await processor.process(calls)
+    assert [result.result for result in results] == ["a", None, "b", None, None]
+    assert [result.is_success for result in results] == [True, False, True, False, False]
+    assert "no luck" in (results[1].error or "")
+    assert "nothing" in (results[3].error or "")
+    assert "needs the name" in (results[4].error or "")
+
+
+async def test_a_call_that_takes_too_long_is_ended_and_told() -> None:
+    registry = create_registry()
+
+    async def hang() -> None:
+        """Never end."""
+        await anyio.sleep_forever()
+
+    await registry.register_tool(hang)
+    with anyio.fail_after(5):
+        async with ToolProcessor(registry, default_timeout=0.01) as processor:
+            (ended,) = await processor.process([{"tool": "hang"}])
+            assert "0.01" in (ended.error or "")
+        async with ToolProcessor(registry, default_timeout=None) as processor:
+            (ended,) = await processor.process([{"tool": "hang"}], timeout=0.02)
+            assert "within 0.02 s" in (ended.error or "")
+
+
+async def test_only_answers_that_may_be_kept_are_kept() -> None:
+    registry = create_registry()
+    calls: list[str] = []
+
+    def read() -> int:
+        """Read a number."""
+        calls.append("read")
+        return len(calls)
+
+    def write() -> int:
+        """Write a number."""
+        calls.append("write")
+        return len(calls)
+
+    await registry.register_tool(read, annotations={"readOnlyHint": True})
+    await registry.register_tool(write)
+    async with ToolProcessor(registry, enable_caching=True) as processor:
+        for _ in range(2):
+            await processor.process([{"tool": "read"}])
+        assert calls == ["read"]
+        for _ in range(2):
+            await processor.process([{"tool": "write"}])
+        assert calls == ["read", "write", "write"]
+    calls.clear()
+    async with ToolProcessor(registry, enable_caching=True, cacheable=["write"]) as processor:
+        for _ in range(2):
+            await processor.process([{"tool": "write"}])
+        assert calls == ["write"]
+
+
+async def test_too_many_calls_a_minute_are_refused() -> None:
+    registry = create_registry()
+    await registry.register_tool(Calculator, name="add")
+    call = {"tool": "add", "arguments": {"a": 1, "b": 1}}
+    async with ToolProcessor(registry, enable_rate_limiting=True, global_rate_limit=2) as processor:
+        results = [(await processor.process([call]))[0] for _ in range(3)]
+    assert [result.is_success for result in results] == [True, True, False]
+
+
+async def test_a_processor_works_inside_its_context_only() -> None:
+    processor = ToolProcessor()
+    with pytest.raises(NotStarted):
+        await processor.process([])
+    with pytest.raises(InvalidRequest, match="max_concurrency"):
+        ToolProcessor(max_concurrency=0)
+
+
+async def test_what_cannot_run_is_refused_when_it_is_registered() -> None:
+    class Nothing:
+        """Does nothing."""
+
+    class Needs:
+        """Needs something."""
+
+        def __init__(self, thing: int) -> None:
+            self.thing = thing
+
+        def execute(self) -> int:
+            return self.thing
+
+    registry = create_registry()
+    with pytest.raises(InvalidTool, match="no method that runs it"):
+        await registry.register_tool(Nothing)
+    with pytest.raises(InvalidTool, match="cannot be made without arguments"):
+        await registry.register_tool(Needs)
+    assert (await registry.register_tool(Needs(3), name="three")).name == "three"
