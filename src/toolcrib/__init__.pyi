@@ -11,8 +11,8 @@ from toolcrib.errors import InvalidTool as InvalidTool
 from toolcrib.errors import NameCollision as NameCollision
 from toolcrib.errors import NotStarted as NotStarted
 from toolcrib.errors import ServerUnavailable as ServerUnavailable
-from toolcrib.errors import ToolNotFound as ToolNotFound
 from toolcrib.errors import ToolcribError as ToolcribError
+from toolcrib.errors import ToolNotFound as ToolNotFound
 from toolcrib.gateway.calls.audit import AuditEvent as AuditEvent
 from toolcrib.gateway.calls.options import CallOptions as CallOptions
 from toolcrib.gateway.gateway import Gateway as Gateway

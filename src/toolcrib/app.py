@@ -312,11 +312,15 @@ class App:
         host: str | None = None,
         port: int | None = None,
         *,
+        sse: bool = False,
         stop: anyio.Event | None = None,
         started: Callable[[str], None] | None = None,
     ) -> None:
-        """Serve over HTTP until `stop`, or SIGTERM or SIGINT where none is given. Raises `SettingsError`."""
-        app = self.asgi(host, port)
+        """Serve over HTTP until `stop`, or SIGTERM or SIGINT where none is given. Raises `SettingsError`.
+
+        With `sse`, for clients that know only the older HTTP with server-sent events, at `/sse`.
+        """
+        app = self._mounted(sse_app if sse else http_app, self._http(host, port), anywhere=False)
         await self._check()
         await serve_http(app, self._http(host, port), stop=stop, started=started)
 

@@ -131,7 +131,7 @@ def test_a_key_never_stands_in_the_file_and_is_never_shown(loading: Loading, key
         ({"cache": {"per": "callers"}}, 'calls.cache.per cannot be "callers"; did you mean "caller"?'),
         ({"cache": {"tools": ["a", "["]}}, "mcp.json:7: toolcrib.calls.cache.tools[1] opens a bracket that is never"),
         ({"cache": {"size": 1}}, "calls.cache.size is not a setting; known here: max_bytes, max_entries, per"),
-        ({"approval": "destroying"}, 'calls.approval cannot be "destroying"; did you mean "destructive"?'),
+        ({"approval": "destructiv"}, 'calls.approval cannot be "destructiv"; did you mean "destructive"?'),
         ({"approved": "git:*"}, 'mcp.json:4: toolcrib.calls.approved must be a list of strings, not "git:*"'),
         ({"approved": ["git:*", ""]}, "mcp.json:6: toolcrib.calls.approved[1] must not be empty"),
         ({"approved": ["", "a["]}, "toolcrib.calls.approved[1] opens a bracket that is never closed: 'a['"),

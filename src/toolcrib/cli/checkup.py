@@ -78,7 +78,7 @@ def _allowed(settings: Settings, app: App, tools: tuple[Tool, ...]) -> Iterator[
     """Names in allowedTools that their server, which is ready, does not offer."""
     ready = {status.name for status in app.fleet.statuses() if status.state is ServerState.READY}
     for server in settings.servers:
-        offered = {tool.name for tool in tools if tool.namespace == server.name}
+        offered = {tool.name for tool in tools if tool.namespace == (server.namespace or server.name)}
         missing = [name for name in server.allowed_tools or () if name not in offered]
         if server.name in ready and missing:
             yield f"{server.name}: allowedTools names {', '.join(missing)}, which the server does not offer"

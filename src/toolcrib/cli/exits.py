@@ -5,13 +5,18 @@ from typing import Final
 
 from toolcrib.errors import (
     AmbiguousName,
+    ApprovalRequired,
     CallTimeout,
     ConnectionLost,
     ExecutionFailed,
     InvalidRequest,
+    InvalidTool,
     MissingExtra,
     NameCollision,
     NotFound,
+    RateLimited,
+    SandboxUnavailable,
+    ScriptFailed,
     ServerUnavailable,
     SettingsError,
     ToolcribError,
@@ -28,6 +33,7 @@ class Exit(IntEnum):
     NOT_FOUND = 4
     TOOL = 5
     SERVER = 6
+    REFUSED = 7
     INTERRUPTED = 130
     CLOSED_PIPE = 141
     TERMINATED = 143
@@ -41,6 +47,7 @@ MEANINGS: Final = {
     Exit.NOT_FOUND: "no tool or server has that name, or several tools have it",
     Exit.TOOL: "the tool answered with an error",
     Exit.SERVER: "a server is not available or did not answer; doctor: something fails",
+    Exit.REFUSED: "the call was not run: nobody agreed to it, or there were too many",
     Exit.INTERRUPTED: "interrupted with Ctrl-C",
     Exit.CLOSED_PIPE: "whoever read the output stopped reading",
     Exit.TERMINATED: "ended by SIGTERM (serve ends with 0)",
@@ -50,13 +57,18 @@ _CODES: Final[tuple[tuple[type[ToolcribError], Exit], ...]] = (
     (SettingsError, Exit.SETTINGS),
     (NameCollision, Exit.SETTINGS),
     (MissingExtra, Exit.SETTINGS),
+    (SandboxUnavailable, Exit.SETTINGS),
     (InvalidRequest, Exit.USAGE),
+    (InvalidTool, Exit.USAGE),
     (NotFound, Exit.NOT_FOUND),
     (AmbiguousName, Exit.NOT_FOUND),
+    (ApprovalRequired, Exit.REFUSED),
+    (RateLimited, Exit.REFUSED),
     (ServerUnavailable, Exit.SERVER),
     (CallTimeout, Exit.SERVER),
     (ConnectionLost, Exit.SERVER),
     (ExecutionFailed, Exit.TOOL),
+    (ScriptFailed, Exit.TOOL),
 )
 
 

@@ -14,20 +14,26 @@ Http = Annotated[
     str | None,
     typer.Option("--http", metavar="HOST:PORT", help="Serve over HTTP at this address instead of stdin and stdout."),
 ]
+Sse = Annotated[
+    bool, typer.Option("--sse", help="With --http: the older HTTP with server-sent events, at /sse, instead of /mcp.")
+]
 
 
 @guarded
-def serve(*, http: Http = None, config: Config = None, debug: Debug = False) -> None:
+def serve(*, http: Http = None, sse: Sse = False, config: Config = None, debug: Debug = False) -> None:
     """Serve all tools over MCP: on stdin and stdout, or over HTTP.
 
     Standard output carries the protocol and nothing else; what there is to tell goes to standard error. An address
     that others can reach needs a token, in the settings (toolcrib.http.tokens) or in TOOLCRIB_TOKEN.
     """
+    from toolcrib.cli.guard import UsageError
     from toolcrib.cli.serving import serve_http, serve_stdio
     from toolcrib.settings.loader import load
 
+    if sse and http is None:
+        raise UsageError("--sse needs an address.", hint="Such as --http 127.0.0.1:8000 --sse.")
     settings = load(config)
     if http is None:
         serve_stdio(settings, debug=debug)
     else:
-        serve_http(settings, http, debug=debug)
+        serve_http(settings, http, sse=sse, debug=debug)

@@ -14,6 +14,7 @@ from toolcrib.app import App
 from toolcrib.cli.guard import UsageError
 from toolcrib.cli.output import clean
 from toolcrib.errors import SettingsError
+from toolcrib.gateway.calls.audit import AUDIT_LOGGER
 from toolcrib.settings.options import Settings
 
 logger = logging.getLogger("toolcrib.serve")
@@ -37,17 +38,17 @@ def serve_stdio(settings: Settings, *, debug: bool) -> None:
     _run(settings, serve, debug=debug, loop="asyncio")
 
 
-def serve_http(settings: Settings, address: str, *, debug: bool) -> None:
+def serve_http(settings: Settings, address: str, *, sse: bool = False, debug: bool) -> None:
     """Serve over HTTP, until SIGTERM or Ctrl-C. Raises `SettingsError` where a token is needed or cannot be had."""
     host, port = host_and_port(address, settings.http.host, settings.http.port)
     if settings.http_problem:
         raise SettingsError(
             f"HTTP cannot be served: {settings.http_problem}.",
-            hint="Without that token its caller could not connect; set it, or take the token out of the settings.",
+            hint="Set what is missing, or take what needs it out of the settings.",
         )
 
     async def serve(app: App, stop: anyio.Event) -> None:
-        await app.serve_http(host, port, stop=stop, started=lambda url: logger.info("serving MCP at %s", url))
+        await app.serve_http(host, port, sse=sse, stop=stop, started=lambda url: logger.info("serving MCP at %s", url))
 
     fast = importlib.util.find_spec("uvloop") is not None
     _run(settings, serve, debug=debug, loop="uvloop" if fast else "asyncio")
@@ -74,6 +75,7 @@ def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
 
 def _run(settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]], *, debug: bool, loop: str) -> None:
     _log_to_stderr(debug=debug)
+    _audit_to_stderr(settings.gateway.calls.audit)
     logger.info("%d servers from %s", len(settings.servers), settings.source)
     for warning in settings.warnings:
         logger.warning("%s", warning)
@@ -127,6 +129,17 @@ def _log_to_stderr(*, debug: bool) -> None:
     handler.setFormatter(_Plain("toolcrib: %(message)s"))
     logging.getLogger().addHandler(handler)
     logging.getLogger("toolcrib").setLevel(logging.INFO)
+
+
+def _audit_to_stderr(audit: bool | str) -> None:  # noqa: FBT001 - it is the setting itself
+    """A line of JSON a call and nothing else on that line, for whatever collects it."""
+    if not audit:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log = logging.getLogger(audit if isinstance(audit, str) else AUDIT_LOGGER)
+    log.addHandler(handler)
+    log.propagate = False
 
 
 class _Plain(logging.Formatter):

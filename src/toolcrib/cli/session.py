@@ -35,9 +35,11 @@ def with_gateway(config: Path | None, use: Callable[[App], Awaitable[T]]) -> T:
 
 
 def survey(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
-    """Like `with_gateway`, for a look at the servers themselves: nothing is said of them, and none is required."""
+    """Like `with_gateway`, for a look at the servers themselves: nothing is said of them, none is required, and no
+    policy hides anything.
+    """
     lenient = tuple(replace(server, required=False) for server in settings.servers)
-    return run(_without_embedder(replace(settings, servers=lenient)), use, quiet=True)
+    return run(_without_embedder(replace(settings, servers=lenient, policy=None)), use, quiet=True)
 
 
 def _without_embedder(settings: Settings) -> Settings:

@@ -8,6 +8,7 @@ from typing import Any
 from toolcrib.cli.texts import own_id
 from toolcrib.errors import BackendNotFound
 from toolcrib.gateway.gateway import Description
+from toolcrib.gateway.known import space_of
 from toolcrib.model import Hit, ScorePart, SearchReply, ServerStatus, Tool, ToolResult
 from toolcrib.names import wire_name
 from toolcrib.schema import signature
@@ -18,8 +19,8 @@ _NAMED = 20
 
 
 def check_server(name: str, statuses: Sequence[ServerStatus]) -> None:
-    """Raise `BackendNotFound` unless a server has that name."""
-    check_namespace(name, [status.name for status in statuses])
+    """Raise `BackendNotFound` unless that is the namespace of a server, which mostly is its name."""
+    check_namespace(name, sorted({space_of(status) for status in statuses}))
 
 
 def check_namespace(name: str, names: Sequence[str]) -> None:
@@ -37,6 +38,7 @@ def server_json(status: ServerStatus) -> dict[str, Any]:
     """A server's status; times are ISO 8601, in UTC."""
     return {
         "name": status.name,
+        "namespace": space_of(status),
         "state": str(status.state),
         "reason": status.reason,
         "since": iso(status.since),

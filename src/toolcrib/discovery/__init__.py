@@ -13,6 +13,8 @@ from typing import Any, Final
 _HOMES: Final = {
     "BaseDynamicToolProvider": "provider",
     "DeskOptions": "desk",
+    "Guard": "guards",
+    "GuardOptions": "guards",
     "MetaTools": "metatools",
     "SearchResult": "results",
     "SearchableTool": "reading",

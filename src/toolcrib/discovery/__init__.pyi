@@ -1,6 +1,7 @@
 from toolcrib.discovery.convenience import find_tool_by_alias, find_tool_exact, search_tools
 from toolcrib.discovery.desk import DeskOptions
 from toolcrib.discovery.engine import ToolSearchEngine
+from toolcrib.discovery.guards import Guard, GuardOptions
 from toolcrib.discovery.metatools import MetaTools, ToolPort
 from toolcrib.discovery.provider import BaseDynamicToolProvider
 from toolcrib.discovery.reading import SearchableTool
@@ -11,6 +12,8 @@ from toolcrib.discovery.texts import expand_with_synonyms, extract_keywords, nor
 __all__ = [
     "BaseDynamicToolProvider",
     "DeskOptions",
+    "Guard",
+    "GuardOptions",
     "MetaTools",
     "SearchResult",
     "SearchableTool",

@@ -3,7 +3,7 @@
 One place for their names, schemas, defaults, for what their arguments may look like, and for what they answer.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -12,6 +12,7 @@ import anyio
 
 from toolcrib.discovery.arguments import as_object, read_call, settle
 from toolcrib.discovery.envelope import Answer, batch, failed, succeeded
+from toolcrib.discovery.guards import Guard
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFound
 from toolcrib.model import Object, Tool, Visibility
 from toolcrib.schema import Schema
@@ -149,17 +150,35 @@ def is_meta_tool(name: object) -> bool:
 class MetaTools:
     """Runs the five over a port; whatever happens, the answer is an envelope."""
 
-    def __init__(self, port: ToolPort, *, at_once: int = AT_ONCE) -> None:
-        """`at_once` bounds how many calls of one `call_many` run at the same time."""
+    def __init__(
+        self,
+        port: ToolPort,
+        *,
+        at_once: int = AT_ONCE,
+        guard: Guard | None = None,
+        turn: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`at_once` bounds how many calls of one `call_many` run at the same time.
+
+        `guard` looks on; `turn` tells it which turn it is.
+        """
         self._port = port
         self._at_once = max(1, at_once)
+        self._guard = guard or Guard()
+        self._turn = turn
 
     async def run(self, name: str, arguments: Any) -> Answer:
         """Run one of the five. Arguments are an object, or a JSON string that holds one."""
+        refused = self._guard.refused(name, arguments, turn=self._turn())
+        if refused is not None:
+            return refused
+        missed = False
         try:
-            return await self._run(name, arguments)
+            answer = await self._run(name, arguments)
+            missed = name == MetaTool.GET_TOOL_SCHEMAS and not answer.get("count") and bool(answer.get("errors"))
         except Exception as error:  # noqa: BLE001 - an agent's loop is never broken by a tool; it reads the reason
-            return failed(error)
+            answer, missed = failed(error), isinstance(error, ToolNotFound) or not is_meta_tool(name)
+        return self._guard.seen(name, arguments, answer, missed=missed, turn=self._turn())
 
     async def call_many(self, calls: Iterable[Any]) -> list[Answer]:
         """Independent calls, at once; the answers in order. A call that fails harms no other.

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 from toolcrib.discovery.desk import Desk, DeskOptions, Host
 from toolcrib.discovery.engine import ToolSearchEngine
 from toolcrib.discovery.envelope import Answer, failed
+from toolcrib.discovery.guards import Guard, GuardOptions
 from toolcrib.discovery.metatools import (
     LIST_LIMIT,
     MAX_FOUND,
@@ -44,26 +45,34 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         scorer: Scorer = "hybrid",
         engine: ToolSearchEngine[T] | None = None,
         options: DeskOptions | None = None,
+        guards: GuardOptions | None = None,
     ) -> None:
         """A provider with an engine, and so a session, of its own, unless one is given.
 
-        An engine that is given reads names with its own `name_of` and `namespace_of`.
+        An engine that is given reads names with its own `name_of` and `namespace_of`. `guards` say when the model is
+        told that it goes round in circles; they look on `execute_dynamic_tool` and `call_many`.
         """
         self.engine: ToolSearchEngine[T] = engine or ToolSearchEngine(
             scorer,
-            name_of=self.get_tool_name,
-            namespace_of=self.get_tool_namespace,
+            name_of=self.get_tool_name if self._toolcrib_own("get_tool_name") else own_name,
+            namespace_of=self.get_tool_namespace if self._toolcrib_own("get_tool_namespace") else own_namespace,
         )
         """Searches the tools, and holds the session."""
-        is_filtered = type(self).filter_search_results is not BaseDynamicToolProvider.filter_search_results
+        is_filtered = self._toolcrib_own("filter_search_results")
         host: Host[T] = Host(
             load=self.get_all_tools,
             run=self.execute_tool,
             keep=self.filter_search_results if is_filtered else None,
         )
-        # Two names only, both unlikely in a subclass: the documentation's own have _tools and _find_tool.
+        # Names that are unlikely in a subclass: the documentation's own have _tools and _find_tool.
         self._toolcrib_desk = Desk(host, self.engine, options or DeskOptions())
-        self._toolcrib_meta = MetaTools(self._toolcrib_desk)
+        self._toolcrib_meta = MetaTools(
+            self._toolcrib_desk, guard=Guard(guards), turn=lambda: self.engine.session.turn
+        )
+
+    def _toolcrib_own(self, hook: str) -> bool:
+        """Whether a hook is the subclass's own."""
+        return getattr(type(self), hook) is not getattr(BaseDynamicToolProvider, hook) or hook in vars(self)
 
     @abstractmethod
     async def get_all_tools(self) -> list[T]:

@@ -55,6 +55,7 @@ from toolcrib.protocols import (
     ToolLookup,
     ToolProvider,
 )
+from toolcrib.providers.keyed import offers
 from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.query import read
@@ -388,11 +389,11 @@ class Gateway:
 
 
 def _finds(provider: ToolProvider) -> bool:
-    return isinstance(provider, ToolFinder)
+    return offers(type(provider), ToolFinder)
 
 
 def _looks_up(provider: ToolProvider) -> bool:
-    return isinstance(provider, ToolLookup)
+    return offers(type(provider), ToolLookup)
 
 
 def _mark(filters: Filters) -> str:

@@ -1,14 +1,23 @@
 """Asking a provider for one tool, whichever of the optional protocols it has."""
 
+from functools import lru_cache
+from typing import cast
+
 from toolcrib.model import JSON, Key, Object, Tool, ToolResult
 from toolcrib.protocols import Context, KeyedCalls, ToolLookup, ToolProvider
 from toolcrib.providers.definitions import tools_from
 
 
+@lru_cache(maxsize=4096)
+def offers(kind: type, protocol: type) -> bool:
+    """Whether providers of a class have an optional protocol: found out once, as that takes a while."""
+    return issubclass(kind, protocol)
+
+
 async def run(provider: ToolProvider, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
     """Run the provider's tool of that key; None when it has none."""
-    if isinstance(provider, KeyedCalls):
-        return await provider.call_key(ctx, key, arguments)
+    if offers(type(provider), KeyedCalls):
+        return await cast("KeyedCalls", provider).call_key(ctx, key, arguments)
     return await provider.call_tool(ctx, key.name, arguments)
 
 

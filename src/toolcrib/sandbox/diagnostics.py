@@ -18,8 +18,10 @@ _CALLS = frozenset(
         "unresolved-reference",
     }
 )
-_DOUBT = re.compile(r"Expected `[^`]*Literal\[[^`]*`, found `(?:str|int|bool|Unknown[^`]*)`")
-"""A value that may well be one of those listed."""
+_DOUBT = re.compile(
+    r"Expected `[^`]*Literal\[[^`]*`, found `(?:str|int|bool|LiteralString)`|found `(?:object|[^`]*(?: \| |Unknown|Any)[^`]*)`"
+)
+"""A value that may well be one of those listed, or is not known well enough."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ import anyio
 from toolcrib.errors import ExecutionFailed, InvalidName, ServerUnavailable
 from toolcrib.model import Caller, Filters, Hit, Key, Object, SearchRequest, Tool, ToolResult, Visibility
 from toolcrib.names import check_name, wire_name
-from toolcrib.protocols import Context
+from toolcrib.protocols import PATH_META, Context
 from toolcrib.schema import signature
 from toolcrib.upstream.found import Found, read_reply, refused, to_hit
 from toolcrib.upstream.http import Network
 from toolcrib.upstream.listing import EXECUTE, META_TOOLS, SEARCH, Offer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.server import Server
-from toolcrib.upstream.trail import PATH_KEY, passed_on
+from toolcrib.upstream.trail import passed_on
 
 _KEPT: Final = 8192
 """Names of tools remembered, two a tool, of all callers together."""
@@ -105,7 +105,7 @@ class Delegate(Server):
         passed = passed_on(ctx, self.gateway_id)
         if passed is None:
             return None
-        return Context(caller=ctx.caller, session=ctx.session, meta={PATH_KEY: passed.meta[PATH_KEY]})
+        return Context(caller=ctx.caller, session=ctx.session, meta={PATH_META: passed.meta[PATH_META]})
 
     async def _meta_tool(self, name: str) -> Offer | None:
         """Its own meta-tool, where it has one now. Raises `ServerUnavailable`; does not wait for a connection."""

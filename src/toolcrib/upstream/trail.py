@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from toolcrib.model import Tool
-from toolcrib.protocols import PATH_META as PATH_KEY
-from toolcrib.protocols import Context
+from toolcrib.protocols import PATH_META, Context
 
 VIA_KEY: Final = "toolcrib/via"
 """In the `_meta` of a tool: the ids of the gateways that it was listed through."""
@@ -23,10 +22,10 @@ def passed_on(ctx: Context, gateway_id: str) -> Context | None:
     >>> dict(here.meta), passed_on(here, "a")
     ({'toolcrib/path': ['a']}, None)
     """
-    path = _ids(ctx.meta, PATH_KEY)
+    path = _ids(ctx.meta, PATH_META)
     if gateway_id in path or len(path) >= MAX_PATH:
         return None
-    return replace(ctx, meta={**ctx.meta, PATH_KEY: [*path, gateway_id]})
+    return replace(ctx, meta={**ctx.meta, PATH_META: [*path, gateway_id]})
 
 
 def listed_through(tool: Tool, gateway_id: str) -> Tool | None:

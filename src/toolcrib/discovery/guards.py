@@ -1,0 +1,182 @@
+"""What a model is told when its loop goes round in circles: the same call again, names that do not exist, search
+after search without a call.
+
+A guard only looks on. It never runs a tool, and it refuses nothing unless its options say so.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, Final
+
+from toolcrib.discovery.envelope import Answer, failed
+from toolcrib.errors import SettingsError
+
+_SHOWN: Final = 5
+"""Tools of the last search that a text names."""
+_ECHO: Final = 80
+_CALLS: Final = "call_tool"
+_SHOWS: Final = frozenset({"list_tools", "search_tools"})
+_DESCRIBES: Final = frozenset({"get_tool_schema", "get_tool_schemas"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardOptions:
+    """When a loop is told what to do instead; None is never. A good start for long loops is 3 of each, and 20 lookups.
+
+    Only `misses` is on by itself: it makes an error longer that is one anyway.
+    """
+
+    repeats: int | None = None
+    """Calls of one tool with the same arguments and the same answer, in a row; what goes beyond is noted."""
+    misses: int | None = 3
+    """Names in a row that no tool has; from that one on the error says how to find names."""
+    lookups: int | None = None
+    """Lists, searches and schemas in a row without a call; what goes beyond is noted."""
+    refuse: bool = False
+    """Whether what would be noted is refused: nothing is run then, and the answer is an error. Off, because a model
+    that waits for something asks for it again and again with good reason."""
+
+    def __post_init__(self) -> None:
+        """Raise `SettingsError` for what is no number of times."""
+        for name in ("repeats", "misses", "lookups"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise SettingsError(f"{name} is a whole number from 1, or nothing, not {str(value)[:_ECHO]!r}.")
+
+
+class Guard:
+    """Looks on one loop. Safe to use from several threads and tasks; its memory does not grow.
+
+    >>> guard = Guard(GuardOptions(lookups=1))
+    >>> guard.seen("search_tools", {"query": "mail"}, {"success": True, "result": [{"name": "send"}]})
+    {'success': True, 'result': [{'name': 'send'}]}
+    >>> print(guard.seen("search_tools", {"query": "post"}, {"success": True, "result": [{"name": "send"}]})["note"])
+    This is lookup 2 in a row without a call. Call one of the tools that were shown last (send), or say that none fits.
+    """
+
+    def __init__(self, options: GuardOptions | None = None) -> None:
+        """Without options, only names that do not exist are looked at."""
+        self.options = options or GuardOptions()
+        self._lock = Lock()
+        self._turn: object = None
+        self._forget()
+
+    def reset(self) -> None:
+        """Forget what was seen: something new begins."""
+        with self._lock:
+            self._forget()
+
+    def refused(self, name: str, arguments: Any, *, turn: object = None) -> Answer | None:
+        """The answer to a request that is not to be run; None for one that is.
+
+        `turn` is anything that changes when the person in front begins something new; so much is forgotten then.
+        """
+        options = self.options
+        if not options.refuse:
+            return None
+        asked = self._mark(name, arguments)
+        with self._lock:
+            self._begin(turn)
+            if name == _CALLS:
+                repeated = options.repeats is not None and asked == self._asked and self._times >= options.repeats
+                return failed(f"Not run. {self._repeated(self._times + 1)}") if repeated else None
+            looked = options.lookups is not None and self._lookups >= options.lookups
+            return failed(f"Not run. {self._looked(self._lookups + 1)}") if looked else None
+
+    def seen(
+        self, name: str, arguments: Any, answer: Answer, *, missed: bool = False, turn: object = None
+    ) -> Answer:
+        """The answer, with what there is to say of it: in a `note` beside it, or in its error after a miss.
+
+        `missed` says that a name was given which no tool has.
+        """
+        asked, gave = self._mark(name, arguments), self._mark(name, answer)
+        with self._lock:
+            self._begin(turn)
+            told = self._count_call(asked, gave) if name == _CALLS else self._count_lookup(name, answer)
+            missing = self._count_miss(name, missed=missed)
+        if missing and isinstance(answer.get("error"), str):
+            answer = {**answer, "error": f"{answer['error']} {missing}"}
+        elif missing:
+            told = missing
+        if told:
+            before = answer.get("note")
+            answer = {**answer, "note": f"{before} {told}" if isinstance(before, str) else told}
+        return answer
+
+    # -- all that follows is under the lock --------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        self._asked = b""
+        self._gave = b""
+        self._times = self._misses = self._lookups = 0
+        self._shown: tuple[str, ...] = ()
+
+    def _begin(self, turn: object) -> None:
+        if turn != self._turn:
+            self._turn = turn
+            self._forget()
+
+    def _count_call(self, asked: bytes, gave: bytes) -> str:
+        """A call ends a row of lookups; an answer that changes ends a row of calls."""
+        self._lookups = 0
+        same = asked == self._asked and gave == self._gave
+        self._times = self._times + 1 if same else 1
+        self._asked, self._gave = asked, gave
+        most = self.options.repeats
+        return self._repeated(self._times) if most is not None and self._times > most else ""
+
+    def _count_lookup(self, name: str, answer: Answer) -> str:
+        self._lookups += 1
+        found = answer.get("result")
+        if name in _SHOWS and isinstance(found, list):
+            self._shown = tuple(str(one.get("name"))[:_ECHO] for one in found[:_SHOWN] if isinstance(one, Mapping))
+        most = self.options.lookups
+        return self._looked(self._lookups) if most is not None and self._lookups > most else ""
+
+    def _count_miss(self, name: str, *, missed: bool) -> str:
+        """A name that exists ends a row of misses; a search does not."""
+        if not missed:
+            self._misses = 0 if name == _CALLS or name in _DESCRIBES else self._misses
+            return ""
+        self._misses += 1
+        most = self.options.misses
+        if most is None or self._misses < most:
+            return ""
+        found = f"The last search showed: {', '.join(self._shown)}." if self._shown else "Begin with search_tools."
+        return f"{self._misses} names in a row do not exist: do not guess, copy names from search_tools. {found}"
+
+    def _repeated(self, times: int) -> str:
+        return (
+            f"This is call {times} in a row with the same arguments and the same answer. Change the arguments, use "
+            "another tool, or go on with the answer that is there."
+        )
+
+    def _looked(self, times: int) -> str:
+        shown = f" ({', '.join(self._shown)})" if self._shown else ""
+        return (
+            f"This is lookup {times} in a row without a call. Call one of the tools that were shown last{shown}, or "
+            "say that none fits."
+        )
+
+    def _mark(self, name: str, value: Any) -> bytes:
+        """Stands for a call or its answer; empty where nobody asks."""
+        if self.options.repeats is None or name != _CALLS:
+            return b""
+        return blake2b(_text(value).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _text(value: Any) -> str:
+    """The same text for the same request: in one form, whichever of the forms of a call it came in."""
+    try:
+        if isinstance(value, str):
+            value = json.loads(value)
+        if isinstance(value, Mapping) and isinstance(value.get("arguments"), Mapping):
+            value = {**{key: part for key, part in value.items() if key != "arguments"}, **value["arguments"]}
+        return json.dumps(value, sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+

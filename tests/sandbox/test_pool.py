@@ -1,0 +1,185 @@
+"""Where workers come from, and that none is left: forked from a prepared process, or started ahead of time."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.sandbox.conftest import QUICK, Servers, Tools
+from toolcrib.sandbox import LuaSandbox, SandboxOptions, ScriptError, process, zygote
+from toolcrib.sandbox.pool import SpawnPool
+from toolcrib.sandbox.process import Worker
+from toolcrib.sandbox.zygote import Zygote
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are ended by signals here")
+
+WAIT = "return slow.sleep{s = 60}:await()"
+
+
+@pytest.fixture(
+    params=["forked", "spawned"] if zygote.possible() else ["spawned"],
+)
+async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[LuaSandbox]:
+    options = SandboxOptions(zygote=request.param == "forked", pool=2, workers=4)
+    async with LuaSandbox(limits=QUICK, options=options) as sandbox:
+        yield sandbox
+
+
+def recorded(box: LuaSandbox) -> list[Worker]:
+    """The workers that scripts get from now on."""
+    workers: list[Worker] = []
+    source = box._source
+    assert source is not None
+    acquire = source.acquire
+
+    async def remember() -> Worker:
+        workers.append(await acquire())
+        return workers[-1]
+
+    source.acquire = remember  # type: ignore[method-assign]  # a spy
+    return workers
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def started(servers: Servers, count: int) -> None:
+    while len(servers.started) < count:
+        servers.arrived.clear()
+        await servers.arrived.wait()
+
+
+async def test_every_script_has_a_process_of_its_own_that_is_gone_afterwards(box: LuaSandbox, tools: Tools) -> None:
+    workers = recorded(box)
+    with anyio.fail_after(30):
+        for _ in range(5):
+            assert (await box.run("return slow.echo{v = 1}:await().v", tools)).value == 1
+    pids = [worker.end.pid for worker in workers]
+    assert len(set(pids)) == 5
+    assert all(gone(pid) for pid in pids)
+
+
+async def test_killing_one_of_two_harms_no_other(box: LuaSandbox, servers: Servers) -> None:
+    workers = recorded(box)
+    with anyio.fail_after(30):
+        first = asyncio.create_task(box.run(WAIT, servers.tools()))
+        await started(servers, 1)
+        second = asyncio.create_task(box.run("return slow.sleep{s = 0.2, v = 5}:await()", servers.tools()))
+        await started(servers, 2)
+        os.kill(workers[0].end.pid, signal.SIGKILL)
+        with pytest.raises(ScriptError) as caught:
+            await first
+        assert caught.value.kind == "killed"
+        assert (await second).value == 5
+        assert (await box.run("return 1", servers.tools())).value == 1
+    assert servers.cancelled == ["sleep"]
+
+
+async def test_a_cancelled_script_is_gone_when_the_caller_knows(box: LuaSandbox, servers: Servers) -> None:
+    workers = recorded(box)
+    with anyio.fail_after(30):
+        task = asyncio.create_task(box.run(WAIT, servers.tools()))
+        await servers.arrived.wait()
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled()
+    assert servers.cancelled == ["sleep"]
+    assert gone(workers[0].end.pid)
+
+
+async def test_many_scripts_at_once_all_end_well(box: LuaSandbox, tools: Tools) -> None:
+    with anyio.fail_after(60):
+        results = await asyncio.gather(*(box.run(f"return slow.echo{{v = {n}}}:await().v", tools) for n in range(30)))
+    assert [result.value for result in results] == list(range(30))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+async def test_no_descriptor_is_left_behind(box: LuaSandbox, tools: Tools) -> None:
+    with anyio.fail_after(60):
+        await box.run("return 1", tools)
+        before = len(os.listdir("/proc/self/fd"))
+        for source in ["return 1", "error('x')", "slow.sleep{s = 60}", "return 1"] * 5:
+            with anyio.move_on_after(20):
+                try:
+                    await box.run(source, tools)
+                except ScriptError:
+                    continue
+    assert len(os.listdir("/proc/self/fd")) <= before + 4  # the pool may be one ahead
+
+
+async def test_a_worker_that_died_while_it_waited_is_replaced(tools: Tools) -> None:
+    async with LuaSandbox(limits=QUICK, options=SandboxOptions(zygote=False, pool=1)) as box:
+        pool = box._source
+        assert isinstance(pool, SpawnPool)
+        (pid,) = pool.idle
+        os.kill(pid, signal.SIGKILL)
+        with anyio.fail_after(30):
+            while pool._ready and pool._ready[0].alive:
+                await anyio.lowlevel.checkpoint()
+            assert (await box.run("return 1", tools)).value == 1
+
+
+async def test_nothing_is_left_when_the_sandbox_ends(tools: Tools) -> None:
+    async with LuaSandbox(limits=QUICK, options=SandboxOptions(zygote=False, pool=2)) as box:
+        pool = box._source
+        assert isinstance(pool, SpawnPool)
+        with anyio.fail_after(30):
+            while len(pool.idle) < 2:
+                await anyio.lowlevel.checkpoint()
+        pids = pool.idle
+    assert all(gone(pid) for pid in pids)
+
+
+@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+async def test_scripts_go_on_when_the_prepared_process_is_killed(tools: Tools) -> None:
+    async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
+        source = box._source
+        assert isinstance(source, Zygote)
+        assert source.pid is not None
+        with anyio.fail_after(30):
+            assert (await box.run("return 1", tools)).value == 1
+            os.kill(source.pid, signal.SIGKILL)
+            for _ in range(3):
+                assert (await box.run("return 1", tools)).value == 1
+
+
+@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+async def test_a_script_under_way_dies_with_the_prepared_process(servers: Servers) -> None:
+    async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
+        source = box._source
+        assert isinstance(source, Zygote)
+        assert source.pid is not None
+        with anyio.fail_after(30):
+            task = asyncio.create_task(box.run(WAIT, servers.tools()))
+            await servers.arrived.wait()
+            os.kill(source.pid, signal.SIGKILL)
+            with pytest.raises(ScriptError) as caught:
+                await task
+        assert caught.value.kind == "killed"
+
+
+@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+async def test_workers_are_started_one_by_one_where_none_can_be_prepared(
+    tools: Tools, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(zygote, "command", lambda *_: [sys.executable, "-c", "pass"])
+    async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
+        with anyio.fail_after(30):
+            assert (await box.run("return 1", tools)).value == 1
+    assert "one by one" in caplog.text
+
+
+def test_processor_time_of_a_process_is_known_where_the_system_tells() -> None:
+    used = process.cpu_seconds(os.getpid())
+    assert used is None or used >= 0
+    assert process.cpu_seconds(1 << 30) is None
