@@ -18,6 +18,7 @@ from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, Setti
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.states import stands
+from toolcrib.gateway.stored import StoredScripts, stored
 from toolcrib.gateway.view import Found
 from toolcrib.model import Object, SearchReply, SearchRequest, ServerState, Tool, ToolResult
 from toolcrib.protocols import Authenticator, BackendSelector, CallMiddleware, Context, Policy
@@ -35,6 +36,7 @@ from toolcrib.server.sse import sse_app
 from toolcrib.server.stdio import serve_stdio
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.scripting import scripts_over
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.servers import Servers
@@ -57,12 +59,13 @@ class App:
         *,
         name: str = "toolcrib",
         version: str = VERSION,
+        title: str | None = None,
         policy: Policy | None = None,
         authenticator: Authenticator | None = None,
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
     ) -> None:
-        """Nothing is started yet. `name` and `version` are what clients are told of the server.
+        """Nothing is started yet. `name`, `version` and `title` are what clients are told of the server.
 
         Raises `SettingsError` for a surface that does not exist, `MissingExtra` for tokens that cannot be counted here.
         """
@@ -80,9 +83,19 @@ class App:
             selector=selector,
             gateway_id=self.servers.gateway_id,
         )
-        self.front = Front(self.gateway, self.settings.surfaces)
+        self.scripts = scripts_over(
+            self.gateway,
+            limits=self.settings.limits,
+            sandbox=self.settings.sandbox,
+            options=self.settings.scripts,
+        )
+        self.stored = StoredScripts(self.scripts)
+        if self.settings.script_folder is not None:
+            self.stored.load(self.settings.script_folder)
+            self.shared.add(self.stored)
+        self.front = Front(self.gateway, self.settings.surfaces, self.scripts)
         self.changes = ListChanges(self.front, self.gateway.live)
-        self.server = make_server(self.front, name=name, version=version, changes=self.changes)
+        self.server = make_server(self.front, name=name, version=version, title=title or name, changes=self.changes)
         self.tool = self.local.tool
         """A decorator that registers a function: `@app.tool`, or with anything of `Tool` beside its schema."""
         self._authenticator = authenticator
@@ -116,6 +129,7 @@ class App:
             self._group = await stack.enter_async_context(self._live())
             await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())
+            await stack.enter_async_context(self.scripts.engines)
             await self._require()
             for mount in self._mounts:
                 await self._group.start(mount.run)
@@ -236,6 +250,26 @@ class App:
         """Disconnect a remote server. Raises `BackendNotFound`."""
         self.servers.remove(name)
 
+    def add_script(
+        self,
+        name: str,
+        source: str,
+        *,
+        description: str = "",
+        parameters: Object | None = None,
+        language: str = "lua",
+        **more: Any,
+    ) -> Tool:
+        """Keep a script as the tool `scripts:name`, run with its caller's rights; it has its arguments as `args`.
+
+        `parameters` is their schema, and `more` are other fields of `StoredScript`. A script of that name is replaced.
+        Raises `InvalidTool`, `InvalidName` or `InvalidRequest`.
+        """
+        script = stored(name, source, description=description, parameters=parameters, language=language, **more)
+        tool = self.stored.add(script)
+        self.shared.add(self.stored)
+        return tool
+
     def include(self, server: object, name: str) -> None:
         """Stand in front of an MCP server of this process, an SDK server or a FastMCP; `name` is its namespace."""
         self.add_server(ServerOptions(name=name, target=server))
@@ -265,6 +299,21 @@ class App:
         """Call a tool. Raises all that `Gateway.call` does; a tool that fails in its own way gives `is_error`."""
         asker = ctx or self.local_context()
         return await self._at_home(lambda: self.gateway.call(asker, name, arguments))
+
+    async def run_script(
+        self,
+        source: str,
+        *,
+        language: str = "lua",
+        arguments: Object | None = None,
+        read_only: bool = False,
+        ctx: Context | None = None,
+    ) -> ToolResult:
+        """What a script gives that calls tools; a script that fails gives `is_error`. Raises as `Scripts.run` does."""
+        asker = ctx or self.local_context()
+        return await self._at_home(
+            lambda: self.scripts.run(asker, source, language=language, arguments=arguments, read_only=read_only)
+        )
 
     async def settled(self) -> None:
         """Wait until each server is ready or failed, and its tools can be found."""

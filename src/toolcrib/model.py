@@ -29,6 +29,10 @@ class Visibility(StrEnum):
     """Neither listed nor found; callable by its exact name."""
 
 
+VisibilityName = Literal["native", "discoverable", "hidden"]
+"""The same in words, where functions take either."""
+
+
 class Key(NamedTuple):
     """A tool's identity. The namespace is empty for a tool that has none."""
 
@@ -182,6 +186,7 @@ class ServerInfo:
     name: str = ""
     version: str = ""
     title: str = ""
+    description: str = ""
     instructions: str = ""
 
 

@@ -93,6 +93,7 @@ class Registry:
             _settings(self.config),
             name=self.config.server_info.name or "toolcrib",
             version=self.config.server_info.version or VERSION,
+            title=self.config.server_info.title or None,
             policy=self.config.policy,
             authenticator=self.config.authenticator,
             selector=self.config.backend_selector,

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,20 @@ from tests.cli.conftest import Ran
 from toolcrib._version import VERSION
 from toolcrib.cli.exits import MEANINGS, Exit, exit_code
 from toolcrib.cli.main import app
-from toolcrib.errors import ConnectionLost, InvalidArguments, MissingExtra, SettingsError, ToolNotFound, UpstreamError
+from toolcrib.errors import (
+    ApprovalRequired,
+    ConnectionLost,
+    InvalidArguments,
+    InvalidTool,
+    MissingExtra,
+    RateLimited,
+    SandboxUnavailable,
+    ScriptLimit,
+    SettingsError,
+    ToolcribError,
+    ToolNotFound,
+    UpstreamError,
+)
 from toolcrib.settings.places import places
 
 VERBS = ("serve", "servers", "tools", "search", "describe", "call", "eval", "doctor", "demo")
@@ -59,13 +72,33 @@ def test_a_verb_that_does_not_exist_is_a_usage_error(command: Callable[..., Ran]
         (SettingsError("x"), 3),
         (MissingExtra("x"), 3),
         (InvalidArguments("x"), 2),
+        (InvalidTool("x"), 2),
+        (SandboxUnavailable("x"), 3),
         (ToolNotFound("x"), 4),
+        (ScriptLimit("x"), 5),
+        (ApprovalRequired("x"), 7),
+        (RateLimited("x"), 7),
         (UpstreamError("x"), 5),
         (ConnectionLost("x"), 6),
     ],
 )
-def test_each_kind_of_error_has_its_exit_code(error: SettingsError, code: int) -> None:
+def test_each_kind_of_error_has_its_exit_code(error: ToolcribError, code: int) -> None:
     assert exit_code(error) == code
+
+
+def kinds(error: type[ToolcribError]) -> Iterator[type[ToolcribError]]:
+    yield error
+    for kind in error.__subclasses__():
+        yield from kinds(kind)
+
+
+OUT_OF_REACH = {"error", "not_started", "already_started", "not_authenticated"}
+"""What no verb can run into."""
+
+
+def test_every_kind_of_error_that_a_verb_can_meet_has_an_exit_code_that_says_something() -> None:
+    shared = [kind for kind in kinds(ToolcribError) if kind.__module__ == "toolcrib.errors"]
+    assert {kind.code for kind in shared if exit_code(kind("x")) is Exit.UNEXPECTED} == OUT_OF_REACH
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import httpx2
 import pytest
 from tests.cli.conftest import broken, toolbox
 
@@ -18,6 +20,7 @@ from toolcrib.cli.exits import Exit
 Settings = Callable[..., Path]
 TOOLCRIB = (sys.executable, "-m", "toolcrib.cli")
 PATIENCE_S = 20
+CLIENT = {"name": "test", "version": "1"}
 
 
 def _hears_interrupts() -> None:
@@ -54,15 +57,14 @@ def request(number: int, method: str, **params: object) -> bytes:
 
 def test_serve_writes_nothing_but_the_protocol_to_standard_output(settings: Settings) -> None:
     file = settings(good=toolbox(autoApprove=[]), bad=broken(), needy=toolbox(env={"K": "${KEY_FOR_TEST}"}))
-    client = {"name": "test", "version": "1"}
-    lines = request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+    lines = request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=CLIENT)
     lines += b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
     lines += request(
         2, "tools/call", name="execute_tool", arguments={"name": "good:greet", "arguments": {"person": "A"}}
     )
     with started("serve", "--config", file) as process:
         out, err = process.communicate(lines, timeout=PATIENCE_S)
-    answers = {answer["id"]: answer for answer in map(json.loads, out.splitlines())}
+    answers = {answer["id"]: answer for answer in map(json.loads, out.splitlines()) if "id" in answer}
     assert set(answers) == {1, 2}
     assert answers[2]["result"]["content"] == [{"type": "text", "text": "Hello, A!"}]
     assert process.returncode == 0
@@ -71,6 +73,83 @@ def test_serve_writes_nothing_but_the_protocol_to_standard_output(settings: Sett
     assert "settings of another client that are ignored: autoApprove" in said
     assert "good is ready: 4 tools" in said
     assert "needy has failed: environment variable KEY_FOR_TEST is not set" in said
+
+
+def test_serve_writes_a_line_of_json_for_each_call_where_calls_are_audited(settings: Settings) -> None:
+    lines = request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=CLIENT)
+    lines += b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
+    arguments = {"name": "good:greet", "arguments": {"person": "Ada Lovelace"}}
+    lines += request(2, "tools/call", name="execute_tool", arguments=arguments)
+    with started("serve", "--config", settings({"calls": {"audit": True}}, good=toolbox())) as process:
+        _, err = process.communicate(lines, timeout=PATIENCE_S)
+    (line,) = [line for line in err.decode().splitlines() if line.startswith("{")]
+    event = json.loads(line)
+    assert (event["tool"], event["caller"], event["outcome"]) == ("good:greet", "local", "ok")
+    assert "Ada Lovelace" not in err.decode()
+
+
+def test_serve_speaks_the_older_http_where_it_is_asked_to(settings: Settings) -> None:
+    with started("serve", "--http", "127.0.0.1:0", "--sse", "--config", settings(good=toolbox())) as process:
+        told = pipe(process.stderr)
+        url = ""
+        while not url:
+            _, _, url = next(told).decode().strip().partition("serving MCP at ")
+        assert url.endswith("/sse")
+        with httpx2.stream("GET", url, timeout=PATIENCE_S) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            assert next(stream.iter_lines()) == "event: endpoint"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        (b"y\n", Exit.OK, "[image image/png"),
+        (b"\n", Exit.REFUSED, "the question was declined"),
+        (b"\x04", Exit.REFUSED, "the question was declined"),
+    ],
+)
+def test_call_asks_whoever_sits_at_the_terminal(settings: Settings, typed: bytes, code: Exit, said: str) -> None:
+    file = settings({"calls": {"approval": "always"}}, a=toolbox())
+    with at_a_terminal("call", "a:show_image", "--config", file) as (process, terminal):
+        shown = read_until(terminal, b"[y/N] ")
+        assert b"May a:show_image be called once?" in shown
+        os.write(terminal, typed)
+        rest = read_until(terminal, said.encode())
+        assert process.wait(PATIENCE_S) == code, rest
+
+
+def test_a_question_that_nobody_answers_ends_by_itself(settings: Settings) -> None:
+    file = settings({"calls": {"approval": "always", "approval_wait": 0.1}}, a=toolbox())
+    with at_a_terminal("call", "a:show_image", "--config", file) as (process, terminal):
+        read_until(terminal, b"nobody answered within 0.1 s")
+        assert process.wait(PATIENCE_S) == Exit.REFUSED
+
+
+@contextmanager
+def at_a_terminal(*words: str | Path) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
+    """The command with a terminal of its own, and that terminal's other end."""
+    ours, its = os.openpty()
+    process = subprocess.Popen([*TOOLCRIB, *map(str, words)], stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """What the terminal shows, up to what is waited for."""
+    shown = b""
+    while wanted not in shown:
+        ready, _, _ = select.select([terminal], [], [], PATIENCE_S)
+        assert ready, shown
+        shown += os.read(terminal, 4096)
+    return shown
 
 
 def test_serve_over_http_says_where_and_ends_well_on_sigterm(settings: Settings) -> None:

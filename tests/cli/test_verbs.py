@@ -33,6 +33,7 @@ def test_servers_as_json_has_every_field(command: Command, settings: Settings) -
     assert good.pop("since").endswith("Z")
     assert good == {
         "name": "good",
+        "namespace": "good",
         "state": "ready",
         "reason": "",
         "tools": 4,
@@ -262,6 +263,53 @@ def test_a_required_server_that_is_down_ends_the_verb(command: Command, settings
     assert "required" in ran.err
 
 
+# -- approval and policy -----------------------------------------------------------------------------------------------
+
+ASKS = {"calls": {"approval": "writing"}}
+
+
+def test_a_call_that_nobody_agreed_to_is_not_run_and_says_how_to_agree(command: Command, settings: Settings) -> None:
+    file = settings(ASKS, a=toolbox())
+    ran = command("call", "a:show_image", "-c", file)
+    assert (ran.code, ran.out) == (7, "")
+    assert "a:show_image was not run: a person must agree to it" in ran.err
+    assert "Agree to it with --yes, or run this at a terminal to be asked." in ran.err
+    as_json = command("call", "a:show_image", "--json", "-c", file)
+    assert (as_json.code, as_json.json["error"]["code"]) == (7, "approval_required")
+
+
+def test_a_call_that_was_agreed_to_beforehand_is_run(command: Command, settings: Settings) -> None:
+    ran = command("call", "a:show_image", "--yes", "-c", settings(ASKS, a=toolbox()))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("[image image/png")
+
+
+def test_a_call_for_which_nobody_must_agree_asks_nobody(command: Command, settings: Settings) -> None:
+    ran = command("call", "a:greet", "--args", '{"person": "Ada"}', "-c", settings(ASKS, a=toolbox()))
+    assert ran == Ran(0, "Hello, Ada!\n", "")
+
+
+def test_a_policy_hides_tools_from_verbs_that_use_them_but_not_from_a_look_at_the_servers(
+    command: Command, settings: Settings
+) -> None:
+    hiding = {"policy": {"rules": [{"tools": ["a:*"], "scopes": ["admin"]}]}, "always_visible": ["a:greet"]}
+    file = settings(hiding, a=toolbox())
+    assert command("tools", "-c", file).out == ""
+    assert command("describe", "a:greet", "-c", file).code == 4
+    assert command("servers", "-c", file).out.splitlines()[1].split()[:3] == ["a", "ready", "4"]
+    assert "All is well: 1 servers, 4 tools." in command("doctor", "-c", file).out
+
+
+def test_tools_of_a_server_are_asked_for_by_the_namespace_that_its_entry_gives(
+    command: Command, settings: Settings
+) -> None:
+    file = settings(a=toolbox("ring", "fail", "show_image", namespace="box", allowedTools=["greet"]))
+    assert command("tools", "-n", "box", "-c", file) == Ran(0, "box:greet  Say hello to somebody.\n", "")
+    assert command("tools", "-n", "a", "-c", file).code == 4
+    assert command("servers", "--json", "-c", file).json["servers"][0]["namespace"] == "box"
+    assert command("doctor", "-c", file).code == 0
+
+
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
@@ -315,6 +363,25 @@ def test_doctor_says_what_fails_and_what_to_do(command: Command, settings: Setti
         "2 of 3 servers are not ready: lost, needy",
     ):
         assert said in ran.out
+
+
+def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
+    command: Command, settings: Settings
+) -> None:
+    ours = {
+        "policy": {"rules": [{"tools": ["a:ring", "a:grete"], "scopes": ["admin"]}]},
+        "calls": {"approved": ["a:*"], "tool_rates": {"b:*": {"per_second": 1}}, "cache": {"tools": ["*:gret"]}},
+    }
+    file = settings(ours, a=toolbox())
+    ran = command("doctor", "-c", file)
+    assert ran.code == 0
+    assert [line for line in ran.out.splitlines() if line.startswith("Note")] == [
+        "Note: toolcrib.calls.tool_rates: b:* fits no tool that there is now",
+        "Note: toolcrib.calls.cache.tools: *:gret fits no tool that there is now",
+        "Note: toolcrib.policy.rules[0].tools: a:grete fits no tool that there is now",
+    ]
+    assert len(command("doctor", "--json", "-c", file).json["notes"]) == 3
+    assert command("doctor", "--json", "-c", settings(ours, a=toolbox(), bad=broken())).json["notes"] == []
 
 
 def test_doctor_as_json_has_everything_and_no_secrets(command: Command, settings: Settings) -> None:

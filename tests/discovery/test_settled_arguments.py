@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from toolcrib.errors import InvalidArguments
 from toolcrib.discovery.arguments import settle
+from toolcrib.errors import InvalidArguments
 
 TITLED: dict[str, Any] = {"type": "object", "properties": {"title": {"type": "string"}, "body": {"type": "string"}}}
 OPEN: dict[str, Any] = {"type": "object"}

@@ -1,6 +1,7 @@
 """The reference is complete: what the code has, the docs name."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,20 @@ from typer.testing import CliRunner
 
 from toolcrib.cli.exits import Exit
 from toolcrib.cli.main import app
+from toolcrib.discovery.metatools import META_TOOLS
+from toolcrib.gateway.calls.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
+from toolcrib.gateway.policy import Rule
+from toolcrib.gateway.sessions import SessionOptions
+from toolcrib.model import Tool
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions
+from toolcrib.settings.loader import load
+from toolcrib.settings.options import LocalOptions
 from toolcrib.surfaces.arguments import SEARCH_SCHEMA
 from toolcrib.surfaces.entries import LONGEST
-from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
+from toolcrib.surfaces.progressive_texts import meta_tools
+from toolcrib.upstream.options import ServerOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 VERBS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback is not None)
@@ -38,6 +48,58 @@ def test_every_exit_code_is_documented(code: int) -> None:
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SurfaceOptions)])
 def test_every_setting_of_the_surfaces_is_documented(name: str) -> None:
     assert f"{name}`" in page("configuration.md")
+
+
+@pytest.mark.parametrize("name", SURFACES)
+def test_every_surface_is_documented(name: str) -> None:
+    assert f"`{name}`" in page("configuration.md")
+    assert f"## `{name}`" in page("meta-tools.md")
+
+
+@pytest.mark.parametrize("tool", [*META_TOOLS, *meta_tools(("lua",), summary=True)], ids=lambda tool: tool.name)
+def test_every_meta_tool_is_documented_with_its_arguments(tool: Tool) -> None:
+    (row,) = [
+        line
+        for line in page("meta-tools.md").splitlines()
+        if line.startswith(f"| `{tool.name}` | ") and "characters" not in line[:40]
+    ]
+    for argument in tool.input_schema["properties"]:
+        assert f"`{argument}`" in row
+
+
+def settings_of(options: type, table: str) -> list[tuple[str, str]]:
+    """Each setting of a table, as the code has it, with the table's name."""
+    return [(table, field.name.removesuffix("_s")) for field in dataclasses.fields(options)]
+
+
+TABLES = [
+    *settings_of(CallOptions, ""),
+    *settings_of(RateOptions, "rate"),
+    *settings_of(BreakerOptions, "breaker"),
+    *settings_of(RetryOptions, "retry"),
+    *settings_of(CacheOptions, "cache"),
+    *settings_of(SessionOptions, "sessions"),
+    *settings_of(LocalOptions, "local"),
+    *settings_of(Rule, "rules[]"),
+]
+
+
+@pytest.mark.parametrize(("table", "name"), TABLES, ids=lambda part: part)
+def test_every_setting_of_calls_sessions_functions_and_rules_is_documented(table: str, name: str) -> None:
+    rows = [line.split(" | ")[0] for line in page("configuration.md").splitlines() if line.startswith(f"| `{table}")]
+    assert any(f".{name}`" in row or f"`{name}`" in row or f"`{name}." in row for row in rows)
+
+
+OF_THE_CODE = {"name", "transport", "target", "problem", "max_message_bytes"}
+"""What of a server's options is no key of its entry, or is called otherwise there."""
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ServerOptions)])
+def test_every_key_of_a_server_is_documented(name: str) -> None:
+    shown = page("configuration.md").partition("### Variables")[0]
+    key = re.sub(r"_(\w)", lambda part: part[1].upper(), name.removesuffix("_s"))
+    timeout = f".{name.removesuffix('_timeout_s')}`"
+    assert name in OF_THE_CODE or f"`{key}`" in shown or timeout in shown
 
 
 SEARCH = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit", "page_size", "group")
@@ -70,6 +132,19 @@ def test_the_lengths_of_descriptions_are_those_of_the_page(detail: str, characte
 @pytest.mark.parametrize("name", [field.name.removesuffix("_s") for field in dataclasses.fields(HttpOptions)])
 def test_every_setting_of_the_http_server_is_documented(name: str) -> None:
     assert f"{name}`" in page("configuration.md")
+
+
+FENCE = re.compile(r"^```(json|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLES = FENCE.findall(page("configuration.md"))
+
+
+@pytest.mark.parametrize(("language", "text"), EXAMPLES, ids=[text.split("\n")[0] for _, text in EXAMPLES])
+def test_every_example_of_the_configuration_can_be_loaded(language: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / f"toolcrib.{language}"
+    file.write_text(text)
+    secret = "0123456789abcdef"
+    loaded = load(file, environ={"HOME": "/", "ANNS_TOKEN": secret, "ISSUES_TOKEN": secret, "APPROVAL_KEY": secret})
+    assert (loaded.http_problem, loaded.warnings) == ("", ())
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -4,26 +4,30 @@ Two tenants ask a thousand things each, side by side. None of one's secret words
 the one that he gets where the other tenant does not exist at all.
 """
 
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
+import httpx2
 import numpy as np
 import pytest
-from tests.server.conftest import at_address, client_at, token
+from starlette.requests import Request
+from starlette.types import ASGIApp
+from tests.server.conftest import JSON
 
 from toolcrib.app import App
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, Filters, Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
+from toolcrib.model import Caller, Detail, Filters, Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context, ToolProvider
-from toolcrib.providers.wrap import Cached
+from toolcrib.providers.wrap import Cached, ForCaller
 from toolcrib.search.semantic import Vectors
 from toolcrib.server.auth import StaticTokens
 from toolcrib.server.middleware import RequestProviders
@@ -31,9 +35,16 @@ from toolcrib.server.options import Token
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.front import Front
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.testing import FakeProvider, FakeSource, echo, ready, running, text_of
+from toolcrib.testing import FakeProvider, FakeSource, echo, ready, running
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """A provider here fails hundreds of times, and each time is logged with its stack."""
+    caplog.set_level(logging.CRITICAL, logger="toolcrib")
+
 
 SECRETS: Mapping[str, tuple[str, ...]] = {
     "acme": ("zanthorium", "quillfrost", "mordivane", "brontelise"),
@@ -49,6 +60,7 @@ COMMON = ("invoice", "order", "ticket", "report", "folder", "shipment", "contrac
 VERBS = ("create", "list", "delete", "send", "archive", "find")
 SCHEMA: Object = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 PROMISE: Object = {"type": "object", "properties": {"done": {"type": "boolean"}}}
+DETAILS: Final[tuple[Detail, ...]] = ("summary", "signature", "full")
 OTHER = {"acme": "bits", "bits": "acme"}
 
 
@@ -142,7 +154,7 @@ class Broken:
 
 
 def shared(tenants: Sequence[str]) -> list[FakeProvider]:
-    """The shared providers of a process that has these tenants: open tools, each tenant's own, and his failed server."""
+    """The shared providers where these tenants are: open tools, each tenant's own, and a server of his that failed."""
     found = [FakeProvider(open_tools(), echo, status=ready("office", namespace="office"))]
     for tenant in tenants:
         found.append(FakeProvider(scoped_tools(tenant), echo))
@@ -165,8 +177,9 @@ class Letters:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         counts = [[text.lower().count(chr(97 + letter)) for letter in range(26)] for text in texts]
-        rows = np.array(counts, dtype=np.float32).reshape(len(texts), 26) + np.float32(0.01)
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        rows: Vectors = np.array(counts, dtype=np.float32).reshape(len(texts), 26) + np.float32(0.01)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows
 
 
 @dataclass
@@ -180,11 +193,11 @@ class World:
 
 @asynccontextmanager
 async def world(*tenants: str, embedding: bool = False) -> AsyncIterator[World]:
-    options = GatewayOptions(start_grace_s=0, page_size=7, request_tools=200)
+    options = GatewayOptions(start_grace_s=0, idle_s=0, page_size=20, request_tools=200)
     async with running(FakeSource(*shared(tenants)), policy=POLICY, options=options) as gateway:
         if embedding:
             gateway.embed_with(Letters())
-            await gateway.live.fresh()
+            await gateway.live.idle()
         surfaces = [
             SurfaceOptions(surfaces=("search",), always_visible=("office:list_order", "mine:send_ticket")),
             SurfaceOptions(surfaces=("dynamic",)),
@@ -210,60 +223,132 @@ def contexts(tenant: str) -> list[Context]:
     ]
 
 
-Step = Callable[[World], Awaitable[Any]]
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One request of a tenant, made up beforehand."""
+
+    tenant: str
+    kind: int
+    which: int
+    """Of the tenant's contexts."""
+    surface: int
+    queries: tuple[str, ...]
+    name: str
+    arguments: Object
+    detail: Detail
+    filters: Filters
+    cursor: str | None
+
+    async def of(self, here: World) -> Any:
+        """The answer to it."""
+        front, ctx = here.fronts[self.surface], here.contexts[self.tenant][self.which]
+        return await KINDS[self.kind](self, here, front, ctx)
 
 
-def script(tenant: str, count: int, cursors: Sequence[str] = ()) -> list[Step]:
+async def searches(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    return await here.gateway.search(ctx, SearchRequest(queries=asked.queries, detail=asked.detail, explain=True))
+
+
+async def narrows(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    request = SearchRequest(queries=asked.queries[:1], filters=asked.filters, group=True, limit=20)
+    return await here.gateway.search(ctx, request)
+
+
+async def browses(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    return await pages(lambda at: here.gateway.search(ctx, SearchRequest(cursor=at)), asked.cursor)
+
+
+async def lists(asked: Asked, _: World, front: Front, ctx: Context) -> Any:
+    return await pages(lambda at: front.page(ctx, at), asked.cursor)
+
+
+async def describes(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    return await here.gateway.describe(ctx, asked.name)
+
+
+async def calls(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    return await here.gateway.call(ctx, asked.name, asked.arguments)
+
+
+async def calls_by_wire_name(asked: Asked, _: World, front: Front, ctx: Context) -> Any:
+    return await front.call(ctx, asked.name.replace(":", "__"), asked.arguments)
+
+
+async def executes(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    return await here.fronts[0].call(ctx, "execute_tool", {"name": asked.name, "arguments": asked.arguments})
+
+
+async def searches_by_tool(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    filters = {"namespace": min(asked.filters.namespaces, default=""), "tags": [*asked.filters.tags]}
+    given = {key: value for key, value in filters.items() if value}
+    return await here.fronts[0].call(ctx, "tool_search", {"query": asked.queries[0], **given})
+
+
+async def searches_without_filters(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    return await here.fronts[0].call(ctx, "tool_search", {"query": asked.queries[0]})
+
+
+async def searches_dynamically(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+    return await here.fronts[1].call(ctx, "search_tools", {"query": asked.queries[0]})
+
+
+async def is_greeted(_: Asked, __: World, front: Front, ctx: Context) -> Any:
+    return await front.instructions(ctx), await front.mark(ctx)
+
+
+async def looks_around(_: Asked, here: World, __: Front, ctx: Context) -> Any:
+    return await here.gateway.servers(ctx), await here.gateway.namespaces(ctx), await here.gateway.tags(ctx)
+
+
+KINDS: Final = (
+    searches,
+    narrows,
+    browses,
+    lists,
+    describes,
+    calls,
+    calls_by_wire_name,
+    executes,
+    searches_by_tool,
+    searches_without_filters,
+    searches_dynamically,
+    is_greeted,
+    looks_around,
+)
+
+
+def script(tenant: str, count: int, cursors: Sequence[str] = ()) -> list[Asked]:
     """The requests of a tenant: the same ones each time. `cursors` are some that the other one got."""
-    chance = random.Random(tenant)
-    other = OTHER[tenant]
+    chance, other = random.Random(tenant), OTHER[tenant]  # noqa: S311 - the same numbers each time
     words = [*COMMON, *VERBS, *SECRETS[tenant], *NEARLY[tenant], *NEARLY[other], "invoise", "note", "promise", "kept"]
-    names = [tool.id for tool in (*open_tools(), *scoped_tools(tenant), *own_tools(tenant))]
+    names = [[tool.id for tool in some] for some in (open_tools(), scoped_tools(tenant), own_tools(tenant))]
     wrong = [f"{other}:{word}" for word in NEARLY[other]] + [f"create_{word}" for word in (*NEARLY[other], "invoise")]
+    spaces = ("office", "mine", f"{tenant}-{SECRETS[tenant][0]}", f"{other}-{NEARLY[other][0]}")
+    tags = ("office", f"tag-{SECRETS[tenant][1]}", f"tag-{NEARLY[other][1]}")
 
-    def step() -> Step:
-        kind, which = chance.randrange(13), chance.randrange(7)
-        query = " ".join(chance.sample(words, chance.randint(1, 4)))
-        name = chance.choice(names if chance.random() < 0.7 else wrong)
-        surface = chance.randrange(3)
-        arguments = {"text": "x"} if chance.random() < 0.8 else {"txt": 1}
-        detail = chance.choice(("summary", "signature", "full"))
-        spaces = frozenset({chance.choice(("office", "mine", f"{tenant}-{SECRETS[tenant][0]}", NEARLY[other][0]))})
-        tags = frozenset({chance.choice(("office", f"tag-{SECRETS[tenant][1]}", "nothing"))})
-        cursor = chance.choice(cursors) if cursors and chance.random() < 0.3 else None
+    def some() -> str:
+        return " ".join(chance.sample(words, chance.randint(1, 4)))
 
-        async def run(here: World) -> Any:
-            gateway, front, ctx = here.gateway, here.fronts[surface], here.contexts[tenant][which]
-            meta = {"query": query, "limit": 4}
-            if kind == 0:
-                return await gateway.search(ctx, SearchRequest(queries=(query, words[which]), detail=detail, explain=True))
-            if kind == 1:
-                filters = Filters(namespaces=spaces) if which % 2 else Filters(tags=tags)
-                return await gateway.search(ctx, SearchRequest(queries=(query,), filters=filters, group=True, limit=50))
-            if kind == 2:
-                return await pages(lambda at: gateway.search(ctx, SearchRequest(cursor=at)), cursor)
-            if kind == 3:
-                return await pages(lambda at: front.page(ctx, at), cursor)
-            if kind == 4:
-                return await gateway.describe(ctx, name)
-            if kind in (5, 6):
-                return await gateway.call(ctx, name, arguments)
-            if kind == 7:
-                return await front.call(ctx, name.replace(":", "__"), arguments)
-            if kind == 8:
-                return await here.fronts[0].call(ctx, "execute_tool", {"name": name, "arguments": arguments})
-            if kind == 9:
-                asked = {**meta, "namespace": min(spaces)} if which % 2 else {**meta, "tags": [*tags]}
-                return await here.fronts[0].call(ctx, "tool_search", asked if which % 3 else meta)
-            if kind == 10:
-                return await front.instructions(ctx), await front.mark(ctx)
-            if kind == 11:
-                return await here.fronts[1].call(ctx, "search_tools", {"query": query})
-            return await gateway.servers(ctx), await gateway.namespaces(ctx), await gateway.tags(ctx)
+    def filters() -> Filters:
+        if chance.random() < 0.5:
+            return Filters(namespaces=frozenset({chance.choice(spaces)}))
+        return Filters(tags=frozenset({chance.choice(tags)}))
 
-        return run
-
-    return [step() for _ in range(count)]
+    return [
+        Asked(
+            tenant=tenant,
+            kind=number % len(KINDS),
+            which=chance.randrange(7),
+            surface=chance.randrange(3),
+            queries=(some(), some()),
+            name=chance.choice(chance.choice([*names, wrong])),
+            arguments={"text": "x"} if chance.random() < 0.8 else {"txt": 1},
+            detail=chance.choice(DETAILS),
+            filters=filters(),
+            cursor=chance.choice(cursors) if cursors and chance.random() < 0.3 else None,
+        )
+        for number in range(count)
+    ]
 
 
 async def pages(ask: Callable[[str | None], Awaitable[Any]], cursor: str | None) -> list[Any]:
@@ -275,12 +360,12 @@ async def pages(ask: Callable[[str | None], Awaitable[Any]], cursor: str | None)
     return found
 
 
-async def told(here: World, steps: Sequence[Step]) -> list[Any]:
+async def told(here: World, steps: Sequence[Asked]) -> list[Any]:
     """Each answer, as plain values; errors are answers."""
     answers = []
     for step in steps:
         try:
-            answers.append(plain(await step(here)))
+            answers.append(plain(await step.of(here)))
         except ToolcribError as error:
             answers.append([type(error).__name__, error.payload()])
         await anyio.lowlevel.checkpoint()
@@ -289,15 +374,15 @@ async def told(here: World, steps: Sequence[Step]) -> list[Any]:
 
 def plain(value: Any) -> Any:
     """A value with everything in it, but the time at which something failed."""
+    if isinstance(value, (str, Tool)):
+        return str(value)
     if is_dataclass(value):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value) if item.name != "since"}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(value)
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return [plain(item) for item in value]
-    return value
+    return [plain(item) for item in value] if isinstance(value, Sequence) else value
 
 
 async def alone(tenant: str, count: int, cursors: Sequence[str] = (), **how: Any) -> list[Any]:
@@ -347,7 +432,7 @@ async def test_the_requests_of_the_leak_test_reach_what_is_secret() -> None:
     """The test above proves nothing unless each tenant is told his own secrets, in every kind of answer."""
     with anyio.fail_after(60):
         for tenant, secrets in SECRETS.items():
-            text = repr(await alone(tenant, 300)).lower()
+            text = repr(await alone(tenant, 300, ["MC4x"])).lower()
             assert all(word in text for word in secrets)
             for part in ("suggestions", "unmatched': ['", "stalecursor", "no route to", "broken-", "is_error': true"):
                 assert part in text, part
@@ -367,20 +452,70 @@ async def test_equal_in_python_is_not_the_same_in_json() -> None:
 
 
 TOKENS = [Token(secret=f"token-of-{tenant}", caller=f"{tenant}-ann", tenant=tenant) for tenant in SECRETS]
+AUTHENTICATOR = StaticTokens(TOKENS)
+OPENING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}}
+
+
+async def tools_of(request: Request) -> ToolProvider:
+    """The tools of whoever's token the request carries, guarded against anybody else."""
+    caller = await AUTHENTICATOR.authenticate(request.headers)
+    return ForCaller(Own(caller.tenant or ""), tenant=caller.tenant)
 
 
 @asynccontextmanager
-async def served(*tenants: str) -> AsyncIterator[str]:
-    """The address of an app with these tenants."""
-    app = App(Settings(gateway=GatewayOptions(start_grace_s=0)), policy=POLICY, authenticator=StaticTokens(TOKENS))
+async def served(*tenants: str) -> AsyncIterator[ASGIApp]:
+    """A whole app with these tenants, over HTTP without sockets."""
+    app = App(Settings(gateway=GatewayOptions(start_grace_s=0)), policy=POLICY, authenticator=AUTHENTICATOR)
     for provider in shared(tenants):
         app.add_provider(provider)
-
-    def resolve(request: Any) -> Own:
-        return Own(request.scope["toolcrib.caller"].tenant)
-
     async with app:
         http = app.asgi()
-        http.inner = None
-        async with at_address(http) as address:
-            yield f"{address}{http.path}"
+        async with http.running():
+            yield RequestProviders(http, tools_of)
+
+
+async def client_of(tenant: str, app: ASGIApp, rounds: int) -> list[Any]:
+    """What a client over HTTP is told: how it is greeted, lists, searches and calls, all in one session."""
+    headers = {**JSON, "authorization": f"Bearer token-of-{tenant}"}
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
+
+        async def ask(method: str, **params: Any) -> Any:
+            answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+            if session := answer.headers.get("mcp-session-id"):
+                http.headers["mcp-session-id"] = session
+            return answer.json()
+
+        told = [await ask("initialize", **OPENING)]
+        await http.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        for number in range(rounds):
+            words = (*SECRETS[tenant], *NEARLY[OTHER[tenant]], *COMMON)
+            word = words[number % len(words)]
+            told.append(await ask("tools/list"))
+            for name, arguments in (
+                ("tool_search", {"query": f"send {word}"}),
+                ("execute_tool", {"name": f"mine:send_{word}", "arguments": {"text": "x"}}),
+                (f"mine__send_{word}", {"text": "x"}),
+            ):
+                told.append(await ask("tools/call", name=name, arguments=arguments))
+    return told
+
+
+async def test_clients_over_http_are_told_what_they_are_told_alone() -> None:
+    rounds, together = 25, dict[str, list[Any]]()
+    with anyio.fail_after(60):
+        expected = {}
+        for tenant in SECRETS:
+            async with served(tenant) as app:
+                expected[tenant] = await client_of(tenant, app, rounds)
+        async with served(*SECRETS) as app, anyio.create_task_group() as group:
+
+            async def ask(tenant: str) -> None:
+                together[tenant] = await client_of(tenant, app, rounds)
+
+            for tenant in SECRETS:
+                group.start_soon(ask, tenant)
+    for tenant, answers in together.items():
+        assert_nothing_of(OTHER[tenant], answers)
+        assert answers == expected[tenant]
+        assert SECRETS[tenant][0] in repr(answers)

@@ -735,7 +735,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
         ({"annotations": {"readOnlyHint": "yes"}}, "readOnlyHint"),
         ({"icons": [{"href": "x"}]}, "icons"),
         ({"meta": {"x": object()}}, "meta cannot be written as JSON"),
-        ({"visibility": "native"}, "visibility is unknown"),
+        ({"visibility": "seen"}, "visibility is unknown"),
         ({"title": ""}, "title"),
         ({"output_schema": {"type": "nope"}}, "the output schema is broken"),
     ]

@@ -202,7 +202,7 @@ def anything(value: Any) -> Any:
         ({"keywords": "word"}, "keywords"),
         ({"tags": (1,)}, "tags"),
         ({"icons": ("x",)}, "icons"),
-        ({"visibility": "native"}, "visibility"),
+        ({"visibility": "seen"}, "visibility"),
         ({"version": ""}, "version"),
         ({"meta": {"x": float("nan")}}, "meta"),
     ],
@@ -562,3 +562,14 @@ def test_the_tools_are_those_registered_last_and_not_taken_away(made: list[tuple
             del model[name]
     assert {tool.name: tool.description for tool in tools.tools()} == model
     assert len(told) == changes
+
+
+def test_a_visibility_may_be_given_in_words() -> None:
+    tools = LocalTools()
+
+    @tools.tool(visibility="native")
+    def ping() -> str:
+        """Ping."""
+        return "pong"
+
+    assert tools.get("ping").visibility is Visibility.NATIVE

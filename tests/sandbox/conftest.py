@@ -1,15 +1,13 @@
 """The servers that scripts call in these tests, and sandboxes that live as long as a test file."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from toolcrib.protocols import ScriptTool
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions
-
-Tools = Mapping[str, Mapping[str, ScriptTool]]
+from toolcrib.sandbox.calls import Tools
 
 QUICK = Limits(wall_s=20, stall_s=15, soft_cpu_s=0.4, cpu_s=1)
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.sandbox.conftest import Servers
 
-from tests.sandbox.conftest import Servers, Tools
 from toolcrib.errors import NotStarted, ScriptFailed, ScriptLimit, ScriptRefused, ToolcribError
 from toolcrib.sandbox import CallTrace, Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, ScriptResult
+from toolcrib.sandbox.calls import Tools
 
 Box = LuaSandbox | PythonSandbox
 
@@ -46,9 +47,8 @@ SCRIPTS: Mapping[str, tuple[str, str]] = {
     "none": ("return nope == nil", "True"),
     "unknown": ("\ncalculator.ad{a = 1}", "\nawait calculator.ad(a=1)"),
     "odd names": (
-        'return {data_server.get_user{}:await(), data_server["get-user"]{}:await(), _G["data-server"].get_user{}:await()}',
-        "[await data_server.get_user(), await call_tool('data-server', 'get-user'), "
-        "await call_tool('data_server', 'get_user')]",
+        'local own = _G["data-server"]\nreturn {data_server.get_user{}:await(), own["get-user"]{}:await()}',
+        "[await data_server.get_user(), await call_tool('data-server', 'get-user')]",
     ),
 }
 
@@ -214,7 +214,7 @@ async def test_tools_answer_to_their_identifiers_and_to_their_own_names(box: Box
     async def get(_: dict[str, Any]) -> Any:
         return 7
 
-    assert (await run(box, "odd names", {"data-server": {"get-user": get}})).value == [7, 7, 7]
+    assert (await run(box, "odd names", {"data-server": {"get-user": get}})).value == [7, 7]
 
 
 async def test_a_tool_may_also_return_its_value_at_once(box: Box) -> None:

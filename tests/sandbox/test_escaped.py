@@ -1,4 +1,4 @@
-"""A worker that was taken over can only write to its pipe. Whatever it writes, its script fails and nothing else does."""
+"""A worker that was taken over can only write to its pipe: its script fails, and nothing else does."""
 
 import asyncio
 import json
@@ -10,8 +10,8 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from tests.sandbox.conftest import Servers
+
 from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError, frames, process
 
 READY = b"\0\0\0\1r"
@@ -49,8 +49,12 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return boot
 
 
+def _write(evil: Path, program: str) -> None:
+    evil.write_text(program, encoding="utf-8")
+
+
 async def fate(evil: Path, body: str, servers: Servers) -> ScriptError:
-    evil.write_text(EVIL.format(ready=READY, body=body))
+    _write(evil, EVIL.format(ready=READY, body=body))
     async with LuaSandbox(limits=LIMITS, options=SandboxOptions(zygote=False, pool=1)) as box:
         with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
             await box.run("return 1", servers.tools())
@@ -129,7 +133,7 @@ async def test_a_worker_that_never_reads_is_ended(evil: Path, servers: Servers) 
 
 
 async def test_a_worker_that_never_gets_ready_is_no_sandbox(evil: Path) -> None:
-    evil.write_text("import time; time.sleep(60)")
+    _write(evil, "import time; time.sleep(60)")
     with anyio.fail_after(30), pytest.raises(Exception, match="did not get ready"):
         async with LuaSandbox(options=SandboxOptions(zygote=False, start_s=0.2)):
             pass

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.sandbox.conftest import Servers
 
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError
-
-from tests.sandbox.conftest import Servers
 
 HERE = Path(__file__).parent / "hostile"
 LIMITS = Limits(wall_s=6, stall_s=5, soft_cpu_s=0.4, cpu_s=1)
@@ -31,8 +30,14 @@ def _scripts(language: str) -> list[str]:
     return sorted(path.name for path in (HERE / language).iterdir())
 
 
+def _parts(path: Path) -> tuple[str, str]:
+    """The first line and the script."""
+    first, _, source = path.read_text(encoding="utf-8").partition("\n")
+    return first, source
+
+
 async def _run(box: LuaSandbox | PythonSandbox, path: Path, gate: asyncio.Semaphore) -> Outcome:
-    _, _, source = path.read_text(encoding="utf-8").partition("\n")
+    source = _parts(path)[1]
     wall_s = WAITS.get(path.name.partition(".")[0], LIMITS.wall_s)
     limits = Limits(wall_s=wall_s, stall_s=LIMITS.stall_s, soft_cpu_s=LIMITS.soft_cpu_s, cpu_s=LIMITS.cpu_s)
     async with gate:
@@ -67,8 +72,7 @@ async def python_outcomes(anyio_backend: str) -> AsyncIterator[Outcomes]:
 
 
 def _expectation(language: str, name: str) -> str:
-    first = (HERE / language / name).read_text(encoding="utf-8").partition("\n")[0]
-    return first.partition("expect: ")[2]
+    return _parts(HERE / language / name)[0].partition("expect: ")[2]
 
 
 def _assert_ended_as(expected: str, outcome: Outcome) -> None:

@@ -5,10 +5,11 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.sandbox.conftest import QUICK, Servers
 
-from tests.sandbox.conftest import QUICK, Servers, Tools
 from toolcrib.errors import MissingExtra, SandboxUnavailable
 from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError
+from toolcrib.sandbox.calls import Tools
 from toolcrib.sandbox.worker import seccomp
 
 

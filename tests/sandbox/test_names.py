@@ -73,10 +73,10 @@ def test_a_name_that_looks_like_a_hash_of_another_is_no_trap() -> None:
 def test_every_name_has_one_identifier_whatever_the_order(
     names: list[str], language: Language, chance: random.Random
 ) -> None:
-    servers = {name: names for name in names}
+    servers = dict.fromkeys(names, names)
     found = bindings(servers, language)
     chance.shuffle(names)
-    assert bindings({name: names for name in names}, language) == found
+    assert bindings(dict.fromkeys(names, names), language) == found
     assert sorted(item.original for item in found.values()) == sorted(names)
     for identifier, server in found.items():
         assert sorted(server.tools.values()) == sorted(names)

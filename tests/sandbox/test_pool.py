@@ -9,12 +9,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.sandbox.conftest import QUICK, Servers
 
-from tests.sandbox.conftest import QUICK, Servers, Tools
 from toolcrib.sandbox import LuaSandbox, SandboxOptions, ScriptError, process, zygote
-from toolcrib.sandbox.pool import SpawnPool
+from toolcrib.sandbox.calls import Tools
 from toolcrib.sandbox.process import Worker
-from toolcrib.sandbox.zygote import Zygote
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers are ended by signals here")
 
@@ -33,7 +32,7 @@ async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterat
 def recorded(box: LuaSandbox) -> list[Worker]:
     """The workers that scripts get from now on."""
     workers: list[Worker] = []
-    source = box._source
+    source = box._pool
     assert source is not None
     acquire = source.acquire
 
@@ -51,6 +50,10 @@ def gone(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 async def started(servers: Servers, count: int) -> None:
@@ -107,20 +110,20 @@ async def test_many_scripts_at_once_all_end_well(box: LuaSandbox, tools: Tools) 
 async def test_no_descriptor_is_left_behind(box: LuaSandbox, tools: Tools) -> None:
     with anyio.fail_after(60):
         await box.run("return 1", tools)
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_files()
         for source in ["return 1", "error('x')", "slow.sleep{s = 60}", "return 1"] * 5:
             with anyio.move_on_after(20):
                 try:
                     await box.run(source, tools)
                 except ScriptError:
                     continue
-    assert len(os.listdir("/proc/self/fd")) <= before + 4  # the pool may be one ahead
+    assert open_files() <= before + 4  # the pool may be one ahead
 
 
 async def test_a_worker_that_died_while_it_waited_is_replaced(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(zygote=False, pool=1)) as box:
-        pool = box._source
-        assert isinstance(pool, SpawnPool)
+        pool = box._pool
+        assert pool is not None
         (pid,) = pool.idle
         os.kill(pid, signal.SIGKILL)
         with anyio.fail_after(30):
@@ -131,8 +134,8 @@ async def test_a_worker_that_died_while_it_waited_is_replaced(tools: Tools) -> N
 
 async def test_nothing_is_left_when_the_sandbox_ends(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(zygote=False, pool=2)) as box:
-        pool = box._source
-        assert isinstance(pool, SpawnPool)
+        pool = box._pool
+        assert pool is not None
         with anyio.fail_after(30):
             while len(pool.idle) < 2:
                 await anyio.lowlevel.checkpoint()
@@ -143,8 +146,8 @@ async def test_nothing_is_left_when_the_sandbox_ends(tools: Tools) -> None:
 @pytest.mark.skipif(not zygote.possible(), reason="Linux only")
 async def test_scripts_go_on_when_the_prepared_process_is_killed(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        source = box._source
-        assert isinstance(source, Zygote)
+        source = box._zygote
+        assert source is not None
         assert source.pid is not None
         with anyio.fail_after(30):
             assert (await box.run("return 1", tools)).value == 1
@@ -156,8 +159,8 @@ async def test_scripts_go_on_when_the_prepared_process_is_killed(tools: Tools) -
 @pytest.mark.skipif(not zygote.possible(), reason="Linux only")
 async def test_a_script_under_way_dies_with_the_prepared_process(servers: Servers) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        source = box._source
-        assert isinstance(source, Zygote)
+        source = box._zygote
+        assert source is not None
         assert source.pid is not None
         with anyio.fail_after(30):
             task = asyncio.create_task(box.run(WAIT, servers.tools()))

@@ -5,10 +5,11 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.sandbox.conftest import Servers
 
-from tests.sandbox.conftest import Servers, Tools
 from toolcrib.errors import MissingExtra, ScriptRefused
 from toolcrib.sandbox import Limits, PythonSandbox, ScriptError
+from toolcrib.sandbox.calls import Tools
 
 ADD = {
     "type": "object",

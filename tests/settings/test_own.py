@@ -7,21 +7,24 @@ from typing import Any
 
 import pytest
 
-from toolcrib.errors import SettingsError
+from toolcrib.app import App
+from toolcrib.errors import ExecutionFailed, SettingsError
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.sessions import SessionOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import LocalOptions, Settings
-from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.upstream.options import FleetOptions
 
 Loading = Callable[..., Settings]
 
 EVERYTHING = """
 [toolcrib]
-surfaces = ["direct", "search", "dynamic"]
+surfaces = ["dynamic", "search"]
 meta_only = true
+call_many = true
+summary = true
 always_visible = ["git:git_status"]
 prefix = false
 digest_tokens = 100
@@ -122,8 +125,10 @@ def test_every_key_reaches_the_options_it_stands_for(loading: Loading, tmp_path:
         ),
         local=LocalOptions(max_threads=11, mask_errors=True),
         surfaces=SurfaceOptions(
-            surfaces=("direct", "search", "dynamic"),
+            surfaces=("dynamic", "search"),
             meta_only=True,
+            call_many=True,
+            summary=True,
             always_visible=("git:git_status",),
             prefix=False,
             digest_tokens=100,
@@ -160,6 +165,21 @@ def test_a_fallback_of_nothing_is_the_same_as_none(loading: Loading) -> None:
     assert loading(own(search={"fallback": ""})).gateway.search == SearchOptions()
 
 
+async def test_the_functions_of_an_app_obey_the_settings(loading: Loading) -> None:
+    def fail() -> None:
+        """Fail."""
+        raise ValueError("the password is hunter2")
+
+    said = {}
+    for masked in (True, False):
+        app = App(loading(own(local={"mask_errors": masked})))
+        app.tool(fail)
+        with pytest.raises(ExecutionFailed) as caught:
+            await app.call("fail")
+        said[masked] = "hunter2" in str(caught.value)
+    assert said == {True: False, False: True}
+
+
 @pytest.mark.parametrize("key", ["sprint", "userStory", "k8s", "point of interest"])
 def test_a_synonym_is_a_word_as_it_stands_and_no_key_of_ours(loading: Loading, key: str) -> None:
     assert loading(own(search={"synonyms": {key: ["x"]}})).gateway.synonyms == ((key, ("x",)),)
@@ -192,9 +212,9 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ({"surfaces": ["serch"]}, 'mcp.json:4: toolcrib.surfaces[0] "serch" is no surface; did you mean "search"?'),
         (
             {"surfaces": ["all"]},
-            'mcp.json:4: toolcrib.surfaces[0] "all" is no surface; there are search, dynamic, direct',
+            f'mcp.json:4: toolcrib.surfaces[0] "all" is no surface; there are {", ".join(SURFACES)}',
         ),
-        ({"surfaces": []}, "mcp.json:3: toolcrib.surfaces must name one of search, dynamic, direct"),
+        ({"surfaces": []}, f"mcp.json:3: toolcrib.surfaces must name one of {', '.join(SURFACES)}"),
         ({"http": {"port": 70000}}, "mcp.json:4: toolcrib.http.port must be a whole number from 0 to 65535, not 70000"),
         ({"http": {"path": "mcp"}}, 'mcp.json:4: toolcrib.http.path must begin with "/", not "mcp"'),
         ({"search": {"default_limit": 0}}, "toolcrib.search.default_limit must be a whole number of at least 1, not 0"),
@@ -227,6 +247,10 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ({"backoff": {"first": 9, "max": 5}}, "mcp.json:3: toolcrib.backoff has first above max, which is 5"),
         ({"prefix": "no"}, 'mcp.json:3: toolcrib.prefix must be true or false, not "no"'),
         ({"meta_only": 1}, "mcp.json:3: toolcrib.meta_only must be true or false, not 1"),
+        (
+            {"surfaces": ["direct"], "metaOnly": True},
+            "mcp.json:6: toolcrib.metaOnly leaves nothing of the surface direct",
+        ),
         ({"timeouts": {"find": 0}}, "mcp.json:4: toolcrib.timeouts.find must be a number of seconds above 0, not 0"),
         ({"providers": {"cache": "1m"}}, 'toolcrib.providers.cache must be a number of seconds above 0, not "1m"'),
         ({"providers": {"request_tools": -1}}, "request_tools must be a whole number of at least 0, not -1"),

@@ -10,7 +10,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Action, Caller, Decision, Object, ServerInfo, ServerState, Tool, ToolResult
+from toolcrib.model import Action, Caller, Decision, Object, ServerInfo, ServerState, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.search import SearchSurface
@@ -53,6 +53,15 @@ async def call(client: mcp.Client, name: str, arguments: Any) -> mcp_types.CallT
 
 def structured(result: mcp_types.CallToolResult) -> Any:
     return result.structured_content
+
+
+async def test_with_meta_tools_alone_native_tools_are_found_and_not_listed() -> None:
+    lever = Tool(name="lever", namespace="x", description="Pull a lever", visibility=Visibility.NATIVE)
+    options = SurfaceOptions(meta_only=True, always_visible=("x:lever",))
+    async with running(FakeSource(FakeProvider([lever]))) as gateway, connect(gateway, options) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["tool_search", "execute_tool"]
+        found = structured(await call(client, "tool_search", {"query": "pull a lever"}))
+        assert [hit["name"] for hit in found["hits"]] == ["x:lever"]
 
 
 async def test_a_client_sees_two_tools_with_titles_and_annotations() -> None:

@@ -34,14 +34,15 @@ class Terminal:
         """Not shown."""
 
     async def elicit(self, params: Object) -> Object:
-        """The answer to a question of yes or no; any other is dismissed."""
+        """The answer to a question of one field, to which a yes is the answer; any other is dismissed."""
         schema = params.get("requestedSchema")
         fields = schema.get("properties") if isinstance(schema, dict) else None
-        if not isinstance(fields, dict) or [field.get("type") for field in fields.values()] != ["boolean"]:
+        names = list(fields) if isinstance(fields, dict) else []
+        if len(names) != 1:
             return {"action": "cancel"}
         if not self._agreed and not await _says_yes(str(params.get("message", ""))):
             return {"action": "decline"}
-        return {"action": "accept", "content": dict.fromkeys(fields, True)}
+        return {"action": "accept", "content": {names[0]: True}}
 
     async def sample(self, params: Object) -> Object:  # noqa: ARG002 - a Client
         """There is no model here."""

@@ -1,7 +1,7 @@
 """The work of `doctor`: looks at settings and servers, changes nothing."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from toolcrib.cli.output import say
 from toolcrib.cli.session import describe
 from toolcrib.cli.shapes import server_json
 from toolcrib.errors import AmbiguousName, ToolNotFound
+from toolcrib.gateway.policy import ByScopes, Patterns
 from toolcrib.model import ServerState, ServerStatus, Tool
+from toolcrib.protocols import Policy
 from toolcrib.settings.options import Settings
 from toolcrib.settings.places import places
 from toolcrib.upstream.options import ServerOptions
@@ -30,6 +32,8 @@ class Checkup:
     problems: tuple[str, ...]
     """What is wrong besides the servers themselves."""
     options: Mapping[str, ServerOptions] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What may be a mistake, and may be meant."""
 
     @property
     def ok(self) -> bool:
@@ -47,12 +51,15 @@ class Checkup:
                 for status in self.statuses
             ],
             "problems": list(self.problems),
+            "notes": list(self.notes),
             "warnings": list(self.settings.warnings),
         }
 
 
-async def examine(app: App) -> Checkup:
-    """Look at everything, once every server is ready or failed."""
+async def examine(app: App, policy: Policy | None = None) -> Checkup:
+    """Look at everything, once every server is ready or failed. The app has no policy, so as to see every tool; the
+    one of the settings is only read.
+    """
     settings, ctx = app.settings, app.local_context()
     tools = await app.gateway.tools(ctx)
     problems = [*_http(settings), *_allowed(settings, app, tools)]
@@ -61,12 +68,15 @@ async def examine(app: App) -> Checkup:
             await app.gateway.describe(ctx, spelling)
         except (ToolNotFound, AmbiguousName) as error:
             problems.append(f"toolcrib.always_visible: {error}")
+    statuses = await app.gateway.servers(ctx)
+    complete = all(status.state is ServerState.READY for status in statuses)
     return Checkup(
         settings=settings,
         unused=tuple(place for place in places(os.environ, Path.cwd()) if place.is_file() and place != settings.source),
-        statuses=await app.gateway.servers(ctx),
+        statuses=statuses,
         problems=tuple(problems),
         options={server.name: server for server in settings.servers},
+        notes=tuple(_idle(settings, policy, tools)) if complete else (),
     )
 
 
@@ -82,6 +92,23 @@ def _allowed(settings: Settings, app: App, tools: tuple[Tool, ...]) -> Iterator[
         missing = [name for name in server.allowed_tools or () if name not in offered]
         if server.name in ready and missing:
             yield f"{server.name}: allowedTools names {', '.join(missing)}, which the server does not offer"
+
+
+def _idle(settings: Settings, policy: Policy | None, tools: tuple[Tool, ...]) -> Iterator[str]:
+    """Patterns that fit no tool: where one is misspelt, what it should guard is not guarded."""
+    calls = settings.gateway.calls
+    listed: list[tuple[str, Sequence[str]]] = [
+        ("calls.approved", calls.approved),
+        ("calls.tool_rates", [pattern for pattern, _ in calls.tool_rates]),
+    ]
+    listed += [("calls.cache.tools", calls.cache.tools)] if calls.cache else []
+    if isinstance(policy, ByScopes):
+        listed += [(f"policy.rules[{place}].tools", rule.tools) for place, rule in enumerate(policy.rules)]
+    for where, texts in listed:
+        for text in texts:
+            fits = Patterns((text,))
+            if not any(fits.fit(tool.id) for tool in tools):
+                yield f"toolcrib.{where}: {text} fits no tool that there is now"
 
 
 def reached_by(server: ServerOptions) -> str:
@@ -107,6 +134,8 @@ def say_checkup(checkup: Checkup) -> None:
     say("\nServers:" if checkup.statuses else "\nNo servers are configured.")
     for status in checkup.statuses:
         _say_server(status, checkup.options[status.name])
+    for note in checkup.notes:
+        say(f"\nNote: {note}")
     for problem in checkup.problems:
         say(f"\nProblem: {problem}")
     failing = [status.name for status in checkup.statuses if status.state is not ServerState.READY]

@@ -11,6 +11,7 @@ from toolcrib.cli.demo import demo
 from toolcrib.cli.describe import describe
 from toolcrib.cli.doctor import doctor
 from toolcrib.cli.eval import eval  # noqa: A004 - the verb's name
+from toolcrib.cli.run import run
 from toolcrib.cli.search import search
 from toolcrib.cli.serve import serve
 from toolcrib.cli.servers import servers
@@ -63,7 +64,7 @@ def toolcrib(
     """Only holds the options that come before a verb."""
 
 
-for verb in (serve, servers, tools, search, describe, call, eval, doctor, demo):
+for verb in (serve, servers, tools, search, describe, call, run, eval, doctor, demo):
     app.command()(verb)
 
 

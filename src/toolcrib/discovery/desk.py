@@ -27,6 +27,8 @@ _LISTED: Final = 200
 """Characters of a description in a list."""
 _FOUND: Final = 500
 """Characters of a description in a search."""
+_MANY: Final = 200
+"""Tools from which on they are read in a thread; fewer take some tens of milliseconds."""
 _MORE: Final = 4
 """How many times more than asked for is found where a filter may take some away."""
 
@@ -129,11 +131,30 @@ class Desk(Generic[T]):
         async with self._loading:
             generation = self._generation
             if self._loaded is None:
-                self._engine.set_tools(await self._fetched())
-                toolset = self._engine.toolset
+                toolset = await self._read(await self._fetched())
+                self._engine.use(toolset)
                 self._loaded = toolset if generation == self._generation else None
                 return toolset
             return self._loaded
+
+    async def _read(self, tools: Sequence[T]) -> ToolSet[T]:
+        """The tools with their index. Many are not read and indexed where that would hold up the event loop.
+
+        Tools of the host's own classes are read here all the same: what their attributes do may belong to the loop.
+        """
+        if len(tools) < _MANY:
+            return self._indexed(tools)
+        if self._engine.is_plain(tools):
+            return await anyio.to_thread.run_sync(self._indexed, tools, abandon_on_cancel=True)
+        toolset = self._engine.read(tools)
+        await anyio.to_thread.run_sync(getattr, toolset, "index", abandon_on_cancel=True)
+        return toolset
+
+    def _indexed(self, tools: Sequence[T]) -> ToolSet[T]:
+        toolset = self._engine.read(tools)
+        if len(toolset):
+            _ = toolset.index
+        return toolset
 
     async def _fetched(self) -> Sequence[T]:
         try:

@@ -15,7 +15,7 @@ from toolcrib.discovery.results import Found, SearchResult
 from toolcrib.discovery.session import Session, SessionStats
 from toolcrib.discovery.toolset import Known, Reader, ToolSet
 from toolcrib.errors import InvalidRequest, ToolNotFound
-from toolcrib.model import Hit, Rejected, SearchRequest
+from toolcrib.model import Hit, Rejected, SearchRequest, Tool
 from toolcrib.search.engine import search
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer, SearchOptions
@@ -31,6 +31,8 @@ _MAX_LIMIT: Final = 10_000
 _KEPT: Final = 4
 """Lists given to `search(tools=...)` whose index is kept."""
 _ECHO: Final = 40
+_PLAIN: Final = frozenset({dict, Tool})
+"""Kinds of tools that hold nothing but values."""
 
 _PRINTED: Final = Lexicon.points()
 _DOMAINS: Final = {**_PRINTED.domains, "encoding": _PRINTED.domains["encoding"] | {"64"}}
@@ -101,9 +103,22 @@ class ToolSearchEngine(Generic[T]):
         Tools are objects, dataclasses, mappings, MCP tools, OpenAI, Anthropic or Gemini definitions. A broken one is
         left out, and named in `rejected`; of several with one namespace and name the first stays.
         """
-        toolset = ToolSet(tuple(tools), self._reader, self._options, self._current)
+        toolset = self.read(tools)
         if len(toolset):
             _ = toolset.index
+        self.use(toolset)
+
+    def read(self, tools: Sequence[T]) -> ToolSet[T]:
+        """These tools, read as `set_tools` does, to be used later; their index is built when it is first asked for."""
+        return ToolSet(tuple(tools), self._reader, self._options, self._current)
+
+    def is_plain(self, tools: Sequence[T]) -> bool:
+        """Whether reading these tools runs none of the caller's own code, so that any thread may do it."""
+        hooks = self._reader.name_of is not own_name or self._reader.namespace_of is not own_namespace
+        return not hooks and all(type(tool) in _PLAIN for tool in tools)
+
+    def use(self, toolset: ToolSet[T]) -> None:
+        """Search these tools from now on."""
         self._current = toolset
 
     def search(

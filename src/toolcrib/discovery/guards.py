@@ -86,9 +86,7 @@ class Guard:
             looked = options.lookups is not None and self._lookups >= options.lookups
             return failed(f"Not run. {self._looked(self._lookups + 1)}") if looked else None
 
-    def seen(
-        self, name: str, arguments: Any, answer: Answer, *, missed: bool = False, turn: object = None
-    ) -> Answer:
+    def seen(self, name: str, arguments: Any, answer: Answer, *, missed: bool = False, turn: object = None) -> Answer:
         """The answer, with what there is to say of it: in a `note` beside it, or in its error after a miss.
 
         `missed` says that a name was given which no tool has.
@@ -179,4 +177,3 @@ def _text(value: Any) -> str:
         return json.dumps(value, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
         return repr(value)
-

@@ -66,9 +66,7 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         )
         # Names that are unlikely in a subclass: the documentation's own have _tools and _find_tool.
         self._toolcrib_desk = Desk(host, self.engine, options or DeskOptions())
-        self._toolcrib_meta = MetaTools(
-            self._toolcrib_desk, guard=Guard(guards), turn=lambda: self.engine.session.turn
-        )
+        self._toolcrib_meta = MetaTools(self._toolcrib_desk, guard=Guard(guards), turn=lambda: self.engine.session.turn)
 
     def _toolcrib_own(self, hook: str) -> bool:
         """Whether a hook is the subclass's own."""

@@ -69,7 +69,7 @@ def namespace_in(name: str, given: str) -> str:
 
 def own_description(tool: object) -> str:
     """The description of a tool, empty where it has none."""
-    return _text(_core(tool), "description", "__doc__") if _is_function(tool) else _text(_core(tool), "description")
+    return _description(tool, _core(tool))
 
 
 def read(tool: object, name: Any, namespace: Any) -> Tool:
@@ -92,7 +92,7 @@ def read(tool: object, name: Any, namespace: Any) -> Tool:
         name=short,
         namespace=namespace,
         title=_text(core, "title") or None,
-        description=own_description(tool),
+        description=_description(tool, core),
         input_schema=_schema(core),
         annotations=_object(core, "annotations"),
         keywords=_texts(core, "keywords", "search_keywords"),
@@ -124,15 +124,23 @@ def _whole(given: Mapping[str, Any]) -> Object:
     return {"type": "object", "properties": properties}
 
 
+def _description(tool: object, core: object) -> str:
+    return _text(core, "description", "__doc__") if _is_function(tool) else _text(core, "description")
+
+
 def _core(tool: object) -> object:
     """What holds name and description: the tool, or what an OpenAI definition wraps."""
+    if type(tool) is dict and "function" not in tool:  # nearly all tools, and nothing else is as quick
+        return tool
     inner = _part(tool, "function")
     wrapped = isinstance(inner, Mapping) or (_part(tool, "type") == "function" and not callable(inner))
     return inner if inner is not None and wrapped else tool
 
 
 def _part(tool: object, name: str) -> Any:
-    return tool.get(name) if isinstance(tool, Mapping) else getattr(tool, name, None)
+    if type(tool) is dict or isinstance(tool, Mapping):  # the abstract class is slow to ask
+        return tool.get(name)
+    return getattr(tool, name, None)
 
 
 def _text(tool: object, *names: str) -> str:

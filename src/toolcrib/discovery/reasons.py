@@ -25,7 +25,7 @@ def told(hit: Hit, scorer: Scorer, boost: float, meant: Mapping[str, str], point
         reasons = _points(hit, points)
     else:
         reasons = [f"meant:'{word}'->'{other}'" for word, other in meant.items() if other in hit.matched]
-        reasons += [_plain(reason) for reason in hit.reasons if reason.field != "session" and reason.gain >= 0]
+        reasons += [_plain(reason) for reason in hit.reasons[:] if reason.field != "session" and reason.gain >= 0]
     boost = boost if boost > 1 else _boost(hit, scorer)
     if boost > 1:
         reasons.append(f"session_boost:{boost:.2f}x")

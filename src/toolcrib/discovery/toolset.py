@@ -60,7 +60,11 @@ class Reader(Generic[T]):
         if before is not None and before.tool == tool:
             return before
         return Known(
-            original=original, tool=tool, name=name, namespace=namespace, description=own_description(original)
+            original=original,
+            tool=tool,
+            name=name,
+            namespace=namespace,
+            description=tool.description if tool is not original else own_description(original),
         )
 
 

@@ -25,6 +25,7 @@ from toolcrib.gateway.overlays import Overlays
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.road import Road
 from toolcrib.gateway.sessions import Sessions
+from toolcrib.gateway.shapes import Shapes
 from toolcrib.gateway.states import stands
 from toolcrib.gateway.steady import watched
 from toolcrib.gateway.view import Found, View, Views, may_see
@@ -33,7 +34,6 @@ from toolcrib.model import (
     Decision,
     Filters,
     Hit,
-    Key,
     Object,
     SearchReply,
     SearchRequest,
@@ -66,6 +66,8 @@ _T = TypeVar("_T")
 _AT_ONCE: Final = 8
 """Searches with an embedder that run at once; others wait, so that they never take all threads of the process."""
 _SEEN: Final = "gateway.seen"
+_BROKEN: Final = 4096
+"""Tools that are remembered to break what their output schemas promise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +118,9 @@ class Gateway:
         self._overlays = Overlays(self.options.request_tools)
         self._road = Road(self.options.calls, self._policy, middleware=middleware, selector=selector, audit=audit)
         self.sessions = Sessions(self.options.sessions)
+        self.shapes = Shapes()
         self._gateway_id = gateway_id
-        self._unstructured: dict[Key, Tool] = {}
+        self._unstructured: dict[int, Tool] = {}
         self.broken_promises = 0
         """Counts up with each tool found to answer without the structured content that its output schema promises."""
 
@@ -280,7 +283,10 @@ class Gateway:
         result = await self._travelled(ctx, found, settled)
         promised = tool.output_schema is not None and result.kind == "complete" and not result.is_error
         if promised and result.structured is None and self.keeps_promise(tool):
-            self._unstructured[tool.key] = tool
+            # By the very object: two tenants may have tools of one key, and what one breaks is not the other's.
+            self._unstructured[id(tool)] = tool
+            if len(self._unstructured) > _BROKEN:
+                self._unstructured.pop(next(iter(self._unstructured)))
             self.broken_promises += 1
         return result
 
@@ -293,11 +299,12 @@ class Gateway:
             raise
         if result.kind == "complete":
             self.sessions.record(ctx, found.tool.id, success=not result.is_error)
+            self.shapes.record(ctx, found.tool, result)
         return result
 
     def keeps_promise(self, tool: Tool) -> bool:
         """Whether this very definition was never seen to break what its output schema promises."""
-        return self._unstructured.get(tool.key) is not tool
+        return id(tool) not in self._unstructured
 
     async def find(self, ctx: Context, name: str) -> Found:
         """The tool that a spelling names in the caller's view.

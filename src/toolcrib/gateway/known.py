@@ -44,7 +44,9 @@ def servers(view: View, statuses: tuple[ServerStatus, ...], policy: Policy, call
         return servers(view.base, statuses, policy, caller)
     known = view.memo.get("servers")
     if known is None or known[0] is not statuses:
-        seen = tuple(_as_seen(view, status) for status in statuses if _may_know(view, status, policy, caller))
+        seen = tuple(
+            _as_seen(view, status, policy, caller) for status in statuses if _may_know(view, status, policy, caller)
+        )
         known = view.memo["servers"] = (statuses, seen)
     found: tuple[ServerStatus, ...] = known[1]
     return found
@@ -52,15 +54,22 @@ def servers(view: View, statuses: tuple[ServerStatus, ...], policy: Policy, call
 
 def _may_know(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> bool:
     """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen."""
-    if view.mask is None:
+    space = space_of(status)
+    if space in namespaces(view):
         return True
-    if space_of(status) in namespaces(view):
-        return True
-    return not status.tools and may_see(policy, caller, Tool(name="", namespace=space_of(status)))
+    return space not in _all_namespaces(view) and may_see(policy, caller, Tool(name="", namespace=space))
 
 
-def _as_seen(view: View, status: ServerStatus) -> ServerStatus:
-    """The status without figures of what the caller does not see."""
-    if view.mask is None:
-        return status
-    return replace(status, tools=namespaces(view).get(space_of(status), 0), rejected=())
+def _all_namespaces(view: View) -> frozenset[str]:
+    """The namespaces of all shared tools, whoever sees them."""
+    return view.remembered("all namespaces", lambda one: frozenset(tool.namespace for tool in one.snapshot.catalog))
+
+
+def _as_seen(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> ServerStatus:
+    """The status without figures of what the caller does not see.
+
+    What else there is in the catalog makes no difference, so that nobody can tell from it whether anything is hidden.
+    """
+    space = space_of(status)
+    shown = tuple(one for one in status.rejected if may_see(policy, caller, Tool(name=one.tool, namespace=space)))
+    return replace(status, tools=namespaces(view).get(space, 0), rejected=shown)

@@ -14,6 +14,7 @@ from toolcrib.gateway.snapshot import Offer
 from toolcrib.gateway.view import may_see
 from toolcrib.model import BackendKind, ServerState, ServerStatus, Tool
 from toolcrib.protocols import Backend, Cacheable, Context, Policy, ToolProvider
+from toolcrib.providers.adapt import adapt
 from toolcrib.providers.keyed import label
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,8 @@ class Offered:
         self._kept: OrderedDict[Hashable, tuple[float, tuple[Tool, ...]]] = OrderedDict()
 
     async def hear(self, ctx: Context) -> Heard:
-        """Ask them all. Tools that the policy hides are left out."""
-        everybody = (*ctx.overriding, *ctx.providers)
+        """Ask them all. Tools that the policy hides are left out. Raises `InvalidRequest` for what is no provider."""
+        everybody = tuple(map(adapt, (*ctx.overriding, *ctx.providers)))
         answers: list[tuple[Tool, ...]] = [()] * len(everybody)
         problems: dict[int, str] = {}
 

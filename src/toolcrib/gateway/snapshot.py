@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolcrib.catalog.catalog import Catalog
-from toolcrib.model import Key, Rejected, Tool
+from toolcrib.model import Key, Rejected, Tool, Visibility
 from toolcrib.protocols import Backend
 from toolcrib.search.index import Index
 from toolcrib.search.meaning import Meaning
@@ -136,7 +136,7 @@ def unsound_field(tool: Tool) -> str:
     for name in ("keywords", "tags"):
         if not all(isinstance(word, str) for word in getattr(tool, name) or ()):
             return name
-    return ""
+    return "" if isinstance(tool.visibility, Visibility) else "visibility"
 
 
 EMPTY: Final = Snapshot.build((), None)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypedDict
+from typing import Any, Literal, Protocol, TypedDict, cast
 
 from toolcrib.errors import InvalidTool
-from toolcrib.model import Object, Tool, ToolResult, Visibility
+from toolcrib.model import Object, Tool, ToolResult, Visibility, VisibilityName
 from toolcrib.protocols import Context
 from toolcrib.providers.docstrings import documentation
 from toolcrib.providers.parameters import Parameters
@@ -31,7 +31,7 @@ class ToolOptions(TypedDict, total=False):
     description: str | None
     keywords: Iterable[str]
     tags: Iterable[str]
-    visibility: Visibility
+    visibility: Visibility | VisibilityName
     version: str | None
     annotations: Object | None
     output_schema: Object | Literal[False] | None
@@ -67,7 +67,7 @@ def tool_of(
     description: str | None = None,
     keywords: Iterable[str] = (),
     tags: Iterable[str] = (),
-    visibility: Visibility = Visibility.DISCOVERABLE,
+    visibility: Visibility | VisibilityName = Visibility.DISCOVERABLE,
     version: str | None = None,
     annotations: Object | None = None,
     output_schema: Object | Literal[False] | None = None,
@@ -108,7 +108,7 @@ def tool_of(
         icons=tuple(icons),
         keywords=_words(who, "keywords", keywords),
         tags=_words(who, "tags", tags),
-        visibility=visibility,
+        visibility=cast("Visibility", visibility),
         version=version,
         meta=meta or {},
     )

@@ -31,7 +31,14 @@ def sound(tool: Tool) -> Tool:
     check_key(tool.key)
     _check_words(tool)
     _check_annotations(tool)
-    own = replace(tool, **{name: _copied(tool, name) for name in _JSON})
+    copies = {name: _copied(tool, name) for name in _JSON}
+    own = replace(
+        tool,
+        visibility=Visibility(tool.visibility),
+        keywords=tuple(tool.keywords),
+        tags=tuple(tool.tags),
+        **copies,
+    )
     _prove(own.id, "input_schema", own.input_schema)
     _check_output(own)
     return own
@@ -56,8 +63,8 @@ def _check_kinds(tool: Tool) -> None:
     _expect(
         who, "output_schema", output is None or isinstance(output, Mapping), "must be a JSON object", "Give a dict."
     )
-    options = ", ".join(f"Visibility.{member.name}" for member in Visibility)
-    _expect(who, "visibility", isinstance(tool.visibility, Visibility), "is unknown", f"Use one of: {options}.")
+    known = tool.visibility in tuple(Visibility)
+    _expect(who, "visibility", known, "is unknown", f"Use one of: {', '.join(Visibility)}.")
 
 
 def _check_words(tool: Tool) -> None:

@@ -19,7 +19,8 @@ _CALLS = frozenset(
     }
 )
 _DOUBT = re.compile(
-    r"Expected `[^`]*Literal\[[^`]*`, found `(?:str|int|bool|LiteralString)`|found `(?:object|[^`]*(?: \| |Unknown|Any)[^`]*)`"
+    r"Expected `[^`]*Literal\[[^`]*`, found `(?:str|int|bool|LiteralString)`"
+    r"|found `(?:object|[^`]*(?: \| |Unknown|Any)[^`]*)`"
 )
 """A value that may well be one of those listed, or is not known well enough."""
 

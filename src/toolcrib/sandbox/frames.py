@@ -26,6 +26,7 @@ from toolcrib.model import JSON
 from toolcrib.sandbox.limits import KIB, Limits
 
 LENGTH: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">Ic")
 CALL: Final = struct.Struct(">IHH")
 ANSWER: Final = struct.Struct(">IB")
 
@@ -61,11 +62,10 @@ async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> t
     Raises `ProtocolError`, and EOFError at the end, even within a frame.
     """
     try:
-        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-        kind = await reader.readexactly(1)
+        length, kind = _HEAD.unpack(await reader.readexactly(_HEAD.size))
         if not 0 < length <= allowed.get(kind[0], 0):
             raise ProtocolError(f"a frame of kind {kind!r} and {length} bytes")
-        return kind, await reader.readexactly(length - 1)
+        return kind, await reader.readexactly(length - 1) if length > 1 else b""
     except asyncio.IncompleteReadError as error:
         raise EOFError from error
     except ConnectionError as error:

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib import util
@@ -20,7 +20,8 @@ from toolcrib.sandbox.conversation import Conversation
 from toolcrib.sandbox.failures import failure
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.names import Language, ServerNames, bindings
-from toolcrib.sandbox.pool import Source, SpawnPool
+from toolcrib.sandbox.pool import Pool
+from toolcrib.sandbox.process import Worker, spawn
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.sandbox.seen import seen_calls
 from toolcrib.sandbox.slots import Slots
@@ -50,24 +51,38 @@ class LuaSandbox:
         """`limits` are for scripts that come without their own. Nothing is started before `async with`."""
         self.limits = limits or Limits()
         self.options = options or SandboxOptions()
-        self._source: Source | None = None
+        self._pool: Pool | None = None
+        self._zygote: zygote.Zygote | None = None
         self._slots = Slots(self.options)
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without lupa, `SandboxUnavailable` where no process can be had or locked down."""
         library = _library()
         self._check_seccomp()
-        self._source = await self._start(library)
+        make = await self._maker(library)
+        pool = Pool(make, size=self.options.pool, start_s=self.options.start_s)
+        try:
+            await pool.start()
+        except BaseException:
+            await self._close()
+            raise
+        self._pool = pool
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End every process that is left."""
-        source, self._source = self._source, None
-        if source is not None:
-            with anyio.CancelScope(shield=True):
-                await source.close()
+        with anyio.CancelScope(shield=True):
+            await self._close()
+
+    async def _close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+        if self._zygote is not None:
+            await self._zygote.close()
+            self._zygote = None
 
     async def run(
         self,
@@ -105,7 +120,8 @@ class LuaSandbox:
         *,
         check: bool,
     ) -> ScriptResult:
-        if self._source is None:
+        pool = self._pool
+        if pool is None:
             raise NotStarted("The Lua sandbox is not started.", hint="Use it in `async with LuaSandbox() as box:`.")
         job_source = checked_source(source, limits)
         servers = bindings(tools, "lua")
@@ -113,7 +129,7 @@ class LuaSandbox:
         asked = time.monotonic()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._slots.one())
-            worker = await self._source.acquire()
+            worker = await pool.acquire()
             start = time.monotonic()
             calls = Calls(tools, on_call)
             try:
@@ -135,14 +151,14 @@ class LuaSandbox:
                 hint='Set sandbox.seccomp to "try" to run them with the other walls only, and be warned, or to "off".',
             )
 
-    async def _start(self, library: str) -> Source:
-        pool = SpawnPool(library, size=self.options.pool, start_s=self.options.start_s)
+    async def _maker(self, library: str) -> Callable[[], Awaitable[Worker]]:
+        """How workers are made here: forked where that can be done, else each started anew."""
         if self.options.zygote and zygote.possible():
-            forking = zygote.Zygote(library, fallback=pool, start_s=self.options.start_s)
-            if await forking.start():
-                return forking
-        await pool.start()
-        return pool
+            prepared = zygote.Zygote(library, start_s=self.options.start_s)
+            if await prepared.start():
+                self._zygote = prepared
+                return prepared.make
+        return lambda: spawn(library)
 
 
 def checked_source(source: str, limits: Limits) -> str:

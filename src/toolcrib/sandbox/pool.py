@@ -4,21 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
 
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox.frames import ProtocolError, read_frame
-from toolcrib.sandbox.process import Worker, spawn
-
-
-class Source(Protocol):
-    """Where ready workers come from."""
-
-    async def acquire(self) -> Worker:
-        """A ready worker, for the caller alone, who closes it. Raises `SandboxUnavailable`."""
-
-    async def close(self) -> None:
-        """End what is kept."""
+from toolcrib.sandbox.process import Worker
 
 
 async def until_ready(start: Callable[[], Awaitable[Worker]], within_s: float) -> Worker:
@@ -41,12 +30,12 @@ async def until_ready(start: Callable[[], Awaitable[Worker]], within_s: float) -
     return worker
 
 
-class SpawnPool:
-    """Starts each worker as a new interpreter, some ahead of time."""
+class Pool:
+    """Makes workers, some ahead of time."""
 
-    def __init__(self, library: str, *, size: int, start_s: float) -> None:
-        """`library` is the path of the Lua binding; `size` workers are kept ready."""
-        self._library = library
+    def __init__(self, make: Callable[[], Awaitable[Worker]], *, size: int, start_s: float) -> None:
+        """`make` starts a worker, which may take `start_s` to get ready; `size` of them are kept ready."""
+        self._make = make
         self._size = size
         self._start_s = start_s
         self._ready: deque[Worker] = deque()
@@ -59,7 +48,7 @@ class SpawnPool:
         self._top_up()
 
     async def acquire(self) -> Worker:
-        """A ready worker; a new one when none is left."""
+        """A ready worker, for the caller alone, who closes it. Raises `SandboxUnavailable`."""
         try:
             while self._ready:
                 worker = self._ready.popleft()
@@ -85,7 +74,7 @@ class SpawnPool:
         return tuple(worker.end.pid for worker in self._ready)
 
     async def _new(self) -> Worker:
-        return await until_ready(lambda: spawn(self._library), self._start_s)
+        return await until_ready(self._make, self._start_s)
 
     def _top_up(self) -> None:
         if not self._closed and (self._refill is None or self._refill.done()):

@@ -14,9 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from toolcrib.errors import SandboxUnavailable
-from toolcrib.sandbox.pool import SpawnPool, until_ready
-from toolcrib.sandbox.process import Spawned, Worker, command, launch, readable
+from toolcrib.sandbox.process import Spawned, Worker, command, launch, readable, spawn
 
 _log = logging.getLogger(__name__)
 
@@ -30,13 +28,11 @@ def possible() -> bool:
 
 
 class Zygote:
-    """Hands out freshly forked workers."""
+    """Makes workers by forking a prepared process."""
 
-    def __init__(self, library: str, *, fallback: SpawnPool, start_s: float) -> None:
-        """`library` is the path of the Lua binding; `fallback` is started when this cannot go on."""
+    def __init__(self, library: str, *, start_s: float) -> None:
+        """`library` is the path of the Lua binding; getting ready may take `start_s`."""
         self._library = library
-        self._fallback = fallback
-        self._fallen = False
         self._start_s = start_s
         self._process: Spawned | None = None
         self._control: socket.socket | None = None
@@ -69,21 +65,19 @@ class Zygote:
         asyncio.get_running_loop().add_reader(ours.fileno(), self._heard)
         return True
 
-    async def acquire(self) -> Worker:
-        """A ready worker. Raises `SandboxUnavailable`."""
+    async def make(self) -> Worker:
+        """A new worker, forked where that can be done, else started as any program. Raises OSError."""
         if self._control is not None:
-            with suppress(SandboxUnavailable):
-                return await until_ready(self._fork, self._start_s)
-        if self._control is None and not self._fallen:
-            self._fallen = True
-            _log.warning("The prepared process for scripts is gone; processes are started one by one.")
-        return await self._fallback.acquire()
+            try:
+                return await self._fork()
+            except OSError as error:
+                _log.warning("The prepared process for scripts is of no use any more: %s", error)
+        return await spawn(self._library)
 
     async def close(self) -> None:
         """End the prepared process, and with it whatever it forked."""
         self._hang_up()
         await self._end_process()
-        await self._fallback.close()
 
     async def _end_process(self) -> None:
         process, self._process = self._process, None
@@ -104,8 +98,7 @@ class Zygote:
                 raise
         self._asked.append(answer)
         try:
-            async with asyncio.timeout(self._start_s):
-                pid, pidfd = await asyncio.shield(answer)
+            pid, pidfd = await asyncio.wait_for(asyncio.shield(answer), self._start_s)
         except BaseException:
             ours.close()  # a worker without its other side ends by itself
             answer.add_done_callback(_close_unused)

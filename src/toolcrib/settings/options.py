@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.scripts import ScriptOptions
 from toolcrib.protocols import Policy
+from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -32,6 +34,12 @@ class Settings:
     local: LocalOptions = field(default_factory=LocalOptions)
     policy: Policy | None = None
     """Who may see and call what; None lets everybody see and call everything."""
+    scripts: ScriptOptions = field(default_factory=ScriptOptions)
+    limits: Limits = field(default_factory=Limits)
+    """How far a script may go."""
+    sandbox: SandboxOptions = field(default_factory=SandboxOptions)
+    script_folder: Path | None = None
+    """Where stored scripts are, each a tool; None for none."""
     http: HttpOptions = field(default_factory=HttpOptions)
     http_problem: str = ""
     """Why HTTP must not be served: a secret that is not to be had. Empty when all is well."""

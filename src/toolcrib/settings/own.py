@@ -121,17 +121,23 @@ def _surfaces(own: Section, search: Section) -> SurfaceOptions:
             own.problems.add((*AT, str(own.spelling("surfaces")), position), f"{shown(name)} is no surface; {hint}")
     if names == ():
         own.problems.add((*AT, str(own.spelling("surfaces"))), f"must name one of {', '.join(SURFACES)}")
-    return over(
+    options = over(
         SurfaceOptions(),
         surfaces=None if names is None else tuple(dict.fromkeys(names)),
         always_visible=own.texts("always_visible"),
         meta_only=own.flag("meta_only"),
+        call_many=own.flag("call_many"),
+        summary=own.flag("summary"),
         prefix=own.flag("prefix"),
         digest_tokens=own.count("digest_tokens", low=0),
         list_page_bytes=own.count("list_page_bytes", low=1024),
         reply_tokens=own.count("reply_tokens", low=0),
         tokens=search.choice("tokens", (ESTIMATE, *ENCODINGS)),
     )
+    if options.meta_only and "direct" in options.surfaces:
+        at = (*AT, str(own.spelling("meta_only")))
+        own.problems.add(at, "leaves nothing of the surface direct, which lists every tool by name; keep one")
+    return options
 
 
 def _http(own: Section, tokens: Tokens) -> HttpOptions:

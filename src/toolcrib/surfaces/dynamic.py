@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from toolcrib.discovery.envelope import Answer, answered
+from toolcrib.discovery.guards import Guard, GuardOptions
 from toolcrib.discovery.metatools import META_TOOLS, Listing, MetaTools
 from toolcrib.discovery.reasons import told
+from toolcrib.discovery.session import Session
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
@@ -28,9 +32,12 @@ class DynamicSurface:
     name = "dynamic"
     names: tuple[str, ...] = tuple(tool.name for tool in META_TOOLS)
 
-    def __init__(self, gateway: Gateway) -> None:
-        """A surface over one gateway."""
+    def __init__(self, gateway: Gateway, guards: GuardOptions | None = None) -> None:
+        """A surface over one gateway; `guards` say when a session is told that it goes round in circles."""
         self._gateway = gateway
+        self._guards = guards or GuardOptions()
+        self._guarded: WeakKeyDictionary[Session, Guard] = WeakKeyDictionary()
+        self._lock = Lock()
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """The five."""
@@ -41,13 +48,20 @@ class DynamicSurface:
         if name not in self.names:
             return None
         port = GatewayPort(self._gateway, ctx)
-        answer = await MetaTools(port).run(name, arguments)
+        session = self._gateway.sessions.of(ctx)
+        meta = MetaTools(port, guard=self._guard(session), turn=lambda: session.turn)
+        answer = await meta.run(name, arguments)
         result = port.result
         if result is not None and result.kind == "input_required":
             return result
         made = text_result(json_text(answer), structured=answer, is_error=answer["success"] is False)
         more = tuple(block for block in result.content if block.get("type") != "text") if result is not None else ()
         return replace(made, content=(*made.content, *more), meta=result.meta if result is not None else {})
+
+    def _guard(self, session: Session) -> Guard:
+        """The guard of a session; it goes when the gateway forgets the session."""
+        with self._lock:
+            return self._guarded.setdefault(session, Guard(self._guards))
 
 
 class GatewayPort:

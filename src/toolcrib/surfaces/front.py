@@ -11,6 +11,7 @@ from typing import Any, Final
 from toolcrib.catalog.paging import Page, page
 from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.scripts import Scripts
 from toolcrib.gateway.view import Found, View, with_more
 from toolcrib.model import Key, Object, ServerStatus, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
@@ -19,6 +20,7 @@ from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.direct import DirectSurface
 from toolcrib.surfaces.dynamic import DynamicSurface
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
+from toolcrib.surfaces.progressive import ProgressiveSurface
 from toolcrib.surfaces.search import SearchSurface
 
 _INTRODUCTION: Final = (
@@ -26,9 +28,10 @@ _INTRODUCTION: Final = (
     "found."
 )
 
-_MAKERS: Final[Mapping[str, Callable[[Gateway, SurfaceOptions], Surface]]] = {
-    "search": SearchSurface,
-    "dynamic": lambda gateway, _: DynamicSurface(gateway),
+_MAKERS: Final[Mapping[str, Callable[[Gateway, SurfaceOptions, Scripts | None], Surface]]] = {
+    "search": lambda gateway, options, _: SearchSurface(gateway, options),
+    "dynamic": lambda gateway, *_: DynamicSurface(gateway),
+    "progressive": ProgressiveSurface,
     "direct": lambda *_: DirectSurface(),
 }
 """How each of `SURFACES` is made."""
@@ -53,15 +56,15 @@ class Listed:
 class Front:
     """The surfaces in use, over one gateway."""
 
-    def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:
-        """Raises `SettingsError` for a surface that does not exist."""
+    def __init__(self, gateway: Gateway, options: SurfaceOptions, scripts: Scripts | None = None) -> None:
+        """Raises `SettingsError` for a surface that does not exist. `scripts` run what the progressive one is given."""
         self._gateway = gateway
         self._options = options
         unknown = [name for name in options.surfaces if name not in SURFACES]
         if unknown or not options.surfaces:
             what = f"There is no surface {unknown[0]!r}." if unknown else "No surface is named."
             raise SettingsError(what, hint=f"Surfaces: {', '.join(SURFACES)}.")
-        self._surfaces = tuple(_MAKERS[name](gateway, options) for name in dict.fromkeys(options.surfaces))
+        self._surfaces = tuple(_MAKERS[name](gateway, options, scripts) for name in dict.fromkeys(options.surfaces))
         self._lists_all = "direct" in options.surfaces
         self._meta_names = [name for surface in self._surfaces for name in surface.names]
 
@@ -226,7 +229,12 @@ class Front:
             return ""
         view = await self._gateway.view(ctx)
         servers = digest(view, await self._gateway.servers(ctx), tokens=self._options.digest_tokens)
-        return f"{_INTRODUCTION}\n\nServers:\n{servers}" if servers else _INTRODUCTION
+        told = "\n\n".join(dict.fromkeys(_introduction(one) for one in self._surfaces if one.name != "direct"))
+        return f"{told}\n\nServers:\n{servers}" if servers else told
+
+
+def _introduction(surface: Surface) -> str:
+    return surface.introduction if isinstance(surface, ProgressiveSurface) else _INTRODUCTION
 
 
 def _listed(name: str, tool: Tool) -> Listed:

@@ -5,7 +5,7 @@ from typing import Final
 
 from toolcrib.tokens import ESTIMATE
 
-SURFACES: Final = ("search", "dynamic", "direct")
+SURFACES: Final = ("search", "dynamic", "progressive", "direct")
 """The names of all surfaces; the front knows how each is made."""
 
 
@@ -19,6 +19,10 @@ class SurfaceOptions:
     """Tools that are listed natively beside a surface, by any accepted spelling."""
     meta_only: bool = False
     """Whether only the meta-tools are listed, and native tools are found like all others."""
+    call_many: bool = False
+    """Whether the surface `search` also offers `call_many`: several calls at once."""
+    summary: bool = False
+    """Whether the surface `progressive` also offers `summary`: how many tools the servers have."""
     prefix: bool = True
     """Whether public names carry the namespace. Without it, two tools of one name refuse to start."""
     digest_tokens: int = 400

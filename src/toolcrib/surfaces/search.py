@@ -10,6 +10,7 @@ from toolcrib.model import Filters, Object, ServerStatus, Tool, ToolResult, Visi
 from toolcrib.protocols import Context
 from toolcrib.surfaces.arguments import EXECUTE, EXECUTE_SCHEMA, SEARCH, SEARCH_SCHEMA, read_envelope, read_request
 from toolcrib.surfaces.digest import digest
+from toolcrib.surfaces.many import CALL_MANY, CALL_MANY_SCHEMA, CALL_MANY_TEXT, call_many
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import Replies
 from toolcrib.surfaces.results import error_result
@@ -33,32 +34,35 @@ class SearchSurface:
     """Two tools instead of thousands."""
 
     name = "search"
-    names = (SEARCH, EXECUTE)
 
     def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:
         """A surface over one gateway. Raises as `tokens.counter` does for the counter that the options name."""
         self._gateway = gateway
         self._options = options
         self._replies = Replies(counter(options.tokens))
+        self.names: tuple[str, ...] = (SEARCH, EXECUTE, CALL_MANY) if options.call_many else (SEARCH, EXECUTE)
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:
-        """`tool_search`, whose description holds the digest of servers, and `execute_tool`.
+        """`tool_search`, whose description holds the digest of servers, `execute_tool`, and `call_many` where it is on.
 
         None where all there is is listed by name anyway.
         """
-        if not statuses and not _discoverable(view) and not self._gateway.searches_elsewhere():
+        needed = self._options.meta_only or statuses or _discoverable(view) or self._gateway.searches_elsewhere()
+        if not needed:
             return ()
         servers = digest(view, statuses, tokens=self._options.digest_tokens)
         text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT
-        return (
+        tools = (
             _meta_tool(SEARCH, "Search tools", text, SEARCH_SCHEMA, _READS),
             _meta_tool(EXECUTE, "Execute a tool", _EXECUTE_TEXT, EXECUTE_SCHEMA, _ACTS),
         )
+        many = _meta_tool(CALL_MANY, "Call several tools", CALL_MANY_TEXT, CALL_MANY_SCHEMA, _ACTS)
+        return (*tools, many) if self._options.call_many else tools
 
     async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run either tool; errors come back in band."""
-        run = {SEARCH: self._search, EXECUTE: self._execute}.get(name)
-        if run is None:
+        """Run one of its tools; errors come back in band."""
+        run = {SEARCH: self._search, EXECUTE: self._execute, CALL_MANY: self._call_many}.get(name)
+        if run is None or name not in self.names:
             return None
         try:
             return await run(ctx, arguments)
@@ -76,6 +80,9 @@ class SearchSurface:
             _check_names("server called", filters.namespaces, await self._gateway.namespaces(ctx), "namespace")
         if filters.tags:
             _check_names("tool with the tag", filters.tags, await self._gateway.tags(ctx), "tags")
+
+    async def _call_many(self, ctx: Context, arguments: Object) -> ToolResult:
+        return await call_many(self._gateway, ctx, arguments)
 
     async def _execute(self, ctx: Context, arguments: Object) -> ToolResult:
         name, given, loose = read_envelope(arguments)

@@ -89,7 +89,8 @@ class Session:
         if said is None:
             return ServerInfo(instructions=instructions)
         name, version, title = (bounded(text or "", _NAME_LENGTH) for text in (said.name, said.version, said.title))
-        return ServerInfo(name=name, version=version, title=title, instructions=instructions)
+        about = bounded(said.description or "", _INSTRUCTIONS_LENGTH)
+        return ServerInfo(name=name, version=version, title=title, description=about, instructions=instructions)
 
     async def page(self, cursor: str | None) -> dict[str, Any]:
         """One page of `tools/list`. Raises `ExchangeError`."""

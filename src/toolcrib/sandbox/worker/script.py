@@ -21,11 +21,25 @@ OUT_OF_MEMORY = 77
 def main(library: str, parent: int) -> None:
     """Be one worker of a pool: get ready, wait for the job, run it. Never returns."""
     lockdown.die_with(parent)
-    lua, prelude = load(library), read_prelude()
-    serve(lua, prelude)
+    serve(Engine(library))
 
 
-def load(library: str) -> Any:
+class Engine:
+    """A Lua with the prelude compiled and nothing run yet: all that can be made ready before the job is known."""
+
+    def __init__(self, library: str) -> None:
+        self.runtime = _load(library).LuaRuntime(
+            encoding=None,
+            register_eval=False,
+            register_builtins=False,
+            unpack_returned_tuples=False,
+            attribute_handlers=(_no_attribute, _no_attribute),
+            max_memory=0,
+        )
+        self.start = self.runtime.compile(_read_prelude(), name=b"=prelude", mode=b"t")
+
+
+def _load(library: str) -> Any:
     """The Lua binding, straight from its file: this interpreter has no site-packages."""
     spec = util.spec_from_file_location("lupa.lua54", library)
     if spec is None or spec.loader is None:
@@ -35,18 +49,18 @@ def load(library: str) -> Any:
     return module
 
 
-def read_prelude() -> bytes:
+def _read_prelude() -> bytes:
     """The Lua side of the bridge, as source."""
     with open(os.path.join(os.path.dirname(__file__), "prelude.lua"), "rb") as file:  # noqa: PTH118, PTH120, PTH123
         return file.read()
 
 
-def serve(lua: Any, prelude: bytes) -> None:
+def serve(engine: Engine) -> None:
     """Wait for a job and run it. Never returns."""
     status = 0
     try:
         pipes.write_frame(READY)
-        _run(lua, prelude, json.loads(pipes.read_frame()))
+        _run(engine, json.loads(pipes.read_frame()))
     except MemoryError:  # Lua's own is a kind of it
         status = OUT_OF_MEMORY
     except (pipes.Closed, OSError):
@@ -66,23 +80,14 @@ def _last_words(error: BaseException) -> None:
         return
 
 
-def _run(lua: Any, prelude: bytes, job: dict[str, Any]) -> None:
+def _run(engine: Engine, job: dict[str, Any]) -> None:
     limits, source = job["limits"], job["source"].encode()
-    runtime = lua.LuaRuntime(
-        encoding=None,
-        register_eval=False,
-        register_builtins=False,
-        unpack_returned_tuples=False,
-        attribute_handlers=(_no_attribute, _no_attribute),
-        max_memory=0,
-    )
     lockdown.limit(memory=limits["as_bytes"], cpu_s=limits["cpu_s"])
     lockdown.confine()
     if not _filtered(job["seccomp"]):
         return
-    start = runtime.compile(prelude, name=b"=prelude", mode=b"t")
-    bridge = _Bridge(runtime, limits["lua_bytes"])
-    start(bridge.send, bridge.receive, bridge.lift, bridge.cap, source, json.dumps(job["prelude"]).encode())
+    bridge = _Bridge(engine.runtime, limits["lua_bytes"])
+    engine.start(bridge.send, bridge.receive, bridge.lift, bridge.cap, source, json.dumps(job["prelude"]).encode())
 
 
 def _filtered(wish: str) -> bool:

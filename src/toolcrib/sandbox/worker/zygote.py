@@ -23,19 +23,17 @@ def main(library: str, parent: int) -> None:
     """Serve until the other side goes away."""
     lockdown.die_with(parent)
     lockdown.confine()
-    lua, prelude = script.load(library), script.read_prelude()
-    lua.LuaRuntime(encoding=None, register_eval=False, register_builtins=False, max_memory=0).compile(prelude)
+    engine = script.Engine(library)
     import_module("resource")
     gc.collect()
     gc.freeze()
-    _Zygote(lua, prelude).serve()
+    _Zygote(engine).serve()
     os._exit(0)
 
 
 class _Zygote:
-    def __init__(self, lua: object, prelude: bytes) -> None:
-        self._lua = lua
-        self._prelude = prelude
+    def __init__(self, engine: script.Engine) -> None:
+        self._engine = engine
         self._pid = os.getpid()
         self._control = socket.socket(fileno=0)
         self._children: dict[int, int] = {}
@@ -82,7 +80,7 @@ class _Zygote:
             os.closerange(3, _ALL_FILES)
             os.setsid()
             lockdown.die_with(self._pid)
-            script.serve(self._lua, self._prelude)
+            script.serve(self._engine)
         finally:
             os._exit(1)
 

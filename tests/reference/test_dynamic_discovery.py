@@ -1,13 +1,17 @@
 """What the documentation of dynamic tool discovery prints: its blocks, rows, bullets and figures, in its order."""
 
-from dataclasses import dataclass, field
+import ast
+import inspect
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+import mcp_types
 import pytest
 from tests.discovery.support import FakeProvider, FakeTool, names, toolbox
 
 import toolcrib.discovery
+from toolcrib import Tool, ToolMetadata
 from toolcrib.discovery import (
     BaseDynamicToolProvider,
     SearchableTool,
@@ -25,8 +29,6 @@ from toolcrib.search.options import Scorer
 
 SCORERS: tuple[Scorer, ...] = ("hybrid", "tiers", "bm25", "points")
 META_TOOLS = ["list_tools", "search_tools", "get_tool_schema", "get_tool_schemas", "call_tool"]
-
-T = TypeVar("T")
 
 
 def engine(scorer: Scorer = "hybrid", tools: list[Any] | None = None) -> ToolSearchEngine[Any]:
@@ -354,6 +356,18 @@ def test_the_second_stage_adds_up_what_synonyms_meet() -> None:
     assert points("gaussian distribution cdf", tool) == {"normal_thing": 10.0 + 3.0 + 2.0}
 
 
+def test_the_second_stage_is_left_out_where_the_first_gave_ten_points() -> None:
+    tools = [FakeTool("invoice_zz"), FakeTool("zz", description="For an invoice.")]
+    assert points("invoice", *tools) == {"invoice_zz": 10.0}
+    assert points("invoice", tools[1]) == {"zz": 3.0}
+
+
+def test_the_third_stage_compares_words_of_descriptions_too() -> None:
+    (found,) = engine("points", [FakeTool("zz", description="Consult the blockchain.")]).search("blokchain")
+    assert found.match_reasons[0].startswith("fuzzy_desc:")
+    assert not found.fallback
+
+
 def test_the_third_stage_goes_by_likeness() -> None:
     (found,) = engine("points", [FakeTool("multiply")]).search("multipley")
     assert found.score == pytest.approx(10 * 2 * 8 / 17)
@@ -412,6 +426,17 @@ def test_tools_of_every_kind_are_found() -> None:
     for tool, name in zip(tools, ("mine", "simple", "info"), strict=True):
         assert searching.find_exact(name) is tool
         assert searching.search(name)[0].tool is tool
+
+
+def test_metadata_of_a_registry_and_tools_of_a_protocol_are_found_as_they_are() -> None:
+    tools: list[Any] = [
+        mcp_types.Tool(name="of_mcp", description="One.", input_schema={"type": "object"}),
+        Tool(name="of_ours", namespace="own"),
+        ToolMetadata(name="of_a_registry", description="Three."),
+    ]
+    searching = engine(tools=tools)
+    assert searching.rejected == ()
+    assert [searching.find_exact(name) for name in ("of_mcp", "own.of_ours", "of_a_registry")] == tools
 
 
 # Dynamic tool provider
@@ -577,6 +602,50 @@ def test_each_printed_word_tells_its_domain_of_queries_and_of_tools(domain: str,
 
 # API reference
 
+SIGNATURES = {
+    ToolSearchEngine: {
+        "set_tools": "tools",
+        "search": "query, tools=None, limit=10, min_score=0.0, use_session_boost=True",
+        "find_exact": "name, tools=None",
+        "record_tool_use": "tool_name, success=True",
+        "advance_turn": "",
+        "reset_session": "",
+        "get_session_boost": "tool_name",
+    },
+    BaseDynamicToolProvider: {
+        "get_all_tools": "",
+        "execute_tool": "tool_name, arguments",
+        "list_tools": "limit=50",
+        "search_tools": "query, limit=10",
+        "get_tool_schema": "tool_name",
+        "get_tool_schemas": "tool_names",
+        "call_tool": "tool_name, arguments",
+        "execute_dynamic_tool": "tool_name, arguments",
+        "is_dynamic_tool": "tool_name",
+        "invalidate_cache": "",
+        "filter_search_results": "results",
+        "get_tool_name": "tool",
+        "get_tool_namespace": "tool",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "printed"),
+    [(owner, method, printed) for owner, methods in SIGNATURES.items() for method, printed in methods.items()],
+)
+def test_each_method_takes_what_is_printed(owner: type, method: str, printed: str) -> None:
+    found = list(inspect.signature(getattr(owner, method)).parameters.values())[1:]
+    for parameter, wanted in zip(found, printed.split(", ") if printed else [], strict=True):
+        name, _, default = wanted.partition("=")
+        assert parameter.name == name
+        assert parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        assert not default or str(parameter.default) == default
+
+
+def test_the_definitions_for_a_model_need_no_argument() -> None:
+    assert [tool["type"] for tool in FakeProvider().get_dynamic_tools()] == ["function"] * 5
+
 
 def test_the_signatures_of_the_engine_are_as_printed() -> None:
     searching: ToolSearchEngine[FakeTool] = ToolSearchEngine()
@@ -642,6 +711,50 @@ def test_every_printed_name_is_public() -> None:
 # Best practices
 
 
+async def test_tools_are_indexed_once_and_not_with_every_request() -> None:
+    provider = FakeProvider()
+    await provider.search_tools("average")
+    index = provider.engine.toolset.index
+    for query in ("average", "save data"):
+        await provider.search_tools(query)
+        await provider.call_tool("add", {"a": 1, "b": 2})
+    assert provider.engine.toolset.index is index
+    assert provider.loads == 1
+
+
+async def test_a_successful_execution_improves_later_searches_without_the_hosts_doing() -> None:
+    provider = FakeProvider()
+    await provider.call_tool("calculate_std", {"values": [1]})
+    assert provider.engine.get_session_boost("calculate_std") > 1.0
+    before = provider.engine.session.to_dict()
+    provider.engine.record_tool_use("calculate_std")
+    assert provider.engine.session.to_dict() == before
+
+
+async def test_the_hook_hides_tools_everywhere() -> None:
+    class Careful(FakeProvider):
+        def filter_search_results(self, results: list[SearchResult[Any]]) -> list[SearchResult[Any]]:
+            return [result for result in results if result.namespace != "files"]
+
+    provider = Careful()
+    assert "write_file" not in names(await provider.list_tools())
+    assert "write_file" not in names(await provider.search_tools("write content to a file"))
+    for answer in (
+        await provider.get_tool_schema("write_file"),
+        await provider.call_tool("write_file", {"path": "x", "content": "y"}),
+    ):
+        assert answer["success"] is False
+        assert answer["error"].startswith("Tool 'write_file' not found")
+
+
+def test_a_description_in_the_words_of_users_is_found_by_them() -> None:
+    tools = [
+        {"name": "op_17", "description": "Work out the average of some numbers."},
+        {"name": "op_18", "description": "Turn text into capital letters."},
+    ]
+    assert engine(tools=tools).search("average of my numbers")[0].tool is tools[0]
+
+
 def test_dotted_names_group_tools() -> None:
     tools = [{"name": "math.add"}, {"name": "text.add"}, {"name": "math.sqrt"}]
     searching = engine(tools=tools)
@@ -660,43 +773,61 @@ def test_a_new_conversation_begins_without_memory() -> None:
 
 # Integration
 
+INTEGRATION = """
+from toolcrib import ToolProcessor, create_registry
+from toolcrib.discovery import BaseDynamicToolProvider
 
-async def test_the_integrated_provider_runs_over_a_registry_and_a_processor() -> None:
-    @dataclass
-    class Result:
-        result: Any = None
-        error: str | None = None
+class IntegratedProvider(BaseDynamicToolProvider):
+    def __init__(self, registry, processor):
+        super().__init__()
+        self._registry = registry
+        self._processor = processor
 
-    @dataclass
-    class Registry:
-        tools: list[Any] = field(default_factory=list)
+    async def get_all_tools(self):
+        return await self._registry.list_tools()
 
-        async def list_tools(self) -> list[Any]:
-            return self.tools
+    async def execute_tool(self, name: str, args: dict) -> dict:
+        # Use the processor for execution with all its features
+        # (timeouts, retries, caching, rate limits)
+        call = [{"tool": name, "arguments": args}]
+        results = await self._processor.process(call)
+        if results and results[0].error:
+            return {"success": False, "error": results[0].error}
+        return {"success": True, "result": results[0].result}
 
-    class Processor(Generic[T]):
-        async def process(self, calls: list[dict[str, Any]]) -> list[Result]:
-            return [
-                Result(result=sum(call["arguments"].values())) for call in calls if call["tool"] == "math.calculator"
-            ]
+# Usage
+registry = create_registry()
+await registry.register_tool(Calculator, name="math.calculator")
 
-    class IntegratedProvider(BaseDynamicToolProvider[Any]):
-        def __init__(self, registry: Registry, processor: Processor[Any]) -> None:
-            super().__init__()
-            self._registry = registry
-            self._processor = processor
+async with ToolProcessor(
+    registry=registry,
+    enable_caching=True,
+    enable_retries=True,
+) as processor:
+    provider = IntegratedProvider(registry, processor)
 
-        async def get_all_tools(self) -> list[Any]:
-            return await self._registry.list_tools()
+    # LLM uses discovery to find and call tools
+    results = await provider.search_tools("calculate")
+    result = await provider.call_tool("math.calculator", {"a": 1, "b": 2})
+    missing = await provider.call_tool("math.calculator", {"a": 1})
+"""
+"""As printed, with the imports of this package and a call that fails."""
 
-        async def execute_tool(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
-            call = [{"tool": name, "arguments": args}]
-            results = await self._processor.process(call)
-            if results and results[0].error:
-                return {"success": False, "error": results[0].error}
-            return {"success": True, "result": results[0].result}
 
-    registry = Registry([{"name": "math.calculator", "description": "Calculate with two numbers."}])
-    provider = IntegratedProvider(registry, Processor())
-    assert names(await provider.search_tools("calculate")) == ["math.calculator"]
-    assert await provider.call_tool("math.calculator", {"a": 1, "b": 2}) == {"success": True, "result": 3}
+class Calculator:
+    """Calculate with two numbers."""
+
+    async def execute(self, a: int, b: int) -> int:
+        return a + b
+
+
+async def test_the_integration_with_the_processor_runs_as_printed() -> None:
+    space: dict[str, Any] = {"Calculator": Calculator}
+    code = compile(INTEGRATION, "integration", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await eval(code, space)  # noqa: S307 - the text stands above
+    (found,) = space["results"]
+    assert found["name"].endswith("calculator")
+    assert found["namespace"] == "math"
+    assert space["result"] == {"success": True, "result": 3}
+    assert space["missing"]["success"] is False
+    assert "b" in space["missing"]["error"]

@@ -1,0 +1,60 @@
+"""Each user sees the tools of his role; tokens say who he is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.requests import Request
+
+from toolcrib import App, Caller, Context, RequestProviders, StaticTokens, Token, Tool, ToolProvider, Visibility
+from toolcrib.protocols import Object
+from toolcrib.providers.wrap import ForCaller
+
+TOKENS = StaticTokens(
+    [
+        Token(secret="anns-token", caller="ann", tenant="acme", scopes=frozenset({"admin"})),
+        Token(secret="bobs-token", caller="bob", tenant="acme"),
+    ]
+)
+"""In earnest they come from the settings, which read them from the environment."""
+
+PROFILE = Tool(name="get_profile", description="Get your own profile.", visibility=Visibility.NATIVE)
+SETTINGS = Tool(name="advanced_settings", description="Change advanced options.", keywords=("config", "preferences"))
+PANEL = Tool(name="admin_panel", description="Look after the users.", visibility=Visibility.NATIVE)
+
+
+@dataclass(frozen=True)
+class UserTools:
+    """The tools of one user, made for one request."""
+
+    user: Caller
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        """Two for everybody, one of them to be searched for; one more for admins."""
+        return (PROFILE, SETTINGS, PANEL) if "admin" in self.user.scopes else (PROFILE, SETTINGS)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> str | None:
+        """Only what is listed for this user is ever called."""
+        return f"{name} of {self.user.id}"
+
+
+async def tools_of(request: Request) -> ToolProvider:
+    """The provider of whoever sends this token; raises what becomes 401 where nobody is known by it."""
+    user = await TOKENS.authenticate(request.headers)
+    return ForCaller(UserTools(user), user.id, tenant=user.tenant)
+
+
+app = App(name="per-user", authenticator=TOKENS)
+
+
+@app.tool(visibility=Visibility.NATIVE)
+def ping() -> str:
+    """Answer at once; everybody has this one."""
+    return "pong"
+
+
+mount = app.asgi()
+http = RequestProviders(mount, tools_of)
+
+if __name__ == "__main__":
+    uvicorn.run(http, port=8000)

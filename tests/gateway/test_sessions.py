@@ -1,0 +1,220 @@
+"""What the sessions of a gateway remember: turns, callers, bounds, failures."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.gateway.calls.support import Clock
+
+from toolcrib.errors import ServerUnavailable
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.sessions import SESSION_META, TURN_META, SessionOptions, Sessions
+from toolcrib.model import Caller, Object, SearchRequest, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.testing import FakeProvider, FakeSource, running
+
+pytestmark = pytest.mark.anyio
+
+ANN = Context(caller=Caller(id="ann", tenant="acme"), session="s1")
+BOB = replace(ANN, caller=Caller(id="bob", tenant="acme"))
+
+
+def by(ctx: Context, **meta: Any) -> Context:
+    return replace(ctx, meta={f"toolcrib/{key}": value for key, value in meta.items()})
+
+
+def sessions(clock: Clock | None = None, **options: Any) -> Sessions:
+    return Sessions(SessionOptions(**options), clock=clock or Clock())
+
+
+# -- turns -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_keys_of_a_host_are_the_documented_ones() -> None:
+    assert (SESSION_META, TURN_META) == ("toolcrib/session", "toolcrib/turn")
+
+
+def test_a_search_after_a_pause_begins_a_turn() -> None:
+    clock = Clock()
+    known = sessions(clock, pause_s=30.0)
+    known.record(ANN, "x:a", success=True)
+    clock.now += 30.0
+    known.boosts(ANN)
+    assert known.of(ANN).turn == 0
+    clock.now += 30.1
+    known.boosts(ANN)
+    assert known.of(ANN).turn == 1
+
+
+def test_calls_and_searches_alike_put_the_pause_off() -> None:
+    clock = Clock()
+    known = sessions(clock, pause_s=30.0)
+    for step in range(10):
+        known.record(ANN, "x:a", success=True)
+        clock.now += 20.0
+        if step % 2:
+            known.boosts(ANN)
+            clock.now += 20.0
+    assert known.of(ANN).turn == 0
+
+
+def test_a_boost_decays_with_each_turn() -> None:
+    clock = Clock()
+    known = sessions(clock, pause_s=30.0)
+    known.record(ANN, "x:a", success=True)
+    boosts = []
+    for _ in range(3):
+        clock.now += 31.0
+        boosts.append(known.boosts(ANN)["x:a"])
+    assert boosts == sorted(boosts, reverse=True)
+    assert len({*boosts}) == 3
+
+
+def test_a_host_that_names_its_turns_decides_alone_when_one_begins() -> None:
+    clock = Clock()
+    known = sessions(clock, pause_s=30.0)
+    known.record(ANN, "x:a", success=True)
+    known.boosts(by(ANN, turn=1))
+    begun = known.of(ANN).turn
+    clock.now += 3_600.0
+    known.boosts(by(ANN, turn=1))
+    assert known.of(ANN).turn == begun
+    known.boosts(by(ANN, turn=2))
+    known.boosts(by(ANN, turn="another"))
+    assert known.of(ANN).turn == begun + 2
+
+
+# -- whose -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        BOB,
+        replace(ANN, caller=Caller(id="ann", tenant="other")),
+        replace(ANN, session="s2"),
+        by(ANN, session="handle"),
+        by(BOB, session="handle"),
+    ],
+    ids=["caller", "tenant", "session", "handle", "another's handle"],
+)
+def test_sessions_never_share(other: Context) -> None:
+    known = sessions()
+    known.record(ANN, "x:a", success=True)
+    assert known.boosts(ANN)
+    assert known.boosts(other) == {}
+    assert known.of(other) is not known.of(ANN)
+
+
+def test_a_handle_is_the_callers_own_and_holds_across_connections() -> None:
+    known = sessions()
+    mine = by(replace(ANN, session=None), session="h")
+    known.record(mine, "x:a", success=True)
+    assert known.boosts(mine)
+    assert known.boosts(by(replace(BOB, session=None), session="h")) == {}
+
+
+# -- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_session_unused_for_longest_is_forgotten_first() -> None:
+    known = sessions(sessions=2)
+    contexts = [replace(ANN, session=name) for name in "abc"]
+    for ctx in (*contexts[:2], contexts[0], contexts[2]):
+        known.record(ctx, "x:a", success=True)
+    assert [bool(known.boosts(ctx)) for ctx in contexts] == [True, False, True]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=60), st.integers(1, 5))
+def test_there_are_never_more_sessions_than_set(uses: list[tuple[int, bool]], most: int) -> None:
+    known = sessions(sessions=most)
+    for number, success in uses:
+        known.record(replace(ANN, session=str(number)), "x:a", success=success)
+        known.boosts(replace(ANN, session=str(number + 1)))
+        known.of(by(ANN, session=number))
+    assert len(known._known) <= most
+
+
+def test_a_search_alone_is_not_remembered() -> None:
+    known = sessions()
+    known.boosts(ANN)
+    assert len(known._known) == 0
+
+
+def test_where_nothing_is_to_be_learnt_nothing_is_kept() -> None:
+    known = sessions(learn=False)
+    known.record(ANN, "x:a", success=True)
+    assert known.boosts(ANN) == {}
+    assert len(known._known) == 0
+
+
+# -- through the gateway ---------------------------------------------------------------------------------------------
+
+
+def tools() -> list[Tool]:
+    return [
+        Tool(name=f"send_{what}", namespace="post", description=f"Send a {what} to a person.")
+        for what in ("letter", "parcel", "postcard")
+    ]
+
+
+async def respond(ctx: Context, name: str, arguments: Object) -> ToolResult:
+    """Fail in the ways that a tool can."""
+    if name == "send_parcel":
+        return ToolResult(content=({"type": "text", "text": "no stamps"},), is_error=True)
+    if name == "send_letter":
+        raise ServerUnavailable("The post is closed.")
+    return ToolResult(content=({"type": "text", "text": "sent"},))
+
+
+async def ranks(gateway: Any, ctx: Context) -> Mapping[str, float]:
+    reply = await gateway.search(ctx, SearchRequest(queries=("send something to a person",)))
+    return {hit.tool.id: hit.score for hit in reply.hits}
+
+
+async def test_a_failed_call_never_raises_a_rank() -> None:
+    async with running(FakeSource(FakeProvider(tools(), respond))) as gateway:
+        before = await ranks(gateway, ANN)
+        for _ in range(3):
+            assert (await gateway.call(ANN, "post:send_parcel", {})).is_error
+            with pytest.raises(ServerUnavailable):
+                await gateway.call(ANN, "post:send_letter", {})
+        assert await ranks(gateway, ANN) == before
+        await gateway.call(ANN, "post:send_postcard", {})
+        after = await ranks(gateway, ANN)
+        assert next(iter(after)) == "post:send_postcard"
+        assert after["post:send_postcard"] > before["post:send_postcard"]
+        assert await ranks(gateway, BOB) == before
+
+
+async def test_a_call_that_was_refused_for_its_arguments_is_no_use_of_the_tool() -> None:
+    strict = Tool(
+        name="send_fax",
+        namespace="post",
+        description="Send a fax.",
+        input_schema={"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]},
+    )
+    async with running(FakeSource(FakeProvider([strict]))) as gateway:
+        with pytest.raises(Exception, match="to"):
+            await gateway.call(ANN, "post:send_fax", {})
+        assert gateway.sessions.of(ANN).stats("post:send_fax") is None
+
+
+async def test_a_question_to_the_person_in_front_is_no_success_yet() -> None:
+    async def ask(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(kind="input_required", request_state="s")
+
+    async with running(FakeSource(FakeProvider(tools(), ask))) as gateway:
+        await gateway.call(ANN, "post:send_letter", {})
+        assert gateway.sessions.of(ANN).stats("post:send_letter") is None
+
+
+async def test_a_gateway_that_does_not_learn_ranks_as_before() -> None:
+    options = GatewayOptions(start_grace_s=0, sessions=SessionOptions(learn=False))
+    async with running(FakeSource(FakeProvider(tools(), respond)), options=options) as gateway:
+        before = await ranks(gateway, ANN)
+        await gateway.call(ANN, "post:send_postcard", {})
+        assert await ranks(gateway, ANN) == before

@@ -1,0 +1,325 @@
+"""The surface `dynamic`, through MCP clients of both eras, in memory."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Hashable
+from typing import Any
+
+import mcp
+import mcp_types
+import pytest
+from mcp_types import ElicitResult
+
+from toolcrib.discovery import GuardOptions
+from toolcrib.discovery.metatools import META_TOOLS
+from toolcrib.errors import ServerUnavailable
+from toolcrib.gateway.calls.options import CallOptions
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.sessions import SessionOptions
+from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult, Visibility
+from toolcrib.protocols import Context, Policy
+from toolcrib.surfaces.dynamic import DynamicSurface
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
+
+pytestmark = pytest.mark.anyio
+
+FIVE = ["list_tools", "search_tools", "get_tool_schema", "get_tool_schemas", "call_tool"]
+DYNAMIC = SurfaceOptions(surfaces=("dynamic",))
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+ADD: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+    "required": ["a", "b"],
+}
+eras = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+
+
+async def respond(ctx: Context, name: str, arguments: Object) -> ToolResult:
+    if name == "add":
+        total = arguments["a"] + arguments["b"]
+        return ToolResult(content=({"type": "text", "text": f"{total}"},), structured={"total": total})
+    if name == "draw_chart":
+        return ToolResult(content=({"type": "text", "text": "here it is"}, IMAGE), meta={"com.example/k": 1})
+    if name == "divide":
+        return ToolResult(content=({"type": "text", "text": "division by zero"},), is_error=True)
+    if name == "subtract":
+        raise ServerUnavailable("The server is gone.")
+    return ToolResult(content=({"type": "text", "text": f"{name} {dict(arguments)}"},))
+
+
+def shelf() -> FakeProvider:
+    tools = [
+        Tool(name="add", namespace="math", description="Add two numbers.", input_schema=ADD),
+        Tool(name="divide", namespace="math", description="Divide two numbers."),
+        Tool(name="subtract", namespace="math", description="Subtract two numbers."),
+        Tool(name="draw_chart", namespace="charts", description="Draw a chart of some numbers."),
+        Tool(name="secret", namespace="charts", description="Draw a secret.", visibility=Visibility.HIDDEN),
+    ]
+    return FakeProvider(tools, respond, status=ready("math", tools=len(tools)))
+
+
+@contextlib.asynccontextmanager
+async def client_of(
+    *providers: FakeProvider,
+    mode: str,
+    policy: Policy | None = None,
+    options: GatewayOptions | None = None,
+    **more: Any,
+) -> AsyncIterator[mcp.Client]:
+    source = FakeSource(*(providers or (shelf(),)))
+    async with running(source, policy=policy, options=options) as gateway:
+        async with connect(gateway, DYNAMIC, mode=mode, **more) as client:
+            yield client
+
+
+async def answer(client: mcp.Client, name: str, meta: Any = None, **arguments: Any) -> dict[str, Any]:
+    """The envelope, the same as text and as data."""
+    result = await client.call_tool(name, arguments, meta=meta)
+    envelope: dict[str, Any] = result.structured_content or {}
+    first = result.content[0]
+    assert isinstance(first, mcp_types.TextContent)
+    assert json.loads(first.text) == envelope
+    assert result.is_error is not envelope["success"] or "schemas" in envelope
+    return envelope
+
+
+def found(envelope: dict[str, Any]) -> list[str]:
+    return [entry["name"] for entry in envelope["result"]]
+
+
+@eras
+async def test_a_client_sees_the_five_as_they_are_defined(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        tools = (await client.list_tools()).tools
+    assert [tool.name for tool in tools] == FIVE
+    assert [tool.input_schema for tool in tools] == [tool.input_schema for tool in META_TOOLS]
+    by_name = {tool.name: tool for tool in tools}
+    for name in FIVE[:4]:
+        hints = by_name[name].annotations
+        assert hints is not None
+        assert hints.read_only_hint is True
+    acts = by_name["call_tool"].annotations
+    assert acts is not None
+    assert acts.destructive_hint is True
+
+
+@eras
+async def test_a_model_lists_searches_describes_and_calls(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        listed = await answer(client, "list_tools", limit=2)
+        assert (found(listed), listed["count"], listed["total_available"]) == (
+            ["charts:draw_chart", "math:add"],
+            2,
+            4,
+        )
+        searched = await answer(client, "search_tools", query="sum of two numbers", limit=3)
+        (best, *_) = searched["result"]
+        assert (best["name"], best["namespace"]) == ("math:add", "math")
+        assert best["match_reasons"]
+        assert 0 < best["score"] <= 1
+        described = await answer(client, "get_tool_schema", tool_name=best["name"])
+        assert described["result"]["function"]["parameters"] == ADD
+        called_by = described["result"]["function"]["name"]
+        for name in (called_by, "math:add", "math.add"):
+            assert await answer(client, "call_tool", tool_name=name, arguments={"a": 1, "b": 2}) == {
+                "success": True,
+                "result": {"total": 3},
+            }
+        flat = await answer(client, "call_tool", tool_name="add", a=1, b=2)
+        assert flat["result"] == {"total": 3}
+
+
+@eras
+async def test_several_schemas_come_with_what_is_missing(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        envelope = await answer(client, "get_tool_schemas", tool_names=["math:add", "math:ad"])
+    assert (envelope["success"], envelope["count"]) == (False, 1)
+    (error,) = envelope["errors"]
+    assert error["tool_name"] == "math:ad"
+    assert "math:add" in error["suggestions"]
+
+
+@eras
+async def test_pictures_and_meta_of_a_result_come_through_beside_the_envelope(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        result = await client.call_tool("call_tool", {"tool_name": "charts:draw_chart"})
+    assert [block.type for block in result.content] == ["text", "image"]
+    assert result.content[1].model_dump(by_alias=True, exclude_none=True) == IMAGE
+    assert result.structured_content is not None
+    assert result.structured_content["success"] is True
+    assert (result.meta or {})["com.example/k"] == 1
+
+
+@eras
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"tool_name": "math:divide"}, "division by zero"),
+        ({"tool_name": "math:subtract"}, "The server is gone."),
+        ({"tool_name": "math:add", "arguments": {"a": "one"}}, "math:add"),
+        ({"tool_name": "math:ad"}, "math:add"),
+        ({"tool_name": "search_tools"}, "called by itself"),
+        ({}, "needs the name of a tool"),
+    ],
+    ids=["in band", "raised", "arguments", "name", "meta-tool", "nothing"],
+)
+async def test_every_failure_is_an_envelope_and_marked_as_an_error(
+    mode: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with client_of(mode=mode) as client:
+        result = await client.call_tool("call_tool", arguments)
+    assert result.is_error
+    assert result.structured_content is not None
+    assert result.structured_content["success"] is False
+    assert said in result.structured_content["error"] + str(result.structured_content.get("suggestions", ""))
+    assert "Traceback" not in text_of(result)
+
+
+@eras
+async def test_a_server_that_is_down_is_a_reason_and_not_an_empty_answer(mode: str) -> None:
+    down = FakeProvider([], status=ready("git", state=ServerState.FAILED, reason="exited with code 1"))
+    async with client_of(down, mode=mode) as client:
+        envelope = await answer(client, "call_tool", tool_name="git:log")
+    assert envelope["success"] is False
+    assert "exited with code 1" in envelope["error"]
+
+
+class NoCharts:
+    """Charts are nobody's business."""
+
+    def scope(self, caller: Caller) -> Hashable:
+        return "all"
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        return Decision.HIDE if tool.namespace == "charts" else Decision.ALLOW
+
+
+@eras
+async def test_what_the_policy_hides_is_in_no_list_search_schema_or_call(mode: str) -> None:
+    async with client_of(mode=mode, policy=NoCharts()) as client:
+        listed = await answer(client, "list_tools")
+        assert listed["total_available"] == 3
+        assert not any(name.startswith("charts") for name in found(listed))
+        assert "charts:draw_chart" not in found(await answer(client, "search_tools", query="draw a chart"))
+        for name in ("get_tool_schema", "call_tool"):
+            hidden = await answer(client, name, {"toolcrib/session": f"1 {name}"}, tool_name="charts:draw_chart")
+            missing = await answer(client, name, {"toolcrib/session": f"2 {name}"}, tool_name="charts:draw_nothin")
+            assert hidden["success"] is False
+            assert hidden["error"].replace("draw_chart", "?") == missing["error"].replace("draw_nothin", "?")
+            assert "charts:draw_chart" not in str(missing.get("suggestions"))
+
+
+@eras
+async def test_a_tool_that_was_used_is_boosted_in_the_next_turn_and_says_so(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        query = {"query": "two numbers", "limit": 4}
+        before = await answer(client, "search_tools", meta={"toolcrib/turn": 1}, **query)
+        used = next(entry for entry in before["result"] if entry["name"] == "math:add")
+        assert not any("session" in reason for entry in before["result"] for reason in entry["match_reasons"])
+        await answer(client, "call_tool", tool_name="math:add", arguments={"a": 1, "b": 2})
+        await answer(client, "call_tool", tool_name="math:divide")
+        after = await answer(client, "search_tools", meta={"toolcrib/turn": 2}, **query)
+    best = after["result"][0]
+    assert best["name"] == "math:add"
+    assert best["score"] > used["score"]
+    assert best["match_reasons"][-1].startswith("session_boost:")
+    assert not any("session" in reason for entry in after["result"][1:] for reason in entry["match_reasons"])
+
+
+@eras
+async def test_two_handles_of_one_caller_do_not_learn_from_each_other(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        mine, other = {"toolcrib/session": "a"}, {"toolcrib/session": "b"}
+        await answer(client, "call_tool", meta=mine, tool_name="math:add", arguments={"a": 1, "b": 2})
+        for meta, learnt in ((mine, True), (other, False)):
+            envelope = await answer(client, "search_tools", meta=meta, query="two numbers")
+            reasons = [reason for entry in envelope["result"] for reason in entry["match_reasons"]]
+            assert any(reason.startswith("session_boost") for reason in reasons) is learnt
+
+
+@eras
+async def test_a_question_to_the_person_in_front_passes_through(mode: str) -> None:
+    asked: list[str] = []
+
+    async def yes(_: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": True})
+
+    options = GatewayOptions(start_grace_s=0, calls=CallOptions(approval="always"))
+    provider = shelf()
+    async with client_of(provider, mode=mode, options=options, elicitation_callback=yes) as client:
+        envelope = await answer(client, "call_tool", tool_name="math:add", arguments={"a": 1, "b": 2})
+    assert envelope == {"success": True, "result": {"total": 3}}
+    assert len(asked) == 1
+    assert provider.calls == [("add", {"a": 1, "b": 2})]
+
+
+async def test_the_tools_own_question_is_handed_on_as_it_is() -> None:
+    question = ToolResult(kind="input_required", request_state="s", input_requests={"q": {"method": "ping"}})
+
+    async def ask(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return question
+
+    provider = FakeProvider(shelf().tools, ask)
+    async with running(FakeSource(provider)) as gateway:
+        surface = DynamicSurface(gateway)
+        asked = await surface.call(ME, "call_tool", {"tool_name": "math:divide"})
+    assert asked is not None
+    assert (asked.kind, asked.input_requests) == ("input_required", question.input_requests)
+
+
+# -- guards ----------------------------------------------------------------------------------------------------------
+
+ME = Context(caller=Caller(id="me"), session="one")
+
+
+async def envelope_of(surface: DynamicSurface, ctx: Context, name: str, **arguments: Any) -> dict[str, Any]:
+    result = await surface.call(ctx, name, arguments)
+    assert result is not None
+    assert isinstance(result.structured, dict)
+    return result.structured
+
+
+@eras
+async def test_who_guesses_names_is_told_to_search(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        for _ in range(2):
+            assert "do not guess" not in (await answer(client, "call_tool", tool_name="tea"))["error"]
+        assert "do not guess" in (await answer(client, "call_tool", tool_name="tea"))["error"]
+
+
+def guarded(gateway: Gateway, **options: Any) -> DynamicSurface:
+    return DynamicSurface(gateway, GuardOptions(**options))
+
+
+async def test_each_session_is_looked_on_by_itself() -> None:
+    async with running(FakeSource(shelf())) as gateway:
+        surface = guarded(gateway, lookups=2)
+        other = Context(caller=Caller(id="me"), session="two")
+        for _ in range(2):
+            assert "note" not in await envelope_of(surface, ME, "list_tools")
+        assert "note" not in await envelope_of(surface, other, "list_tools")
+        assert "note" in await envelope_of(surface, ME, "list_tools")
+
+
+async def test_a_refused_call_reaches_no_tool_and_is_an_error() -> None:
+    provider = shelf()
+    async with running(FakeSource(provider)) as gateway:
+        surface = guarded(gateway, repeats=1, refuse=True)
+        assert (await envelope_of(surface, ME, "call_tool", tool_name="math:multiply"))["success"] is False
+        for _ in range(3):
+            last = await surface.call(ME, "call_tool", {"tool_name": "math:add", "a": 1, "b": 2})
+        assert last is not None
+        assert last.is_error
+    assert len(provider.calls) == 1
+
+
+async def test_what_a_guard_remembers_goes_with_its_session() -> None:
+    options = GatewayOptions(start_grace_s=0, sessions=SessionOptions(sessions=3))
+    async with running(FakeSource(shelf()), options=options) as gateway:
+        surface = guarded(gateway)
+        for number in range(20):
+            await envelope_of(surface, Context(caller=Caller(id="me"), session=str(number)), "list_tools")
+        assert len(surface._guarded) <= 3
