@@ -14,10 +14,12 @@ async def main() -> None:
         print((await http.get("/orders/a1")).json())
         async with Client(streamable_http_client("http://localhost/mcp/", http_client=http)) as client:
             print([tool.name for tool in (await client.list_tools()).tools])
-            result = await client.call_tool("execute_tool", {"name": "orders:order_status", "arguments": {"order": "a1"}})
+            result = await client.call_tool(
+                "execute_tool", {"name": "orders:order_status", "arguments": {"order": "a1"}}
+            )
             print(result.content[0].text)
-            found = await client.call_tool("tool_search", {"query": "how many are left in stock", "limit": 1})
-            print(found.structured_content["tools"][0]["name"])
+            found = await client.call_tool("tool_search", {"query": "how many are left in stock", "max_results": 1})
+            print([tool["name"] for tool in found.structured_content["hits"]])
 
 
 anyio.run(main)

@@ -4,15 +4,16 @@ import anyio
 import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+
 from server import http, mount
 
 
 async def listed(token: str, **headers: str) -> list[str]:
     """The names in `tools/list`."""
     transport = httpx2.ASGITransport(app=http)
-    async with httpx2.AsyncClient(transport=transport, headers={"authorization": f"Bearer {token}", **headers}) as http_:
-        async with Client(streamable_http_client("http://localhost/mcp", http_client=http_)) as client:
-            return [tool.name for tool in (await client.list_tools()).tools]
+    web = httpx2.AsyncClient(transport=transport, headers={"authorization": f"Bearer {token}", **headers})
+    async with web, Client(streamable_http_client("http://localhost/mcp", http_client=web)) as client:
+        return [tool.name for tool in (await client.list_tools()).tools]
 
 
 async def main() -> None:

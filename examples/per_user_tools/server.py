@@ -7,7 +7,7 @@ import uvicorn
 from starlette.requests import Request
 
 from toolcrib import App, Caller, Context, RequestProviders, StaticTokens, Token, Tool, ToolProvider, Visibility
-from toolcrib.protocols import Object
+from toolcrib.model import Object
 from toolcrib.providers.wrap import ForCaller
 
 TOKENS = StaticTokens(

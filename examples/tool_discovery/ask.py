@@ -1,8 +1,8 @@
 """What a model does with it: search, then call what was found."""
 
 import anyio
-from server import Bookmarks, app
 
+from server import Bookmarks, app
 from toolcrib import with_tool_providers
 
 

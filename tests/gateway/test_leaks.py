@@ -193,7 +193,7 @@ class World:
 
 @asynccontextmanager
 async def world(*tenants: str, embedding: bool = False) -> AsyncIterator[World]:
-    options = GatewayOptions(start_grace_s=0, idle_s=0, page_size=20, request_tools=200)
+    options = GatewayOptions(start_grace_s=0, idle_s=0, page_size=30, request_tools=200)
     async with running(FakeSource(*shared(tenants)), policy=POLICY, options=options) as gateway:
         if embedding:
             gateway.embed_with(Letters())

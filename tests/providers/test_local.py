@@ -27,7 +27,7 @@ from toolcrib.errors import (
     ToolNotFound,
 )
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import BackendKind, Caller, Key, Tool, ToolResult
+from toolcrib.model import BackendKind, Caller, Key, Tool, ToolResult, Visibility
 from toolcrib.protocols import Changes, Context, KeyedCalls, ToolProvider
 from toolcrib.providers.builder import Integer, String, new_tool
 from toolcrib.providers.local import LocalTools
@@ -572,4 +572,5 @@ def test_a_visibility_may_be_given_in_words() -> None:
         """Ping."""
         return "pong"
 
-    assert tools.get("ping").visibility is Visibility.NATIVE
+    (tool,) = tools.tools()
+    assert tool.visibility is Visibility.NATIVE

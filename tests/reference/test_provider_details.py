@@ -168,6 +168,18 @@ async def test_what_is_registered_wins_over_providers_and_the_first_provider_ove
             assert told(await call(client, "fan")) == "first"
 
 
+async def test_a_tool_with_the_name_of_a_meta_tool_never_stands_in_a_list_beside_it() -> None:
+    own = [Tool(name="tool_search", visibility=NATIVE), Tool(name="tool_search", namespace="mine", visibility=NATIVE)]
+    app = App()
+    app.add_provider(Provider([*own, Tool(name="far")]))
+    async with mcp.Client(app.server) as client:
+        assert await names(client) == [*META, "mine__tool_search"]
+        assert told(await call(client, "mine__tool_search")) == "done"
+        with with_show_all():
+            assert await names(client) == ["far", "mine__tool_search", "tool_search"]
+            assert told(await call(client, "tool_search")) == "done"
+
+
 @pytest.mark.parametrize("value", [float("nan"), b"bytes", object()])
 async def test_what_json_cannot_hold_is_an_error_and_no_success(value: Any) -> None:
     app = App()

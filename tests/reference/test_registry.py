@@ -473,6 +473,7 @@ async def join(args):
     return reg.statuses()[0].reason
 
 reg.register_local_func("join", "Takes the pipes, too", {"type": "object"}, join)
+reg.register_local_func("size", "Of a text", {"type": "object"}, lambda args: len(args["text"]))
 anyio.run(reg.serve_stdio)
 """
 
@@ -481,7 +482,8 @@ async def test_serve_stdio_serves_and_refuses_its_pipes_to_a_backend() -> None:
     parameters = mcp.StdioServerParameters(command=sys.executable, args=["-c", SERVING])
     with anyio.fail_after(20):
         async with mcp.Client(mcp.stdio_client(parameters)) as client:
-            assert await names(client) == ["join"]
+            assert await names(client) == ["join", "size"]
+            assert told(await call(client, "size", {"text": "x" * 200_000})) == "200000"
             assert "stdin and stdout are in use" in told(await call(client, "join"))
 
 

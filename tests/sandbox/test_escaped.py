@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.sandbox.conftest import Servers
 
+from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError, frames, process
 
-READY = b"\0\0\0\1r"
+READY, BEGUN = b"\0\0\0\1r", b"\0\0\0\1b"
 LIMITS = Limits(wall_s=20, stall_s=0.5, calls=5, inflight=2)
 EVIL = """
 import os, sys, time
@@ -23,6 +24,7 @@ head = os.read(0, 4)
 left = int.from_bytes(head, "big")
 while left > 0:
     left -= len(os.read(0, left))
+os.write(1, {begun!r})
 try:
     {body}
 except OSError:
@@ -54,7 +56,7 @@ def _write(evil: Path, program: str) -> None:
 
 
 async def fate(evil: Path, body: str, servers: Servers) -> ScriptError:
-    _write(evil, EVIL.format(ready=READY, body=body))
+    _write(evil, EVIL.format(ready=READY, begun=BEGUN, body=body))
     async with LuaSandbox(limits=LIMITS, options=SandboxOptions(zygote=False, pool=1)) as box:
         with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
             await box.run("return 1", servers.tools())
@@ -70,6 +72,7 @@ NONSENSE = {
     "garbage": b"\xde\xad\xbe\xef" * 1000,
     "an unknown kind": frame(b"q"),
     "readiness again": READY,
+    "a second beginning": BEGUN,
     "done without details": frame(b"d"),
     "done with a list": frame(b"d[]"),
     "done with a value that never came": done(has_value=True),
@@ -132,6 +135,13 @@ async def test_a_worker_that_never_reads_is_ended(evil: Path, servers: Servers) 
     assert (await fate(evil, f"os.write(1, {big!r}); time.sleep(60)", servers)).kind == "stall"
 
 
+async def test_workers_that_end_before_they_begin_are_no_sandbox(evil: Path, servers: Servers) -> None:
+    _write(evil, f"import os; os.write(1, {READY!r}); os.read(0, 4)")
+    async with LuaSandbox(options=SandboxOptions(zygote=False, pool=1)) as box:
+        with anyio.fail_after(30), pytest.raises(SandboxUnavailable, match="before they begin"):
+            await box.run("return 1", servers.tools())
+
+
 async def test_a_worker_that_never_gets_ready_is_no_sandbox(evil: Path) -> None:
     _write(evil, "import time; time.sleep(60)")
     with anyio.fail_after(30), pytest.raises(Exception, match="did not get ready"):
@@ -149,7 +159,7 @@ def test_any_bytes_are_frames_or_an_error(data: bytes) -> None:
         try:
             while True:
                 kind, body = await frames.read_frame(reader, frames.caps(LIMITS))
-                assert kind in b"runpcvde"
+                assert kind in b"rbunpcvde"
                 frames.loads(body, nodes=100)
         except (EOFError, frames.ProtocolError):
             return

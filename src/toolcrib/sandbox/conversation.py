@@ -44,6 +44,10 @@ _MESSAGES: Final[dict[Kind, str]] = {
 }
 
 
+class NeverBegan(Exception):
+    """The worker was gone before it had the job: nothing was run, and another may run it."""
+
+
 class Conversation:
     """What is said between us and one worker, from the job to the end."""
 
@@ -70,9 +74,10 @@ class Conversation:
         self._warnings: list[str] = []
         self._verdict: Kind | None = None
         self._heard = 0.0
+        self._begun = False
 
     async def run(self, job: bytes) -> ScriptResult:
-        """Send the job and listen until the end. Raises `ScriptError` and `SandboxUnavailable`."""
+        """Send the job and listen until the end. Raises `ScriptError`, `SandboxUnavailable` and `NeverBegan`."""
         loop = asyncio.get_running_loop()
         wall = loop.call_later(self._limits.wall_s, self._end, "wall")
         self._heard = time.monotonic()
@@ -85,6 +90,8 @@ class Conversation:
             await self._worker.close()
             raise self._failure(self._verdict or "protocol") from error
         except EOFError:
+            if not self._begun and self._verdict is None:
+                raise NeverBegan from None
             raise self._failure(self._verdict or _kind_of(await self._worker.close())) from None
         finally:
             wall.cancel()
@@ -99,7 +106,11 @@ class Conversation:
             if self._verdict is not None:
                 raise EOFError
             self._heard = time.monotonic()
+            if (kind == b"b") is self._begun:
+                raise frames.ProtocolError(f"a frame of kind {kind!r} out of turn")
             match kind:
+                case b"b":
+                    self._begun = True
                 case b"c":
                     self._start_call(body)
                 case b"p":

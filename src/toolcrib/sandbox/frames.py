@@ -4,7 +4,8 @@ A frame is four bytes of length, most significant first, then the body. To the w
 answers: four bytes of the call's number, one byte 1 or 0 for success, then the value as JSON or the error as text. From
 the worker come, by the first byte of the body:
 
-    r   ready                                             n   a warning, as text
+    r   ready                                             b   it has the job
+    n   a warning, as text
     u   it will not run: why, as text                     p   printed bytes
     c   a call: number (4 bytes), server (2), tool (2),   v   the value, as JSON
         then the arguments as JSON                        d   done: JSON
@@ -45,6 +46,7 @@ def caps(limits: Limits) -> dict[int, int]:
     """The largest body of each kind of frame, in bytes, by the kind's byte."""
     sizes = {
         b"r": 1,
+        b"b": 1,
         b"u": _SMALL,
         b"n": _SMALL,
         b"c": 1 + CALL.size + limits.out_bytes,

@@ -4,11 +4,10 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib import util
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 import anyio
 
@@ -16,7 +15,7 @@ from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
 from toolcrib.model import Object
 from toolcrib.sandbox import zygote
 from toolcrib.sandbox.calls import Calls, Tools
-from toolcrib.sandbox.conversation import Conversation
+from toolcrib.sandbox.conversation import Conversation, NeverBegan
 from toolcrib.sandbox.failures import failure
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.names import Language, ServerNames, bindings
@@ -28,6 +27,9 @@ from toolcrib.sandbox.slots import Slots
 from toolcrib.sandbox.worker import seccomp
 
 _log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 3
+"""Workers that may turn out to be gone before one has the job."""
 
 Schemas = Mapping[str, Mapping[str, Object]]
 """Input schemas by server and tool, under their own names; those of unknown tools are not used."""
@@ -127,21 +129,24 @@ class LuaSandbox:
         servers = bindings(tools, "lua")
         job = _job(job_source, servers, limits, self.options.seccomp, check=check)
         asked = time.monotonic()
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._slots.one())
-            worker = await pool.acquire()
-            start = time.monotonic()
-            calls = Calls(tools, on_call)
-            try:
-                result = await Conversation(worker, calls, limits, servers, schemas).run(job)
-            finally:
-                worker.end.kill()
-                calls.cancel()
-                with anyio.CancelScope(shield=True):
-                    await worker.close()
-                    await calls.close()
-        stats = {"wall_s": time.monotonic() - start, "wait_s": start - asked, "calls": len(calls.trace)}
-        return replace(result, calls=tuple(calls.trace), stats={**result.stats, **stats})
+        async with self._slots.one():
+            for _ in range(_ATTEMPTS):
+                worker = await pool.acquire()
+                start = time.monotonic()
+                calls = Calls(tools, on_call)
+                try:
+                    result = await Conversation(worker, calls, limits, servers, schemas).run(job)
+                except NeverBegan:
+                    continue
+                finally:
+                    worker.end.kill()
+                    calls.cancel()
+                    with anyio.CancelScope(shield=True):
+                        await worker.close()
+                        await calls.close()
+                stats = {"wall_s": time.monotonic() - start, "wait_s": start - asked, "calls": len(calls.trace)}
+                return replace(result, calls=tuple(calls.trace), stats={**result.stats, **stats})
+        raise SandboxUnavailable("The processes for scripts end before they begin.", hint="See what ends them.")
 
     def _check_seccomp(self) -> None:
         missing = seccomp.missing()

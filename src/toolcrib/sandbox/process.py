@@ -113,7 +113,17 @@ async def spawn(library: str) -> Worker:
     ours, theirs = socket.socketpair()
     with theirs:
         end = Spawned(launch(arguments, theirs.fileno()))
-    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    return await connected(ours, end)
+
+
+async def connected(sock: socket.socket, end: End) -> Worker:
+    """The worker behind that socket; when it cannot be had, it is ended."""
+    try:
+        reader, writer = await asyncio.open_unix_connection(sock=sock)
+    except BaseException:
+        sock.close()
+        end.kill()
+        raise
     return Worker(reader, writer, end)
 
 

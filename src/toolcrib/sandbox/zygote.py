@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from toolcrib.sandbox.process import Spawned, Worker, command, launch, readable, spawn
+from toolcrib.sandbox.process import Spawned, Worker, command, connected, launch, readable, spawn
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +56,10 @@ class Zygote:
             heard, problem = bool(ours.recv(_REPLY.size)), "it ended at once"
         except (OSError, TimeoutError) as error:
             heard, problem = False, str(error)
+        except BaseException:
+            ours.close()
+            await self._end_process()
+            raise
         if not heard:
             _log.warning("Processes for scripts are started one by one, for want of a prepared one: %s", problem)
             ours.close()
@@ -104,8 +108,7 @@ class Zygote:
             answer.add_done_callback(_close_unused)
             raise
         end = _Forked(pid, pidfd, self._children.setdefault(pid, asyncio.get_running_loop().create_future()))
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        return Worker(reader, writer, end)
+        return await connected(ours, end)
 
     # -- what the prepared process says ----------------------------------------------------------------------------
 

@@ -113,21 +113,22 @@ class Front:
     def _natives(self, view: View, *, everything: bool) -> Sequence[Listed]:
         """The tools listed by name, by id; made anew only when one was seen to break a promise."""
         if view.base is not None and self._options.prefix:
-            more = self._entries(view, self._shown(view, view.added(), everything=everything))
+            more = self._entries(view, view.added(), everything=everything)
             return with_more(self._natives(view.base, everything=everything), more, key=lambda entry: entry.tool.id)
         key, promises = (self, "natives", everything), self._gateway.broken_promises
         made = view.memo.get(key)
         if made is None or made[0] != promises:
-            made = view.memo[key] = (
-                promises,
-                self._entries(view, self._shown(view, view.tools(), everything=everything)),
-            )
+            made = view.memo[key] = (promises, self._entries(view, view.tools(), everything=everything))
         found: tuple[Listed, ...] = made[1]
         return found
 
-    def _entries(self, view: View, shown: Sequence[Tool]) -> tuple[Listed, ...]:
-        names = sorted(self._named(view, shown).items(), key=lambda pair: pair[1].id)
-        return tuple(_listed(name, self._promised(tool)) for name, tool in names)
+    def _entries(self, view: View, tools: Iterable[Tool], *, everything: bool) -> tuple[Listed, ...]:
+        """Those of the tools that are listed; none under the name of a meta-tool that is listed beside them."""
+        names = sorted(
+            self._named(view, self._shown(view, tools, everything=everything)).items(), key=lambda pair: pair[1].id
+        )
+        taken = () if everything and not self._lists_all else self._meta_names
+        return tuple(_listed(name, self._promised(tool)) for name, tool in names if name not in taken)
 
     def _promised(self, tool: Tool) -> Tool:
         """The tool without its output schema, where it does not keep what that promises."""

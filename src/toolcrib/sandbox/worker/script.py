@@ -12,7 +12,7 @@ from typing import Any
 
 from . import lockdown, pipes, seccomp
 
-READY, UNSAFE, NOTE, FAILED = b"r", b"u", b"n", b"e"
+READY, BEGUN, UNSAFE, NOTE, FAILED = b"r", b"b", b"u", b"n", b"e"
 """The first byte of those frames that Python writes; the prelude writes the others."""
 OUT_OF_MEMORY = 77
 """The exit status of a worker that Python, not Lua, ran out of memory in."""
@@ -60,7 +60,9 @@ def serve(engine: Engine) -> None:
     status = 0
     try:
         pipes.write_frame(READY)
-        _run(engine, json.loads(pipes.read_frame()))
+        job = json.loads(pipes.read_frame())
+        pipes.write_frame(BEGUN)
+        _run(engine, job)
     except MemoryError:  # Lua's own is a kind of it
         status = OUT_OF_MEMORY
     except (pipes.Closed, OSError):
