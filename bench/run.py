@@ -1,6 +1,6 @@
 """Make the benchmark environment, and run in it what is named, or every short benchmark.
 
-`run.py retrieval [OPTION ...]` hands its options on.
+`run.py retrieval [OPTION ...]` hands its options on. `run.py discovery` is one of the short ones.
 """
 
 import subprocess
@@ -11,7 +11,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 ENVIRONMENT = HERE / ".venv"
-BENCHMARKS = ("layers.py", "overhead.py", "fleet.py")
+BENCHMARKS = ("layers.py", "overhead.py", "fleet.py", "discovery")
+"""Files, and folders with a `__main__.py`."""
 RETRIEVAL = "retrieval"
 """A benchmark of several files, with options of its own. It takes long, and is run only where it is named."""
 
@@ -37,7 +38,7 @@ def main() -> int:
     interpreter = python()
     if named[:1] == [RETRIEVAL]:
         return subprocess.run([str(interpreter), str(HERE / RETRIEVAL), *named[1:]], check=False).returncode
-    chosen = [name if name.endswith(".py") else f"{name}.py" for name in named] or BENCHMARKS
+    chosen = [name if name in BENCHMARKS or name.endswith(".py") else f"{name}.py" for name in named] or BENCHMARKS
     return max(subprocess.run([str(interpreter), str(HERE / name)], check=False).returncode for name in chosen)
 
 

@@ -37,7 +37,7 @@ async def main() -> None:
         print("known:", [tool.id for tool in await front.tools()])
         for need in ("write to a colleague by email", "an old paper about the roof"):
             best = (await front.search(need)).hits[0]
-            print(f"{need}: {best.tool.id} {best.score:.2f}")
+            print(f"{need}: {best.tool.id}")
         print((await front.call("office:mail__send_email", {"to": "bo@example.com"})).content[0]["text"])
         paper = (await front.search("an old paper about the roof")).hits[0].tool.id
         print((await front.call(paper, {"words": "roof"})).content[0]["text"])

@@ -50,6 +50,7 @@ registry.register_mcp(BackendConfig(name="clock", transport=clock, max_retries=3
 async def main() -> None:
     """Everything is found and run in the same way, wherever it is."""
     async with registry:
+        await registry.app.settled()  # the start itself waits three seconds, then goes on without whoever is slow
         print([tool.id for tool in await registry.list_all()])
         print((await registry.search("what time will it be in five hours")).hits[0].tool.id)
         print(await registry.execute("utility:echo", {"message": "hi"}))

@@ -31,6 +31,8 @@ def test_servers_as_json_has_every_field(command: Command, settings: Settings) -
     )
     good, needy = ran.json["servers"]
     assert good.pop("since").endswith("Z")
+    info = good.pop("info")
+    assert (info["name"], info["version"]) == ("toolbox", "1.2")
     assert good == {
         "name": "good",
         "namespace": "good",
@@ -41,7 +43,6 @@ def test_servers_as_json_has_every_field(command: Command, settings: Settings) -
         "stale": False,
         "transport": "stdio",
         "protocol": "2025-11-25",
-        "info": {"name": "toolbox", "version": "1.2", "title": "", "instructions": ""},
         "retry_at": None,
     }
     assert (needy["state"], needy["reason"]) == ("failed", "environment variable KEY_FOR_TEST is not set (env.K)")

@@ -1,6 +1,7 @@
 """The base class over a host's tools: what is fetched, filtered, checked, run, remembered, and what goes wrong."""
 
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -464,3 +465,83 @@ async def test_a_limit_that_is_no_number_is_refused(limit: Any) -> None:
         await FakeProvider().list_tools(limit)
     with pytest.raises(InvalidRequest, match="limit"):
         await FakeProvider().search_tools("add", limit)
+
+
+# -- many tools ------------------------------------------------------------------------------------------------------
+
+
+def many(count: int = 300) -> list[dict[str, Any]]:
+    return [{"name": f"tool_{number}", "description": f"Does thing {number}."} for number in range(count)]
+
+
+class Watched(ToolSearchEngine[Any]):
+    """Says in which thread its tools were read."""
+
+    def read(self, tools: Any) -> Any:
+        self.read_in = threading.get_ident()
+        return super().read(tools)
+
+
+async def test_many_plain_tools_are_read_where_they_do_not_hold_up_the_loop() -> None:
+    engine = Watched()
+    provider = FakeProvider(many(), engine=engine)
+    assert names(await provider.search_tools("tool_7", 1)) == ["tool_7"]
+    assert engine.read_in != threading.get_ident()
+    assert len(engine.toolset) == 300
+
+
+async def test_few_tools_are_read_at_once() -> None:
+    engine = Watched()
+    await FakeProvider(many(5), engine=engine).list_tools()
+    assert engine.read_in == threading.get_ident()
+
+
+async def test_tools_of_ones_own_classes_and_hooks_run_on_the_loop_however_many_there_are() -> None:
+    threads: set[int] = set()
+
+    class Own:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @property
+        def name(self) -> str:
+            threads.add(threading.get_ident())
+            return f"own_{self.number}"
+
+    class Hooked(FakeProvider):
+        def get_tool_name(self, tool: Any) -> str:
+            threads.add(threading.get_ident())
+            return str(tool["name"])
+
+    assert len(await FakeProvider([Own(number) for number in range(300)]).list_tools(1_000)) == 300
+    assert len(await Hooked(many()).list_tools(1_000)) == 300
+    assert threads == {threading.get_ident()}
+
+
+async def test_many_tools_that_are_asked_for_at_once_are_fetched_once() -> None:
+    provider = FakeProvider(many())
+    found: list[int] = []
+
+    async def ask() -> None:
+        found.append(len(await provider.list_tools(1_000)))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(ask)
+    assert (found, provider.loads) == ([300] * 5, 1)
+
+
+async def test_tools_that_change_while_they_are_read_are_fetched_again() -> None:
+    class Changing(FakeProvider):
+        async def get_all_tools(self) -> list[Any]:
+            tools = await super().get_all_tools()
+            if self.loads == 1:
+                self.invalidate_cache()
+            return tools
+
+    provider = Changing(many())
+    await provider.list_tools()
+    await provider.list_tools()
+    await provider.list_tools()
+    assert provider.loads == 2

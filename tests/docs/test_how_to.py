@@ -15,6 +15,8 @@ FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVES = "app.run()"
 """On stdin and stdout, where nobody is: it ends without a word."""
 
+Warm = subprocess.Popen[str]
+
 
 def blocks(language: str) -> Iterator[object]:
     for path in sorted(PAGES.glob("*.md")):
@@ -23,14 +25,23 @@ def blocks(language: str) -> Iterator[object]:
                 yield pytest.param(match[2], id=f"{path.stem}-{place}")
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    words = [sys.executable, str(Path(__file__).with_name("warm.py"))]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @pytest.mark.parametrize("block", [*blocks("python")])
-def test_a_python_block_runs(block: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-W", "error", "-c", block]
-    done = subprocess.run(
-        words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout or SERVES in block
+def test_a_python_block_runs(block: str, warm: Warm, tmp_path: Path) -> None:
+    assert warm.stdin is not None
+    assert warm.stdout is not None
+    (tmp_path / "block.py").write_text(block)
+    print(tmp_path, file=warm.stdin, flush=True)
+    status = warm.stdout.readline().strip()
+    told = (tmp_path / "told").read_text()
+    assert status == "0", told
+    assert told or SERVES in block
 
 
 @pytest.mark.parametrize("block", [*blocks("toml")])

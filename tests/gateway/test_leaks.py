@@ -438,17 +438,25 @@ async def test_the_requests_of_the_leak_test_reach_what_is_secret() -> None:
                 assert part in text, part
 
 
-async def test_equal_in_python_is_not_the_same_in_json() -> None:
+@pytest.mark.parametrize(("hers", "his"), [(1, True), (1, 1.0), ({"a": 1, "b": 2}, {"b": 2, "a": 1})])
+async def test_what_is_equal_in_python_and_not_in_json_is_told_apart(hers: object, his: object) -> None:
+    shown = []
     with anyio.fail_after(10):
-        async with world(*SECRETS) as here:
-            shown = {
-                tenant: (await here.gateway.describe(here.contexts[tenant][1], "note")).tool.input_schema
-                for tenant in (*SECRETS, *SECRETS)
-            }
-    assert {tenant: repr(schema) for tenant, schema in shown.items()} == {
-        "acme": repr(_limited(1)),
-        "bits": repr(_limited(True)),
-    }
+        async with world() as here:
+            for tenant, default in (("acme", hers), ("bits", his), ("acme", hers)):
+                note = Tool(name="note", description="Write a note.", input_schema=_limited(default))
+                ctx = contexts(tenant)[0].with_providers(Own(tenant, kept=[note]))
+                shown.append(repr((await here.gateway.describe(ctx, "note")).tool.input_schema))
+    assert shown == [repr(_limited(default)) for default in (hers, his, hers)]
+
+
+async def test_a_server_that_failed_is_told_of_to_its_own_tenant_alone_also_where_nothing_else_is_hidden() -> None:
+    failed = FakeProvider([], echo, status=ready("acme-down", state=ServerState.FAILED, reason="no route to acme"))
+    with anyio.fail_after(10):
+        async with running(FakeSource(FakeProvider(open_tools()), failed), policy=POLICY) as gateway:
+            hers, his = [await gateway.servers(contexts(tenant)[0]) for tenant in SECRETS]
+            assert [status.name for status in hers] == ["acme-down"]
+            assert his == ()
 
 
 TOKENS = [Token(secret=f"token-of-{tenant}", caller=f"{tenant}-ann", tenant=tenant) for tenant in SECRETS]

@@ -61,6 +61,13 @@ def test_calls_and_searches_alike_put_the_pause_off() -> None:
     assert known.of(ANN).turn == 0
 
 
+def test_a_session_that_is_only_looked_at_begins_no_turn_by_that() -> None:
+    known = sessions(Clock(5_000.0), pause_s=30.0)
+    session = known.of(ANN)
+    known.boosts(ANN)
+    assert session.turn == 0
+
+
 def test_a_boost_decays_with_each_turn() -> None:
     clock = Clock()
     known = sessions(clock, pause_s=30.0)

@@ -337,6 +337,40 @@ async def test_attach_leaves_the_servers_own_tools_where_they_are() -> None:
         assert told(await call(client, "ping")) == "pong"
 
 
+@pytest.mark.parametrize("make", [MCPServer, FastMCP])
+async def test_the_servers_own_tool_keeps_its_name_whether_it_was_listed_before_or_not(make: type[Any]) -> None:
+    server, registry = make("my-server"), mailing()
+
+    @server.tool()  # type: ignore[untyped-decorator]  # of either kind of server
+    def send_email() -> str:
+        """Send it by the server's own means."""
+        return "the server's own"
+
+    registry.attach(server)
+    async with mcp.Client(getattr(server, "_mcp_server", server)) as client:
+        assert told(await call(client, "send_email")) == "the server's own"
+        assert await names(client) == [*META, "send_email"]
+        assert told(await call(client, "send_email")) == "the server's own"
+        assert told(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
+
+
+async def test_attach_leaves_the_servers_resources_and_prompts_where_they_are() -> None:
+    server = MCPServer("my-server")
+
+    @server.resource("file:///readme")
+    def readme() -> str:
+        return "Read me"
+
+    @server.prompt()
+    def greeting() -> str:
+        return "Hello"
+
+    mailing().attach(server)
+    async with mcp.Client(server) as client:
+        assert [str(one.uri) for one in (await client.list_resources()).resources] == ["file:///readme"]
+        assert [one.name for one in (await client.list_prompts()).prompts] == ["greeting"]
+
+
 async def test_tool_search_takes_the_printed_arguments_and_answers_in_the_printed_shape() -> None:
     async with attached(mailing()) as client:
         (hit,) = await hits(client, "email", max_results=10)

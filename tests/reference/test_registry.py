@@ -49,6 +49,7 @@ from toolcrib import (
 
 pytestmark = pytest.mark.anyio
 
+NOWHERE = "https://127.0.0.1:1/mcp"
 SCHEMA = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
 TEXT, STRUCTURED = mcp_types.TextContent(type="text", text="one"), {"n": 1}
 RESULTS: dict[str, mcp_types.CallToolResult] = {
@@ -220,7 +221,7 @@ async def test_a_handler_takes_the_dict_or_each_argument_with_or_without_a_conte
 async def test_the_quick_start_of_the_guide_runs_even_where_the_backend_is_down() -> None:
     reg = Registry(Config(server_info=ServerInfo(name="my-mcp", version="1.0.0")))
     reg.register_local_func("echo", "Echoes back input", SCHEMA, echo, namespace="utility", tags=("echo", "debug"))
-    reg.register_mcp(BackendConfig(name="remote-tools", transport=refused, headers={"Authorization": "Bearer ..."}))
+    reg.register_mcp(BackendConfig(name="remote-tools", url=NOWHERE, headers={"Authorization": "Bearer ..."}))
     with anyio.fail_after(5):
         async with reg:
             result = await reg.execute("utility:echo", {"message": "hi"})

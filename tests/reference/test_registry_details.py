@@ -1,12 +1,15 @@
 """What the system of the registry did beyond its document, row by row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import httpx2
 import mcp
 import pytest
+from mcp.client.streamable_http import streamable_http_client
 from tests.reference.support import ME, call, found, hits, names, until
 
 from toolcrib import (
@@ -15,6 +18,7 @@ from toolcrib import (
     Backend,
     BackendConfig,
     BackendKind,
+    Caller,
     Config,
     Context,
     Filters,
@@ -35,6 +39,7 @@ from toolcrib import (
     Visibility,
 )
 from toolcrib.errors import ServerUnavailable
+from toolcrib.model import Action, Decision
 
 pytestmark = pytest.mark.anyio
 
@@ -106,6 +111,7 @@ async def test_tags_stay_as_they_are_written_and_narrow_a_search() -> None:
     request = SearchRequest(filters=Filters(tags=frozenset({"déjà vu"})))
     assert [hit.tool.id for hit in (await reg.app.gateway.search(ME, request)).hits] == ["tagged"]
     assert (await reg.get_tool("tagged")).tags == ("Bug Report", "déjà vu")
+    assert [hit.tool.id for hit in (await reg.search("DEJA VU")).hits] == ["tagged"]
 
 
 # -- the index -----------------------------------------------------------------------------------------------------
@@ -202,6 +208,24 @@ async def test_pages_continue_by_cursor_and_a_cursor_of_an_older_list_is_told() 
             await reg.app.gateway.search(ME, SearchRequest(cursor=cursor))
 
 
+class OwnNamespace:
+    """Tools of a namespace are for the caller of that name."""
+
+    def scope(self, caller: Caller) -> str:
+        return caller.id
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        return Decision.ALLOW if tool.namespace in ("", caller.id) else Decision.HIDE
+
+
+async def test_a_cursor_outlives_changes_that_its_caller_may_not_see() -> None:
+    reg = registry("a", "b", "c", policy=OwnNamespace())
+    first = await reg.search("", 2)
+    reg.register_local_func("x", "", ANY, answering("x"), namespace="ann")
+    rest = await reg.app.gateway.search(ME, SearchRequest(cursor=first.cursor))
+    assert [hit.tool.id for hit in rest.hits] == ["c"]
+
+
 @pytest.mark.parametrize(("limit", "count"), [(None, 10), (3, 3), (0, 1), (-1, 1), (500, 100)])
 async def test_a_limit_out_of_range_is_clamped(limit: int | None, count: int) -> None:
     reg = registry(*(f"echo_{number:03}" for number in range(120)))
@@ -271,6 +295,30 @@ async def test_a_server_that_is_down_at_the_start_is_tried_again_and_may_come_la
             await until(lambda: str(reg.statuses()[0].state) == "ready")
             await reg.refresh()
             assert await reg.execute("late:far") == "behind"
+
+
+async def test_a_transport_may_bring_an_http_client_of_its_own_with_whatever_authentication() -> None:
+    app, sent = App(), list[str]()
+    app.register(Tool(name="far"), lambda: "far")
+    mount = app.asgi_mount()
+
+    async def signed(request: httpx2.Request) -> None:
+        request.headers["authorization"] = "Bearer fresh"
+        sent.append(request.headers["authorization"])
+
+    @asynccontextmanager
+    async def own() -> AsyncIterator[Any]:
+        hooks = {"request": [signed]}
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=mount), event_hooks=hooks) as http:
+            async with streamable_http_client("http://localhost/mcp", http_client=http) as streams:
+                yield streams
+
+    reg = Registry()
+    reg.register_mcp(BackendConfig(name="behind", transport=own))
+    with anyio.fail_after(5):
+        async with app, reg:
+            assert await reg.execute("behind:execute_tool", {"name": "far"}) == "far"
+    assert set(sent) == {"Bearer fresh"}
 
 
 async def test_a_required_server_that_is_down_stops_the_start_and_nothing_is_left_over() -> None:

@@ -104,6 +104,11 @@ async def test_an_endless_loop_is_ended_with_its_line(lua: LuaSandbox, tools: To
     assert ended.printed == "before\n"
 
 
+async def test_an_endless_loop_in_a_coroutine_is_ended_with_its_line(lua: LuaSandbox, tools: Tools) -> None:
+    ended = await error(lua, "local f = coroutine.wrap(function()\n  while true do end\nend)\nf()", tools)
+    assert (ended.kind, ended.line) == ("cpu", 2)
+
+
 async def test_the_kernel_ends_what_the_engine_cannot(lua: LuaSandbox, tools: Tools) -> None:
     source = "return (('a'):rep(60000)):find(('.-'):rep(9) .. 'z')"
     ended = await error(lua, source, tools, limits=Limits(soft_cpu_s=0.1, cpu_s=1))

@@ -108,11 +108,14 @@ def _place(tools: tuple[Tool, ...]) -> int:
     """Tells lists of tools apart to the letter: what is equal in Python may differ in JSON, as 1 and true do, and the
     order of parameters shows in a signature.
     """
-    return hash(tuple([(tool.namespace, tool.name, tool.description, _letters(tool)) for tool in tools]))
+    return hash(tuple(map(_letters, tools)))
 
 
 def _letters(tool: Tool) -> bytes | str:
-    parts: Any = (tool.input_schema, tool.output_schema, tool.annotations, tool.icons, tool.meta)
+    parts: Any = (
+        *(tool.namespace, tool.name, tool.title, tool.description, tool.keywords, tool.tags, tool.version),
+        *(tool.input_schema, tool.output_schema, tool.annotations, tool.icons, tool.meta, str(tool.visibility)),
+    )
     try:
         return marshal.dumps(parts, 0)
     except ValueError:  # something that is not plain JSON, such as a mapping of another class

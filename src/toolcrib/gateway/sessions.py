@@ -84,7 +84,7 @@ class Sessions:
 
     def _of(self, key: Hashable) -> _Known:
         with self._lock:
-            known = self._known.setdefault(key, _Known())
+            known = self._known.setdefault(key, _Known(active=self._clock()))
             self._known.move_to_end(key)
             while len(self._known) > self._options.sessions:
                 self._known.popitem(last=False)

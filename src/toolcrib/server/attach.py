@@ -58,6 +58,7 @@ class _Joined:
         self._ours = Handlers(front)
         self._own: set[str] = set()
         """Names that the server itself was seen to list."""
+        self._all_seen = False
 
     async def list_tools(self, request: RequestContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
         """The front's entries on the first page, then the server's pages under its own cursors."""
@@ -82,12 +83,20 @@ class _Joined:
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """The front's tools, where the server does not list one of that name itself."""
-        mine = params.name not in self._own and await self._front.knows(
-            self._ours.context(request, params), params.name
-        )
-        if mine or self._call is None:
+        if self._call is None or await self._is_ours(request, params):
             return await self._ours.call_tool(request, params)
         return await self._call.handler(request, params)  # type: ignore[no-any-return]  # as above
+
+    async def _is_ours(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> bool:
+        if not await self._front.knows(self._ours.context(request, params), params.name):
+            return False
+        cursor: str | None = None
+        while not self._all_seen and self._list is not None:  # a call before any list finds what one after it finds
+            page: Any = await self._list.handler(request, mcp_types.PaginatedRequestParams(cursor=cursor))
+            self._own.update(_names(page))
+            cursor = page.get("nextCursor") if isinstance(page, dict) else getattr(page, "next_cursor", None)
+            self._all_seen = cursor is None
+        return params.name not in self._own
 
 
 def _names(result: Any) -> list[str]:

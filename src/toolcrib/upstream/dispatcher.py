@@ -94,7 +94,9 @@ def _capabilities(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _implementation(info: Any) -> dict[str, Any]:
     known = info if isinstance(info, dict) else {}
-    texts = {key: value for key in ("name", "version", "title") if isinstance(value := known.get(key), str)}
+    texts = {
+        key: value for key in ("name", "version", "title", "description") if isinstance(value := known.get(key), str)
+    }
     return {"name": "", "version": "", **texts}
 
 

@@ -1,0 +1,74 @@
+"""Made-up tools: shared ones, and those of each tenant."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from toolcrib.model import Tool
+from toolcrib.protocols import Context
+
+OWN = 20
+"""Tools of a tenant."""
+QUERIES = (
+    "create an invoice for a customer",
+    "find the order of last week",
+    "send a message about a shipment",
+    "delete old backups",
+)
+VERBS = ("create", "list", "delete", "update", "find", "send", "archive", "restore", "export", "import")
+NOUNS = ("issue", "invoice", "message", "folder", "sensor", "booking", "photo", "ticket", "branch", "report", "order")
+PLACES = ("office", "warehouse", "shop", "laboratory", "garage", "library", "factory")
+
+
+def tool(namespace: str, number: int, place: str) -> Tool:
+    """One of them; its definition is made anew."""
+    verb, noun = VERBS[number % len(VERBS)], NOUNS[number // len(VERBS) % len(NOUNS)]
+    schema = {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "description": f"What the {noun} says."},
+            "limit": {"type": "integer", "default": 10},
+        },
+        "required": ["text"],
+    }
+    about = f"{verb.title()} a {noun} in the {place}, and tell who did it and when."
+    return Tool(name=f"{verb}_{noun}_{number}", namespace=namespace, description=about, input_schema=schema)
+
+
+def shared(count: int) -> list[Tool]:
+    """Of fifty servers."""
+    return [tool(f"server{number % 50}", number, PLACES[number % len(PLACES)]) for number in range(count)]
+
+
+def own(tenant: int) -> list[Tool]:
+    """A tenant's, with a word of his own."""
+    return [tool("own", 7 * number, f"house of tenant{tenant}") for number in range(OWN)]
+
+
+class Made:
+    """A tenant's provider, which makes its tools anew for each request."""
+
+    def __init__(self, tenant: int) -> None:
+        """Of the tenant of that number."""
+        self.tenant = tenant
+        self.name = f"tenant{tenant}"
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        """His tools."""
+        return own(self.tenant)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Any) -> str:
+        """Never asked here."""
+        return name
+
+
+class Kept(Made):
+    """The same, with tools that it keeps."""
+
+    def __init__(self, tenant: int) -> None:
+        """Makes them once."""
+        super().__init__(tenant)
+        self._tools = own(tenant)
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        """His tools."""
+        return self._tools

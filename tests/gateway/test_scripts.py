@@ -1,0 +1,381 @@
+"""Scripts over a gateway: a script can do what its caller can, and nothing else."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcrib.errors import ExecutionFailed, InvalidRequest, MissingExtra
+from toolcrib.gateway.calls.options import CallOptions
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.scripts import CALLS, ScriptOptions, Scripts
+from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult, Visibility
+from toolcrib.protocols import Call, Context, Proceed
+from toolcrib.sandbox import Limits
+from toolcrib.surfaces.scripting import scripts_over
+from toolcrib.testing import FakeProvider, FakeSource, ready
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+PAIR: Object = {
+    "type": "object",
+    "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+    "required": ["a", "b"],
+}
+READS: Object = {"readOnlyHint": True}
+
+
+async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
+    """What the tools of these tests do."""
+    if name == "add":
+        return ToolResult(structured={"result": arguments["a"] + arguments["b"]})
+    if name == "fail":
+        return ToolResult(content=({"type": "text", "text": "no such account"},), is_error=True)
+    if name == "text":
+        return ToolResult(content=({"type": "text", "text": str(arguments.get("say", ""))},))
+    if name == "who":
+        return ToolResult(structured={"caller": ctx.caller.id, "asked": ctx.request_state})
+    return ToolResult(
+        content=({"type": "text", "text": "a"}, {"type": "image", "data": "QUJD", "mimeType": "image/png"})
+    )
+
+
+def tools() -> list[Tool]:
+    return [
+        Tool(name="add", namespace="calc", input_schema=PAIR, annotations=READS),
+        Tool(name="fail", namespace="calc"),
+        Tool(name="text", namespace="data-server"),
+        Tool(name="who", namespace="data-server"),
+        Tool(name="picture", namespace="data-server"),
+        Tool(name="who", input_schema={"type": "object"}),
+        Tool(name="secret", namespace="calc", visibility=Visibility.HIDDEN),
+    ]
+
+
+class NoFail:
+    """Nobody sees calc:fail but the boss."""
+
+    def scope(self, caller: Caller) -> bool:
+        return caller.id == "boss"
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        return Decision.HIDE if tool.name == "fail" and caller.id != "boss" else Decision.ALLOW
+
+
+@asynccontextmanager
+async def scripts(*more: FakeProvider, levels: int = 3, **gateway: Any) -> AsyncIterator[Scripts]:
+    provider = FakeProvider(tools(), answer)
+    made = scripts_over(Gateway([FakeSource(provider, *more)], **gateway), options=ScriptOptions(levels=levels))
+    with anyio.fail_after(60):
+        async with made.engines:
+            yield made
+
+
+def said(result: ToolResult) -> str:
+    return "\n".join(str(block.get("text", block["type"])) for block in result.content)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_script_gets_structured_content_else_json_else_text_else_everything() -> None:
+    async with scripts() as run:
+        for script, value in [
+            ("calc.add{a=1, b=2}", {"result": 3}),
+            ('data_server.text{say="[1, 2]"}', [1, 2]),
+            ('data_server.text{say="plain words"}', "plain words"),
+        ]:
+            done = await run.run(ME, f"return {{ got = {script}:await() }}")
+            assert done.structured == {"got": value}
+        whole = await run.run(ME, "local r = data_server.picture{}:await() return { kind = r.content[2].type }")
+    assert whole.structured == {"kind": "image"}
+
+
+async def test_a_result_of_blocks_passes_through_whole() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "return data_server.picture{}:await()")
+    assert [block["type"] for block in done.content] == ["text", "image"]
+    assert done.structured is None
+
+
+async def test_what_only_looks_like_a_result_stays_an_object() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "return { content = { { kind = 'text' } } }")
+    assert done.structured == {"content": [{"kind": "text"}]}
+
+
+async def test_what_was_printed_and_what_was_not_awaited_is_told_beside_the_result() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "print('looking') calc.add{a=1, b=2} return 1")
+    assert said(done).startswith("1\nPrinted:\nlooking")
+    assert "never awaited" in said(done)
+
+
+async def test_the_calls_of_a_script_are_told_with_their_outcomes() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "calc.add{a=1, b=2}:await() calc.fail{}:try() return 1")
+    calls = [{key: value for key, value in call.items() if key != "duration_ms"} for call in done.meta[CALLS]]
+    assert calls == [
+        {"name": "calc:add", "outcome": "ok"},
+        {"name": "calc:fail", "outcome": "error", "error": "no such account"},
+    ]
+    assert all(call["duration_ms"] >= 0 for call in done.meta[CALLS])
+
+
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_the_caller_may_not_see_is_not_there_for_his_script() -> None:
+    async with scripts(policy=NoFail()) as run:
+        mine = await run.run(ME, "return calc.fail{}:await()")
+        boss = await run.run(Context(caller=Caller(id="boss")), "return calc.fail{}:await()")
+    assert "has no tool 'fail'" in said(mine)
+    assert "no such account" in said(boss)
+
+
+async def test_every_call_is_checked_against_its_schema_and_the_error_teaches() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "return calc.add{a='one', b=2}:await()")
+    assert done.is_error
+    assert '"a" must be number' in said(done)
+    assert "calc.add: " in said(done)
+
+
+async def test_middleware_stands_in_the_way_of_a_scripts_calls_too() -> None:
+    seen: list[str] = []
+
+    class Watching:
+        async def __call__(self, ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+            seen.append(f"{ctx.caller.id} {call.tool.id}")
+            return await proceed(ctx, call)
+
+    async with scripts(middleware=[Watching()]) as run:
+        await run.run(ME, "return calc.add{a=1, b=2}:await()")
+    assert seen == ["me calc:add"]
+
+
+async def test_the_session_remembers_what_a_script_used() -> None:
+    async with scripts() as run:
+        await run.run(ME, "return calc.add{a=1, b=2}:await()")
+        assert "calc:add" in run._gateway.sessions.boosts(ME)
+
+
+async def test_a_call_that_a_person_must_agree_to_is_refused_in_a_script_whose_client_cannot_ask() -> None:
+    options = GatewayOptions(calls=CallOptions(approval="always"))
+    async with scripts(options=options) as run:
+        done = await run.run(ME, "local ok, why = calc.add{a=1, b=2}:try() return { ok = ok, why = why }")
+    assert done.structured["ok"] is False
+    assert "a person must agree" in done.structured["why"]
+
+
+async def test_a_call_that_asks_for_more_is_an_error_that_a_script_can_catch() -> None:
+    async def ask(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(kind="input_required", input_requests={"q": {}})
+
+    async with scripts(FakeProvider([Tool(name="ask", namespace="more")], ask)) as run:
+        done = await run.run(ME, "local ok, why = more.ask{}:try() return why")
+    assert "call the tool by itself" in said(done)
+
+
+async def test_answers_to_the_script_itself_do_not_reach_its_tools() -> None:
+    async with scripts() as run:
+        ctx = Context(caller=Caller(id="me"), request_state="of execute", input_responses={"x": {}})
+        done = await run.run(ctx, "return data_server.who{}:await()")
+    assert done.structured == {"caller": "me", "asked": None}
+
+
+async def test_a_read_only_script_sees_only_tools_that_say_so() -> None:
+    async with scripts() as run:
+        reads = await run.run(ME, "return calc.add{a=1, b=2}:await()", read_only=True)
+        acts = await run.run(ME, "return calc.fail{}:await()", read_only=True)
+        other = await run.run(ME, "return data_server.who{}:await()", read_only=True)
+    assert reads.structured == {"result": 3}
+    assert "has no tool 'fail'; it has: add" in said(acts)
+    assert "only tools that say" in said(other)
+
+
+async def test_a_hidden_tool_answers_to_its_exact_name_and_is_never_shown() -> None:
+    async with scripts() as run:
+        called = await run.run(ME, "return calc.secret{}:await()")
+        wrong = await run.run(ME, "return calc.secrt{}:await()")
+    assert not called.is_error
+    assert "secret" not in said(wrong)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+async def test_tools_without_a_namespace_stand_under_one_name() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "return tools.who{}:await()")
+    assert done.structured == {"caller": "me", "asked": None}
+
+
+async def test_tools_without_a_namespace_give_way_to_a_server_of_that_name() -> None:
+    async with scripts(FakeProvider([Tool(name="hammer", namespace="tools")])) as run:
+        theirs = await run.run(ME, "return tools.hammer{}:await().tool")
+        own = await run.run(ME, "return own_tools.who{}:await().caller")
+    assert (said(theirs), said(own)) == ("hammer", "me")
+
+
+async def test_tools_of_a_request_are_there_for_its_script_alone() -> None:
+    own = FakeProvider([Tool(name="mine", namespace="calc"), Tool(name="note", namespace="pad")])
+    async with scripts() as run:
+        ctx = ME.with_providers(own)
+        done = await run.run(
+            ctx, "return { calc.mine{}:await().tool, pad.note{}:await().tool, calc.add{a=1,b=1}:await() }"
+        )
+        others = await run.run(ME, "return pad.note{}:await()")
+    assert said(done) == '["mine","note",{"result":2}]'
+    assert others.is_error
+
+
+async def test_a_server_that_fails_is_named_when_a_script_wants_it() -> None:
+    down = FakeProvider([], status=ready("git", state=ServerState.FAILED, reason="exited with code 1"))
+    async with scripts(down) as run:
+        done = await run.run(ME, "return git.log{}:await()")
+    assert "Server git has failed: exited with code 1." in said(done)
+
+
+# -- what ends a script ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("language", ["lua", "python"])
+async def test_an_error_comes_in_band_with_kind_line_and_traceback(language: str) -> None:
+    source = {"lua": "local x = 1\nerror('broken')", "python": "x = 1\nraise ValueError('broken')"}[language]
+    async with scripts() as run:
+        done = await run.run(ME, source, language=language)
+    assert done.is_error
+    details = done.structured["error"]["details"]
+    assert (details["kind"], details["line"]) == ("script", 2)
+    assert "2" in details["traceback"]
+    assert "broken" in said(done)
+
+
+async def test_a_wrong_name_is_answered_with_the_closest() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "return calc.ad{}:await()")
+    assert done.structured["error"]["suggestions"] == ["calc.add"]
+
+
+async def test_a_script_has_a_budget_of_calls() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "for i = 1, 9 do calc.add{a=1, b=1}:await() end", limits=Limits(calls=3))
+    assert "more than 3" in said(done)
+    assert len(done.meta[CALLS]) == 3
+
+
+async def test_cancelling_a_script_cancels_its_calls() -> None:
+    began, ended = anyio.Event(), anyio.Event()
+
+    async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+        return ToolResult()
+
+    async with scripts(FakeProvider([Tool(name="wait", namespace="slow")], wait)) as run:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run.run, ME, "return slow.wait{}:await()")
+            await began.wait()
+            group.cancel_scope.cancel()
+        assert ended.is_set()
+
+
+async def test_scripts_in_one_another_are_bounded() -> None:
+    async with scripts(levels=1) as run:
+        inner: list[ToolResult] = []
+
+        async def again(ctx: Context, name: str, arguments: Object) -> ToolResult:
+            inner.append(await run.run(ctx, "return 1"))
+            return inner[-1]
+
+        ctx = ME.with_providers(FakeProvider([Tool(name="again", namespace="x")], again))
+        done = await run.run(ctx, "return x.again{}:await()")
+    assert not inner
+    assert "deep in one another" in said(done)
+
+
+async def test_an_empty_script_and_an_unknown_language_are_refused() -> None:
+    async with scripts() as run:
+        with pytest.raises(InvalidRequest, match="empty"):
+            await run.run(ME, "  \n")
+        with pytest.raises(InvalidRequest, match="lua, python"):
+            await run.run(ME, "return 1", language="pyton")
+
+
+async def test_a_missing_engine_says_what_to_install() -> None:
+    def missing() -> Any:
+        raise MissingExtra("The library 'lupa' is not installed.", hint="Run: pip install 'toolcrib[lua]'")
+
+    run = Scripts(Gateway([FakeSource()]), {"lua": missing})
+    with pytest.raises(MissingExtra, match="toolcrib\\[lua\\]"):
+        await run.run(ME, "return 1")
+    async with run.engines:
+        with pytest.raises(MissingExtra):
+            await run.run(ME, "return 1")
+
+
+# -- without running ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("language", ["lua", "python"])
+async def test_a_dry_run_lists_the_calls_and_makes_none(language: str) -> None:
+    source = {"lua": "local x = calc.add{a=1, b=2}:await()\nreturn x", "python": "x = await calc.add(a=1, b=2)\nx"}[
+        language
+    ]
+    provider = FakeProvider(tools(), answer)
+    run = scripts_over(Gateway([FakeSource(provider)]))
+    done = await run.check(ME, source, language=language)
+    assert done.structured["calls"] == [{"name": "calc:add", "line": 1, "known": True}]
+    assert provider.calls == []
+
+
+async def test_a_dry_run_says_what_does_not_parse() -> None:
+    async with scripts() as run:
+        done = await run.check(ME, "return return")
+    assert done.is_error
+    assert done.structured["error"]["code"] == "script_refused"
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+AWKWARD: Object = {"n": 1, "list": [], "text": 'a "quoted"\n\\ line \u00e9 \U0001f600', "deep": {"x": [1, {"y": None}]}}
+
+
+@pytest.mark.parametrize("language", ["lua", "python"])
+async def test_arguments_arrive_as_they_were_sent(language: str) -> None:
+    source = {"lua": "return { got = args }", "python": "{'got': args}"}[language]
+    async with scripts() as run:
+        done = await run.run(ME, source, language=language, arguments=AWKWARD)
+    assert done.structured == {"got": AWKWARD}
+
+
+@pytest.mark.parametrize("language", ["lua", "python"])
+async def test_lines_of_a_script_with_arguments_are_those_of_its_author(language: str) -> None:
+    source = {"lua": "local x = 1\nerror('broken')", "python": "x = 1\nraise ValueError('broken')"}[language]
+    async with scripts() as run:
+        done = await run.run(ME, source, language=language, arguments={"n": 1})
+    details = done.structured["error"]["details"]
+    assert details["line"] == 2
+    assert "3" not in details["traceback"]
+
+
+async def test_typed_arguments_do_not_make_the_checker_refuse_a_good_call() -> None:
+    async with scripts() as run:
+        done = await run.run(
+            ME, "await calc.add(a=args['a'], b=args['b'])", language="python", arguments={"a": 1, "b": 2.5, "c": "x"}
+        )
+    assert done.structured == {"result": 3.5}
+
+
+async def test_errors_of_gateways_rise_as_ever() -> None:
+    async with scripts(levels=0) as run:
+        with pytest.raises(ExecutionFailed):
+            await run.run(ME, "return 1")

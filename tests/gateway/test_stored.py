@@ -1,0 +1,226 @@
+"""Stored scripts: tools that are made of other tools."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcrib.errors import InvalidArguments, InvalidName, InvalidRequest, InvalidTool, SettingsError, ToolNotFound
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.scripts import CALLS
+from toolcrib.gateway.storage import read_file
+from toolcrib.gateway.stored import StoredScripts, stored
+from toolcrib.model import Action, Caller, Decision, Object, SearchRequest, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.providers.shared import ProviderList
+from toolcrib.surfaces.scripting import scripts_over
+from toolcrib.testing import FakeProvider, FakeSource
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+NUMBER: Object = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
+DOUBLE = "return calc.add{ a = args.n, b = args.n }:await().result"
+
+
+async def calculate(ctx: Context, name: str, arguments: Object) -> ToolResult:
+    return ToolResult(structured={"result": arguments["a"] + arguments["b"]} if name == "add" else {"gone": True})
+
+
+@asynccontextmanager
+async def library(**more: Any) -> AsyncIterator[tuple[Gateway, StoredScripts]]:
+    calc = FakeProvider(
+        [Tool(name="add", namespace="calc", annotations={"readOnlyHint": True}), Tool(name="clear", namespace="calc")],
+        calculate,
+    )
+    shared = ProviderList()
+    gateway = Gateway([FakeSource(calc), shared], **more)
+    scripts = scripts_over(gateway)
+    kept = StoredScripts(scripts)
+    shared.add(kept)
+    with anyio.fail_after(60):
+        async with scripts.engines:
+            yield gateway, kept
+
+
+async def test_a_stored_script_is_found_and_called_like_any_tool() -> None:
+    async with library() as (gateway, kept):
+        kept.add(stored("double", DOUBLE, description="Double a number", parameters=NUMBER))
+        reply = await gateway.search(ME, SearchRequest(queries=("double a number",)))
+        assert reply.hits[0].tool.id == "scripts:double"
+        done = await gateway.call(ME, "scripts:double", {"n": 4})
+    assert done.content[0]["text"] == "8"
+    assert [call["name"] for call in done.meta[CALLS]] == ["calc:add"]
+
+
+async def test_its_arguments_are_checked_against_its_parameters() -> None:
+    async with library() as (gateway, kept):
+        kept.add(stored("double", DOUBLE, parameters=NUMBER))
+        with pytest.raises(InvalidArguments, match='"n" must be number'):
+            await gateway.call(ME, "scripts:double", {"n": "four"})
+
+
+async def test_it_runs_with_the_rights_of_its_caller_and_no_others() -> None:
+    class OnlyBoss:
+        def scope(self, caller: Caller) -> bool:
+            return caller.id == "boss"
+
+        def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+            return Decision.HIDE if tool.id == "calc:add" and caller.id != "boss" else Decision.ALLOW
+
+    async with library(policy=OnlyBoss()) as (gateway, kept):
+        kept.add(stored("double", DOUBLE, parameters=NUMBER))
+        mine = await gateway.call(ME, "scripts:double", {"n": 4})
+        boss = await gateway.call(Context(caller=Caller(id="boss")), "scripts:double", {"n": 4})
+    assert mine.is_error
+    assert boss.content[0]["text"] == "8"
+
+
+async def test_one_that_says_that_it_only_reads_is_held_to_it() -> None:
+    async with library() as (gateway, kept):
+        kept.add(stored("tidy", "return calc.clear{}:await()", annotations={"readOnlyHint": True}))
+        done = await gateway.call(ME, "scripts:tidy")
+    assert done.is_error
+    assert "has no tool 'clear'" in str(done.content[0]["text"])
+
+
+async def test_scripts_call_one_another_but_not_without_end() -> None:
+    async with library() as (gateway, kept):
+        kept.add(stored("double", DOUBLE, parameters=NUMBER))
+        kept.add(stored("fourfold", "return scripts.double{ n = scripts.double{ n = args.n }:await() }:await()"))
+        kept.add(stored("endless", "return scripts.endless{}:await()"))
+        done = await gateway.call(ME, "scripts:fourfold", {"n": 1})
+        never = await gateway.call(ME, "scripts:endless")
+    assert done.content[0]["text"] == "4"
+    assert never.is_error
+    assert "deep in one another" in str(never.content[0]["text"])
+
+
+async def test_a_script_in_python_is_a_tool_too() -> None:
+    async with library() as (gateway, kept):
+        source = "total = 0\nfor n in args['all']:\n    total = (await calc.add(a=total, b=n))['result']\ntotal"
+        kept.add(stored("total", source, language="python"))
+        done = await gateway.call(ME, "scripts:total", {"all": [1, 2, 3]})
+    assert done.content[0]["text"] == "6"
+
+
+async def test_a_script_that_is_removed_is_gone() -> None:
+    async with library() as (gateway, kept):
+        kept.add(stored("double", DOUBLE))
+        kept.remove("double")
+        with pytest.raises(ToolNotFound):
+            await gateway.call(ME, "scripts:double", {"n": 1})
+        with pytest.raises(ToolNotFound):
+            kept.remove("double")
+
+
+async def test_what_cannot_be_a_tool_is_refused() -> None:
+    async with library() as (_, kept):
+        with pytest.raises(InvalidName):
+            kept.add(stored("", "return 1"))
+        with pytest.raises(InvalidRequest):
+            kept.add(stored("x", "puts 1", language="ruby"))
+        with pytest.raises(InvalidTool):
+            kept.add(stored("x", "return 1", parameters={"type": "nothing"}))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+DOUBLE_FILE = """\
+-- /// tool
+-- title = "Double"
+-- description = "Double a number"
+-- keywords = ["twice"]
+-- annotations = { readOnlyHint = true }
+-- [parameters]
+-- required = ["n"]
+-- properties.n = { type = "number" }
+--
+-- [[tests]]
+-- name = "four"
+-- arguments = { n = 2 }
+-- tools = { "calc:add" = { result = 4 } }
+-- result = 4
+--
+-- [[tests]]
+-- name = "for real"
+-- arguments = { n = 5 }
+-- result = 10
+--
+-- [[tests]]
+-- name = "wrong"
+-- arguments = { n = 5 }
+-- result = 11
+--
+-- [[tests]]
+-- name = "needs a number"
+-- arguments = {}
+-- fails = '"n" is required'
+-- ///
+return calc.add{ a = args.n, b = args.n }:await().result
+"""
+
+
+async def test_a_folder_of_scripts_becomes_tools(tmp_path: Path) -> None:
+    (tmp_path / "double.lua").write_text(DOUBLE_FILE)
+    (tmp_path / "ten.py").write_text("10")
+    (tmp_path / "ten.toml").write_text('description = "Always ten"\n')
+    (tmp_path / "notes.txt").write_text("not a script")
+    async with library() as (gateway, kept):
+        made = kept.load(tmp_path)
+        assert [tool.id for tool in made] == ["scripts:double", "scripts:ten"]
+        assert made[0].description == "Double a number"
+        assert made[0].input_schema["required"] == ["n"]
+        assert made[1].description == "Always ten"
+        assert (await gateway.call(ME, "scripts:double", {"n": 3})).content[0]["text"] == "6"
+        assert (await gateway.call(ME, "scripts:ten")).content[0]["text"] == "10"
+
+
+async def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.lua").write_text("-- /// tool\n-- descriptoin = 'x'\n-- ///\nreturn 1")
+    (tmp_path / "broken.lua").write_text("-- /// tool\n-- = = =\n-- ///\nreturn 1")
+    (tmp_path / "good.lua").write_text("return 1")
+    async with library() as (_, kept):
+        assert [tool.id for tool in kept.load(tmp_path)] == ["scripts:good"]
+    first, second = kept.problems
+    assert "bad.lua: there is no field descriptoin" in first
+    assert "broken.lua" in second
+
+
+async def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    async with library() as (_, kept):
+        with pytest.raises(SettingsError, match="no folder of scripts"):
+            kept.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("front", "problem"),
+    [
+        ("description = 1", "description must be a str"),
+        ("visibility = 'loud'", "visibility must be one of"),
+        ("[[tests]]\n-- name = 'x'", "needs either result or fails"),
+        ("[[tests]]\n-- answer = 1", "there is no field tests"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(front: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.lua"
+    path.write_text(f"-- /// tool\n-- {front}\n-- ///\nreturn 1")
+    with pytest.raises(InvalidTool, match=problem):
+        read_file(path)
+
+
+async def test_the_tests_of_a_script_run_with_answers_of_their_own_or_with_the_real_tools(tmp_path: Path) -> None:
+    (tmp_path / "double.lua").write_text(DOUBLE_FILE)
+    async with library() as (_, kept):
+        kept.load(tmp_path)
+        went = await kept.rehearse(ME, "double")
+    assert [(one.test, one.passed) for one in went] == [
+        ("four", True),
+        ("for real", True),
+        ("wrong", False),
+        ("needs a number", True),
+    ]
+    assert went[2].reason == "it gave 10 and should give 11"
