@@ -337,3 +337,20 @@ async def test_a_registry_is_a_provider_of_its_own_tools_only() -> None:
     sent = await registry.call_tool(ctx, "send_email", {"to": "ann"})
     assert sent is not None
     assert sent.content[0]["text"] == "Email sent to ann"
+
+
+# -- what both refuse and tell -------------------------------------------------------------------------------------
+
+
+async def test_the_name_of_a_meta_tool_is_refused_without_a_namespace() -> None:
+    registry = ToolRegistry()
+    with pytest.raises(NameCollision, match="tool_search is the name of a meta-tool"):
+        registry.register_tool(new_tool("tool_search", "Search"), lambda: "x")
+    registry.register_tool(new_tool("tool_search", "Search").in_namespace("own"), lambda: "found")
+    assert (await registry.execute("own:tool_search")).content[0]["text"] == "found"
+
+
+async def test_a_client_is_told_what_the_registry_says_of_itself() -> None:
+    registry = Registry(Config(server_info=ServerInfo(name="mine", version="1", instructions="Mind the gap.")))
+    async with registry, mcp.Client(registry.app.server) as client:
+        assert client.instructions == "Mind the gap."

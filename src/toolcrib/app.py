@@ -96,6 +96,7 @@ class App:
         self.front = Front(self.gateway, self.settings.surfaces, self.scripts)
         self.changes = ListChanges(self.front, self.gateway.live)
         self.server = make_server(self.front, name=name, version=version, title=title or name, changes=self.changes)
+        self.local.reserve(self.front.meta_names)
         self.tool = self.local.tool
         """A decorator that registers a function: `@app.tool`, or with anything of `Tool` beside its schema."""
         self._authenticator = authenticator

@@ -264,6 +264,8 @@ def _settings(config: Config) -> Settings:
         gateway = replace(gateway, search=config.search_config)
     if settings.surfaces == Settings().surfaces:
         surfaces = replace(surfaces, surfaces=("direct",))
+    if config.server_info.instructions:
+        surfaces = replace(surfaces, instructions=config.server_info.instructions)
     return replace(settings, gateway=gateway, surfaces=surfaces)
 
 

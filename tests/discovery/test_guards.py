@@ -189,6 +189,30 @@ def test_what_is_no_number_of_times_is_refused(name: str, wrong: Any) -> None:
         GuardOptions(**{name: wrong})
 
 
+def test_what_are_no_options_is_refused() -> None:
+    with pytest.raises(SettingsError, match="GuardOptions"):
+        FakeProvider(guards={"misses": 3})
+
+
+@pytest.mark.parametrize("name", [["x"], {}, None, 3])
+async def test_a_name_that_is_no_text_is_a_miss_and_breaks_nothing(name: Any) -> None:
+    provider = FakeProvider(guards=ALL)
+    answer = [await provider.execute_dynamic_tool(name, {}) for _ in range(3)][-1]
+    assert "do not guess" in answer["error"]
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+async def test_arguments_of_a_host_that_cannot_be_compared_break_nothing() -> None:
+    provider = FakeProvider(guards=ALL)
+    assert (await provider.execute_dynamic_tool("call_tool", {**ADD, "x": Odd()}))["success"] is False
+    odd = {"tool_name": "no_schema", "arguments": {"x": Odd()}}
+    assert await FakeProvider([FakeTool("no_schema")], guards=ALL).execute_dynamic_tool("call_tool", odd)
+
+
 def test_a_note_of_the_host_stays() -> None:
     guard = Guard(GuardOptions(lookups=1))
     guard.seen("list_tools", {}, {"success": True})

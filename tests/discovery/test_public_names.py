@@ -1,6 +1,8 @@
 """What `import toolcrib.discovery` offers, and what it costs."""
 
 import ast
+import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +47,18 @@ def test_what_an_import_loads(module: str, allowed: tuple[str, ...]) -> None:
     program = f"import sys, toolcrib.{module}; print([name for name in {heavy!r} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", discovery.__all__)
+def test_the_reference_names_every_public_name(name: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "discovery.md"
+    assert f"`{name}" in page.read_text()
+
+
+@pytest.mark.parametrize("options", [discovery.DeskOptions, discovery.GuardOptions])
+def test_the_reference_tells_every_option_with_its_default(options: type) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "discovery.md").read_text()
+    told = re.search(rf"`{options.__name__}\((.*?)\)`", page)
+    assert told is not None
+    shown = dict(part.split("=") for part in told[1].replace("_000", "000").split(", "))
+    assert shown == {field.name: repr(field.default) for field in dataclasses.fields(options)}

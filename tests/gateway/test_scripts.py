@@ -379,3 +379,17 @@ async def test_errors_of_gateways_rise_as_ever() -> None:
     async with scripts(levels=0) as run:
         with pytest.raises(ExecutionFailed):
             await run.run(ME, "return 1")
+
+
+@pytest.mark.parametrize(
+    ("language", "source"),
+    [
+        ("lua", "return _G['ca' .. 'lc']['a' .. 'dd']{ a = 1, b = 2 }:await()"),
+        ("lua", "return load('return ca' .. 'lc.add{ a = 1, b = 2 }:await()')()"),
+        ("python", "await call_tool('ca' + 'lc', 'add', a=1, b=2)"),
+    ],
+)
+async def test_a_server_is_reached_by_a_computed_name_too(language: str, source: str) -> None:
+    async with scripts() as run:
+        done = await run.run(ME, source, language=language)
+    assert done.structured == {"result": 3}

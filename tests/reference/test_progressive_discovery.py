@@ -166,9 +166,9 @@ result({ sum = sum, product = product })
 async def test_the_example_session_word_for_word() -> None:
     async with agent() as ask:
         servers = await ask("list-servers")
-        assert [entry["name"] for entry in servers.structured_content["servers"]] == ["calculator", "data-server"]  # type: ignore[index] # checked by comparing
+        assert [entry["name"] for entry in servers.structured_content["servers"]] == ["calculator", "data-server"]
         tools = await ask("list-server-tools", luaServerName="calculator")
-        names = {entry["name"] for entry in tools.structured_content["tools"]}  # type: ignore[index] # checked by comparing
+        names = {entry["name"] for entry in tools.structured_content["tools"]}
         assert names == {"add", "multiply", "divide", "sqrt"}
         details = await ask("tool-details", luaServerName="calculator", luaToolName="add")
         assert "- a (number, required)" in text_of(details)

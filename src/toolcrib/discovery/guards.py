@@ -58,7 +58,9 @@ class Guard:
     """
 
     def __init__(self, options: GuardOptions | None = None) -> None:
-        """Without options, only names that do not exist are looked at."""
+        """Without options, only names that do not exist are looked at. Raises `SettingsError` for what is none."""
+        if options is not None and not isinstance(options, GuardOptions):
+            raise SettingsError(f"guards are GuardOptions, not {type(options).__name__}.")
         self.options = options or GuardOptions()
         self._lock = Lock()
         self._turn: object = None
@@ -130,7 +132,7 @@ class Guard:
     def _count_lookup(self, name: str, answer: Answer) -> str:
         self._lookups += 1
         found = answer.get("result")
-        if name in _SHOWS and isinstance(found, list):
+        if isinstance(found, list) and name in _SHOWS:
             self._shown = tuple(str(one.get("name"))[:_ECHO] for one in found[:_SHOWN] if isinstance(one, Mapping))
         most = self.options.lookups
         return self._looked(self._lookups) if most is not None and self._lookups > most else ""
@@ -175,5 +177,5 @@ def _text(value: Any) -> str:
         if isinstance(value, Mapping) and isinstance(value.get("arguments"), Mapping):
             value = {**{key: part for key, part in value.items() if key != "arguments"}, **value["arguments"]}
         return json.dumps(value, sort_keys=True, default=repr)
-    except (TypeError, ValueError, RecursionError):
-        return repr(value)
+    except Exception:  # noqa: BLE001 - values of a host may raise anything; a guard never breaks a loop
+        return type(value).__name__

@@ -70,7 +70,7 @@ class Offered:
         return Heard(tuple(offers[first:]), tuple(offers[:first]), troubled)
 
     async def _listed(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
-        if not isinstance(provider, Cacheable) or provider.cache_for_s <= 0:
+        if not hasattr(provider, "cache_for_s") or not isinstance(provider, Cacheable) or provider.cache_for_s <= 0:
             return await self._ask(ctx, provider)
         # What one caller was told is never told to another, whatever the provider says its list depends on.
         key = (ctx.caller, type(provider), provider.cache_key)

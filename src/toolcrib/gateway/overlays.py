@@ -4,9 +4,9 @@ import marshal
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any
+from operator import attrgetter
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.gateway.snapshot import Gathered, Offer, Snapshot
@@ -108,18 +108,18 @@ def _place(tools: tuple[Tool, ...]) -> int:
     """Tells lists of tools apart to the letter: what is equal in Python may differ in JSON, as 1 and true do, and the
     order of parameters shows in a signature.
     """
-    return hash(tuple(map(_letters, tools)))
+    return hash((*map(_letters, tools), *[type(tool.visibility) for tool in tools]))
+
+
+_written = attrgetter(*(item.name for item in fields(Tool) if item.name != "visibility"))
+"""All of a tool but its visibility, which marshal does not take; comparing tells it apart from all but a plain text."""
 
 
 def _letters(tool: Tool) -> bytes | str:
-    parts: Any = (
-        *(tool.namespace, tool.name, tool.title, tool.description, tool.keywords, tool.tags, tool.version),
-        *(tool.input_schema, tool.output_schema, tool.annotations, tool.icons, tool.meta, str(tool.visibility)),
-    )
     try:
-        return marshal.dumps(parts, 0)
+        return marshal.dumps(_written(tool), 0)
     except ValueError:  # something that is not plain JSON, such as a mapping of another class
-        return repr(parts)
+        return repr(_written(tool))
 
 
 def _serves(kept: _Kept, tools: tuple[Tool, ...], shared: Index) -> bool:

@@ -4,6 +4,7 @@ Every call of a script takes the way of any other call: policy, schema, middlewa
 waited for any more is ended, and its calls are cancelled.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,8 @@ CALLS: Final = "toolcrib/calls"
 NO_RESULT: Final = "The script ran to its end and gave no result. Use result(value), or return a value."
 
 _READ_ONLY: Final = "The script was to see only tools that say of themselves that they only read."
+_COMPUTED: Final = re.compile(r"_G|_ENV|\bload\b|call_tool")
+"""Ways to a server whose name is not written out."""
 _LEVEL: Final = "scripts.level"
 _MOST_TRACED: Final = 200
 
@@ -208,8 +211,14 @@ def _level(ctx: Context) -> int:
 
 
 def _named(shelved: Shelves, source: str) -> Mapping[str, Shelf]:
-    """The shelves, and on them the hidden tools whose exact names the script holds."""
-    servers = dict(shelved.listed)
+    """The shelves that the script can reach, and on them the hidden tools whose exact names it holds.
+
+    A shelf of a server that the script names nowhere is left empty, unless it may come by a server in another way.
+    """
+    everything = _COMPUTED.search(source) is not None
+    servers: dict[str, Shelf] = {
+        name: shelf if everything or _named_in(source, name) else {} for name, shelf in shelved.listed.items()
+    }
     for tool in shelved.hidden:
         if tool.name in source and mentions(source, tool.name):
             server = shelved.server_of(tool)

@@ -136,7 +136,10 @@ def unsound_field(tool: Tool) -> str:
     for name in ("keywords", "tags"):
         if not all(isinstance(word, str) for word in getattr(tool, name) or ()):
             return name
-    return "" if isinstance(tool.visibility, Visibility) else "visibility"
+    for name in ("visibility",):
+        if not isinstance(getattr(tool, name), Visibility):
+            return name
+    return ""
 
 
 EMPTY: Final = Snapshot.build((), None)

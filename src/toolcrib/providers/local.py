@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar, Unpack, overload
 
@@ -53,6 +53,7 @@ class LocalTools:
         self._callbacks = Callbacks()
         self._workers = Workers(max_threads)
         self._mask_errors = mask_errors
+        self._reserved: frozenset[str] = frozenset()
 
     # -- registering -----------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class LocalTools:
         without a leading `ctx`; which of them is decided now. Absent arguments take the defaults of the schema.
 
         With `strict`, another definition under the same key is refused with `NameCollision`. Raises `InvalidTool` or
-        `InvalidName` otherwise. Gives the tool as it is listed.
+        `InvalidName` otherwise. Gives the tool as it is listed. A name that is reserved is a `NameCollision` too.
         """
         own = tool.to_tool() if isinstance(tool, ToolBuilder) else sound(tool)
         return self._put(own, handler_of(handler, own), strict=strict)
@@ -180,7 +181,16 @@ class LocalTools:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Refuse tools of these names that have no namespace, from now on: they are taken by what lists the tools."""
+        self._reserved = frozenset(names)
+
     def _put(self, tool: Tool, runner: Runner, *, strict: bool) -> Tool:
+        if not tool.namespace and tool.name in self._reserved:
+            raise NameCollision(
+                f"{tool.name} is the name of a meta-tool, so that nobody could call a tool of that name.",
+                hint="Give the tool another name, or a namespace.",
+            )
         with self._lock:
             before = self._entries.get(tool.key)
             same = before is not None and before.tool == tool

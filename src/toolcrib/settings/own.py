@@ -125,6 +125,7 @@ def _surfaces(own: Section, search: Section) -> SurfaceOptions:
         SurfaceOptions(),
         surfaces=None if names is None else tuple(dict.fromkeys(names)),
         always_visible=own.texts("always_visible"),
+        instructions=own.text("instructions"),
         meta_only=own.flag("meta_only"),
         call_many=own.flag("call_many"),
         summary=own.flag("summary"),

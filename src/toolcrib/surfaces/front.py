@@ -68,6 +68,11 @@ class Front:
         self._lists_all = "direct" in options.surfaces
         self._meta_names = [name for surface in self._surfaces for name in surface.names]
 
+    @property
+    def meta_names(self) -> frozenset[str]:
+        """The names of the meta-tools; a tool of such a name and without a namespace could not be called."""
+        return frozenset(self._meta_names)
+
     # -- listing ---------------------------------------------------------------------------------------------------
 
     async def page(self, ctx: Context, cursor: str | None = None) -> Page[Listed]:
@@ -226,11 +231,12 @@ class Front:
 
     async def instructions(self, ctx: Context) -> str:
         """What the server says of itself to this caller; empty where it lists every tool anyway."""
+        own = (self._options.instructions,) if self._options.instructions else ()
         if self._lists_all and len(self._surfaces) == 1:
-            return ""
+            return "".join(own)
         view = await self._gateway.view(ctx)
         servers = digest(view, await self._gateway.servers(ctx), tokens=self._options.digest_tokens)
-        told = "\n\n".join(dict.fromkeys(_introduction(one) for one in self._surfaces if one.name != "direct"))
+        told = "\n\n".join((*own, *dict.fromkeys(_introduction(one) for one in self._surfaces if one.name != "direct")))
         return f"{told}\n\nServers:\n{servers}" if servers else told
 
 

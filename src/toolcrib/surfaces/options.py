@@ -23,6 +23,8 @@ class SurfaceOptions:
     """Whether the surface `search` also offers `call_many`: several calls at once."""
     summary: bool = False
     """Whether the surface `progressive` also offers `summary`: how many tools the servers have."""
+    instructions: str = ""
+    """What the server says of itself before what toolcrib says of its tools."""
     prefix: bool = True
     """Whether public names carry the namespace. Without it, two tools of one name refuse to start."""
     digest_tokens: int = 400
