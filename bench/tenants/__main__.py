@@ -9,18 +9,15 @@ import gc
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import peer
-from catalog import OWN, QUERIES, Kept, Made, shared
 
+from catalog import OWN, QUERIES, Kept, Made, shared
 from toolcrib.model import Caller, SearchRequest, ServerState
 from toolcrib.protocols import Context, ToolProvider
 from toolcrib.search.index import Index
@@ -91,6 +88,7 @@ async def toolcrib(tools: int, tenants: int, rounds: int) -> dict[str, Any]:
                     "no tenants": lambda number: searching(plain, number),
                     "tools made anew": lambda number: searching(with_own(made, number), number),
                     "tools kept": lambda number: searching(with_own(kept, number), number),
+                    "making the tools alone": lambda number: lambda: made[number % tenants].list_tools(plain),
                 },
             )
             lists = await side_by_side(

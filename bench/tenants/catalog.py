@@ -52,11 +52,11 @@ class Made:
         self.tenant = tenant
         self.name = f"tenant{tenant}"
 
-    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
         """His tools."""
         return own(self.tenant)
 
-    async def call_tool(self, ctx: Context, name: str, arguments: Any) -> str:
+    async def call_tool(self, ctx: Context, name: str, arguments: Any) -> str:  # noqa: ARG002 - the protocol's signature
         """Never asked here."""
         return name
 
@@ -69,6 +69,6 @@ class Kept(Made):
         super().__init__(tenant)
         self._tools = own(tenant)
 
-    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
         """His tools."""
         return self._tools

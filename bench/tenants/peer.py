@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
-from catalog import own, shared
 from fastmcp import FastMCP
 from fastmcp.server.providers.base import Provider
 from fastmcp.server.transforms.search.bm25 import BM25SearchTransform
 from fastmcp.tools.base import Tool
 
 import toolcrib.model
+from catalog import own, shared
 
 asking: ContextVar[int | None] = ContextVar("asking", default=None)
 """The tenant of the request; a server reads it from the token."""
@@ -25,7 +25,7 @@ def converted(tools: Sequence[toolcrib.model.Tool]) -> list[Tool]:
     ]
 
 
-@lru_cache(maxsize=None)
+@cache
 def kept(tenant: int) -> list[Tool]:
     """A tenant's tools, made once."""
     return converted(own(tenant))

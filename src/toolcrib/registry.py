@@ -109,6 +109,10 @@ class Registry:
         with anyio.move_on_after(self.app.settings.gateway.start_grace_s):
             await self.app.settled()
 
+    async def settled(self) -> None:
+        """Wait until each remote server is ready or has failed, and its tools can be found."""
+        await self.app.settled()
+
     async def stop(self) -> None:
         """Close everything; does nothing when it is not started."""
         await self.app.stop()

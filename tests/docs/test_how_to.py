@@ -10,38 +10,32 @@ import pytest
 
 from toolcrib.settings.loader import load
 
-PAGES = Path(__file__).parents[2] / "docs" / "how-to"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "how-to"
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ELSEWHERE = {"agent-loop", "openai", "anthropic", "gemini", "frameworks"}
+"""Pages that `tests/examples` runs."""
 SERVES = "app.run()"
 """On stdin and stdout, where nobody is: it ends without a word."""
-
-Warm = subprocess.Popen[str]
+EXAMPLES = [path.read_text() for path in sorted((ROOT / "examples").rglob("*.py"))]
+"""What a page shows of them runs with its neighbours, in the tests of the examples."""
 
 
 def blocks(language: str) -> Iterator[object]:
-    for path in sorted(PAGES.glob("*.md")):
+    for path in sorted(path for path in PAGES.glob("*.md") if path.stem not in ELSEWHERE):
         for place, match in enumerate(FENCE.finditer(path.read_text())):
-            if match[1] == language:
+            if match[1] == language and not any(match[2] in example for example in EXAMPLES):
                 yield pytest.param(match[2], id=f"{path.stem}-{place}")
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    words = [sys.executable, str(Path(__file__).with_name("warm.py"))]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-
-
 @pytest.mark.parametrize("block", [*blocks("python")])
-def test_a_python_block_runs(block: str, warm: Warm, tmp_path: Path) -> None:
-    assert warm.stdin is not None
-    assert warm.stdout is not None
-    (tmp_path / "block.py").write_text(block)
-    print(tmp_path, file=warm.stdin, flush=True)
-    status = warm.stdout.readline().strip()
-    told = (tmp_path / "told").read_text()
-    assert status == "0", told
-    assert told or SERVES in block
+def test_a_python_block_runs(block: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-W", "error", "-c", block]
+    done = subprocess.run(
+        words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or SERVES in block
 
 
 @pytest.mark.parametrize("block", [*blocks("toml")])

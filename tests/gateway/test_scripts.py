@@ -393,3 +393,61 @@ async def test_a_server_is_reached_by_a_computed_name_too(language: str, source:
     async with scripts() as run:
         done = await run.run(ME, source, language=language)
     assert done.structured == {"result": 3}
+
+
+class Person:
+    """A client behind which somebody answers."""
+
+    can_elicit = True
+
+    def __init__(self, *, agrees: bool) -> None:
+        self.capabilities: Object = {}
+        self.agrees = agrees
+        self.asked = 0
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None: ...
+
+    async def sample(self, params: Object) -> Object:
+        return {}
+
+    async def elicit(self, params: Object) -> Object:
+        self.asked += 1
+        fields = params["requestedSchema"]["properties"]
+        return {"action": "accept", "content": dict.fromkeys(fields, True)} if self.agrees else {"action": "decline"}
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+async def test_a_person_is_asked_while_the_script_waits(agrees: bool) -> None:
+    person = Person(agrees=agrees)
+    async with scripts(options=GatewayOptions(calls=CallOptions(approval="always"))) as run:
+        ctx = Context(caller=Caller(id="me"), client=person)
+        done = await run.run(ctx, "local ok = calc.add{a=1, b=2}:try() return { ok = ok }")
+    assert done.structured == {"ok": agrees}
+    assert person.asked == 1
+
+
+async def test_the_client_hears_how_many_calls_have_ended() -> None:
+    heard: list[float] = []
+
+    class Listening(Person):
+        async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+            heard.append(done)
+
+    async def noisy(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        assert ctx.client is not None
+        await ctx.client.progress(100)
+        return ToolResult()
+
+    async with scripts(FakeProvider([Tool(name="noisy", namespace="x")], noisy)) as run:
+        ctx = Context(caller=Caller(id="me"), client=Listening(agrees=True))
+        await run.run(ctx, "for i = 1, 3 do x.noisy{}:await() end")
+    assert heard == [1, 2, 3]
+
+
+async def test_a_hidden_tool_never_takes_the_name_of_one_that_is_shown() -> None:
+    both = FakeProvider(
+        [Tool(name="get-user", namespace="x"), Tool(name="get_user", namespace="x", visibility=Visibility.HIDDEN)]
+    )
+    async with scripts(both) as run:
+        done = await run.run(ME, "return x.get_user{}:await().tool")
+    assert said(done) == "get-user"

@@ -20,7 +20,6 @@ from toolcrib.search.engine import search
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer, SearchOptions
 from toolcrib.search.query import read
-from toolcrib.search.scorers.options import PointsOptions, ScorerOptions
 from toolcrib.search.scorers.popular import popular
 from toolcrib.search.view import View
 
@@ -34,15 +33,7 @@ _ECHO: Final = 40
 _PLAIN: Final = frozenset({dict, Tool})
 """Kinds of tools that hold nothing but values."""
 
-_PRINTED: Final = Lexicon.points()
-_DOMAINS: Final = {**_PRINTED.domains, "encoding": _PRINTED.domains["encoding"] | {"64"}}
-"""The printed domains; `base64` is read as two words, of which the second is telling."""
-
-DEFAULTS: Final = SearchOptions(
-    max_limit=_MAX_LIMIT,
-    synonym_weight=1.0,
-    scorers=ScorerOptions(points=PointsOptions(lexicon=Lexicon(_PRINTED.pairs, _DOMAINS))),
-)
+DEFAULTS: Final = SearchOptions(max_limit=_MAX_LIMIT, synonym_weight=1.0)
 """As everywhere in toolcrib, except that a synonym counts as much as the word itself: so says the documentation that
 this engine follows, and its lists of tools are short."""
 

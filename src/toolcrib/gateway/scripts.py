@@ -5,12 +5,14 @@ waited for any more is ended, and its calls are cancelled.
 """
 
 import re
+import unicodedata
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from toolcrib.errors import ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
+from toolcrib.errors import ApprovalRequired, ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
+from toolcrib.gateway.behalf import ended, on_behalf
 from toolcrib.gateway.engines import Engine, EngineMaker, Engines
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.inputs import as_written, with_arguments
@@ -26,6 +28,7 @@ CALLS: Final = "toolcrib/calls"
 NO_RESULT: Final = "The script ran to its end and gave no result. Use result(value), or return a value."
 
 _READ_ONLY: Final = "The script was to see only tools that say of themselves that they only read."
+_NOT_WORD: Final = re.compile(r"[^A-Za-z0-9_]")
 _COMPUTED: Final = re.compile(r"_G|_ENV|\bload\b|call_tool")
 """Ways to a server whose name is not written out."""
 _LEVEL: Final = "scripts.level"
@@ -114,9 +117,10 @@ class Scripts:
         view, statuses = await self._gateway.view(ctx), await self._gateway.servers(ctx)
         read_only = read_only or self.options.read_only
         shelved = shelves(view, statuses, read_only=read_only)
-        inner = replace(ctx, input_responses=None, request_state=None, memo={**(ctx.memo or {}), _LEVEL: level + 1})
+        inner = on_behalf(ctx, memo={**(ctx.memo or {}), _LEVEL: level + 1})
         call = partial(self._call, inner) if answers is None else partial(_answer, answers)
-        return _Job(_named(shelved, source), statuses, source, call, level, read_only=read_only)
+        servers = _named(shelved, source) if answers is None else _pretended(shelved, answers)
+        return _Job(servers, statuses, source, call, level, read_only=read_only)
 
     def _mentioned(self, statuses: Sequence[ServerStatus], source: str) -> list[str]:
         return [space_of(status) for status in statuses if troubled(status) and _named_in(source, space_of(status))]
@@ -127,7 +131,11 @@ class Scripts:
             return script_value(await self._gateway.call(ctx, tool.id, arguments))
         except ToolcribError as error:
             error.message = error.message.removeprefix(f"{tool.id}: ")  # the engine names the tool as the script does
+            if isinstance(error, ApprovalRequired) and error.data.get("reason") == "no_client":
+                error.hint = f"{error.hint} Or call the tool by itself, outside of a script.".strip()
             raise
+        finally:
+            await ended(ctx)
 
 
 async def _answer(answers: Object, tool: Tool, _arguments: dict[str, Any]) -> JSON:
@@ -135,6 +143,17 @@ async def _answer(answers: Object, tool: Tool, _arguments: dict[str, Any]) -> JS
     if tool.id not in answers:
         raise ExecutionFailed(f"The test has no answer of {tool.id}.")
     return answers[tool.id]
+
+
+def _pretended(shelved: Shelves, answers: Object) -> Mapping[str, Shelf]:
+    """The tools that a test answers for, whether or not they are there."""
+    servers: dict[str, dict[str, Tool]] = {}
+    for one in answers:
+        namespace, name = one.split(":", 1) if ":" in one else ("", one)
+        tool = Tool(name=name, namespace=namespace)
+        server = shelved.server_of(tool)
+        servers.setdefault(server, {})[name] = shelved.listed.get(server, {}).get(name, tool)
+    return servers
 
 
 class _Job:
@@ -213,7 +232,8 @@ def _level(ctx: Context) -> int:
 def _named(shelved: Shelves, source: str) -> Mapping[str, Shelf]:
     """The shelves that the script can reach, and on them the hidden tools whose exact names it holds.
 
-    A shelf of a server that the script names nowhere is left empty, unless it may come by a server in another way.
+    A shelf of a server that the script names nowhere is left empty, unless it may come by a server in another way. A
+    hidden tool never changes what another one is called.
     """
     everything = _COMPUTED.search(source) is not None
     servers: dict[str, Shelf] = {
@@ -222,14 +242,21 @@ def _named(shelved: Shelves, source: str) -> Mapping[str, Shelf]:
     for tool in shelved.hidden:
         if tool.name in source and mentions(source, tool.name):
             server = shelved.server_of(tool)
-            servers[server] = {**servers.get(server, {}), tool.name: tool}
+            shelf = servers.get(server, {})
+            if _plain(tool.name) not in map(_plain, shelf):
+                servers[server] = {**shelf, tool.name: tool}
     return servers
 
 
+def _plain(name: str) -> str:
+    """Equal for all names that may have the same identifier."""
+    return _NOT_WORD.sub("_", unicodedata.normalize("NFKD", name)).strip("_").replace("_", "")
+
+
 def _named_in(source: str, server: str) -> bool:
-    """Whether the script may mean the server: its longest word is there, which its identifier holds too."""
-    words = "".join(char if char.isascii() and char.isalnum() else " " for char in server).split()
-    return max(words, key=len, default="") in source
+    """Whether the script may mean the server: what its identifier holds in either language is there."""
+    word = _NOT_WORD.sub("_", server)
+    return not server.isascii() or not word.strip("_") or word in source
 
 
 async def _check(engine: Engine, source: str, job: _Job, limits: Any, language: str) -> Any:

@@ -31,6 +31,7 @@ _APART = {
 """Words that are no form of what they look like a form of (`times` of `time`, `news` of `new`), and what they are."""
 
 _DIGIT = re.compile(r"\d")
+_NUMBER = re.compile(r"\d{2,}")
 
 _MEMO = 16_384
 """Words whose stems are remembered."""
@@ -56,7 +57,7 @@ class Lexicon:
         object.__setattr__(self, "_stems", {})
         both_ways = chain(self.pairs, ((other, one) for one, other in self.pairs))
         object.__setattr__(self, "_related", _by_form(both_ways))
-        members = ((word, name) for name, words in self.domains.items() for word in words)
+        members = ((part, name) for name, words in self.domains.items() for word in words for part in _told(word))
         object.__setattr__(self, "_fields", _by_form(members))
 
     @classmethod
@@ -99,7 +100,7 @@ class Lexicon:
         return found[0] if len(found) == 1 else tuple(sorted(set().union(*found)))
 
     def domains_of(self, words: Iterable[str]) -> frozenset[str]:
-        """The domains that have one of the words, given in lower case.
+        """The domains that have one of the words, given in lower case; `base64` is known by `64`, too.
 
         >>> sorted(Lexicon.default().domains_of(["files", "volume", "zebra"]))
         ['audio_processing', 'file_operations', 'geometry']
@@ -127,6 +128,15 @@ def _forms(word: str) -> tuple[str, ...]:
         return (base + "e",)
     doubled = word.startswith(base + base[-1])
     return (base,) if doubled else (base, base + "e")
+
+
+def _told(word: str) -> list[str]:
+    """A word of a domain, and what is left of it in a text, where it is read as several words: its number tells.
+
+    >>> _told("base64"), _told("json")
+    (['base64', '64'], ['json'])
+    """
+    return [word, *_NUMBER.findall(word)]
 
 
 def _pairs(lines: Iterable[tuple[str, Iterable[str]]]) -> Iterator[Pair]:

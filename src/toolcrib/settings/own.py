@@ -8,12 +8,15 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.sessions import SessionOptions
 from toolcrib.protocols import Policy
 from toolcrib.server.options import HttpOptions
+from toolcrib.settings import guards as guards_table
 from toolcrib.settings import policy as policy_table
+from toolcrib.settings import scripts as scripts_table
 from toolcrib.settings import search as search_table
 from toolcrib.settings.calls import Calls
 from toolcrib.settings.document import Problems
 from toolcrib.settings.jsonc import Field
 from toolcrib.settings.options import LocalOptions
+from toolcrib.settings.scripts import ScriptTable
 from toolcrib.settings.section import Section, closest, kind, over, shown
 from toolcrib.settings.tokens import Tokens
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
@@ -32,6 +35,7 @@ class Own:
     surfaces: SurfaceOptions
     local: LocalOptions
     policy: Policy | None
+    scripts: ScriptTable
     http: HttpOptions
     defaults: ServerOptions
     """Deadlines and sizes of servers that set none."""
@@ -54,6 +58,7 @@ def read(value: Any, problems: Problems, tokens: Tokens, calls: Calls) -> Own:
         surfaces=_surfaces(own, search),
         local=_local(own),
         policy=policy_table.read(own.section("policy")),
+        scripts=scripts_table.read(_table(own, "scripts"), tokens.folder),
         http=_http(own, tokens),
         defaults=_defaults(own, timeouts),
     )
@@ -129,6 +134,7 @@ def _surfaces(own: Section, search: Section) -> SurfaceOptions:
         meta_only=own.flag("meta_only"),
         call_many=own.flag("call_many"),
         summary=own.flag("summary"),
+        guards=guards_table.read(_table(own, "guards")),
         prefix=own.flag("prefix"),
         digest_tokens=own.count("digest_tokens", low=0),
         list_page_bytes=own.count("list_page_bytes", low=1024),

@@ -30,7 +30,7 @@ _INTRODUCTION: Final = (
 
 _MAKERS: Final[Mapping[str, Callable[[Gateway, SurfaceOptions, Scripts | None], Surface]]] = {
     "search": lambda gateway, options, _: SearchSurface(gateway, options),
-    "dynamic": lambda gateway, *_: DynamicSurface(gateway),
+    "dynamic": lambda gateway, options, _: DynamicSurface(gateway, options.guards),
     "progressive": ProgressiveSurface,
     "direct": lambda *_: DirectSurface(),
 }

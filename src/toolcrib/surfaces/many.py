@@ -1,12 +1,12 @@
 """`call_many`: several calls at once, each with an answer of its own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import anyio
 
 from toolcrib.errors import InvalidRequest, ToolcribError
+from toolcrib.gateway.behalf import ended, on_behalf
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.values import script_value
 from toolcrib.model import Object, ToolResult
@@ -54,11 +54,12 @@ async def call_many(gateway: Gateway, ctx: Context, arguments: Object) -> ToolRe
     answers: list[dict[str, Any]] = [{} for _ in calls]
     blocks: list[Sequence[Object]] = [() for _ in calls]
     limiter = anyio.CapacityLimiter(AT_ONCE)
-    inner = replace(ctx, input_responses=None, request_state=None)
+    inner = on_behalf(ctx, len(calls))
 
     async def one(place: int, call: Any) -> None:
         async with limiter:
             answers[place], blocks[place] = await _answer(gateway, inner, call)
+            await ended(inner)
 
     async with anyio.create_task_group() as group:
         for place, call in enumerate(calls):

@@ -1,8 +1,9 @@
 """The surfaces' settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from toolcrib.discovery.guards import GuardOptions
 from toolcrib.tokens import ESTIMATE
 
 SURFACES: Final = ("search", "dynamic", "progressive", "direct")
@@ -23,6 +24,8 @@ class SurfaceOptions:
     """Whether the surface `search` also offers `call_many`: several calls at once."""
     summary: bool = False
     """Whether the surface `progressive` also offers `summary`: how many tools the servers have."""
+    guards: GuardOptions = field(default_factory=GuardOptions)
+    """When a session on the surface `dynamic` is told that it goes round in circles."""
     instructions: str = ""
     """What the server says of itself before what toolcrib says of its tools."""
     prefix: bool = True
