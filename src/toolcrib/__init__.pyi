@@ -1,6 +1,7 @@
 from toolcrib.app import App as App
 from toolcrib.errors import AlreadyStarted as AlreadyStarted
 from toolcrib.errors import AmbiguousName as AmbiguousName
+from toolcrib.errors import ApprovalRequired as ApprovalRequired
 from toolcrib.errors import BackendNotFound as BackendNotFound
 from toolcrib.errors import CallTimeout as CallTimeout
 from toolcrib.errors import ExecutionFailed as ExecutionFailed
@@ -9,18 +10,27 @@ from toolcrib.errors import InvalidArguments as InvalidArguments
 from toolcrib.errors import InvalidRequest as InvalidRequest
 from toolcrib.errors import InvalidTool as InvalidTool
 from toolcrib.errors import NameCollision as NameCollision
+from toolcrib.errors import NotAuthenticated as NotAuthenticated
 from toolcrib.errors import NotStarted as NotStarted
+from toolcrib.errors import RateLimited as RateLimited
 from toolcrib.errors import ServerUnavailable as ServerUnavailable
+from toolcrib.errors import SettingsError as SettingsError
 from toolcrib.errors import ToolcribError as ToolcribError
 from toolcrib.errors import ToolNotFound as ToolNotFound
 from toolcrib.gateway.calls.audit import AuditEvent as AuditEvent
+from toolcrib.gateway.calls.options import BreakerOptions as BreakerOptions
+from toolcrib.gateway.calls.options import CacheOptions as CacheOptions
 from toolcrib.gateway.calls.options import CallOptions as CallOptions
+from toolcrib.gateway.calls.options import RateOptions as RateOptions
+from toolcrib.gateway.calls.options import RetryOptions as RetryOptions
 from toolcrib.gateway.gateway import Gateway as Gateway
 from toolcrib.gateway.options import GatewayOptions as GatewayOptions
 from toolcrib.gateway.policy import ByScopes as ByScopes
 from toolcrib.gateway.policy import Rule as Rule
+from toolcrib.model import Action as Action
 from toolcrib.model import BackendKind as BackendKind
 from toolcrib.model import Caller as Caller
+from toolcrib.model import Decision as Decision
 from toolcrib.model import Filters as Filters
 from toolcrib.model import Hit as Hit
 from toolcrib.model import ScorePart as ScorePart
@@ -36,6 +46,7 @@ from toolcrib.processor import create_registry as create_registry
 from toolcrib.protocols import Authenticator as Authenticator
 from toolcrib.protocols import Backend as Backend
 from toolcrib.protocols import BackendSelector as BackendSelector
+from toolcrib.protocols import Call as Call
 from toolcrib.protocols import Context as Context
 from toolcrib.protocols import Policy as Policy
 from toolcrib.protocols import ToolProvider as ToolProvider
@@ -77,9 +88,11 @@ from toolcrib.upstream.options import ServerOptions as ServerOptions
 
 __version__: str
 __all__ = [
+    "Action",
     "AlreadyStarted",
     "AmbiguousName",
     "App",
+    "ApprovalRequired",
     "Array",
     "AuditEvent",
     "Authenticator",
@@ -89,12 +102,16 @@ __all__ = [
     "BackendNotFound",
     "BackendSelector",
     "Boolean",
+    "BreakerOptions",
     "ByScopes",
+    "CacheOptions",
+    "Call",
     "CallOptions",
     "CallTimeout",
     "Caller",
     "Config",
     "Context",
+    "Decision",
     "Embedder",
     "ExecutionFailed",
     "Filters",
@@ -113,12 +130,16 @@ __all__ = [
     "LocalTools",
     "Many",
     "NameCollision",
+    "NotAuthenticated",
     "NotStarted",
     "Number",
     "Object",
     "Policy",
+    "RateLimited",
+    "RateOptions",
     "Registry",
     "RequestProviders",
+    "RetryOptions",
     "Rule",
     "ScorePart",
     "SearchOptions",
@@ -129,6 +150,7 @@ __all__ = [
     "ServerStatus",
     "ServerUnavailable",
     "Settings",
+    "SettingsError",
     "StaticTokens",
     "String",
     "SurfaceOptions",

@@ -15,6 +15,7 @@ from toolcrib._version import VERSION
 from toolcrib.embedders.cached import Cached
 from toolcrib.embedders.load import BUILT_IN, load
 from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError
+from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.states import stands
@@ -64,8 +65,10 @@ class App:
         authenticator: Authenticator | None = None,
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
+        audit: AuditSink | None = None,
     ) -> None:
-        """Nothing is started yet. `name`, `version` and `title` are what clients are told of the server.
+        """Nothing is started yet. `name`, `version` and `title` are what clients are told of the server; `audit`
+        is told of every call, in place of the log.
 
         Raises `SettingsError` for a surface that does not exist, `MissingExtra` for tokens that cannot be counted here.
         """
@@ -81,6 +84,7 @@ class App:
             options=self.settings.gateway,
             middleware=middleware,
             selector=selector,
+            audit=audit,
             gateway_id=self.servers.gateway_id,
         )
         self.scripts = scripts_over(

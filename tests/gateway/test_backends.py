@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable
+from toolcrib.errors import CallTimeout, ExecutionFailed, HandlerNotFound, ServerUnavailable
+from toolcrib.gateway.calls.options import BreakerOptions, CallOptions
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.model import BackendKind, Caller, Object, Tool, ToolResult
 from toolcrib.protocols import Backend, BackendSelector, Call, Context, Proceed
+from toolcrib.providers.local import LocalTools
 from toolcrib.testing import FakeProvider, FakeSource
 
 pytestmark = pytest.mark.anyio
@@ -110,3 +112,23 @@ async def test_a_middleware_that_makes_a_call_of_its_own_is_told_how() -> None:
 
     with anyio.fail_after(5), pytest.raises(ExecutionFailed, match=r"dataclasses\.replace"):
         await Gateway([FakeSource(Named("one"))], options=QUIET, middleware=[own]).call(ME, "web:search")
+
+
+async def test_a_function_that_keeps_failing_closes_no_other_function() -> None:
+    tools = LocalTools()
+
+    async def slow() -> None:
+        await anyio.sleep_forever()
+
+    tools.register(Tool(name="slow"), slow)
+    tools.register(Tool(name="now"), lambda: "now")
+    calls = CallOptions(deadline_s=0.01, breaker=BreakerOptions(failures=2))
+    one = Gateway([tools], options=GatewayOptions(start_grace_s=0, calls=calls))
+    with anyio.fail_after(5):
+        for _ in range(2):
+            with pytest.raises(CallTimeout):
+                await one.call(ME, "slow")
+        with pytest.raises(ServerUnavailable):
+            await one.call(ME, "slow")
+        assert (await one.call(ME, "now")).content[0]["text"] == "now"
+    assert {state.backend: state.state for state in one.breakers()}["slow"] == "open"

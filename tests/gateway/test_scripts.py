@@ -10,8 +10,8 @@ import pytest
 from toolcrib.errors import ExecutionFailed, InvalidRequest, MissingExtra
 from toolcrib.gateway.calls.options import CallOptions
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.scripts import CALLS, ScriptOptions, Scripts
+from toolcrib.gateway.options import GatewayOptions, ScriptOptions
+from toolcrib.gateway.scripts import CALLS, Scripts
 from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult, Visibility
 from toolcrib.protocols import Call, Context, Proceed
 from toolcrib.sandbox import Limits

@@ -6,7 +6,7 @@ import pytest
 
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.lexicon_general import NOUNS, VERBS
-from toolcrib.search.text import STOP_WORDS
+from toolcrib.search.text import STOP_WORDS, words
 
 PAIRS = {
     "accuracy": "precision recall score",
@@ -123,6 +123,13 @@ def test_the_domains_are_the_promised_ones() -> None:
 @pytest.mark.parametrize(("name", "words"), DOMAINS.items())
 def test_each_word_of_a_domain_leads_to_it(name: str, words: str) -> None:
     assert all(name in Lexicon.default().domains_of([word]) for word in words.split())
+
+
+def test_a_word_that_texts_have_in_parts_tells_its_domain_by_its_number() -> None:
+    lexicon = Lexicon(frozenset(), {"encoding": frozenset({"base64"}), "hashes": frozenset({"md5"})})
+    assert words("base64") == ["base", "64"]
+    assert lexicon.domains_of(words("decode Base64 text")) == lexicon.domains_of(["base64"]) == {"encoding"}
+    assert lexicon.domains_of(["base"]) == lexicon.domains_of(["5"]) == frozenset()
 
 
 def test_a_word_may_be_of_several_domains_or_of_none() -> None:

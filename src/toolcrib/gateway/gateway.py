@@ -16,6 +16,7 @@ from toolcrib.catalog.paging import page
 from toolcrib.discovery.arguments import settle
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
+from toolcrib.gateway.calls.breaker import BreakerState
 from toolcrib.gateway.elsewhere import Asked, find_all, look_up, merged
 from toolcrib.gateway.known import CONNECTING, findable, namespaces, servers, space_of, tags
 from toolcrib.gateway.live import Live
@@ -274,7 +275,7 @@ class Gateway:
         tool = found.tool
         try:
             if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
-                raise ToolNotFound(f"No tool is called {tool.id}.")
+                raise ToolNotFound(f'No tool is called "{tool.id}".', hint="Search for a tool by what it does.")
             settled = settle(arguments, loose or {}, tool.input_schema, tool=tool.id)
             found.schema.check(settled)
         except ToolcribError as error:
@@ -301,6 +302,10 @@ class Gateway:
             self.sessions.record(ctx, found.tool.id, success=not result.is_error)
             self.shapes.record(ctx, found.tool, result)
         return result
+
+    def breakers(self) -> tuple[BreakerState, ...]:
+        """How the circuit breaker sees each of those that run tools, by name; empty without one."""
+        return self._road.states()
 
     def keeps_promise(self, tool: Tool) -> bool:
         """Whether this very definition was never seen to break what its output schema promises."""

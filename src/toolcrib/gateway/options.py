@@ -9,6 +9,16 @@ from toolcrib.search.options import SearchOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOptions:
+    """How scripts are run."""
+
+    levels: int = 3
+    """How deep scripts may stand in one another: a script, one that it calls, and so on; 1 or more."""
+    read_only: bool = False
+    """Whether every script sees only tools that say of themselves that they only read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
     """How the gateway lists, searches and waits."""
 

@@ -59,7 +59,7 @@ class Road:
         nobody runs the tool any more, and an `ExecutionFailed`.
         """
         backends = self._order(found)
-        return await self._way(ctx, Routed(found.tool, arguments, backends[0].name, backends))
+        return await self._way(ctx, Routed(found.tool, arguments, _name(backends[0], found.tool), backends))
 
     def refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
         """Tell the audit, if any, of a call that was refused before it came so far."""
@@ -78,17 +78,23 @@ class Road:
         return found.backends if len(found.backends) == 1 else tuple(local_first(found.backends))
 
 
+def _name(backend: Backend, tool: Tool) -> str:
+    """Who runs a call: a function of this process stands for itself alone, whatever becomes of the others."""
+    return tool.id if backend.kind is BackendKind.LOCAL else backend.name
+
+
 async def _fail_over(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
     """The first backend that takes the call; the next one only where nothing was run."""
     backends = _routed(call).backends
     for place, backend in enumerate(backends[:-1]):
         try:
-            return await proceed(ctx, replace(_routed(call), backend=backend.name, place=place))
+            return await proceed(ctx, replace(_routed(call), backend=_name(backend, call.tool), place=place))
         except (ServerUnavailable, HandlerNotFound) as error:
             logger.info("%s cannot run %s, the next one is asked: %s", backend.name, call.tool.id, error.message)
     if len(backends) == 1:
         return await proceed(ctx, call)
-    return await proceed(ctx, replace(_routed(call), backend=backends[-1].name, place=len(backends) - 1))
+    last = replace(_routed(call), backend=_name(backends[-1], call.tool), place=len(backends) - 1)
+    return await proceed(ctx, last)
 
 
 async def _ask(ctx: Context, call: Call) -> ToolResult:

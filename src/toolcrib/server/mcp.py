@@ -103,9 +103,17 @@ class Handlers:
         """Put the caller's own digest into the instructions of the opening answer."""
         result = await call_next(ctx)
         if ctx.method in _OPENING and isinstance(result, dict):
-            words = await self._front.instructions(to_context(ctx))
+            words = await self._words(to_context(ctx))
             return {**result, "instructions": words} if words else result
         return result
+
+    async def _words(self, ctx: Context) -> str:
+        """The digest; nothing where it cannot be had: requests will say what is wrong."""
+        try:
+            return await self._front.instructions(ctx)
+        except Exception:
+            logger.exception("the instructions for a client could not be made")
+            return ""
 
     async def list_tools(self, request: RequestContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
         """One page of `tools/list`."""

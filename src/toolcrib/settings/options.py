@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.scripts import ScriptOptions
+from toolcrib.gateway.options import GatewayOptions, ScriptOptions
 from toolcrib.protocols import Policy
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.server.options import HttpOptions

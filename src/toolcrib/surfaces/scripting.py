@@ -1,7 +1,8 @@
 """The script engines that there are, over a gateway."""
 
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.scripts import ScriptOptions, Scripts
+from toolcrib.gateway.options import ScriptOptions
+from toolcrib.gateway.scripts import Scripts
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions
 
 

@@ -5,20 +5,24 @@ On macOS the limits are set and the rest does not exist; on Windows there is not
 
 import ctypes
 import os
-import signal
 import sys
 from importlib import import_module
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NO_NEW_PRIVS = 38
+_SIGKILL = 9
+"""To import `signal` would take longer than all that a worker does with it."""
+
+LIBC = None if sys.platform == "win32" else ctypes.CDLL(None, use_errno=True)
+"""Opened once, in the process that the others are forked from."""
 
 
 def die_with(parent: int) -> None:
     """End this process when its parent ends, and at once when the parent is gone already. Linux only."""
     if not sys.platform.startswith("linux"):
         return
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -59,6 +63,5 @@ def lower(resource: object, which: int, value: tuple[int, int]) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
+    if LIBC is None or LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")

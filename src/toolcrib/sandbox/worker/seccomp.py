@@ -8,7 +8,8 @@ import ctypes
 import os
 import struct
 import sys
-from collections.abc import Callable
+
+from . import lockdown
 
 _PR_SET_SECCOMP = 22
 _MODE_FILTER = 2
@@ -100,8 +101,7 @@ def apply(code: bytes) -> str:
     """Put that filter over this process, for good; why it could not be, or an empty text. Needs no_new_privs."""
     buffer = ctypes.create_string_buffer(code, len(code))
     prog = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(prog), 0, 0):
+    if lockdown.LIBC is None or lockdown.LIBC.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(prog), 0, 0):
         return f"the kernel refused the seccomp filter: {os.strerror(ctypes.get_errno())}"
     return ""
 
@@ -137,20 +137,14 @@ def op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def _argument(offset: int, check: Callable[[], bytes]) -> bytes:
-    return op(LOAD, offset) + check()
+def _argument(offset: int, check: bytes) -> bytes:
+    return op(LOAD, offset) + check
 
 
-def _among(*values: int) -> Callable[[], bytes]:
-    def check() -> bytes:
-        tests = b"".join(op(EQUAL, value, len(values) - place, 0) for place, value in enumerate(values))
-        return tests + op(RETURN, KILL_PROCESS) + op(RETURN, ALLOW)
-
-    return check
+def _among(*values: int) -> bytes:
+    tests = b"".join(op(EQUAL, value, len(values) - place, 0) for place, value in enumerate(values))
+    return tests + op(RETURN, KILL_PROCESS) + op(RETURN, ALLOW)
 
 
-def _without(bits: int) -> Callable[[], bytes]:
-    def check() -> bytes:
-        return op(ANY_BIT, bits, 0, 1) + op(RETURN, KILL_PROCESS) + op(RETURN, ALLOW)
-
-    return check
+def _without(bits: int) -> bytes:
+    return op(ANY_BIT, bits, 0, 1) + op(RETURN, KILL_PROCESS) + op(RETURN, ALLOW)
