@@ -3,17 +3,21 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from toolcrib.cli.exits import Exit
 from toolcrib.cli.main import app
+from toolcrib.discovery.guards import GuardOptions
 from toolcrib.discovery.metatools import META_TOOLS
 from toolcrib.gateway.calls.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
+from toolcrib.gateway.options import ScriptOptions
 from toolcrib.gateway.policy import Rule
 from toolcrib.gateway.sessions import SessionOptions
 from toolcrib.model import Tool
+from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.loader import load
@@ -81,13 +85,46 @@ TABLES = [
     *settings_of(SessionOptions, "sessions"),
     *settings_of(LocalOptions, "local"),
     *settings_of(Rule, "rules[]"),
+    *settings_of(ScriptOptions, ""),
+    *settings_of(Limits, "limits"),
+    *settings_of(SandboxOptions, "sandbox"),
+    *settings_of(GuardOptions, "guards"),
 ]
 
 
 @pytest.mark.parametrize(("table", "name"), TABLES, ids=lambda part: part)
-def test_every_setting_of_calls_sessions_functions_and_rules_is_documented(table: str, name: str) -> None:
+def test_every_setting_of_calls_sessions_functions_rules_and_scripts_is_documented(table: str, name: str) -> None:
     rows = [line.split(" | ")[0] for line in page("configuration.md").splitlines() if line.startswith(f"| `{table}")]
     assert any(f".{name}`" in row or f"`{name}`" in row or f"`{name}." in row for row in rows)
+
+
+def documented(table: str) -> dict[str, str]:
+    """The default of each key of a table, as the page has it."""
+    found: dict[str, str] = {}
+    for line in page("configuration.md").splitlines():
+        if line.startswith(f"| `{table}."):
+            keys, _, default, _ = line.strip("| ").split(" | ")
+            names = [name.removeprefix(f"{table}.").removeprefix(".") for name in re.findall("`([^`]*)`", keys)]
+            defaults = default.split(", ") if len(default.split(", ")) == len(names) else [default] * len(names)
+            found |= zip(names, (text.strip("`") for text in defaults), strict=True)
+    return found
+
+
+def said(value: object) -> str:
+    """What a default is called on the page; None is what `false` asks for."""
+    if value is None or isinstance(value, bool):
+        return str(bool(value)).lower()
+    return f"{value:g}" if isinstance(value, float) else f"{value}"
+
+
+@pytest.mark.parametrize(
+    ("table", "options"), [("limits", Limits()), ("sandbox", SandboxOptions()), ("guards", GuardOptions())]
+)
+def test_the_defaults_of_scripts_and_guards_are_those_of_the_page(table: str, options: Any) -> None:
+    found = documented(table)
+    assert found.pop("workers", "twice the processors") == "twice the processors"
+    names = [field.name for field in dataclasses.fields(options) if field.name != "workers"]
+    assert found == {name.removesuffix("_s"): said(getattr(options, name)) for name in names}
 
 
 OF_THE_CODE = {"name", "transport", "target", "problem", "max_message_bytes"}

@@ -9,7 +9,7 @@ import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.scripts import ScriptOptions
+from toolcrib.gateway.options import ScriptOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.settings.options import Settings
 

@@ -1,15 +1,16 @@
 """Tools that are in no snapshot: those of providers that search by themselves, or are too large to list."""
 
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.errors import ServerUnavailable, ToolcribError
-from toolcrib.gateway.ledger import reason
 from toolcrib.gateway.snapshot import EMPTY, Gathered, Offer, Snapshot, unsound_field
 from toolcrib.gateway.view import Found, found_at
 from toolcrib.model import Filters, Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool
@@ -46,7 +47,8 @@ async def find_all(
         provider = backends[place].provider
         try:
             with anyio.fail_after(timeout_s):
-                found[place] = await provider.find_tools(ctx, request) if isinstance(provider, ToolFinder) else ()
+                if isinstance(provider, ToolFinder):
+                    found[place] = _sound_hits(await provider.find_tools(ctx, request))
         except Exception as error:
             problems[place] = _why(error, timeout_s)
             logger.warning("%s could not be searched", backends[place].name, exc_info=True)
@@ -55,10 +57,17 @@ async def find_all(
         for place in range(len(backends)):
             group.start_soon(ask, place)
     troubled = tuple(
-        ServerStatus(name=backends[place].name, state=ServerState.DEGRADED, since=0.0, reason=why)
+        ServerStatus(
+            name=backends[place].name,
+            state=ServerState.DEGRADED,
+            since=time.time(),
+            reason=why,
+            transport="local",
+            namespace=str(getattr(backends[place].provider, "namespace", None) or ""),
+        )
         for place, why in sorted(problems.items())
     )
-    hits = tuple(hit for some in found for hit in some if not unsound_field(hit.tool) and sees(hit.tool))
+    hits = tuple(hit for some in found for hit in some if sees(hit.tool))
     return Asked(hits, troubled)
 
 
@@ -107,7 +116,11 @@ def _passes(tool: Tool, filters: Filters) -> bool:
 async def look_up(
     ctx: Context, name: str, backends: Sequence[Backend], *, timeout_s: float, sees: Callable[[Tool], bool]
 ) -> Found | None:
-    """The tool of that name at the first provider that has it. Raises `ServerUnavailable` where one fails."""
+    """The tool of that name at the first provider that has it.
+
+    Raises `ServerUnavailable` where none has it, and one could not say.
+    """
+    failed: ServerUnavailable | None = None
     for backend in backends:
         provider = backend.provider
         if not isinstance(provider, ToolLookup):
@@ -115,17 +128,37 @@ async def look_up(
         try:
             with anyio.fail_after(timeout_s):
                 tool = await provider.get_tool(ctx, name)
-        except ToolcribError:
-            raise
-        except Exception as error:
-            logger.warning("%s could not be asked for a tool", backend.name, exc_info=True)
-            raise ServerUnavailable(
-                f"{name} cannot be looked up: {backend.name} failed ({type(error).__name__}).",
-                hint="Try again later, or search for another tool.",
-            ) from error
-        if tool is not None and not unsound_field(tool) and sees(tool):
+        except Exception as error:  # noqa: BLE001 - of another's code; told below, where nobody else has the tool
+            failed = failed or _unanswered(name, backend, error)
+            continue
+        if isinstance(tool, Tool) and not unsound_field(tool) and sees(tool):
             return _found(tool, backend)
+    if failed is not None:
+        raise failed
     return None
+
+
+def _unanswered(name: str, backend: Backend, error: Exception) -> ServerUnavailable:
+    """Why a provider could not say whether it has a tool; without its inside, where it is no error of ours."""
+    if isinstance(error, ServerUnavailable):
+        return error
+    logger.warning("%s could not be asked for a tool", backend.name, exc_info=error)
+    return ServerUnavailable(
+        f"{name} cannot be looked up: {backend.name} failed ({type(error).__name__}).",
+        hint="Try again later, or search for another tool.",
+    )
+
+
+def _sound_hits(found: Any) -> tuple[Hit, ...]:
+    """The hits of an answer; what is none is left out."""
+    if not isinstance(found, (list, tuple)):
+        raise TypeError("an answer that is no list of hits")
+    return tuple(hit for hit in found if isinstance(hit, Hit) and _is_sound(hit))
+
+
+def _is_sound(hit: Any) -> bool:
+    figures = isinstance(hit.score, (int, float)) and math.isfinite(hit.score) and isinstance(hit.query, int)
+    return figures and isinstance(hit.tool, Tool) and not unsound_field(hit.tool)
 
 
 def _found(tool: Tool, backend: Backend) -> Found | None:
@@ -139,4 +172,4 @@ def _why(error: Exception, timeout_s: float) -> str:
         return error.message[:_SHOWN]
     if isinstance(error, TimeoutError):
         return f"it did not answer within {timeout_s:g} s"
-    return reason(error, timeout_s)
+    return f"its search failed ({type(error).__name__})"

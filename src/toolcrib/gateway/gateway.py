@@ -147,13 +147,14 @@ class Gateway:
         view = self._views.of(ctx.caller)
         if not ctx.providers and not ctx.overriding:
             return view, ()
+        brought = (ctx.caller, ctx.providers, ctx.overriding)
         known = ctx.memo.get(_SEEN) if ctx.memo is not None else None
-        if known is not None and known[0] is view:
-            return known[1], known[2]
+        if known is not None and known[0] is view and known[1] == brought:
+            return known[2], known[3]
         heard = await self._offered.hear(ctx)
         seen = await self._run(view, self._overlays.over, view, heard.plain, heard.overriding)
         if ctx.memo is not None:
-            ctx.memo[_SEEN] = (view, seen, heard.troubled)
+            ctx.memo[_SEEN] = (view, brought, seen, heard.troubled)
         return seen, heard.troubled
 
     # -- finding ---------------------------------------------------------------------------------------------------
@@ -192,33 +193,50 @@ class Gateway:
         backends = self._speakers(ctx, view, _finds)
         if not backends:
             return None
-        return await find_all(
+        asked = await find_all(
             ctx,
             request,
             backends,
             timeout_s=self.options.find_timeout_s,
-            sees=lambda tool: tool.visibility is not Visibility.HIDDEN and self._sees(ctx, tool),
+            sees=lambda tool: self._is_new(ctx, view, tool),
         )
+        if isinstance(self._policy, AllowAll):
+            return asked
+        known = namespaces(view)
+        return replace(asked, troubled=tuple(status for status in asked.troubled if space_of(status) in known))
+
+    def _is_new(self, ctx: Context, view: View, tool: Tool) -> bool:
+        """Whether a tool from elsewhere may be shown: a tool in view of its key is the one that would be called."""
+        shown = tool.visibility is not Visibility.HIDDEN and self._sees(ctx, tool)
+        return shown and view.holds(tool.key) is None
 
     def _speakers(self, ctx: Context, view: View, able: Callable[[ToolProvider], bool]) -> list[Backend]:
-        """The providers which are able to, and may be asked for this caller, in order."""
-        known = namespaces(view)
-        shared = [
-            backend
-            for backend in self.live.backends()
-            if able(backend.provider)
-            and (backend.name in known or self._sees(ctx, Tool(name="", namespace=backend.name)))
-        ]
-        own = [as_backend(provider) for provider in (*ctx.overriding, *ctx.providers) if able(provider)]
-        return [*shared, *own]
+        """The providers which are able to, and may be asked for this caller, those that override first.
+
+        One whose namespace is not known is asked in any case: what it answers is sifted.
+        """
+        shared = [backend for backend in self.live.backends() if able(backend.provider)]
+        if shared:
+            known = namespaces(view)
+            shared = [backend for backend in shared if self._may_ask(ctx, known, backend.provider)]
+        first = [as_backend(provider) for provider in ctx.overriding if able(provider)]
+        return [*first, *shared, *(as_backend(provider) for provider in ctx.providers if able(provider))]
+
+    def _may_ask(self, ctx: Context, known: Mapping[str, int], provider: ToolProvider) -> bool:
+        space = getattr(provider, "namespace", None)
+        if not isinstance(space, str) or not space:
+            return True
+        return space in known or self._sees(ctx, Tool(name="", namespace=space))
 
     def _comes_back(self, ctx: Context) -> bool:
         path = ctx.meta.get(PATH_META)
         return bool(self._gateway_id) and isinstance(path, list) and self._gateway_id in path
 
-    def searches_elsewhere(self) -> bool:
-        """Whether some shared provider searches by itself."""
-        return any(_finds(backend.provider) for backend in self.live.backends())
+    def searches_elsewhere(self, view: View) -> bool:
+        """Whether some shared provider, which may be asked for callers of this view, searches by itself."""
+        finders = [backend.provider for backend in self.live.backends() if _finds(backend.provider)]
+        spaces = [getattr(provider, "namespace", None) for provider in finders]
+        return any(not isinstance(space, str) or view.mask is None or space in namespaces(view) for space in spaces)
 
     def _sees(self, ctx: Context, tool: Tool) -> bool:
         return may_see(self._policy, ctx.caller, tool)
@@ -283,7 +301,7 @@ class Gateway:
             raise
         result = await self._travelled(ctx, found, settled)
         promised = tool.output_schema is not None and result.kind == "complete" and not result.is_error
-        if promised and result.structured is None and self.keeps_promise(tool):
+        if promised and result.structured is None and self._is_shared(tool) and self.keeps_promise(tool):
             # By the very object: two tenants may have tools of one key, and what one breaks is not the other's.
             self._unstructured[id(tool)] = tool
             if len(self._unstructured) > _BROKEN:
@@ -307,6 +325,12 @@ class Gateway:
         """How the circuit breaker sees each of those that run tools, by name; empty without one."""
         return self._road.states()
 
+    def _is_shared(self, tool: Tool) -> bool:
+        """Whether it is in the snapshot: what a request's own tool does is remembered for nobody."""
+        catalog = self.live.snapshot.catalog
+        position = catalog.by_id(tool.id)
+        return position is not None and catalog.tools[position] is tool
+
     def keeps_promise(self, tool: Tool) -> bool:
         """Whether this very definition was never seen to break what its output schema promises."""
         return id(tool) not in self._unstructured
@@ -317,6 +341,8 @@ class Gateway:
         Waits a while for a server that is still connecting, when the spelling gives its namespace. Raises
         `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`.
         """
+        if (ctx.providers or ctx.overriding) and (shared := await self._shared(ctx, name)) is not None:
+            return shared
         view, troubled = await self._seen(ctx)
         try:
             return view.find(name)
@@ -332,7 +358,17 @@ class Gateway:
                 missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
             for status in troubled:
                 missing.hint = f"{missing.hint} It may be one of {status.name}: {status.reason}.".strip()
+            self._road.refused(ctx, name, missing)
             raise
+
+    async def _shared(self, ctx: Context, name: str) -> Found | None:
+        """The shared tool of exactly that id or wire name, which no plain provider of the request comes before: so
+        that one of those which hangs costs a call of it nothing.
+        """
+        if ctx.overriding:
+            return None
+        view = await self.view(replace(ctx, providers=(), memo=None))
+        return view.exact(name)
 
     async def _look_up(self, ctx: Context, view: View, name: str) -> Found | None:
         backends = self._speakers(ctx, view, _looks_up)
@@ -347,7 +383,7 @@ class Gateway:
         with anyio.move_on_after(self.options.call_grace_s):
             while (status := await self._status(ctx, server)) and status.state in CONNECTING:
                 await self.live.changed()
-        await self.live.fresh()
+            await self.live.fresh()
         try:
             return (await self.view(ctx)).find(name)
         except ToolNotFound:

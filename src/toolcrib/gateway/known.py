@@ -1,9 +1,10 @@
 """What a caller may know of servers, namespaces and tags: what follows from the tools he sees, and nothing else."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.view import View, may_see, with_more
 from toolcrib.model import Caller, Filters, ServerState, ServerStatus, Tool, Visibility
 from toolcrib.protocols import Policy
@@ -20,7 +21,11 @@ def namespaces(view: View) -> Mapping[str, int]:
     """How many tools of each namespace are in view, hidden ones included. At most O(request tools) a request."""
     if view.base is None:
         return view.remembered("namespaces", lambda one: Counter(tool.namespace for tool in one.tools()))
-    return Counter(namespaces(view.base)) + Counter(tool.namespace for tool in view.added())
+    counts = dict(namespaces(view.base))
+    for tool in view.added():
+        # what stands before a shared tool takes its place
+        counts[tool.namespace] = counts.get(tool.namespace, 0) + (tool.key not in view.shadowed)
+    return counts
 
 
 def findable(view: View) -> tuple[Tool, ...]:
@@ -28,7 +33,12 @@ def findable(view: View) -> tuple[Tool, ...]:
     if view.base is None:
         return view.remembered("listing", lambda one: one.listing(Filters()))
     more = (tool for tool in view.added() if tool.visibility is not Visibility.HIDDEN)
-    return with_more(findable(view.base), more, key=lambda tool: tool.id)
+    return with_more(_standing(view, findable(view.base)), more, key=lambda tool: tool.id)
+
+
+def _standing(view: View, shared: tuple[Tool, ...]) -> Sequence[Tool]:
+    """The shared tools before which none of the request stands."""
+    return [tool for tool in shared if tool.key not in view.shadowed] if view.shadowed else shared
 
 
 def tags(view: View) -> frozenset[str]:
@@ -53,7 +63,12 @@ def servers(view: View, statuses: tuple[ServerStatus, ...], policy: Policy, call
 
 
 def _may_know(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> bool:
-    """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen."""
+    """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen.
+
+    A provider whose namespace is not known is told of only where everybody sees everything.
+    """
+    if status.transport == "local" and not status.namespace:
+        return isinstance(policy, AllowAll)
     space = space_of(status)
     if space in namespaces(view):
         return True

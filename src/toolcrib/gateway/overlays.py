@@ -54,12 +54,7 @@ class Overlays:
         shadowed = [place for key in taken if (place := view.position(key)) is not None]
         if not shadowed:
             return replace(view, overlay=overlay, version=version, memo={}, base=view)
-        mask = bytearray(view.mask or b"\x01" * len(view.snapshot.catalog))
-        for place in shadowed:
-            mask[place] = 0
-        ids = sorted(view.snapshot.catalog.tools[place].id for place in shadowed)
-        mark = blake2b("\0".join(ids).encode(), digest_size=4).hexdigest()
-        return replace(view, mask=bytes(mask), overlay=overlay, version=f"{version}.{mark}", memo={}, base=None)
+        return _shadowing(replace(view, overlay=overlay, version=version, memo={}, base=view), shadowed)
 
     def _again(self, view: View, offer: Offer) -> View | None:
         """The view with the tools of the only provider of a request, where they stood beside the same view before."""
@@ -102,6 +97,16 @@ class Overlays:
             while self._count > self._most:
                 _, oldest = self._kept.popitem(last=False)
                 self._count -= len(oldest.tools)
+
+
+def _shadowing(view: View, places: Sequence[int]) -> View:
+    """The view without the shared tools at these places."""
+    mask = bytearray(view.mask or b"\x01" * len(view.snapshot.catalog))
+    for place in places:
+        mask[place] = 0
+    keys = frozenset(view.snapshot.catalog.tools[place].key for place in places)
+    mark = blake2b("\0".join(sorted(map(str, keys))).encode(), digest_size=4).hexdigest()
+    return replace(view, mask=bytes(mask), version=f"{view.version}.{mark}", shadowed=keys)
 
 
 def _place(tools: tuple[Tool, ...]) -> int:

@@ -55,6 +55,9 @@ def _spaces(view: View, *, read_only: bool) -> tuple[Mapping[str, Shelf], tuple[
         key: Hashable = ("shelves", read_only)
         return view.remembered(key, lambda one: _sorted({}, (), one.tools(), read_only=read_only))
     before, hidden = _spaces(view.base, read_only=read_only)
+    for key in view.shadowed:
+        shelf = {name: tool for name, tool in before.get(key.namespace, {}).items() if name != key.name}
+        before = {**before, key.namespace: shelf}
     return _sorted(before, hidden, view.added(), read_only=read_only)
 
 

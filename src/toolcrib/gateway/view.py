@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from toolcrib.catalog.misses import ambiguous
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.snapshot import EMPTY, Snapshot
 from toolcrib.model import Action, Caller, Decision, Filters, Key, SearchReply, SearchRequest, Tool
@@ -49,7 +50,9 @@ class View:
     memo: dict[Hashable, Any] = field(default_factory=dict)
     """What others derive from this view once; it lives as long as the view."""
     base: "View | None" = None
-    """The same without the request's tools, where all of it is in view; it lives longer."""
+    """The same without the request's tools; it lives longer."""
+    shadowed: frozenset[Key] = frozenset()
+    """The tools of `base` before which one of the request stands."""
 
     def tools(self) -> tuple[Tool, ...]:
         """Every visible tool, hidden ones included, by id."""
@@ -73,25 +76,55 @@ class View:
             return None
         return position
 
-    def find(self, spelling: str) -> Found:
-        """The tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`, both within the view."""
-        try:
-            return found_at(self.snapshot, self.snapshot.catalog.find(spelling, self.mask))
-        except ToolNotFound as missing:
-            return self._find_overlaid(spelling, missing)
+    def holds(self, key: Key) -> Tool | None:
+        """The tool of that key in view, or None."""
+        position = self.position(key)
+        if position is not None:
+            return self.snapshot.catalog.tools[position]
+        place = self.overlay.catalog.by_id(f"{key.namespace}:{key.name}" if key.namespace else key.name)
+        return None if place is None else self.overlay.catalog.tools[place]
 
-    def _find_overlaid(self, spelling: str, missing: ToolNotFound) -> Found:
+    def find(self, spelling: str) -> Found:
+        """The tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`, both within the view.
+
+        An exact id or wire name is always that tool's; any other spelling that fits a shared tool and one of the
+        request is refused, like every other that fits two.
+        """
         if not self.overlay.catalog.tools:
-            raise missing
-        try:
-            return found_at(self.overlay, self.overlay.catalog.find(spelling))
-        except ToolNotFound as error:
-            error.suggestions = tuple(dict.fromkeys((*missing.suggestions, *error.suggestions)))
-            raise
+            return found_at(self.snapshot, self.snapshot.catalog.find(spelling, self.mask))
+        exact = self.exact(spelling)
+        return exact if exact is not None else self._loose(spelling)
+
+    def exact(self, name: str) -> Found | None:
+        """The tool of exactly that id, else of exactly that wire name."""
+        for snapshot, mask in self._sides():
+            position = snapshot.catalog.by_id(name)
+            if position is not None and (mask is None or mask[position]):
+                return found_at(snapshot, position)
+        return self.by_wire(name)
+
+    def _loose(self, spelling: str) -> Found:
+        found: list[Found] = []
+        missing: list[ToolNotFound] = []
+        for snapshot, mask in self._sides():
+            try:
+                found.append(found_at(snapshot, snapshot.catalog.find(spelling, mask)))
+            except ToolNotFound as error:
+                missing.append(error)
+        if len(found) > 1:
+            raise ambiguous(spelling, sorted(one.tool.id for one in found))
+        if found:
+            return found[0]
+        first, last = missing
+        last.suggestions = tuple(dict.fromkeys((*first.suggestions, *last.suggestions)))
+        raise last
+
+    def _sides(self) -> tuple[tuple[Snapshot, bytes | None], ...]:
+        return (self.snapshot, self.mask), (self.overlay, None)
 
     def by_wire(self, name: str) -> Found | None:
         """The tool of that wire name, or None."""
-        for snapshot, mask in ((self.snapshot, self.mask), (self.overlay, None)):
+        for snapshot, mask in self._sides():
             position = snapshot.catalog.by_wire(name)
             if position is not None and (mask is None or mask[position]):
                 return found_at(snapshot, position)

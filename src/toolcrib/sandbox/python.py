@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -11,6 +14,7 @@ from typing import Any, ClassVar, Final, Self
 import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
+from toolcrib.sandbox import engines
 from toolcrib.sandbox.calls import Calls, Tools
 from toolcrib.sandbox.launcher import Launcher
 from toolcrib.sandbox.limits import Limits, SandboxOptions
@@ -51,39 +55,32 @@ class PythonSandbox:
         self._slots = Slots(self.options)
         self._launcher = Launcher(self.options.seccomp, self.limits.as_bytes)
         self._monty: Any = None
-        self._pool: Any = None
+        self._engines: engines.Engines | None = None
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without pydantic-monty, `SandboxUnavailable` where no process can be had."""
         self._monty = _library()
         program = await asyncio.to_thread(self._launcher.prepare)
-        pool = self._monty.AsyncMonty(
-            binary_path=program,
-            min_processes=max(1, min(self.options.pool, self._slots.count)),
-            max_processes=self._slots.count + 1,
-            checkout_timeout=self.options.start_s,
-            request_timeout=None,
-            max_checkouts_per_worker=1,
-        )
+        ready = engines.Engines(partial(self._engine, program), size=min(self.options.pool, self._slots.count))
         try:
-            await pool.__aenter__()
+            await ready.start()
         except Exception as error:
             self._launcher.remove()
             raise SandboxUnavailable(
                 f"The Python engine could not be started: {error}.", hint='Try sandbox.seccomp = "try".'
             ) from error
-        self._pool = pool
+        self._engines = ready
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End every process that is left."""
-        pool, self._pool = self._pool, None
-        if pool is None:
+        ready, self._engines = self._engines, None
+        if ready is None:
             return
         with anyio.CancelScope(shield=True):
-            await pool.__aexit__(None, None, None)
+            await ready.close()
             await asyncio.sleep(_SETTLE_S)
         self._launcher.remove()
 
@@ -103,10 +100,10 @@ class PythonSandbox:
         """
         limits = limits or self.limits
         script, asked = self._script(source, tools, limits, schemas, on_call), time.monotonic()
-        async with self._slots.one():
+        async with self._taken() as engine:
             start = time.monotonic()
             try:
-                result = await script.run(self._pool)
+                result = await script.run(engine)
             finally:
                 script.calls.cancel()
                 with anyio.CancelScope(shield=True):
@@ -124,17 +121,41 @@ class PythonSandbox:
         """
         limits = limits or self.limits
         script = self._script(source, tools, limits, schemas or {}, None)
-        async with self._slots.one():
-            await script.check(self._pool)
+        async with self._taken() as engine:
+            await script.check(engine)
         calls = seen_calls(source, "python", bindings(tools, "python"))
         unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
         return CheckResult(calls=calls, warnings=tuple(unknown))
 
+    def _engine(self, program: str | None) -> Any:
+        """A pool of Monty's for one process and one script."""
+        return self._monty.AsyncMonty(
+            binary_path=program,
+            min_processes=1,
+            max_processes=1,
+            checkout_timeout=self.options.start_s,
+            request_timeout=None,
+            max_checkouts_per_worker=1,
+        )
+
+    @asynccontextmanager
+    async def _taken(self) -> AsyncIterator[Any]:
+        """An engine for one script."""
+        if self._engines is None:
+            raise _not_started()
+        async with self._slots.one():
+            if self._engines is None:
+                raise _not_started()
+            engine = await self._engines.acquire()
+            try:
+                yield engine
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await engines.close(engine)
+
     def _script(
         self, source: str, tools: Tools, limits: Limits, schemas: Schemas | None, on_call: OnCall | None
     ) -> Script:
-        if self._pool is None:
-            raise NotStarted("The Python sandbox is not started.", hint="Use `async with PythonSandbox() as box:`.")
         return Script(
             self._monty,
             checked_source(source, limits),
@@ -143,6 +164,10 @@ class PythonSandbox:
             limits,
             schemas,
         )
+
+
+def _not_started() -> NotStarted:
+    return NotStarted("The Python sandbox is not started.", hint="Use `async with PythonSandbox() as box:`.")
 
 
 def _library() -> Any:

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Final, get_args
 
 from toolcrib.errors import ToolcribError
-from toolcrib.gateway.scripts import ScriptOptions
+from toolcrib.gateway.options import ScriptOptions
 from toolcrib.gateway.storage import read_file, scripts_in
-from toolcrib.gateway.stored import NAMESPACE
-from toolcrib.names import check_key
+from toolcrib.names import check_name
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
 from toolcrib.schema import Schema
 from toolcrib.settings.document import Problems
@@ -97,9 +96,9 @@ def _folder(scripts: Section, base: Path) -> Path | None:
 def _look_at(path: Path, at: Field, problems: Problems) -> None:
     """Warn of a script that will not become a tool, and why."""
     try:
-        tool = read_file(path).tool(NAMESPACE)
-        check_key(tool.key)
-        Schema(tool.input_schema, tool.id)
+        script = read_file(path)
+        check_name(script.name)
+        Schema(script.parameters, script.name)
     except ToolcribError as error:
         said = str(error)
         problems.warn(at, f"holds a script that is left out: {said if path.name in said else f'{path.name}: {said}'}")

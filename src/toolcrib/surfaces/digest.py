@@ -50,7 +50,7 @@ def _census(view: View) -> dict[str, _Space]:
     """The namespaces of a view. At most O(request tools) a request."""
     if view.base is None:
         return view.remembered("census", lambda one: _counted({}, one.tools()))
-    return _counted(_census(view.base), view.added())
+    return _counted(_census(view.base), (tool for tool in view.added() if tool.key not in view.shadowed))
 
 
 def _counted(before: dict[str, _Space], tools: Iterable[Tool]) -> dict[str, _Space]:

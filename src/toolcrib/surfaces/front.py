@@ -119,7 +119,10 @@ class Front:
         """The tools listed by name, by id; made anew only when one was seen to break a promise."""
         if view.base is not None and self._options.prefix:
             more = self._entries(view, view.added(), everything=everything)
-            return with_more(self._natives(view.base, everything=everything), more, key=lambda entry: entry.tool.id)
+            shared = self._natives(view.base, everything=everything)
+            if view.shadowed:
+                shared = [entry for entry in shared if entry.tool.key not in view.shadowed]
+            return with_more(shared, more, key=lambda entry: entry.tool.id)
         key, promises = (self, "natives", everything), self._gateway.broken_promises
         made = view.memo.get(key)
         if made is None or made[0] != promises:

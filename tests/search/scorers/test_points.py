@@ -114,6 +114,7 @@ def test_a_tool_of_another_domain_loses_up_to_half() -> None:
     assert found("pixels", reads) == {"read_file": 1.5}
     assert found("pixels of a file in a directory", reads) == {"read_file": round(13 * 5 / 6, 9)}
     assert found("pixels", tool("show", "Shows pixels.")) == {"show": 3.0}
+    assert found("pixels", tool("base64_it", "Reads pixels.")) == {"base64_it": 1.5}
 
 
 def test_a_misspelt_word_beside_a_right_one_counts_by_its_likeness() -> None:
