@@ -13,10 +13,11 @@ from toolcrib.errors import NameCollision as NameCollision
 from toolcrib.errors import NotAuthenticated as NotAuthenticated
 from toolcrib.errors import NotStarted as NotStarted
 from toolcrib.errors import RateLimited as RateLimited
+from toolcrib.errors import ScriptFailed as ScriptFailed
 from toolcrib.errors import ServerUnavailable as ServerUnavailable
 from toolcrib.errors import SettingsError as SettingsError
-from toolcrib.errors import ToolcribError as ToolcribError
 from toolcrib.errors import ToolNotFound as ToolNotFound
+from toolcrib.errors import ToolcribError as ToolcribError
 from toolcrib.gateway.calls.audit import AuditEvent as AuditEvent
 from toolcrib.gateway.calls.options import BreakerOptions as BreakerOptions
 from toolcrib.gateway.calls.options import CacheOptions as CacheOptions
@@ -25,8 +26,10 @@ from toolcrib.gateway.calls.options import RateOptions as RateOptions
 from toolcrib.gateway.calls.options import RetryOptions as RetryOptions
 from toolcrib.gateway.gateway import Gateway as Gateway
 from toolcrib.gateway.options import GatewayOptions as GatewayOptions
+from toolcrib.gateway.options import ScriptOptions as ScriptOptions
 from toolcrib.gateway.policy import ByScopes as ByScopes
 from toolcrib.gateway.policy import Rule as Rule
+from toolcrib.gateway.stored import StoredScripts as StoredScripts
 from toolcrib.model import Action as Action
 from toolcrib.model import BackendKind as BackendKind
 from toolcrib.model import Caller as Caller
@@ -83,6 +86,7 @@ from toolcrib.server.options import HttpOptions as HttpOptions
 from toolcrib.server.options import Token as Token
 from toolcrib.settings.loader import load as load_settings
 from toolcrib.settings.options import Settings as Settings
+from toolcrib.surfaces.discovery import ToolDiscoveryService as ToolDiscoveryService
 from toolcrib.surfaces.options import SurfaceOptions as SurfaceOptions
 from toolcrib.upstream.options import ServerOptions as ServerOptions
 
@@ -142,6 +146,8 @@ __all__ = [
     "RetryOptions",
     "Rule",
     "ScorePart",
+    "ScriptFailed",
+    "ScriptOptions",
     "SearchOptions",
     "SearchReply",
     "SearchRequest",
@@ -152,11 +158,13 @@ __all__ = [
     "Settings",
     "SettingsError",
     "StaticTokens",
+    "StoredScripts",
     "String",
     "SurfaceOptions",
     "Token",
     "Tool",
     "ToolBuilder",
+    "ToolDiscoveryService",
     "ToolMetadata",
     "ToolNotFound",
     "ToolProcessor",

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -98,6 +100,26 @@ async def test_a_cancelled_script_is_gone_when_the_caller_knows(box: LuaSandbox,
     assert task.cancelled()
     assert servers.cancelled == ["sleep"]
     assert gone(workers[0].end.pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it is seen by poll whether the other side hung up")
+async def test_a_script_that_ends_before_its_calls_are_answered_still_says_how_it_ended(box: LuaSandbox) -> None:
+    workers = recorded(box)
+
+    def answer_late(_: dict[str, Any]) -> str:
+        """While the event loop hears nothing; a worker that would go away by itself has gone then."""
+        hung_up = select.poll()
+        hung_up.register(workers[-1].writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        hung_up.poll(200)
+        return "late"
+
+    heard = "for _ = 1, 3000000 do end"  # until the call has been heard, and the tool runs
+    with anyio.fail_after(30):
+        with pytest.raises(ScriptError, match="no matter") as caught:
+            await box.run(f"slow.echo{{}} {heard} error('no matter')", {"slow": {"echo": answer_late}})
+        result = await box.run(f"slow.echo{{}} {heard} return 5", {"slow": {"echo": answer_late}})
+    assert caught.value.kind == "script"
+    assert (result.value, result.unawaited) == (5, ("slow.echo",))
 
 
 async def test_many_scripts_at_once_all_end_well(box: LuaSandbox, tools: Tools) -> None:

@@ -9,16 +9,18 @@ from typing import Final
 
 import anyio
 
-from toolcrib.gateway.ledger import as_tools, reason
-from toolcrib.gateway.snapshot import Offer
+from toolcrib.gateway.ledger import as_tools, lasting, reason
+from toolcrib.gateway.snapshot import Offer, unsound, unsound_field
 from toolcrib.gateway.view import may_see
 from toolcrib.model import BackendKind, ServerState, ServerStatus, Tool
-from toolcrib.protocols import Backend, Cacheable, Context, Policy, ToolProvider
+from toolcrib.protocols import Backend, Context, Policy, ToolProvider
 from toolcrib.providers.adapt import adapt
+from toolcrib.providers.foreign import uncancelled
 from toolcrib.providers.keyed import label
 
 logger = logging.getLogger(__name__)
 
+_UNKNOWN: Final = object()
 _KEPT: Final = 1024
 """Lists of providers that ask to be cached."""
 
@@ -70,24 +72,41 @@ class Offered:
         return Heard(tuple(offers[first:]), tuple(offers[:first]), troubled)
 
     async def _listed(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
-        if not hasattr(provider, "cache_for_s") or not isinstance(provider, Cacheable) or provider.cache_for_s <= 0:
+        kept_s = lasting(provider)
+        mark = _cache_key(provider) if kept_s is not None and kept_s > 0 else _UNKNOWN
+        if kept_s is None or mark is _UNKNOWN:
             return await self._ask(ctx, provider)
         # What one caller was told is never told to another, whatever the provider says its list depends on.
-        key = (ctx.caller, type(provider), provider.cache_key)
+        key = (ctx.caller, type(provider), mark)
         until, tools = self._kept.get(key, (0.0, ()))
         if until <= time.monotonic():
             tools = await self._ask(ctx, provider)
-            self._kept[key] = (time.monotonic() + provider.cache_for_s, tools)
+            self._kept[key] = (time.monotonic() + kept_s, tools)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
         return tools
 
     async def _ask(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
         with anyio.fail_after(self._timeout_s):
-            tools, rejected = as_tools(await provider.list_tools(ctx))
-        for refused in rejected:
+            tools, rejected = as_tools(await uncancelled(provider.list_tools(ctx)))
+        fields = [unsound_field(tool) for tool in tools]
+        broken = [unsound(tool, field) for tool, field in zip(tools, fields, strict=True) if field]
+        for refused in (*rejected, *broken):
             logger.warning("%s lists something that is no tool: %s", label(provider), refused.reason)
+        if broken:
+            tools = tuple(tool for tool, field in zip(tools, fields, strict=True) if not field)
         return tools
+
+
+def _cache_key(provider: ToolProvider) -> Hashable:
+    """What its list depends on, where that can be known."""
+    try:
+        key: Hashable = getattr(provider, "cache_key", _UNKNOWN)
+        hash(key)
+    except Exception:
+        logger.warning("%s has no cache_key that can be used; its list is not kept", label(provider))
+        return _UNKNOWN
+    return key
 
 
 def as_backend(provider: ToolProvider) -> Backend:

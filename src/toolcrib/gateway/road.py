@@ -5,14 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError
+from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.calls.breaker import BreakerState
 from toolcrib.gateway.calls.chain import chain
 from toolcrib.gateway.calls.options import CallOptions
 from toolcrib.gateway.view import Found
-from toolcrib.model import BackendKind, Tool, ToolResult
+from toolcrib.model import JSON, BackendKind, Tool, ToolResult
 from toolcrib.protocols import Backend, BackendSelector, Call, CallMiddleware, Context, Policy, Proceed
+from toolcrib.providers.foreign import (
+    failed_inside,
+    left_a_call,
+    left_one_inside,
+    misleads,
+    run_by_others,
+    uncancelled,
+)
 from toolcrib.providers.keyed import run
 from toolcrib.providers.results import to_result
 
@@ -58,11 +66,20 @@ class Road:
         Another is asked only where one was not available, so that nothing was run. Raises `HandlerNotFound` where
         nobody runs the tool any more, and an `ExecutionFailed`.
         """
-        backends = self._order(found)
-        return await self._way(ctx, Routed(found.tool, arguments, _name(backends[0], found.tool), backends))
+        try:
+            backends = self._order(found)
+        except ToolcribError as error:
+            self.refused(ctx, found.tool.id, error)
+            raise
+        try:
+            return await self._way(ctx, Routed(found.tool, arguments, _name(backends[0], found.tool), backends))
+        except ToolcribError as error:
+            left_a_call(error)
+            raise
 
     def refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
         """Tell the audit, if any, of a call that was refused before it came so far."""
+        left_a_call(error)
         self._chain.refused(ctx, tool, error)
 
     def states(self) -> tuple[BreakerState, ...]:
@@ -71,11 +88,30 @@ class Road:
 
     def _order(self, found: Found) -> tuple[Backend, ...]:
         if self._selector is not None:
-            chosen = tuple(self._selector(found.backends))
+            chosen = _chosen(self._selector, found)
             if not chosen:
                 raise HandlerNotFound(f"{found.tool.id} is listed, but the selector leaves nobody to run it.")
             return chosen
         return found.backends if len(found.backends) == 1 else tuple(local_first(found.backends))
+
+
+def _chosen(selector: BackendSelector, found: Found) -> tuple[Backend, ...]:
+    """What the selector leaves, in its order. Raises `ExecutionFailed` where it fails."""
+    try:
+        chosen = tuple(selector(found.backends))
+    except ToolcribError:
+        raise
+    except Exception as error:
+        logger.exception("the selector of backends raised, or gave nothing that can be read")
+        raise ExecutionFailed(
+            f"{found.tool.id} was not run: the selector of backends failed.", hint="The log has the cause."
+        ) from error
+    if all(isinstance(backend, Backend) for backend in chosen):
+        return chosen
+    raise ExecutionFailed(
+        f"{found.tool.id} was not run: the selector of backends gave something that is no backend.",
+        hint="It must give some of those it was given, in any order.",
+    )
 
 
 def _name(backend: Backend, tool: Tool) -> str:
@@ -98,19 +134,35 @@ async def _fail_over(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
 
 
 async def _ask(ctx: Context, call: Call) -> ToolResult:
-    """What one backend answers. Its own errors pass; anything else it raises becomes an `ExecutionFailed`."""
+    """What one backend answers. What it says of itself passes, such as that it is not available.
+
+    An error of a tool that it called in its turn, and anything else that it raises, becomes an `ExecutionFailed`.
+    """
     tool: Tool = call.tool
     routed = _routed(call)
     try:
-        value = await run(routed.backends[routed.place].provider, ctx, tool.key, call.arguments)
+        with run_by_others():
+            value = await _answer(routed, ctx, tool)
         if value is not None:
             return to_result(value)
     except ToolcribError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logger.exception("the provider of %s raised", tool.id)
         raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
     raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.")
+
+
+async def _answer(routed: Routed, ctx: Context, tool: Tool) -> ToolResult | JSON | None:
+    """What the backend gives whose turn it is; None where it has no such tool."""
+    try:
+        return await uncancelled(run(routed.backends[routed.place].provider, ctx, tool.key, routed.arguments))
+    except ToolcribError as error:
+        if left_one_inside(error) and misleads(error):
+            raise failed_inside(error, tool.id) from error
+        if isinstance(error, ToolNotFound):
+            return None
+        raise
 
 
 def _routed(call: Call) -> Routed:

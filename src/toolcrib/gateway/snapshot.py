@@ -1,6 +1,6 @@
 """All tools of one moment: what exists, how it is searched, and who runs it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +11,8 @@ from toolcrib.search.index import Index
 from toolcrib.search.meaning import Meaning
 from toolcrib.search.options import SearchOptions
 
+_SHOWN: Final = 80
+"""Characters of a name that a refusal repeats."""
 _DEFINITION: Final = (
     "title",
     "description",
@@ -50,7 +52,7 @@ class Gathered:
             rejected.extend(("", refused) for refused in offer.rejected)
             for tool in offer.tools:
                 if field := unsound_field(tool):
-                    rejected.append((str(tool.namespace), Rejected(tool=str(tool.name), reason=f"its {field} is none")))
+                    rejected.append((str(tool.namespace), unsound(tool, field)))
                     continue
                 known = first.setdefault(tool.key, tool)
                 if known is tool or same_definition(known, tool):
@@ -124,22 +126,58 @@ def unsound_field(tool: Tool) -> str:
     >>> unsound_field(Tool(name="x")), unsound_field(Tool(name="x", tags=("a", 1)))
     ('', 'tags')
     """
-    for name in ("name", "namespace", "description"):
-        if not isinstance(getattr(tool, name), str):
-            return name
-    for name in ("title", "version"):
-        if not isinstance(getattr(tool, name), str | None):
-            return name
-    for name in ("input_schema", "annotations", "meta"):
-        if not isinstance(getattr(tool, name), Mapping):
-            return name
-    for name in ("keywords", "tags"):
-        if not all(isinstance(word, str) for word in getattr(tool, name) or ()):
-            return name
-    for name in ("visibility",):
-        if not isinstance(getattr(tool, name), Visibility):
-            return name
-    return ""
+    return next((name for name, holds in _HOLDS.items() if not holds(getattr(tool, name))), "")
+
+
+def unsound(tool: Tool, field: str) -> Rejected:
+    """A tool that was set aside for that field."""
+    return Rejected(tool=str(tool.name)[:_SHOWN], reason=f"its {field} is none")
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _object(value: Any) -> bool:
+    return isinstance(value, dict | Mapping)  # a dict is known as one ten times as fast
+
+
+def _object_or_none(value: Any) -> bool:
+    return value is None or _object(value)
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(map(_text, value))
+
+
+def _objects(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(map(_object, value))
+
+
+def _visibility(value: Any) -> bool:
+    return isinstance(value, Visibility)
+
+
+_HOLDS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "name": _text,
+    "namespace": _text,
+    "title": _text_or_none,
+    "description": _text,
+    "input_schema": _object,
+    "output_schema": _object_or_none,
+    "annotations": _object,
+    "icons": _objects,
+    "keywords": _words,
+    "tags": _words,
+    "visibility": _visibility,
+    "version": _text_or_none,
+    "meta": _object,
+}
+"""Whether a value is what the field's type says, by field."""
 
 
 EMPTY: Final = Snapshot.build((), None)

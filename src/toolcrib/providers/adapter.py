@@ -11,6 +11,7 @@ from toolcrib.errors import InvalidTool, ToolNotFound
 from toolcrib.model import JSON, Hit, Key, Object, SearchRequest, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.providers.definitions import tool_from
+from toolcrib.providers.foreign import left_one_inside
 from toolcrib.providers.keyed import label
 from toolcrib.providers.passing import PLAIN, Part, parts_for, variant
 from toolcrib.providers.workers import Workers
@@ -125,13 +126,13 @@ class Adapter:
 
 
 def _means_not_found(error: BaseException) -> bool:
-    """Whether the error, or what caused it, says that there is no such tool."""
+    """Whether the error, or what caused it, says that there is no such tool; not one that was called inside."""
     cause: BaseException | None = error
     for _ in range(_CAUSES):
         if cause is None or isinstance(cause, ToolNotFound):
             break
         cause = cause.__cause__
-    return isinstance(cause, ToolNotFound)
+    return isinstance(cause, ToolNotFound) and not left_one_inside(cause)
 
 
 class Keyed(Adapter):

@@ -11,6 +11,18 @@ from toolcrib.protocols import Unsubscribe
 logger = logging.getLogger(__name__)
 
 
+class ThreadSafe:
+    """A callback that is called in whichever thread tells, and is bound to no event loop."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        """The callback must be safe to call from any thread."""
+        self._callback = callback
+
+    def __call__(self) -> None:
+        """Call it."""
+        self._callback()
+
+
 class Callbacks:
     """Callbacks without arguments."""
 
@@ -22,11 +34,12 @@ class Callbacks:
     def add(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call it back from now on, until what this returns is called.
 
-        Given while an event loop runs, it is called in that loop; given without one, in the thread that tells.
+        Given while an event loop runs, it is called in that loop; given without one, or as `ThreadSafe`, in the thread
+        that tells.
         """
         place = object()
         with self._lock:
-            self._callbacks[place] = (callback, _running_loop())
+            self._callbacks[place] = (callback, None if isinstance(callback, ThreadSafe) else _running_loop())
 
         def remove() -> None:
             with self._lock:
@@ -41,16 +54,17 @@ class Callbacks:
         here = _running_loop()
         for callback, loop in callbacks:
             if loop is None or loop is here:
-                _called(callback)
+                called(callback)
             else:
                 with contextlib.suppress(RuntimeError):  # a loop that was closed has nobody left to tell
-                    loop.call_soon_threadsafe(_called, callback)
+                    loop.call_soon_threadsafe(called, callback)
 
 
-def _called(callback: Callable[[], None]) -> None:
+def called(callback: Callable[[], None]) -> None:
+    """Call it; where it raises, that is logged."""
     try:
         callback()
-    except Exception:
+    except (Exception, asyncio.CancelledError):
         # It is foreign code, and must not end whoever made the change.
         logger.exception("a listener for changes raised")
 
@@ -62,4 +76,4 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-__all__ = ["Callbacks"]
+__all__ = ["Callbacks", "ThreadSafe", "called"]

@@ -18,8 +18,11 @@ from toolcrib.providers.workers import Workers
 class Runner(Protocol):
     """Runs a tool."""
 
-    async def run(self, ctx: Context, arguments: Object, workers: Workers) -> ToolResult:
-        """The result of a call; raises `InvalidArguments` before anything runs, and whatever the function raises."""
+    def values(self, arguments: Object) -> Mapping[str, Any]:
+        """The arguments as the function takes them; raises `InvalidArguments`."""
+
+    async def run(self, ctx: Context, values: Mapping[str, Any], workers: Workers) -> ToolResult:
+        """The result of a call with these values; raises whatever the function raises."""
 
 
 class ToolOptions(TypedDict, total=False):
@@ -48,13 +51,16 @@ class FunctionTool:
     parameters: Parameters
     returned: Returned
 
-    async def run(self, ctx: Context, arguments: Object, workers: Workers) -> ToolResult:
-        """Convert the arguments, call the function, and make a result of what it returns.
+    def values(self, arguments: Object) -> Mapping[str, Any]:
+        """The arguments, converted to what the annotations ask for. Raises `InvalidArguments`."""
+        return self.parameters.values(arguments)
 
-        A function that is not async runs in a thread. Raises `InvalidArguments` before anything runs,
-        `ExecutionFailed` for what is not JSON or breaks the promise of its annotation, and whatever it raises itself.
+    async def run(self, ctx: Context, values: Mapping[str, Any], workers: Workers) -> ToolResult:
+        """Call the function with these values, and make a result of what it returns.
+
+        A function that is not async runs in a thread. Raises `ExecutionFailed` for what is not JSON or breaks the
+        promise of its annotation, and whatever it raises itself.
         """
-        values = self.parameters.values(arguments)
         return await self.target.run(ctx, values, self.returned.result, workers)
 
 

@@ -34,13 +34,17 @@ class Handler:
     defaults: Mapping[str, Any]
     """What the schema says an absent argument is."""
 
-    async def run(self, ctx: Context, arguments: Object, workers: Workers) -> ToolResult:
-        """Call the handler. Raises `InvalidArguments` before anything runs, and whatever it raises itself."""
+    def values(self, arguments: Object) -> Mapping[str, Any]:
+        """The arguments with the defaults of the schema, as the handler takes them. Raises `InvalidArguments`."""
         absent = {name: value for name, value in self.defaults.items() if name not in arguments}
         filled = {**arguments, **copy.deepcopy(absent)}
-        values = filled if self.whole is None else {self.whole: ToolRequest(filled, tool=self.tool.id)}
-        if self.whole is None:
-            self._check(filled)
+        if self.whole is not None:
+            return {self.whole: ToolRequest(filled, tool=self.tool.id)}
+        self._check(filled)
+        return filled
+
+    async def run(self, ctx: Context, values: Mapping[str, Any], workers: Workers) -> ToolResult:
+        """Call the handler with these values. Raises whatever it raises itself."""
         return await self.target.run(ctx, values, partial(to_result, who=self.tool.id), workers)
 
     def _check(self, values: Mapping[str, Any]) -> None:

@@ -59,7 +59,10 @@ def label(provider: object) -> str:
     >>> label(Garden())
     'Garden'
     """
-    name = getattr(provider, "name", None)
+    try:
+        name = getattr(provider, "name", None)
+    except Exception:  # it is foreign code, and may compute its name
+        name = None
     return name if isinstance(name, str) and name else type(provider).__name__
 
 

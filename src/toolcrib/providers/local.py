@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar, Unpack, overload
 
 from toolcrib.catalog.misses import quoted
-from toolcrib.errors import AmbiguousName, ExecutionFailed, NameCollision, ToolcribError, ToolNotFound
+from toolcrib.errors import (
+    AmbiguousName,
+    ExecutionFailed,
+    InvalidArguments,
+    NameCollision,
+    ToolcribError,
+    ToolNotFound,
+)
 from toolcrib.model import BackendKind, Key, Object, Tool, ToolResult
 from toolcrib.protocols import Context, ToolProvider, Unsubscribe
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.callbacks import Callbacks
+from toolcrib.providers.foreign import failed_inside, left_one_inside, misleads, run_by_others, uncancelled
 from toolcrib.providers.functions import Runner, ToolOptions, tool_of
 from toolcrib.providers.handlers import handler_of
 from toolcrib.providers.soundness import sound
@@ -166,18 +174,33 @@ class LocalTools:
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | None:
         """Run the tool of that key; None when there is none.
 
-        Raises `InvalidArguments` before anything runs, and `ExecutionFailed` for whatever the handler raises that is
-        not an error of toolcrib.
+        Raises `InvalidArguments` before anything runs, and `ExecutionFailed` for whatever the handler raises. Errors
+        of toolcrib pass as they are, but for those that would say that nothing was run, such as `ServerUnavailable`
+        of a tool that the handler called: they become the `data` of an `ExecutionFailed`.
         """
         entry = self._entries.get(key)
         if entry is None:
             return None
         try:
-            return await entry.runner.run(ctx, arguments, self._workers)
+            values = entry.runner.values(arguments)
         except ToolcribError:
             raise
-        except (Exception, SystemExit) as error:  # a handler that calls sys.exit() must not end the server
+        except (Exception, SystemExit) as error:
             raise self._failed(entry.tool, error) from error
+        with run_by_others():
+            try:
+                return await uncancelled(entry.runner.run(ctx, values, self._workers))
+            except (Exception, SystemExit) as error:  # a handler that calls sys.exit() must not end the server
+                cause = _cause(error)
+                if not isinstance(cause, ToolcribError):
+                    raise self._failed(entry.tool, error) from error
+                # What a request's getter finds wrong is about this call, and not about one inside.
+                own = isinstance(cause, InvalidArguments) and not left_one_inside(cause)
+                if misleads(cause) and not own:
+                    raise failed_inside(cause, entry.tool.id) from error
+                if cause is error:
+                    raise
+                raise cause from error
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -225,8 +248,6 @@ class LocalTools:
 
     def _failed(self, tool: Tool, error: BaseException) -> ToolcribError:
         cause = _cause(error)
-        if isinstance(cause, ToolcribError):
-            return cause
         logger.error("%s raised", tool.id, exc_info=error)
         if self._mask_errors:
             return ExecutionFailed(f"{tool.id} failed.", hint="Its log has the cause.")

@@ -1,6 +1,7 @@
 """A front's tools on a server that somebody else built: an SDK server, or a FastMCP one."""
 
 import weakref
+from functools import partial
 from typing import Any
 
 import mcp_types
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from toolcrib.errors import InvalidRequest, NameCollision
 from toolcrib.server.context import RequestContext
+from toolcrib.server.failures import guarded, isolated
 from toolcrib.server.mcp import Handlers
 from toolcrib.surfaces.front import Front
 from toolcrib.upstream.targets import sdk_server
@@ -88,7 +90,8 @@ class _Joined:
         return await self._call.handler(request, params)  # type: ignore[no-any-return]  # as above
 
     async def _is_ours(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> bool:
-        if not await self._front.knows(self._ours.context(request, params), params.name):
+        ctx = self._ours.context(request, params)
+        if not await guarded(isolated(partial(self._front.knows, ctx, params.name))):
             return False
         cursor: str | None = None
         while not self._all_seen and self._list is not None:  # a call before any list finds what one after it finds

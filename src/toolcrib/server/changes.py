@@ -5,6 +5,7 @@ anywhere, the marks are made again, and only those whose own mark is another are
 a short while. That while begins with their own change, so that nobody's notices follow the rhythm of others.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ import anyio.lowlevel
 
 from toolcrib.errors import AlreadyStarted
 from toolcrib.protocols import Changes, Context, Unsubscribe
+from toolcrib.server.failures import is_own_cancellation
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +153,9 @@ class ListChanges:
         """Whether the follower's list is another than the one remembered; not, where that cannot be known."""
         try:
             return await self._marks.mark(follower.ctx) != follower.mark
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_own_cancellation(error):
+                raise
             logger.exception("a client's list of tools could not be compared with what it was")
             return False
 
@@ -168,7 +172,9 @@ class ListChanges:
                 while follower.again:
                     follower.again = False
                     await self._attend_once(follower)
-        except Exception:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_own_cancellation(error):
+                raise
             logger.exception("a client could not be told that its tools changed")
         finally:
             follower.busy = False

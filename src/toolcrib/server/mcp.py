@@ -4,9 +4,9 @@ Built on the SDK's low-level server. It knows nothing of transports.
 """
 
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
 import mcp_types
@@ -18,14 +18,15 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from pydantic import BaseModel
 
 from toolcrib._version import VERSION
-from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError
+from toolcrib.errors import AmbiguousName, NotFound, ToolcribError
 from toolcrib.model import Object, ToolResult
 from toolcrib.protocols import Context
 from toolcrib.server.changes import ListChanges
 from toolcrib.server.context import RequestContext, kept, to_context
+from toolcrib.server.failures import guarded, isolated
 from toolcrib.server.fragments import Fragments
 from toolcrib.surfaces.front import Front
-from toolcrib.surfaces.results import error_result, told
+from toolcrib.surfaces.results import error_result
 from toolcrib.wire import is_modern, result_to_wire
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class Handlers:
     async def _words(self, ctx: Context) -> str:
         """The digest; nothing where it cannot be had: requests will say what is wrong."""
         try:
-            return await self._front.instructions(ctx)
+            return await isolated(partial(self._front.instructions, ctx))
         except Exception:
             logger.exception("the instructions for a client could not be made")
             return ""
@@ -118,7 +119,7 @@ class Handlers:
     async def list_tools(self, request: RequestContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
         """One page of `tools/list`."""
         ctx = to_context(request)
-        page = await _guarded(self._front.page(ctx, params.cursor))
+        page = await guarded(isolated(partial(self._front.page, ctx, params.cursor)))
         version = request.protocol_version
         result: dict[str, Any] = {"tools": [self._fragments.entry(entry, version) for entry in page.items]}
         if page.cursor:
@@ -130,7 +131,7 @@ class Handlers:
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """A meta-tool, or a tool by its public name."""
-        result = await _guarded(self._call(self.context(request, params), params))
+        result = await guarded(self._call(self.context(request, params), params))
         return result_to_wire(result, request.protocol_version)
 
     @staticmethod
@@ -145,7 +146,7 @@ class Handlers:
 
     async def _call(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
         try:
-            return await self._front.call(ctx, params.name, params.arguments or {})
+            return await isolated(partial(self._front.call, ctx, params.name, params.arguments or {}))
         except (NotFound, AmbiguousName):
             raise
         except ToolcribError as error:
@@ -163,7 +164,7 @@ class _Followers:
         result = await call_next(ctx)
         if ctx.method == "initialize":
             try:
-                await self._follow(ctx)
+                await isolated(partial(self._follow, ctx))
             except Exception:
                 logger.exception("a session is not told when its tools change")
         return result
@@ -200,7 +201,8 @@ class _Followers:
                 params = mcp_types.NotificationParams(_meta=meta)
                 await send(mcp_types.ToolListChangedNotification(params=params))
 
-        follower = await _guarded(self._changes.follow(kept(to_context(request)), tell, known))
+        follow = partial(self._changes.follow, kept(to_context(request)), tell, known)
+        follower = await guarded(isolated(follow))
         if follower is None:
             raise MCPError(mcp_types.INTERNAL_ERROR, "Too many subscriptions are open; try again later.")
         try:
@@ -219,24 +221,3 @@ def _plain(responses: Mapping[str, Any]) -> Object:
         key: value.model_dump(by_alias=True, mode="json", exclude_none=True) if isinstance(value, BaseModel) else value
         for key, value in responses.items()
     }
-
-
-T = TypeVar("T")
-
-
-async def _guarded(work: Awaitable[T]) -> T:
-    """The work's outcome; its errors as JSON-RPC errors that tell nothing of the inside."""
-    try:
-        return await work
-    except ToolcribError as error:
-        raise MCPError(_rpc_code(error), told(error), error.payload()) from error
-    except MCPError:
-        raise
-    except Exception as error:
-        logger.exception("a request failed inside")
-        raise MCPError(mcp_types.INTERNAL_ERROR, "Internal error; the server's log has the cause.") from error
-
-
-def _rpc_code(error: ToolcribError) -> int:
-    teachable = isinstance(error, (NotFound, AmbiguousName, InvalidRequest))
-    return mcp_types.INVALID_PARAMS if teachable else mcp_types.INTERNAL_ERROR

@@ -13,6 +13,7 @@ from toolcrib.gateway.calls.audit import AUDIT_LOGGER, Audit, AuditSink, log_sin
 from toolcrib.gateway.calls.breaker import Breaker, BreakerState
 from toolcrib.gateway.calls.cache import ResultCache
 from toolcrib.gateway.calls.deadline import Deadline
+from toolcrib.gateway.calls.guarded import Guarded
 from toolcrib.gateway.calls.options import CallOptions
 from toolcrib.gateway.calls.rate import RateLimit
 from toolcrib.gateway.calls.retry import Retry
@@ -74,7 +75,7 @@ def chain(
     limited = options.rate is not None or options.tool_rates
     layers: list[CallMiddleware | None] = [
         auditing,
-        *extra,
+        *map(Guarded, extra),
         _approval(options, policy, wall),
         ResultCache(options.cache, policy, clock=clock) if options.cache is not None else None,
         RateLimit(options.rate, options.tool_rates, clock=clock) if limited else None,

@@ -5,6 +5,7 @@ import struct
 
 STDIN, STDOUT = 0, 1
 LENGTH = struct.Struct(">I")
+_CHUNK = 1 << 16
 
 
 class Closed(Exception):
@@ -22,6 +23,12 @@ def write_frame(body: bytes) -> None:
     view = memoryview(LENGTH.pack(len(body)) + body)
     while view:
         view = view[os.write(STDOUT, view) :]
+
+
+def linger() -> None:
+    """Wait to be ended. Whoever goes away with an answer unread takes its own last frame along."""
+    while os.read(STDIN, _CHUNK):
+        pass
 
 
 def _read(size: int) -> bytes:

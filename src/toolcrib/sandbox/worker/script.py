@@ -59,10 +59,12 @@ def serve(engine: Engine) -> None:
     """Wait for a job and run it. Never returns."""
     status = 0
     try:
+        code = b"" if seccomp.missing() else seccomp.program(os.uname().machine, os.getpid())
         pipes.write_frame(READY)
         job = json.loads(pipes.read_frame())
         pipes.write_frame(BEGUN)
-        _run(engine, job)
+        _run(engine, job, code)
+        pipes.linger()
     except MemoryError:  # Lua's own is a kind of it
         status = OUT_OF_MEMORY
     except (pipes.Closed, OSError):
@@ -78,25 +80,26 @@ def _last_words(error: BaseException) -> None:
     said = {"kind": "crash", "message": f"{type(error).__name__}: {error}"[:1000], "traceback": "", "stage": "run"}
     try:
         pipes.write_frame(FAILED + json.dumps(said).encode())
+        pipes.linger()
     except (OSError, MemoryError):
         return
 
 
-def _run(engine: Engine, job: dict[str, Any]) -> None:
+def _run(engine: Engine, job: dict[str, Any], code: bytes) -> None:
     limits, source = job["limits"], job["source"].encode()
     lockdown.limit(memory=limits["as_bytes"], cpu_s=limits["cpu_s"])
     lockdown.confine()
-    if not _filtered(job["seccomp"]):
+    if not _filtered(job["seccomp"], code):
         return
     bridge = _Bridge(engine.runtime, limits["lua_bytes"])
     engine.start(bridge.send, bridge.receive, bridge.lift, bridge.cap, source, json.dumps(job["prelude"]).encode())
 
 
-def _filtered(wish: str) -> bool:
-    """Whether the script may run: the filter is in place, or may be missing."""
+def _filtered(wish: str, code: bytes) -> bool:
+    """Whether the script may run: the filter is in place, or may be missing. `code` is empty where none can be had."""
     if wish == "off":
         return True
-    reason = seccomp.install()
+    reason = seccomp.apply(code) if code else seccomp.missing()
     if reason:
         pipes.write_frame((UNSAFE if wish == "require" else NOTE) + reason.encode())
     return not reason or wish == "try"

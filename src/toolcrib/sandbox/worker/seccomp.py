@@ -89,14 +89,6 @@ def missing() -> str:
     return ""
 
 
-def install() -> str:
-    """Install the filter for this process, for good; why it could not be, or an empty text."""
-    reason = missing()
-    if reason:
-        return reason
-    return apply(program(os.uname().machine, os.getpid()))
-
-
 def apply(code: bytes) -> str:
     """Put that filter over this process, for good; why it could not be, or an empty text. Needs no_new_privs."""
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -1,0 +1,119 @@
+"""Code of others that is awaited in a call: what of its errors says something about the call itself, and what does not.
+
+A handler may call tools in its turn. That one of those was not run does not mean that the handler was not: whoever
+tries a call again, or has another backend run it, must not take the inner error for the outer one.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterator
+from contextvars import ContextVar
+from typing import Final, TypeVar
+from weakref import WeakSet
+
+import anyio
+
+from toolcrib.errors import (
+    AmbiguousName,
+    ApprovalRequired,
+    ExecutionFailed,
+    InvalidRequest,
+    NotAuthenticated,
+    NotFound,
+    NotStarted,
+    RateLimited,
+    ServerUnavailable,
+    ToolcribError,
+)
+
+T = TypeVar("T")
+
+_OF_ITS_OWN_CALL: Final = (
+    ServerUnavailable,
+    RateLimited,
+    ApprovalRequired,
+    NotFound,
+    AmbiguousName,
+    InvalidRequest,
+    NotAuthenticated,
+    NotStarted,
+)
+"""Errors that say of the call they end that nothing was run."""
+
+_inner: ContextVar["WeakSet[ToolcribError] | None"] = ContextVar("toolcrib_inner_errors", default=None)
+
+
+@contextlib.contextmanager
+def run_by_others() -> Iterator[None]:
+    """Inside, code of others runs, and it is noted with which errors the calls end that this code makes."""
+    token = _inner.set(WeakSet())
+    try:
+        yield
+    finally:
+        _inner.reset(token)
+
+
+@contextlib.contextmanager
+def run_by_us() -> Iterator[None]:
+    """Inside, a call is only passed on: its errors are those of the call that led to it."""
+    token = _inner.set(None)
+    try:
+        yield
+    finally:
+        _inner.reset(token)
+
+
+def left_a_call(error: ToolcribError) -> None:
+    """Note that a call ended with this error, for the code around that made it."""
+    if (errors := _inner.get()) is not None:
+        errors.add(error)
+
+
+def left_one_inside(error: BaseException) -> bool:
+    """Whether a call that the code of others made, which runs now, ended with this error."""
+    return isinstance(error, ToolcribError) and error in (_inner.get() or ())
+
+
+def misleads(error: ToolcribError) -> bool:
+    """Whether an error, taken for one of a call that was run, would say that it was not."""
+    return isinstance(error, _OF_ITS_OWN_CALL)
+
+
+def failed_inside(error: ToolcribError, tool: str) -> ExecutionFailed:
+    """The failure of a call that was run, and in which this error came up; `data` is that error."""
+    return ExecutionFailed(
+        f"{tool} failed: {error.message}", hint=error.hint, suggestions=error.suggestions, data=error.payload()
+    )
+
+
+class CancelledInside(Exception):
+    """Something was cancelled by itself, within a call that nobody cancels."""
+
+
+async def uncancelled(work: Awaitable[T]) -> T:
+    """What the work gives. Raises `CancelledInside` where it ends as if it were cancelled, and is not."""
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        if being_cancelled():
+            raise
+        raise CancelledInside("something it waited for was cancelled") from error
+
+
+def being_cancelled() -> bool:
+    """Whether the task that runs now is being cancelled, by itself or by a scope around it."""
+    task = asyncio.current_task()
+    return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -float("inf")
+
+
+__all__ = [
+    "CancelledInside",
+    "being_cancelled",
+    "failed_inside",
+    "left_a_call",
+    "left_one_inside",
+    "misleads",
+    "run_by_others",
+    "run_by_us",
+    "uncancelled",
+]

@@ -1,0 +1,231 @@
+"""What goes wrong within one request ends that request and nothing else."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+import mcp
+import pytest
+from tests.server.conftest import Own, at_address, client_at, crib, native, until
+
+from toolcrib.catalog.paging import Page
+from toolcrib.errors import ExecutionFailed
+from toolcrib.model import Caller, Object, Tool, ToolResult
+from toolcrib.protocols import Context
+from toolcrib.server.changes import ListChanges
+from toolcrib.server.failures import isolated
+from toolcrib.server.http import http_app
+from toolcrib.server.mcp import ToolServer, make_server
+from toolcrib.server.options import HttpOptions
+from toolcrib.surfaces.front import Front, Listed
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.testing import FakeSource, running, text_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def await_what_was_cancelled() -> NoReturn:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+    raise AssertionError
+
+
+async def cancel_oneself() -> NoReturn:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    raise AssertionError
+
+
+async def raise_it() -> NoReturn:
+    raise asyncio.CancelledError
+
+
+WAYS = [await_what_was_cancelled, cancel_oneself, raise_it]
+
+
+class Faulty(Front):
+    """A front within which foreign code is cancelled, or raises, wherever a test says so."""
+
+    faults: dict[str, Callable[[], Any]]
+
+    async def _maybe(self, where: str) -> None:
+        if where in self.faults:
+            await self.faults[where]()
+
+    async def page(self, ctx: Context, cursor: str | None = None) -> Page[Listed]:
+        await self._maybe("page")
+        return await super().page(ctx, cursor)
+
+    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        await self._maybe("call")
+        return await super().call(ctx, name, arguments)
+
+    async def instructions(self, ctx: Context) -> str:
+        await self._maybe("instructions")
+        return await super().instructions(ctx)
+
+    async def mark(self, ctx: Context) -> str:
+        await self._maybe("mark")
+        return await super().mark(ctx)
+
+
+@contextlib.asynccontextmanager
+async def faulty(**faults: Callable[[], Any]) -> AsyncIterator[tuple[ToolServer, Faulty, ListChanges]]:
+    source = FakeSource(Own(Tool(name="ping", namespace="x", description="Pings")))
+    async with running(source) as gateway, anyio.create_task_group() as group:
+        front = Faulty(gateway, SurfaceOptions())
+        front.faults = faults
+        changes = ListChanges(front, gateway.live, debounce_s=0.01)
+        await group.start(changes.run)
+        yield make_server(front, changes=changes), front, changes
+        group.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def over(transport: str, server: ToolServer, mode: Any) -> AsyncIterator[mcp.Client]:
+    if transport == "memory":
+        async with mcp.Client(server, mode=mode) as client:
+            yield client
+        return
+    app = http_app(server, HttpOptions(), ready=lambda: (True, {}))
+    async with at_address(app) as url, client_at(f"{url}/mcp", mode) as client:
+        yield client
+
+
+async def pings(client: mcp.Client) -> bool:
+    return "ping of" in text_of(await client.call_tool("execute_tool", {"name": "x:ping"}))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("transport", ["memory", "http"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_that_is_cancelled_from_within_fails_alone(
+    way: Callable[[], Any], transport: str, mode: str
+) -> None:
+    with anyio.fail_after(10):
+        async with faulty(call=way) as (server, front, _), over(transport, server, mode) as client:
+            failed = await client.call_tool("execute_tool", {"name": "x:ping"})
+            assert failed.is_error
+            assert failed.structured_content is not None
+            assert failed.structured_content["error"]["code"] == "execution_failed"
+            front.faults.clear()
+            assert await pings(client)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("transport", ["memory", "http"])
+async def test_a_list_that_is_cancelled_from_within_fails_alone(transport: str, mode: str) -> None:
+    with anyio.fail_after(10):
+        async with faulty(page=cancel_oneself) as (server, front, _), over(transport, server, mode) as client:
+            with pytest.raises(mcp.MCPError):
+                await client.list_tools()
+            front.faults.clear()
+            assert await pings(client)
+
+
+async def refuse() -> NoReturn:
+    raise RuntimeError("policy says what it must not")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("way", [*WAYS, refuse])
+async def test_a_session_opens_also_where_its_introduction_cannot_be_had(way: Callable[[], Any], mode: str) -> None:
+    with anyio.fail_after(10):
+        async with faulty(instructions=way, mark=way) as (server, front, _), over("http", server, mode) as client:
+            assert not client.instructions
+            front.faults.clear()
+            assert await pings(client)
+
+
+class Unknown:
+    """Lists that nobody can compare."""
+
+    def __init__(self, way: Callable[[], Any]) -> None:
+        self._way = way
+
+    async def mark(self, ctx: Context) -> str:
+        await self._way()
+        raise AssertionError(ctx)
+
+
+@pytest.mark.parametrize("way", [await_what_was_cancelled, raise_it])
+async def test_a_list_that_cannot_be_compared_ends_no_telling_of_changes(way: Callable[[], Any]) -> None:
+    with anyio.fail_after(10):
+        async with crib(native("add", "x")) as served:
+            changes, told = served.changes, anyio.Event()
+            ready = anyio.Event()
+            ready.set()
+
+            async def tell() -> None:
+                await raise_it()
+
+            async def tell_me() -> None:
+                told.set()
+
+            for hears in (tell, tell_me):
+                assert await changes.follow(Context(caller=Caller(id="ann")), hears, ready) is not None
+            await served.offer(native("add", "x"), native("sub", "x"))
+            await told.wait()
+            marks, changes._marks = changes._marks, Unknown(way)
+            served.source.changed()
+            await anyio.wait_all_tasks_blocked()
+            changes._marks, told = marks, anyio.Event()
+            await served.offer(native("sub", "x"))
+            await told.wait()
+
+
+async def test_a_child_process_that_serves_over_stdio_outlives_a_cancelled_tool() -> None:
+    with anyio.fail_after(30):
+        parameters = mcp.StdioServerParameters(command=sys.executable, args=[str(Path(__file__).parent / "faulty.py")])
+        async with mcp.Client(parameters, mode="legacy") as client:
+            for name in ("await_cancelled", "cancel_oneself"):
+                failed = await client.call_tool("execute_tool", {"name": name})
+                assert failed.is_error
+                assert text_of(await client.call_tool("execute_tool", {"name": "ping"})) == "pong"
+
+
+# -- the guard itself ----------------------------------------------------------------------------------------------
+
+
+async def test_what_is_isolated_gives_what_it_gives() -> None:
+    async def three() -> int:
+        return 3
+
+    assert await isolated(three) == 3
+    with pytest.raises(RuntimeError, match="policy"):
+        await isolated(refuse)
+    with pytest.raises(ExecutionFailed, match="from within"):
+        await isolated(raise_it)
+
+
+async def test_what_is_isolated_is_cancelled_with_whoever_waits_for_it() -> None:
+    ended = anyio.Event()
+
+    async def hang() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    with anyio.fail_after(5):
+        with anyio.CancelScope() as scope:
+            asyncio.get_running_loop().call_soon(scope.cancel)
+            await isolated(hang)
+        assert scope.cancelled_caught
+        assert ended.is_set()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await isolated(hang)
+        task = asyncio.create_task(isolated(hang))
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await until(ended.is_set)
