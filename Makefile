@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/model.py,src/toolcrib/protocols.py,src/toolcrib/names.py,src/toolcrib/words.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench bench-retrieval docs clean
+.PHONY: help setup demo serve test check bench bench-retrieval bench-hostile docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench:  ## Compare with peers from PyPI, in a virtual environment of its own
 
 bench-retrieval:  ## Search quality and speed beside peers; ARGS="--quick" for a look
 	$(PYTHON) bench/run.py retrieval $(ARGS)
+
+bench-hostile: $(VENV)/.ready  ## Hostile scripts in the sandbox, twice, on a busy machine; ARGS="FOLDER" for more of them
+	$(BIN)/python bench/hostile.py $(ARGS)
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -1,7 +1,10 @@
 """The app joins the parts: what its life cycle promises."""
 
+import asyncio
+import contextlib
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,15 @@ import numpy as np
 import pytest
 
 from toolcrib.app import App
-from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError
+from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.steady import Steady
-from toolcrib.model import SearchRequest, ServerState
+from toolcrib.model import Object, SearchRequest, ServerState, Tool, ToolResult
+from toolcrib.protocols import Context
 from toolcrib.search.semantic import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
+from toolcrib.testing import FakeProvider
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio
@@ -137,3 +142,117 @@ async def test_a_token_that_cannot_be_had_refuses_http_alone() -> None:
     app = App(Settings(http_problem="environment variable T is not set (http.tokens[0].env)", http=HttpOptions()))
     with pytest.raises(SettingsError, match="T is not set"):
         app.asgi()
+
+
+# -- starting and stopping at once -----------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def silent_server(**more: Any) -> AsyncIterator[tuple[ServerOptions, asyncio.Event]]:
+    """A server that takes connections and says nothing, and when it was first asked."""
+    asked = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        try:
+            await reader.read(-1)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    yield ServerOptions(name="mute", transport="http", url=f"http://127.0.0.1:{port}/mcp", **more), asked
+    server.close()
+
+
+async def test_a_start_can_be_cancelled_and_stopped_while_a_required_server_says_nothing() -> None:
+    async with silent_server(required=True, start_timeout_s=600) as (options, asked):
+        app = App(Settings(servers=(options,)))
+        with anyio.fail_after(10):
+            task = asyncio.create_task(app.start())
+            await asked.wait()
+            await app.stop()
+            with pytest.raises(NotStarted, match="stopped before it had started"):
+                await task
+            asked.clear()
+            task = asyncio.create_task(app.start())
+            await asked.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not app.running
+            await app.stop()
+
+
+async def test_of_two_starts_at_once_the_second_is_refused_and_the_first_works() -> None:
+    app = App()
+    app.tool(lambda: 1, name="one")
+
+    async def second() -> None:
+        with pytest.raises(AlreadyStarted):
+            await app.__aenter__()
+
+    with anyio.fail_after(10):
+        task = asyncio.create_task(second())
+        async with app:
+            await task
+            assert (await app.call("one")).content[0]["text"] == "1"
+    assert not app.running
+
+
+async def test_servers_added_in_the_loop_and_from_a_thread_at_once_are_both_there() -> None:
+    added = threading.Event()
+
+    def from_thread() -> None:
+        added.set()
+        app.add_server(notes("thread"))
+
+    with anyio.fail_after(30):
+        async with App() as app:
+            thread = threading.Thread(target=from_thread)
+            thread.start()
+            added.wait(5)
+            app.add_server(notes("loop"))
+            await asyncio.to_thread(thread.join)
+            assert [status.name for status in app.fleet.statuses()] == ["loop", "thread"]
+            app.remove_server("thread")
+            assert [status.name for status in app.fleet.statuses()] == ["loop"]
+
+
+async def test_an_app_that_is_not_started_says_so_where_it_has_servers() -> None:
+    app = App(Settings(servers=(notes(),)))
+    for ask in (app.call, app.find):
+        with pytest.raises(ToolNotFound, match="The app is not started, so that no remote server is connected"):
+            await ask("notes:add_note")
+    assert "The app is not started" in (await app.search("note")).note
+    with pytest.raises(ToolNotFound) as caught:
+        await App().call("notes:add_note")
+    assert "not started" not in str(caught.value)
+
+
+async def test_whoever_waits_in_another_thread_is_told_when_the_app_stops() -> None:
+    class Slow(FakeProvider):
+        async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+            called.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    called = threading.Event()
+    app = App()
+    app.add_provider(Slow([Tool(name="slow")]))
+
+    def serve() -> None:
+        async def until_called() -> None:
+            await app.start()
+            await asyncio.to_thread(called.wait, 5)
+
+        asyncio.run(until_called())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with anyio.fail_after(10):
+        while not app.running:  # noqa: ASYNC110 - it starts in another thread, which has no event to wait for
+            await anyio.sleep(0.001)
+        with pytest.raises(NotStarted, match="stopped meanwhile"):
+            await app.call("slow")
+        await asyncio.to_thread(thread.join)

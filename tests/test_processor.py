@@ -180,3 +180,23 @@ async def test_what_cannot_run_is_refused_when_it_is_registered() -> None:
     with pytest.raises(InvalidTool, match="cannot be made without arguments"):
         await registry.register_tool(Needs)
     assert (await registry.register_tool(Needs(3), name="three")).name == "three"
+
+
+async def test_a_call_that_is_no_object_fails_alone() -> None:
+    registry = create_registry()
+    await registry.register_tool(Calculator, name="add")
+    async with ToolProcessor(registry=registry) as processor:
+        junk: Any = "junk"
+        good, bad = await processor.process([{"tool": "add", "arguments": {"a": 1, "b": 2}}, junk])
+    assert (good.result, good.error) == (3, None)
+    assert bad.error is not None
+    assert "name of a tool" in bad.error
+
+
+async def test_a_processor_that_was_left_is_told_of_nothing_any_more() -> None:
+    registry = create_registry()
+    before = len(registry.tools._callbacks._callbacks)
+    for _ in range(3):
+        async with ToolProcessor(registry=registry):
+            assert len(registry.tools._callbacks._callbacks) == before + 1
+    assert len(registry.tools._callbacks._callbacks) == before

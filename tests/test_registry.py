@@ -1,5 +1,6 @@
 """The two registries: life cycle, remote backends, attaching, and themselves as providers."""
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from toolcrib import (
     Context,
     ExecutionFailed,
     InvalidRequest,
+    InvalidTool,
     NameCollision,
     NotStarted,
     Registry,
@@ -354,3 +356,78 @@ async def test_a_client_is_told_what_the_registry_says_of_itself() -> None:
     registry = Registry(Config(server_info=ServerInfo(name="mine", version="1", instructions="Mind the gap.")))
     async with registry, mcp.Client(registry.app.server) as client:
         assert client.instructions == "Mind the gap."
+
+
+# -- lists longer than a page ----------------------------------------------------------------------------------------
+
+
+async def test_all_pages_of_a_list_can_be_had() -> None:
+    registry = Registry()
+    for number in range(150):
+        registry.register_local(Tool(name=f"tool_{number:03}"), lambda request: 1)
+    first = await registry.search("", 100)
+    second = await registry.search("", 100, cursor=first.cursor)
+    assert [len(first.hits), len(second.hits), second.cursor] == [100, 50, None]
+    assert len({hit.tool.id for hit in (*first.hits, *second.hits)}) == 150
+    with pytest.raises(InvalidRequest, match="A cursor continues a list"):
+        await registry.search("tool", cursor=first.cursor)
+
+
+async def test_a_tool_registry_lists_all_however_many_there_are() -> None:
+    registry = ToolRegistry()
+    for number in range(250):
+        registry.register_tool(Tool(name=f"tool_{number:03}"), lambda request: 1)
+    assert len(await registry.search("")) == 250
+    assert len(await registry.search("", 130)) == 130
+    assert [hit.tool.id for hit in await registry.search("", 2)] == ["tool_000", "tool_001"]
+
+
+async def test_one_text_as_tags_or_keywords_is_refused() -> None:
+    tags: Any
+    for tags in ("debug", None, 5):
+        with pytest.raises(InvalidTool, match="echo: tags must be words"):
+            Registry().register_local_func("echo", "Say it.", {"type": "object"}, lambda request: 1, tags=tags)
+    keywords: Any = "abc"
+    with pytest.raises(InvalidTool, match="keywords must be words"):
+        ToolRegistry().register_tool(Tool(name="echo", keywords=keywords), lambda request: 1, "more")
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_running() -> None:
+    asked = anyio.Event()
+
+    class Slow(FakeProvider):
+        async def list_tools(self, ctx: Context) -> tuple[Tool, ...]:
+            asked.set()
+            await anyio.sleep_forever()
+            return ()
+
+    registry = Registry()
+    registry.add_provider(Slow([]))
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(registry.start)
+            await asked.wait()
+            group.cancel_scope.cancel()
+        assert not registry.app.running
+        await registry.stop()
+
+
+def test_a_registry_outlives_the_event_loop_in_which_it_was_started() -> None:
+    registry = Registry()
+    registry.tool(lambda: "here", name="look")
+    for _ in range(2):
+        asyncio.run(registry.start())  # which ends everything that still runs in it
+        asyncio.run(registry.stop())
+
+        async def used() -> Any:
+            async with registry:
+                return await registry.execute("look")
+
+        assert asyncio.run(used()) == "here"
+
+
+async def test_the_app_that_is_served_is_the_same_one_each_time() -> None:
+    registry = Registry()
+    assert registry.serve_http() is registry.serve_http()
+    assert registry.serve_sse() is registry.serve_sse()
+    assert registry.serve_http() is not registry.serve_sse()

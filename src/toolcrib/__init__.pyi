@@ -16,8 +16,8 @@ from toolcrib.errors import RateLimited as RateLimited
 from toolcrib.errors import ScriptFailed as ScriptFailed
 from toolcrib.errors import ServerUnavailable as ServerUnavailable
 from toolcrib.errors import SettingsError as SettingsError
-from toolcrib.errors import ToolNotFound as ToolNotFound
 from toolcrib.errors import ToolcribError as ToolcribError
+from toolcrib.errors import ToolNotFound as ToolNotFound
 from toolcrib.gateway.calls.audit import AuditEvent as AuditEvent
 from toolcrib.gateway.calls.options import BreakerOptions as BreakerOptions
 from toolcrib.gateway.calls.options import CacheOptions as CacheOptions

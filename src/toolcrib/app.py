@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import anyio
 import anyio.abc
@@ -14,7 +14,7 @@ import anyio.to_thread
 from toolcrib._version import VERSION
 from toolcrib.embedders.cached import Cached
 from toolcrib.embedders.load import BUILT_IN, load
-from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError
+from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError, ToolcribError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
@@ -25,6 +25,7 @@ from toolcrib.model import Object, SearchReply, SearchRequest, ServerState, Tool
 from toolcrib.protocols import Authenticator, BackendSelector, CallMiddleware, Context, Policy
 from toolcrib.providers.ambient import surrounded
 from toolcrib.providers.builder import ToolBuilder
+from toolcrib.providers.foreign import CancelledInside, left_a_call, uncancelled
 from toolcrib.providers.local import LocalTools
 from toolcrib.providers.shared import ProviderList
 from toolcrib.server.changes import ListChanges
@@ -43,6 +44,7 @@ from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.servers import Servers
 
 _T = TypeVar("_T")
+_NOT_STARTED: Final = "The app is not started, so that no remote server is connected: use it inside `async with`."
 
 
 class App:
@@ -106,10 +108,11 @@ class App:
         self._authenticator = authenticator
         self._stack: contextlib.AsyncExitStack | None = None
         self._home: asyncio.AbstractEventLoop | None = None
-        self._mounts: list[HttpApp] = []
+        self._mounts: dict[Callable[..., HttpApp], HttpApp] = {}
         self._group: anyio.abc.TaskGroup | None = None
         self._runner: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+        self._starting = False
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
@@ -127,21 +130,25 @@ class App:
         """Start. Raises `ServerUnavailable` when a server that is required cannot be had, and `SettingsError` or
         `MissingExtra` when the embedder cannot.
         """
-        if self._stack is not None:
+        self._forget_the_dead()
+        if self._stack is not None or self._starting:
             raise AlreadyStarted("The app is running already.")
         stack = contextlib.AsyncExitStack()
+        self._starting = True
         try:
             self._group = await stack.enter_async_context(self._live())
             await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())
             await stack.enter_async_context(self.scripts.engines)
             await self._require()
-            for mount in self._mounts:
+            for mount in tuple(self._mounts.values()):
                 await self._group.start(mount.run)
         except BaseException:
             self._group = None
             await stack.aclose()
             raise
+        finally:
+            self._starting = False
         self._stack, self._home = stack, asyncio.get_running_loop()
         return self
 
@@ -152,36 +159,73 @@ class App:
             await stack.aclose()
 
     async def start(self) -> None:
-        """Start, in a task of its own, so that any task may stop it. Raises as `async with` does."""
-        if self._stack is not None or self._runner is not None:
+        """Start, in a task of its own, so that any task may stop it. Raises as `async with` does.
+
+        Raises `NotStarted` where somebody stops it before it has started.
+        """
+        self._forget_the_dead()
+        if self._stack is not None or self._starting or self._runner is not None:
             raise AlreadyStarted("The app is running already.")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._stopping = asyncio.Event()
-        self._runner = asyncio.create_task(self._run_until_stopped(ready, self._stopping))
+        stopping = self._stopping = asyncio.Event()
+        self._runner = asyncio.create_task(self._run_until_stopped(ready, stopping))
         try:
             await asyncio.shield(ready)
         except BaseException:
             await self.stop()
+            if ready.done():
+                ready.exception()  # whoever was cancelled while he waited has no use for it
             raise
 
     async def stop(self) -> None:
-        """Stop what `start` started; does nothing when it is not started."""
-        runner, self._runner = self._runner, None
+        """Stop what `start` started, or is about to; does nothing when it is not started. From any event loop.
+
+        Raises `NotStarted` where the event loop in which it was started stands still, so that nothing can be closed.
+        """
+        self._forget_the_dead()
+        runner = self._runner
         if runner is None:
             return
-        self._stopping.set()
+        home = runner.get_loop()
+        if home is asyncio.get_running_loop():
+            await self._ended(runner)
+        elif home.is_running():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ended(runner), home))
+        else:
+            raise NotStarted(
+                "The event loop in which the app was started does not run.", hint="Stop the app in that loop."
+            )
+
+    async def _ended(self, runner: asyncio.Task[None]) -> None:
+        """Have it end; at once where it has not started yet."""
+        if self._runner is runner:
+            self._runner = None
+            self._stopping.set()
+            if self._stack is None:
+                runner.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([runner])
         if not runner.cancelled() and (error := runner.exception()) is not None:
             raise error
+
+    def _forget_the_dead(self) -> None:
+        """Forget what ended with its event loop."""
+        if self._home is not None and self._home.is_closed():
+            self._stack = self._home = self._group = None
+        runner = self._runner
+        if runner is not None and (runner.get_loop().is_closed() or runner.cancelled()):
+            self._runner, self._starting = None, False
 
     async def _run_until_stopped(self, ready: "asyncio.Future[None]", stopping: asyncio.Event) -> None:
         try:
             async with self:
                 ready.set_result(None)
                 await stopping.wait()
-        except Exception as error:
+        except BaseException as error:
             if ready.done():
+                raise
+            if not isinstance(error, Exception):
+                ready.set_exception(NotStarted("The app was stopped before it had started."))
                 raise
             ready.set_exception(error)
 
@@ -285,10 +329,18 @@ class App:
         """The context of whoever runs this process, with what the code around says of providers and show-all."""
         return surrounded(Context(caller=LOCAL, session="local"))
 
-    async def search(self, query: str, *, limit: int | None = None, ctx: Context | None = None) -> SearchReply:
-        """The tools that fit; an empty query lists them all, a page at a time."""
+    async def search(
+        self, query: str, *, limit: int | None = None, cursor: str | None = None, ctx: Context | None = None
+    ) -> SearchReply:
+        """The tools that fit; an empty query lists them all, a page at a time.
+
+        `cursor`, from the reply before, gives the next page of a list. Raises `StaleCursor` where the list has changed,
+        and `InvalidRequest` for a cursor beside a query.
+        """
         asker = ctx or self.local_context()
-        return await self._at_home(lambda: self.gateway.search(asker, SearchRequest(queries=(query,), limit=limit)))
+        request = SearchRequest(queries=(query,), limit=limit, cursor=cursor)
+        reply = await self._at_home(lambda: self.gateway.search(asker, request))
+        return replace(reply, note=f"{reply.note} {_NOT_STARTED}".strip()) if self._lacks_servers() else reply
 
     async def tools(self, *, ctx: Context | None = None) -> tuple[Tool, ...]:
         """Every tool that could be found, by id."""
@@ -298,12 +350,14 @@ class App:
     async def find(self, name: str, *, ctx: Context | None = None) -> Found:
         """The tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
         asker = ctx or self.local_context()
-        return await self._at_home(lambda: self.gateway.find(asker, name))
+        with self._says_when_not_started():
+            return await self._at_home(lambda: self.gateway.find(asker, name))
 
     async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
         """Call a tool. Raises all that `Gateway.call` does; a tool that fails in its own way gives `is_error`."""
         asker = ctx or self.local_context()
-        return await self._at_home(lambda: self.gateway.call(asker, name, arguments))
+        with self._says_when_not_started():
+            return await self._at_home(lambda: self.gateway.call(asker, name, arguments))
 
     async def run_script(
         self,
@@ -321,11 +375,11 @@ class App:
         )
 
     async def settled(self) -> None:
-        """Wait until each server is ready or failed, and its tools can be found."""
+        """Wait until each server is ready or failed, and its tools can be found. Raises `NotStarted` if stopped."""
         await self._at_home(self.gateway.live.settled)
 
     async def refresh(self) -> None:
-        """Ask every provider for its tools again, and wait until they are in."""
+        """Ask every provider for its tools again, and wait until they are in. Raises `NotStarted` if stopped."""
 
         async def again() -> None:
             self.gateway.live.again()
@@ -335,10 +389,30 @@ class App:
 
     async def _at_home(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Do it in the event loop in which connections live, from whichever loop this is asked for."""
+        self._forget_the_dead()
         home = self._home
-        if home is None or home is asyncio.get_running_loop():
-            return await work()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), home))
+        try:
+            if home is None or home is asyncio.get_running_loop():
+                return await work()
+            return await uncancelled(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), home)))
+        except CancelledInside as error:
+            raise NotStarted("The app was stopped meanwhile.", hint="Start it, and ask again.") from error
+        except ToolcribError as error:
+            left_a_call(error)
+            raise
+
+    def _lacks_servers(self) -> bool:
+        """Whether there are remote servers of which nothing is known, as the app is not started."""
+        return not self.running and not self._starting and self.servers.configured
+
+    @contextlib.contextmanager
+    def _says_when_not_started(self) -> Iterator[None]:
+        try:
+            yield
+        except ToolNotFound as error:
+            if self._lacks_servers():
+                error.hint = f"{error.hint} {_NOT_STARTED}".strip()
+            raise
 
     # -- serving ---------------------------------------------------------------------------------------------------
 
@@ -383,7 +457,10 @@ class App:
         return self._mounted(http_app, self._http(host, port), anywhere=False)
 
     def asgi_mount(self) -> HttpApp:
-        """The ASGI app to be mounted at any path of another; it answers while this app runs, or with its lifespan."""
+        """The ASGI app to be mounted at any path of another; it answers while this app runs, or with its lifespan.
+
+        It is the same one each time.
+        """
         return self._mounted(http_app, self.settings.http, anywhere=True)
 
     def sse_mount(self) -> HttpApp:
@@ -393,9 +470,11 @@ class App:
     def _mounted(self, make: Callable[..., HttpApp], options: HttpOptions, *, anywhere: bool) -> HttpApp:
         if self.settings.http_problem and self._authenticator is None:
             raise SettingsError(self.settings.http_problem)
+        if anywhere and make in self._mounts:
+            return self._mounts[make]
         mount = make(self.server, options, ready=self._readiness, authenticator=self._authenticator, anywhere=anywhere)
         if anywhere:
-            self._mounts.append(mount)
+            self._mounts[make] = mount
             if self._group is not None:
                 self._group.start_soon(mount.run)
         return mount

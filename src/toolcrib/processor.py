@@ -22,7 +22,7 @@ from toolcrib.providers.results import unwrap
 
 _METHODS: Final = ("execute", "run", "__call__")
 """How a class runs its tool, the first that it has."""
-_LOCAL: Final = Caller(id="local")
+_ASKER: Final = Context(caller=Caller(id="local"), session="processor")
 
 
 class ProcessorRegistry:
@@ -146,7 +146,9 @@ class ToolProcessor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """No further calls."""
-        self._gateway = None
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            gateway.live.close()
 
     async def process(self, calls: Sequence[Mapping[str, Any]], timeout: float | None = None) -> list[ProcessedCall]:  # noqa: ASYNC109 - the interface that users of it know
         """Run independent calls at once; the results in order, one failure harming none.
@@ -169,15 +171,16 @@ class ToolProcessor:
         return results
 
 
-async def _processed(gateway: Gateway, call: Mapping[str, Any], timeout_s: float | None) -> ProcessedCall:
+async def _processed(gateway: Gateway, call: object, timeout_s: float | None) -> ProcessedCall:
     began = time.monotonic()
-    name = str(call.get("tool") or call.get("name") or "")
+    given: Mapping[str, Any] = call if isinstance(call, Mapping) else {}
+    name = str(given.get("tool") or given.get("name") or "")
     value, why = None, None
     try:
         if not name:
             raise InvalidRequest("A call needs the name of a tool.", hint='Such as {"tool": "add", "arguments": {}}.')
         with anyio.fail_after(timeout_s):
-            value = unwrap(await gateway.call(Context(caller=_LOCAL), name, call.get("arguments")))
+            value = unwrap(await gateway.call(_ASKER, name, given.get("arguments")))
     except TimeoutError:
         why = f"{name} did not answer within {timeout_s:g} s."
     except ToolcribError as error:

@@ -5,7 +5,7 @@ tools out of a server's list until they are searched for; it can be attached to 
 is itself a provider.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ import anyio
 
 from toolcrib._version import VERSION
 from toolcrib.app import App
-from toolcrib.errors import InvalidRequest, NotFound, NotStarted, ServerUnavailable, ToolNotFound
+from toolcrib.errors import InvalidRequest, NotFound, NotStarted, ServerUnavailable, StaleCursor, ToolNotFound
 from toolcrib.gateway.states import stands
 from toolcrib.model import (
     JSON,
@@ -32,7 +32,9 @@ from toolcrib.model import (
 from toolcrib.protocols import Authenticator, Backend, BackendSelector, Context, Policy, Unsubscribe
 from toolcrib.providers.ambient import answering, asking
 from toolcrib.providers.builder import ToolBuilder
+from toolcrib.providers.foreign import run_by_us
 from toolcrib.providers.results import unwrap
+from toolcrib.providers.soundness import sound
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.attach import attach
 from toolcrib.server.mount import HttpApp
@@ -40,6 +42,8 @@ from toolcrib.settings.options import Settings
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.own_pipes import own_pipes
 
+_ATTEMPTS = 3
+"""How often a list is read again from its beginning, where it changes between two of its pages."""
 _SCHEMES = "http://, https://, sse://, sses:// or stdio://"
 
 
@@ -106,8 +110,12 @@ class Registry:
     async def start(self) -> None:
         """Connect the remote servers; one that cannot be had is left behind. Raises `AlreadyStarted`."""
         await self.app.start()
-        with anyio.move_on_after(self.app.settings.gateway.start_grace_s):
-            await self.app.settled()
+        try:
+            with anyio.move_on_after(self.app.settings.gateway.start_grace_s):
+                await self.app.settled()
+        except BaseException:
+            await self.app.stop()
+            raise
 
     async def settled(self) -> None:
         """Wait until each remote server is ready or has failed, and its tools can be found."""
@@ -150,7 +158,7 @@ class Registry:
             namespace=namespace,
             description=description,
             input_schema=schema,
-            tags=tuple(tags),
+            tags=_words(tags),
             version=version,
             **more,
         )
@@ -198,9 +206,14 @@ class Registry:
         self._check()
         return await self.app.call(tool_id, arguments, ctx=ctx)
 
-    async def search(self, query: str, limit: int | None = None, *, ctx: Context | None = None) -> SearchReply:
-        """The tools that fit; an empty query lists them all, a page at a time."""
-        return await self.app.search(query, limit=limit, ctx=ctx)
+    async def search(
+        self, query: str, limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
+    ) -> SearchReply:
+        """The tools that fit; an empty query lists them all, a page at a time: `cursor` is that of the page before.
+
+        Raises `StaleCursor` where the list has changed, and `InvalidRequest` for a cursor beside a query.
+        """
+        return await self.app.search(query, limit=limit, cursor=cursor, ctx=ctx)
 
     async def list_all(self, *, ctx: Context | None = None) -> tuple[Tool, ...]:
         """Every tool, by id."""
@@ -224,7 +237,11 @@ class Registry:
         await self.app.refresh()
 
     def on_change(self, listener: Callable[[], None]) -> Unsubscribe:
-        """Call back, from the event loop, after tools or servers changed."""
+        """Call back after tools or servers changed.
+
+        While the registry runs, from its event loop; otherwise from the thread that takes the change in, which may be
+        any. It must not wait for anything.
+        """
         return self.app.gateway.live.subscribe(listener)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
@@ -249,7 +266,10 @@ class Registry:
             await self.app.serve_stdio(stop=stop)
 
     def serve_http(self) -> HttpApp:
-        """An ASGI app that speaks streamable HTTP, to be mounted anywhere; it answers while the registry runs."""
+        """An ASGI app that speaks streamable HTTP, to be mounted anywhere; it answers while the registry runs.
+
+        It is the same one each time.
+        """
         return self.app.asgi_mount()
 
     def serve_sse(self) -> HttpApp:
@@ -271,6 +291,11 @@ def _settings(config: Config) -> Settings:
     if config.server_info.instructions:
         surfaces = replace(surfaces, instructions=config.server_info.instructions)
     return replace(settings, gateway=gateway, surfaces=surfaces)
+
+
+def _words(given: Any) -> Any:
+    """Words as a tuple. One text, which would be many words of one letter, is left for the check of the tool."""
+    return tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else given
 
 
 def _server(backend: BackendConfig) -> ServerOptions:
@@ -313,7 +338,7 @@ class ToolRegistry:
         The handler takes the arguments by name, or as one request, with or without a leading context. A tool of that
         name is replaced. Raises `InvalidTool` or `InvalidName`; then nothing is registered.
         """
-        made = tool.to_tool() if isinstance(tool, ToolBuilder) else tool
+        made = tool.to_tool() if isinstance(tool, ToolBuilder) else sound(tool)
         searched = replace(made, keywords=(*made.keywords, *keywords), visibility=Visibility.DISCOVERABLE)
         return self.app.register(searched, handler)
 
@@ -336,8 +361,22 @@ class ToolRegistry:
     # -- use -------------------------------------------------------------------------------------------------------
 
     async def search(self, query: str = "", max_results: int | None = None, *, ctx: Context | None = None) -> list[Hit]:
-        """The tools that fit, best first; an empty query lists all."""
-        return list((await self.app.search(query, limit=max_results, ctx=ctx)).hits)
+        """The tools that fit, best first; an empty query lists all, by id."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._pages(query, max_results, ctx)
+            except StaleCursor:  # a tool came or went between two pages
+                continue
+        return await self._pages(query, max_results, ctx)
+
+    async def _pages(self, query: str, limit: int | None, ctx: Context | None) -> list[Hit]:
+        """All pages of a list, one after the other, up to the limit; the one page of a search."""
+        reply = await self.app.search(query, limit=limit, ctx=ctx)
+        hits = list(reply.hits)
+        while reply.cursor and (limit is None or len(hits) < limit):
+            reply = await self.app.search(query, limit=limit, cursor=reply.cursor, ctx=ctx)
+            hits.extend(reply.hits)
+        return hits if limit is None or limit < 1 else hits[:limit]
 
     async def execute(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
         """Run a tool. Raises `ToolNotFound` and all that a call raises."""
@@ -362,12 +401,13 @@ class ToolRegistry:
         """Run the tool of that name; None where there is none."""
         with asking(self, ("call", name)) as first:
             try:
-                found = await self.app.gateway.find(_alone(ctx), name) if first else None
+                with run_by_us():
+                    found = await self.app.gateway.find(_alone(ctx), name) if first else None
             except ToolNotFound:
                 found = None
         if found is None:
             return None
-        with answering():
+        with answering(), run_by_us():
             return await self.app.gateway.run(_alone(ctx), found, dict(arguments))
 
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | None:

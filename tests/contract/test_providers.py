@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcrib.errors import ExecutionFailed, RateLimited
+from toolcrib.errors import ConnectionLost, ExecutionFailed
 from toolcrib.model import Caller, Key, SearchRequest, Tool, ToolResult
 from toolcrib.protocols import Context, KeyedCalls, ToolFinder, ToolLookup, ToolProvider
 from toolcrib.providers.adapt import ToolMetadata, adapt
@@ -40,7 +40,7 @@ class Deeds:
         if name == "meet":
             return await self._meet(arguments["who"])
         if name == "limit":
-            raise RateLimited("Too many calls.", data={"retry_after_s": 1})
+            raise ConnectionLost("The line broke.", data={"after_s": 1})
         return {"said": arguments["text"]}
 
     async def _hang(self) -> None:
@@ -252,10 +252,10 @@ async def test_a_key_of_another_namespace_is_not_found(kind: Kind, deeds: Deeds)
 
 
 async def test_errors_rise_as_they_are(kind: Kind, deeds: Deeds) -> None:
-    with pytest.raises(RateLimited) as caught:
+    with pytest.raises(ConnectionLost) as caught:
         await run(kind(deeds), ME, kind.key("limit"), {})
     assert isinstance(caught.value, ExecutionFailed)
-    assert caught.value.data == {"retry_after_s": 1}
+    assert caught.value.data == {"after_s": 1}
 
 
 async def test_cancelling_a_call_reaches_the_tool(kind: Kind, deeds: Deeds) -> None:

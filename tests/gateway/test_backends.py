@@ -1,12 +1,16 @@
 """Who runs a tool: the order, fail-over, and the selector."""
 
+import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 import pytest
 
-from toolcrib.errors import CallTimeout, ExecutionFailed, HandlerNotFound, ServerUnavailable
-from toolcrib.gateway.calls.options import BreakerOptions, CallOptions
+from toolcrib.app import App
+from toolcrib.errors import CallTimeout, ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolNotFound
+from toolcrib.gateway.calls.audit import AuditEvent
+from toolcrib.gateway.calls.options import BreakerOptions, CallOptions, RetryOptions
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.model import BackendKind, Caller, Object, Tool, ToolResult
@@ -132,3 +136,115 @@ async def test_a_function_that_keeps_failing_closes_no_other_function() -> None:
             await one.call(ME, "slow")
         assert (await one.call(ME, "now")).content[0]["text"] == "now"
     assert {state.backend: state.state for state in one.breakers()}["slow"] == "open"
+
+
+# -- what a tool calls in its turn -----------------------------------------------------------------------------------
+
+
+class Nested(FakeProvider):
+    """Does its work, then calls another tool, and lets its error through."""
+
+    def __init__(self, other: Gateway | App, name: str) -> None:
+        super().__init__([TOOL], self.answer)
+        self.name = "nested"
+        self.runs = 0
+        self._other, self._wanted = other, name
+
+    async def answer(self, ctx: Context, name: str, arguments: Object) -> Any:
+        self.runs += 1
+        return (
+            await self._other.call(ME, self._wanted)
+            if isinstance(self._other, Gateway)
+            else (await self._other.call(self._wanted))
+        )
+
+
+AWAY = Tool(name="log", namespace="audit")
+RETRY = GatewayOptions(start_grace_s=0, calls=CallOptions(retry=RetryOptions(attempts=3, first_s=0.001)))
+
+
+async def test_an_error_of_a_tool_called_inside_is_no_reason_to_run_the_call_again() -> None:
+    inner = gateway(FakeSource(Named("away", ServerUnavailable("The audit is away."), AWAY)))
+    for wanted, said in (("audit:log", "The audit is away"), ("zzz", "zzz")):
+        nested, there = Nested(inner, wanted), Named("there")
+        with pytest.raises(ExecutionFailed, match=said) as caught:
+            await Gateway([FakeSource(nested, there)], options=RETRY).call(ME, "web:search")
+        assert type(caught.value) is ExecutionFailed
+        assert caught.value.message.startswith("web:search failed: ")
+        assert caught.value.data["code"] in ("server_unavailable", "tool_not_found")
+        assert (nested.runs, there.calls) == (1, [])
+
+
+async def test_an_adapted_provider_whose_inner_call_finds_no_tool_has_run_all_the_same() -> None:
+    runs: list[str] = []
+    app = App()
+
+    class Adapted:
+        def list_tools(self, ctx: Context) -> list[Tool]:
+            return [TOOL]
+
+        async def call_tool(self, ctx: Context, name: str, arguments: Object) -> Any:
+            runs.append(name)
+            return await app.call("zzz")
+
+    there = Named("there")
+    app.add_provider(Adapted())
+    app.add_provider(there)
+    with anyio.fail_after(5), pytest.raises(ExecutionFailed, match="zzz"):
+        await app.call("web:search")
+    assert (runs, there.calls) == (["search"], [])
+
+
+async def test_a_handler_whose_inner_server_is_away_runs_once() -> None:
+    tools, runs = LocalTools(), []
+    inner = gateway(FakeSource(Named("away", ServerUnavailable("The audit is away."), AWAY)))
+
+    async def charge() -> None:
+        runs.append(1)
+        await inner.call(ME, "audit:log")
+
+    tools.register(TOOL, charge)
+    there = Named("there")
+    with pytest.raises(ExecutionFailed, match="The audit is away") as caught:
+        await Gateway([tools, FakeSource(there)], options=RETRY).call(ME, "web:search")
+    assert type(caught.value) is ExecutionFailed
+    assert (len(runs), there.calls) == (1, [])
+
+
+async def test_a_provider_may_say_by_itself_that_nothing_was_run() -> None:
+    away, there = Named("away", ToolNotFound("There is none.")), Named("there")
+    assert (await gateway(FakeSource(away, there)).call(ME, "web:search")).structured == "there"
+
+
+async def test_a_provider_that_was_cancelled_by_nobody_has_failed() -> None:
+    class Cancelled(Named):
+        async def answer(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+            raise asyncio.CancelledError
+
+    with anyio.fail_after(5), pytest.raises(ExecutionFailed, match="failed inside its provider"):
+        await gateway(FakeSource(Cancelled("one"), Named("two"))).call(ME, "web:search")
+
+
+# -- a selector that fails ------------------------------------------------------------------------------------------
+
+
+def raising(backends: Sequence[Backend]) -> Sequence[Backend]:
+    raise RuntimeError("secret")
+
+
+def silent(backends: Sequence[Backend]) -> Any:
+    return None
+
+
+def naming(backends: Sequence[Backend]) -> Any:
+    return [backend.name for backend in backends]
+
+
+@pytest.mark.parametrize("selector", [raising, silent, naming])
+async def test_a_selector_that_fails_is_told_and_audited(selector: BackendSelector) -> None:
+    events: list[AuditEvent] = []
+    one = Gateway([FakeSource(Named("one"))], options=QUIET, selector=selector, audit=events.append)
+    with pytest.raises(ExecutionFailed, match="web:search was not run: the selector") as caught:
+        await one.call(ME, "web:search")
+    assert "secret" not in str(caught.value)
+    assert [(event.tool, event.outcome) for event in events] == [("web:search", "execution_failed")]

@@ -1,15 +1,19 @@
 """What is done in the background, while nobody waits."""
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import anyio
+import anyio.to_thread
+import numpy as np
 import pytest
 
+from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.model import Action, Caller, Decision, SearchReply, SearchRequest, Tool
 from toolcrib.protocols import Context
 from toolcrib.search.index import Index
+from toolcrib.search.semantic import Vectors
 from toolcrib.testing import FakeProvider, FakeSource, running
 
 pytestmark = pytest.mark.anyio
@@ -109,3 +113,30 @@ async def test_an_index_that_cannot_be_put_in_order_stays_as_it_is(monkeypatch: 
         async with running(FakeSource(FakeProvider([NEW])), options=AT_ONCE) as gateway:
             await gateway.live.idle()
             assert (await gateway.search(ME, request("water the plants"))).hits[0].tool is NEW
+
+
+async def test_embedding_that_was_cut_short_by_a_stop_is_done_after_the_next_start() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        name = "slow"
+        dim = 2
+
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            begun.set()
+            go_on.wait(10)
+            return np.ones((len(texts), self.dim), dtype=np.float32)
+
+    slow = Slow()
+    gateway = Gateway([FakeSource(FakeProvider([NEW]))], options=AT_ONCE, embedder=slow)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            await group.start(gateway.live.run)
+            await anyio.to_thread.run_sync(begun.wait)
+            group.cancel_scope.cancel()
+        go_on.set()
+        async with anyio.create_task_group() as group:
+            await group.start(gateway.live.run)
+            await gateway.live.idle()
+            assert gateway.live.snapshot.index.meaning.embedder is not None
+            group.cancel_scope.cancel()

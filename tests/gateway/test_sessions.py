@@ -11,7 +11,7 @@ from tests.gateway.calls.support import Clock
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.sessions import SESSION_META, TURN_META, SessionOptions, Sessions
+from toolcrib.gateway.sessions import LOCAL, SESSION_META, TURN_META, SessionOptions, Sessions, is_anonymous
 from toolcrib.model import Caller, Object, SearchRequest, Tool, ToolResult
 from toolcrib.protocols import Context
 from toolcrib.testing import FakeProvider, FakeSource, running
@@ -122,6 +122,41 @@ def test_a_handle_is_the_callers_own_and_holds_across_connections() -> None:
     known.record(mine, "x:a", success=True)
     assert known.boosts(mine)
     assert known.boosts(by(replace(BOB, session=None), session="h")) == {}
+
+
+NOBODY = Context(caller=LOCAL)
+
+
+def test_nothing_is_remembered_of_whoever_cannot_be_told_from_others() -> None:
+    known = sessions()
+    known.record(NOBODY, "x:a", success=True)
+    assert known.boosts(NOBODY) == {}
+    assert known.of(NOBODY) is not known.of(NOBODY)
+    assert len(known._known) == 0
+
+
+@pytest.mark.parametrize("session", ["stdio", "local", "0af3"])
+def test_the_user_of_this_machine_is_remembered_within_his_session(session: str) -> None:
+    known = sessions()
+    mine = replace(NOBODY, session=session)
+    known.record(mine, "x:a", success=True)
+    assert known.boosts(mine)
+    assert known.of(mine) is known.of(mine)
+
+
+def test_a_handle_makes_a_session_also_without_authentication() -> None:
+    known = sessions()
+    mine = by(NOBODY, session="h")
+    known.record(mine, "x:a", success=True)
+    assert known.boosts(mine)
+    assert known.boosts(by(NOBODY, session="i")) == {}
+
+
+def test_only_callers_without_authentication_and_session_are_anonymous() -> None:
+    assert is_anonymous(NOBODY)
+    assert is_anonymous(by(NOBODY, session="h"))
+    others = (replace(NOBODY, session="stdio"), replace(ANN, session=None), replace(NOBODY, caller=Caller(id="x")))
+    assert not any(map(is_anonymous, others))
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Finder(FakeProvider):
 
 @pytest.mark.parametrize(
     "nonsense",
-    [None, 7, [{"tool": "x"}], [Hit(tool=OWN, score=float("nan"), raw=0)], [Hit(tool="x", score=1, raw=1)]],  # type: ignore[arg-type]
+    [None, 7, [{"tool": "x"}], [Hit(tool=OWN, score=float("nan"), raw=0)], [Hit(tool="x", score=1, raw=1)]],  # type: ignore[arg-type]  # nonsense
 )
 async def test_an_answer_that_makes_no_sense_costs_a_search_nothing(nonsense: object) -> None:
     gateway = Gateway([FakeSource(saying("shared", DANGEROUS), Finder(nonsense))], options=QUIET)

@@ -125,6 +125,7 @@ async def test_a_shared_list_is_asked_for_again_when_its_time_is_over() -> None:
             provider.tools.append(tool(2))
             while len(await gateway.tools(ME)) < 2:
                 await gateway.live.changed()
+    assert provider.lists > 1
 
 
 async def test_a_shared_list_without_a_time_of_its_own_is_kept_until_something_is_said() -> None:

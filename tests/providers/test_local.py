@@ -18,12 +18,18 @@ from hypothesis import strategies as st
 
 from toolcrib.errors import (
     AmbiguousName,
+    ApprovalRequired,
+    ConnectionLost,
     ExecutionFailed,
+    HandlerNotFound,
     InvalidArguments,
     InvalidName,
+    InvalidRequest,
     InvalidTool,
     NameCollision,
     RateLimited,
+    ServerUnavailable,
+    ToolcribError,
     ToolNotFound,
 )
 from toolcrib.gateway.options import GatewayOptions
@@ -372,7 +378,7 @@ async def test_a_masked_failure_tells_only_that_there_was_one(caplog: pytest.Log
 
 
 async def test_an_error_of_toolcrib_passes_as_it_is() -> None:
-    error = RateLimited("slowly")
+    error = ConnectionLost("gone")
 
     def limited() -> None:
         raise error
@@ -384,9 +390,81 @@ async def test_an_error_of_toolcrib_passes_as_it_is() -> None:
     tools.register_function(limited)
     tools.register_function(grouped)
     for name in ("limited", "grouped"):
-        with pytest.raises(RateLimited) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await call(tools, name)
         assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerUnavailable("away", data={"server": "x"}),
+        RateLimited("slowly"),
+        ApprovalRequired("ask"),
+        ToolNotFound("zzz", suggestions=("zzy",)),
+        HandlerNotFound("nobody"),
+        AmbiguousName("two"),
+        InvalidRequest("what"),
+    ],
+)
+async def test_no_error_inside_of_a_handler_says_that_nothing_was_run(error: ToolcribError) -> None:
+    async def deed() -> None:
+        raise error
+
+    tools = LocalTools()
+    tools.register_function(deed)
+    with pytest.raises(ExecutionFailed) as caught:
+        await call(tools, "deed")
+    assert type(caught.value) is ExecutionFailed
+    assert caught.value.message == f"deed failed: {error.message}"
+    assert caught.value.data == error.payload()
+    assert caught.value.suggestions == error.suggestions
+
+
+async def test_arguments_that_a_getter_refuses_are_told_as_such() -> None:
+    tools = LocalTools()
+    tools.register(Tool(name="post", input_schema={"type": "object"}), lambda request: request.string("to"))
+    with pytest.raises(InvalidArguments, match='"to" is missing'):
+        await call(tools, "post")
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_handler_that_was_cancelled_by_nobody_has_failed(blocking: bool) -> None:
+    async def waits() -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    def raises() -> None:
+        raise asyncio.CancelledError
+
+    tools = LocalTools()
+    tools.register_function(raises if blocking else waits, name="bad")
+    with pytest.raises(ExecutionFailed, match="bad failed: something it waited for was cancelled"):
+        await call(tools, "bad")
+    with anyio.move_on_after(5) as scope, pytest.raises(ExecutionFailed):
+        await call(tools, "bad")
+    assert not scope.cancelled_caught
+
+
+async def test_a_task_that_is_cancelled_takes_its_call_with_it() -> None:
+    started = anyio.Event()
+
+    async def wait() -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    tools = LocalTools()
+    tools.register_function(wait)
+    task = asyncio.create_task(call(tools, "wait"))
+    with anyio.fail_after(5):
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    with anyio.move_on_after(0.001) as scope:
+        await call(tools, "wait")
+    assert scope.cancelled_caught
 
 
 async def test_a_failure_inside_a_task_group_is_told_by_itself() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.sandbox.conftest import Servers
+from tests.sandbox.conftest import QUICK, Servers
 
-from toolcrib.errors import MissingExtra, ScriptRefused
-from toolcrib.sandbox import Limits, PythonSandbox, ScriptError
+from toolcrib.errors import MissingExtra, SandboxUnavailable, ScriptRefused
+from toolcrib.sandbox import Limits, PythonSandbox, SandboxOptions, ScriptError
 from toolcrib.sandbox.calls import Tools
 
 ADD = {
@@ -87,6 +87,17 @@ async def test_a_long_traceback_is_cut_in_the_middle(python: PythonSandbox, tool
     with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
         await python.run("def f(n):\n    return g(n)\ndef g(n):\n    return f(n)\nf(1)", tools)
     assert len(caught.value.traceback.splitlines()) < 60
+
+
+async def test_a_process_that_cannot_be_started_is_told(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused() -> Any:
+        raise OSError("no more processes")
+
+    async with PythonSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
+        assert box._engines is not None
+        monkeypatch.setattr(box._engines, "acquire", refused)
+        with pytest.raises(SandboxUnavailable, match="no more processes"):
+            await box.run("1", tools)
 
 
 async def test_without_monty_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -297,6 +298,26 @@ async def test_there_is_a_limit_to_followers_and_room_again_when_one_leaves() ->
         assert await changes.follow(follower.ctx, follower.tell, follower.ready) is None
         changes.leave(follower)
         await following(changes)
+
+
+async def test_one_caller_leaves_room_for_others() -> None:
+    changes = ListChanges(Marked("a"), Source(), limit=10, per_caller=2)
+    first, _ = await following(changes, "greedy")
+    await following(changes, "greedy")
+    assert await changes.follow(first.ctx, first.tell, first.ready) is None
+    namesake = replace(first.ctx, caller=Caller(id="greedy", tenant="another"))
+    assert await changes.follow(namesake, first.tell, first.ready) is not None
+    await following(changes, "ann")
+    for _ in range(2):
+        changes.leave(first)
+    await following(changes, "greedy")
+    assert await changes.follow(first.ctx, first.tell, first.ready) is None
+    assert changes.followers == 4
+
+
+def test_one_caller_cannot_take_every_place_by_default() -> None:
+    changes = ListChanges(Marked("a"), Source())
+    assert changes.per_caller * 5 <= changes.limit
 
 
 async def test_a_client_that_cannot_be_told_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:

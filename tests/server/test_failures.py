@@ -14,7 +14,7 @@ from tests.server.conftest import Own, at_address, client_at, crib, native, unti
 
 from toolcrib.catalog.paging import Page
 from toolcrib.errors import ExecutionFailed
-from toolcrib.model import Caller, Object, Tool, ToolResult
+from toolcrib.model import Action, Caller, Decision, Object, Tool, ToolResult
 from toolcrib.protocols import Context
 from toolcrib.server.changes import ListChanges
 from toolcrib.server.failures import isolated
@@ -142,6 +142,26 @@ async def test_a_session_opens_also_where_its_introduction_cannot_be_had(way: Ca
             assert not client.instructions
             front.faults.clear()
             assert await pings(client)
+
+
+class Raising:
+    """A policy that cannot say anything."""
+
+    def scope(self, caller: Caller) -> str:
+        raise RuntimeError(f"who is {caller.id}?")
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        raise RuntimeError(f"what is {tool.id}?")
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("transport", ["memory", "http"])
+async def test_a_policy_that_raises_ends_no_opening_and_is_told_to_nobody(transport: str, mode: str) -> None:
+    with anyio.fail_after(10):
+        async with crib(policy=Raising()) as served, over(transport, served.server, mode) as client:
+            assert not client.instructions
+            with pytest.raises(mcp.MCPError, match="Internal error; the server's log"):
+                await client.list_tools()
 
 
 class Unknown:

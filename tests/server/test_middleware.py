@@ -13,9 +13,11 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
-from tests.server.conftest import JSON, Own, crib, names, native
+from tests.server.conftest import JSON, Own, client_at, crib, names, native
+from tests.server.test_mount import hosted
 
 from toolcrib.errors import NotAuthenticated
+from toolcrib.model import Tool
 from toolcrib.protocols import Context
 from toolcrib.providers.ambient import with_show_all, with_tool_providers
 from toolcrib.server.http import http_app
@@ -258,3 +260,26 @@ async def test_a_list_with_tools_of_a_request_is_kept_by_no_client() -> None:
             assert (await client.list_tools(cache_mode="bypass")).ttl_ms == 5000
             with with_tool_providers(Own(native("mine"))):
                 assert (await client.list_tools(cache_mode="bypass")).ttl_ms == 0
+
+
+def found(result: Any) -> list[tuple[str, float]]:
+    return [(hit["name"], hit["score"]) for hit in result.structured_content["hits"]]
+
+
+async def test_what_one_unknown_user_calls_moves_nothing_in_the_searches_of_the_next() -> None:
+    tools = [Tool(name=name, namespace="crm", description="Handle customer records") for name in ("alpha", "beta")]
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            own = RequestProviders(app, lambda _: Own(*tools))
+            async with hosted(own) as url, client_at(f"{url}/mcp", "2026-07-28") as client:
+                search = {"query": "customer records"}
+                before = found(await client.call_tool("tool_search", search))
+                for _ in range(3):
+                    assert not (await client.call_tool("execute_tool", {"name": "crm:beta"})).is_error
+                assert found(await client.call_tool("tool_search", search)) == before
+            async with mcp.Client(served.server) as client:
+                with with_tool_providers(Own(*tools)):
+                    await client.call_tool("execute_tool", {"name": "crm:beta"})
+                    after = found(await client.call_tool("tool_search", search))
+    assert dict(after)["crm:beta"] > dict(before)["crm:beta"], "a client in memory is somebody"

@@ -69,6 +69,12 @@ class Background:
         if self._idle.is_set():
             self._idle = anyio.Event()
 
+    def rest(self) -> None:
+        """Nothing is done any more; whoever waits for it is let go."""
+        self._embedding = False
+        self._idle.set()
+        self._idle = anyio.Event()
+
     async def idle(self) -> None:
         """Wait until nothing is left to be done."""
         await self._idle.wait()

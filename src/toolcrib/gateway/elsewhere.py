@@ -11,10 +11,14 @@ import anyio
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.errors import ServerUnavailable, ToolcribError
+from toolcrib.gateway.known import namespaces, space_of
+from toolcrib.gateway.offered import as_backend
+from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.snapshot import EMPTY, Gathered, Offer, Snapshot, unsound_field
-from toolcrib.gateway.view import Found, found_at
-from toolcrib.model import Filters, Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool
-from toolcrib.protocols import Backend, Context, ToolFinder, ToolLookup
+from toolcrib.gateway.view import Found, View, found_at, may_see
+from toolcrib.model import Filters, Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, Visibility
+from toolcrib.protocols import Backend, Context, Policy, ToolFinder, ToolLookup
+from toolcrib.providers.keyed import offers
 from toolcrib.schema import signature
 
 logger = logging.getLogger(__name__)
@@ -29,6 +33,71 @@ class Asked:
 
     hits: tuple[Hit, ...]
     troubled: tuple[ServerStatus, ...] = ()
+
+
+class Elsewhere:
+    """The providers of a gateway that can be asked beside its snapshot."""
+
+    def __init__(self, backends: Callable[[], Sequence[Backend]], policy: Policy, timeout_s: float) -> None:
+        """`backends` gives the shared providers of the moment; each has `timeout_s` seconds to answer."""
+        self._backends = backends
+        self._policy = policy
+        self._timeout_s = timeout_s
+
+    async def search(self, ctx: Context, view: View, request: SearchRequest) -> Asked | None:
+        """What providers that search by themselves found; None where there are none."""
+        backends = self._speakers(ctx, view, ToolFinder)
+        if not backends:
+            return None
+
+        def is_new(tool: Tool) -> bool:
+            # A tool in view of the same key is the one that would be called.
+            shown = tool.visibility is not Visibility.HIDDEN and may_see(self._policy, ctx.caller, tool)
+            return shown and view.holds(tool.key) is None
+
+        asked = await find_all(ctx, request, backends, timeout_s=self._timeout_s, sees=is_new)
+        if isinstance(self._policy, AllowAll):
+            return asked
+        known = namespaces(view)
+        return replace(asked, troubled=tuple(status for status in asked.troubled if space_of(status) in known))
+
+    async def look_up(self, ctx: Context, view: View, name: str) -> Found | None:
+        """The tool of that name at a provider that is too large to list. Raises `ServerUnavailable`."""
+        backends = self._speakers(ctx, view, ToolLookup)
+        if not backends:
+            return None
+        return await look_up(
+            ctx, name, backends, timeout_s=self._timeout_s, sees=lambda tool: may_see(self._policy, ctx.caller, tool)
+        )
+
+    def is_searched(self, view: View) -> bool:
+        """Whether some shared provider, which may be asked for callers of this view, searches by itself."""
+        spaces = [_space(backend) for backend in self._backends() if offers(type(backend.provider), ToolFinder)]
+        return any(not space or view.mask is None or space in namespaces(view) for space in spaces)
+
+    def _speakers(self, ctx: Context, view: View, protocol: type) -> list[Backend]:
+        """The providers which have the protocol, and may be asked for this caller, those that override first.
+
+        One whose namespace is not known is asked in any case: what it answers is sifted.
+        """
+        shared = [backend for backend in self._backends() if offers(type(backend.provider), protocol)]
+        if shared:
+            shared = [backend for backend in shared if self._may_ask(ctx, view, _space(backend))]
+        first, last = (
+            [as_backend(provider) for provider in own if offers(type(provider), protocol)]
+            for own in (ctx.overriding, ctx.providers)
+        )
+        return [*first, *shared, *last]
+
+    def _may_ask(self, ctx: Context, view: View, space: str) -> bool:
+        nameless = Tool(name="", namespace=space)
+        return not space or space in namespaces(view) or may_see(self._policy, ctx.caller, nameless)
+
+
+def _space(backend: Backend) -> str:
+    """The namespace of a provider's tools; empty where it has none, or several."""
+    space = getattr(backend.provider, "namespace", None)
+    return space if isinstance(space, str) else ""
 
 
 async def find_all(
@@ -63,7 +132,7 @@ async def find_all(
             since=time.time(),
             reason=why,
             transport="local",
-            namespace=str(getattr(backends[place].provider, "namespace", None) or ""),
+            namespace=_space(backends[place]),
         )
         for place, why in sorted(problems.items())
     )

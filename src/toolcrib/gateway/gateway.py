@@ -17,10 +17,10 @@ from toolcrib.discovery.arguments import settle
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.calls.breaker import BreakerState
-from toolcrib.gateway.elsewhere import Asked, find_all, look_up, merged
+from toolcrib.gateway.elsewhere import Elsewhere, merged
 from toolcrib.gateway.known import CONNECTING, findable, namespaces, servers, space_of, tags
 from toolcrib.gateway.live import Live
-from toolcrib.gateway.offered import Offered, as_backend
+from toolcrib.gateway.offered import Offered
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.overlays import Overlays
 from toolcrib.gateway.policy import AllowAll
@@ -29,7 +29,7 @@ from toolcrib.gateway.sessions import Sessions
 from toolcrib.gateway.shapes import Shapes
 from toolcrib.gateway.states import stands
 from toolcrib.gateway.steady import watched
-from toolcrib.gateway.view import Found, View, Views, may_see
+from toolcrib.gateway.view import Found, View, Views
 from toolcrib.model import (
     Action,
     Decision,
@@ -42,21 +42,15 @@ from toolcrib.model import (
     ServerStatus,
     Tool,
     ToolResult,
-    Visibility,
 )
 from toolcrib.protocols import (
     PATH_META,
-    Backend,
     BackendSelector,
     CallMiddleware,
     Context,
     Policy,
     ProviderSource,
-    ToolFinder,
-    ToolLookup,
-    ToolProvider,
 )
-from toolcrib.providers.keyed import offers
 from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.query import read
@@ -116,6 +110,7 @@ class Gateway:
             self.embed_with(embedder)
         self._views = Views(self.live.snapshot, self._policy)
         self._offered = Offered(self._policy, self.options.list_timeout_s)
+        self.elsewhere = Elsewhere(self.live.backends, self._policy, self.options.find_timeout_s)
         self._overlays = Overlays(self.options.request_tools)
         self._road = Road(self.options.calls, self._policy, middleware=middleware, selector=selector, audit=audit)
         self.sessions = Sessions(self.options.sessions)
@@ -171,7 +166,7 @@ class Gateway:
                     "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
                 )
             reply = await self._run(view, self._search, view, request, self.sessions.boosts(ctx))
-            asked = await self._find_elsewhere(ctx, view, request)
+            asked = await self.elsewhere.search(ctx, view, request)
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
                 reply, troubled = merged(reply, asked.hits, request, max(1, limit)), (*troubled, *asked.troubled)
@@ -188,58 +183,9 @@ class Gateway:
         note = f"The embedder failed ({failures[0]}), so that only words were compared."
         return replace(reply, note=f"{reply.note} {note}".strip())
 
-    async def _find_elsewhere(self, ctx: Context, view: View, request: SearchRequest) -> Asked | None:
-        """What providers that search by themselves found; None where there are none."""
-        backends = self._speakers(ctx, view, _finds)
-        if not backends:
-            return None
-        asked = await find_all(
-            ctx,
-            request,
-            backends,
-            timeout_s=self.options.find_timeout_s,
-            sees=lambda tool: self._is_new(ctx, view, tool),
-        )
-        if isinstance(self._policy, AllowAll):
-            return asked
-        known = namespaces(view)
-        return replace(asked, troubled=tuple(status for status in asked.troubled if space_of(status) in known))
-
-    def _is_new(self, ctx: Context, view: View, tool: Tool) -> bool:
-        """Whether a tool from elsewhere may be shown: a tool in view of its key is the one that would be called."""
-        shown = tool.visibility is not Visibility.HIDDEN and self._sees(ctx, tool)
-        return shown and view.holds(tool.key) is None
-
-    def _speakers(self, ctx: Context, view: View, able: Callable[[ToolProvider], bool]) -> list[Backend]:
-        """The providers which are able to, and may be asked for this caller, those that override first.
-
-        One whose namespace is not known is asked in any case: what it answers is sifted.
-        """
-        shared = [backend for backend in self.live.backends() if able(backend.provider)]
-        if shared:
-            known = namespaces(view)
-            shared = [backend for backend in shared if self._may_ask(ctx, known, backend.provider)]
-        first = [as_backend(provider) for provider in ctx.overriding if able(provider)]
-        return [*first, *shared, *(as_backend(provider) for provider in ctx.providers if able(provider))]
-
-    def _may_ask(self, ctx: Context, known: Mapping[str, int], provider: ToolProvider) -> bool:
-        space = getattr(provider, "namespace", None)
-        if not isinstance(space, str) or not space:
-            return True
-        return space in known or self._sees(ctx, Tool(name="", namespace=space))
-
     def _comes_back(self, ctx: Context) -> bool:
         path = ctx.meta.get(PATH_META)
         return bool(self._gateway_id) and isinstance(path, list) and self._gateway_id in path
-
-    def searches_elsewhere(self, view: View) -> bool:
-        """Whether some shared provider, which may be asked for callers of this view, searches by itself."""
-        finders = [backend.provider for backend in self.live.backends() if _finds(backend.provider)]
-        spaces = [getattr(provider, "namespace", None) for provider in finders]
-        return any(not isinstance(space, str) or view.mask is None or space in namespaces(view) for space in spaces)
-
-    def _sees(self, ctx: Context, tool: Tool) -> bool:
-        return may_see(self._policy, ctx.caller, tool)
 
     async def _run(self, view: View, work: Callable[..., _T], *arguments: Any) -> _T:
         """What the work gives: done at once, or in a thread where an embedder takes part, which takes milliseconds."""
@@ -347,7 +293,7 @@ class Gateway:
         try:
             return view.find(name)
         except ToolNotFound as missing:
-            found = await self._look_up(ctx, view, name)
+            found = await self.elsewhere.look_up(ctx, view, name)
             if found is not None:
                 return found
             server = self._server_meant(ctx, view, name)
@@ -369,14 +315,6 @@ class Gateway:
             return None
         view = await self.view(replace(ctx, providers=(), memo=None))
         return view.exact(name)
-
-    async def _look_up(self, ctx: Context, view: View, name: str) -> Found | None:
-        backends = self._speakers(ctx, view, _looks_up)
-        if not backends:
-            return None
-        return await look_up(
-            ctx, name, backends, timeout_s=self.options.find_timeout_s, sees=lambda tool: self._sees(ctx, tool)
-        )
 
     async def _find_late(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> Found:
         """The tool of a server that is still connecting, or why that server cannot be asked."""
@@ -434,14 +372,6 @@ class Gateway:
             for status in self._servers(ctx, view)
             if (status.state is not ServerState.READY or status.stale) and (not wanted or space_of(status) in wanted)
         )
-
-
-def _finds(provider: ToolProvider) -> bool:
-    return offers(type(provider), ToolFinder)
-
-
-def _looks_up(provider: ToolProvider) -> bool:
-    return offers(type(provider), ToolLookup)
 
 
 def _mark(filters: Filters) -> str:

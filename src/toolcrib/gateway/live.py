@@ -7,37 +7,33 @@ While `run` runs, providers are asked in the background. Without it, whoever ask
 the snapshot: so a registry works before, and without, being started.
 """
 
-import asyncio
-import logging
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Final
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
-from toolcrib.gateway.background import Background, watching
+from toolcrib.errors import NotStarted
+from toolcrib.gateway.asking import Asking
+from toolcrib.gateway.background import Background
+from toolcrib.gateway.flights import Flights, Home
+from toolcrib.gateway.intake import Intake
 from toolcrib.gateway.ledger import Answer, Entry, Ledger
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.snapshot import EMPTY, Offer, Snapshot
-from toolcrib.model import BackendKind, Caller, Rejected, ServerState, ServerStatus
-from toolcrib.protocols import Backend, Context, ProviderSource, StatusSource, Unsubscribe
+from toolcrib.gateway.reports import statuses_of, with_rejected
+from toolcrib.gateway.snapshot import Snapshot
+from toolcrib.model import BackendKind, ServerState, ServerStatus
+from toolcrib.protocols import Backend, ProviderSource, Unsubscribe
+from toolcrib.providers.callbacks import ThreadSafe, called
 from toolcrib.search.semantic import Embedder
-
-logger = logging.getLogger(__name__)
-
-SYSTEM: Final = Context(caller=Caller(id="toolcrib"))
-"""Who asks shared providers for their tools."""
 
 _UNSETTLED = (ServerState.CONFIGURED, ServerState.CONNECTING)
 _QUIET_S = 0.01
 """Changes that follow each other within this time make one snapshot, in seconds."""
-_PATIENCE_S = 0.1
-"""How long the others' tools wait for a provider that is slow to list its own, in seconds."""
 _OWN_WAIT_S = 1.0
 """How long a request waits for what this process has just registered, in seconds."""
 
@@ -47,40 +43,41 @@ class Live:
 
     def __init__(self, sources: Sequence[ProviderSource], options: GatewayOptions) -> None:
         """Nothing is asked before `run`, or before the first request without it."""
-        self.snapshot: Snapshot = EMPTY
-        self.background = Background(options, get=lambda: self.snapshot, put=self._put, wake=self._wake)
-        self._sources = tuple(sources)
+        self._intake = Intake(options)
+        self.background = Background(options, get=lambda: self.snapshot, put=self._intake.put, wake=self._wake)
         self._options = options
         self._ledger = Ledger(sources, options)
-        self._offers: tuple[Offer, ...] = ()
-        self._listeners: list[Callable[[], None]] = []
+        self._asking = Asking(self._ledger, self._wake)
+        self._listeners: dict[object, Callable[[], None]] = {}
         self._statuses: tuple[ServerStatus, ...] | None = None
         self._grace_until: float | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._building = threading.Lock()
+        self._flights = Flights()
         self._marks = 0
         """Counts up with each change; what was built up to which, without `run`."""
         self._built = -1
         self._own = self._own_seen = 0
         """The same for what this process registers itself."""
-        self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
-        """The loop, and its thread, in which `run` runs."""
-        self._ask_all = True
+        self._home: Home | None = None
+        """Where `run` runs."""
         self._dirty = anyio.Event()
         self._clean = anyio.Event()
         self._changed = anyio.Event()
-        self._answered = anyio.Event()
-        for source in self._sources:
-            source.subscribe(partial(self._mark, source.kind))
+        self._ends = [
+            source.subscribe(ThreadSafe(partial(self._told, place, own=source.kind is not BackendKind.MCP)))
+            for place, source in enumerate(sources)
+        ]
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Refresh until cancelled."""
-        self._home = (asyncio.get_running_loop(), threading.get_ident())
-        self._dirty, self._clean, self._changed = anyio.Event(), anyio.Event(), anyio.Event()
+        self._home = Home.here()
+        self._dirty = anyio.Event()
+        self._release()
         self._grace_until = anyio.current_time() + self._options.start_grace_s
-        self._ask_all = True
+        self._ledger.force()
         self._own += 1  # whoever asks first waits for the first round
         self._wake()
         task_status.started()
@@ -96,18 +93,39 @@ class Live:
         finally:
             self._home = None
             self._built = -1
+            self.background.rest()
+            self._release()
+
+    def _release(self) -> None:
+        """Let everybody go who waits; what they wait for may never come."""
+        self._asking.release()
+        self._clean.set()
+        self._changed.set()
+        self._clean, self._changed = anyio.Event(), anyio.Event()
+
+    def close(self) -> None:
+        """Hear of no further changes, so that nothing keeps it alive any more; calling it twice is harmless."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            called(end)
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back after each swap and each change of a status."""
-        self._listeners.append(callback)
-        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
+        """Call back after each swap and each change of a status; where it raises, that is logged.
+
+        From the event loop in which `run` runs; without it, from that of the request which found the change.
+        """
+        place = object()
+        self._listeners[place] = callback
+        return lambda: (self._listeners.pop(place, None), None)[1]
 
     def embed_with(self, embedder: Embedder) -> None:
         """Compare meanings with this embedder as soon as all tools are embedded, in the background."""
         self.background.embed_with(embedder)
 
-    def _put(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+    @property
+    def snapshot(self) -> Snapshot:
+        """All tools of this moment."""
+        return self._intake.snapshot
 
     def backends(self) -> list[Backend]:
         """The shared providers, in the order in which they take precedence."""
@@ -116,24 +134,28 @@ class Live:
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def again(self) -> None:
-        """Ask every provider again, whatever it said of how long its list holds."""
-        self._mark()
+        """Ask every provider again, whatever it said of how long its list holds. From any thread."""
+        with self._lock:
+            self._ledger.force()
+        self._mark(own=False)
 
-    def _mark(self, kind: BackendKind = BackendKind.MCP) -> None:
-        """Something changed. From any thread."""
+    def _told(self, source: int, *, own: bool) -> None:
+        """Something changed at a source. From any thread."""
+        with self._lock:
+            self._ledger.tell(source)
+        self._mark(own=own)
+
+    def _mark(self, *, own: bool) -> None:
         with self._lock:
             self._marks += 1
-            self._own += kind is not BackendKind.MCP
+            self._own += own
         self._statuses = None
-        self._ask_all = True
-        home = self._home
-        if home is None:
-            return
-        loop, thread = home
-        if threading.get_ident() == thread:
+        home = self._running()
+        if home is not None and home.is_here():
             self._wake()
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(self._wake)
+        elif home is not None:
+            with contextlib.suppress(RuntimeError):  # a loop that was closed has nothing left to refresh
+                home.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         if self._clean.is_set():
@@ -146,46 +168,70 @@ class Live:
 
     async def ready(self) -> None:
         """Wait for what this process has just registered itself; without `run`, for everything that changed."""
-        if self._home is None:
+        home = self._running()
+        if home is None:
             if self._built != self._marks or self._ledger.next_due() <= time.monotonic():
-                await self._build_now()
-        elif self._own != self._own_seen and self._home[1] == threading.get_ident():
+                await self._flights.join(lambda: self._marks, self._build_now)
+        elif self._own != self._own_seen and home.is_here():
             with anyio.move_on_after(_OWN_WAIT_S):
-                while self._own != self._own_seen:
+                while self._own != self._own_seen and self._home is home:
                     await self._changed.wait()
 
     async def fresh(self) -> None:
-        """Wait until all that changed is in the snapshot."""
-        if self._home is None:
+        """Wait until all that changed is in the snapshot. Raises `NotStarted` when `run` ends meanwhile."""
+        home = self._running()
+        if home is None:
             await self.ready()
-        else:
-            await self._clean.wait()
+            return
+        await self._clean.wait()
+        self._check(home)
 
     async def idle(self) -> None:
-        """Wait until nothing is left to be done, neither of what changed nor in the background."""
+        """Wait until nothing is left to be done, neither of what changed nor in the background.
+
+        Raises `NotStarted` when `run` ends meanwhile.
+        """
+        home = self._running()
         await self.background.idle()
+        self._check(home)
 
     async def changed(self) -> None:
-        """Wait for the next swap."""
+        """Wait for the next swap. Raises `NotStarted` when `run` ends meanwhile."""
+        home = self._running()
         await self._changed.wait()
+        self._check(home)
 
     async def settled(self) -> None:
-        """Wait until no server is in its first attempt any more, and the snapshot holds what they offer."""
-        if self._home is None:
+        """Wait until no server is in its first attempt any more, and the snapshot holds what they offer.
+
+        Raises `NotStarted` when `run` ends meanwhile.
+        """
+        home = self._running()
+        if home is None:
             await self.ready()
             return
         while not self._clean.is_set() or self.connecting():
             await self._changed.wait()
+            self._check(home)
 
     async def grace(self) -> None:
         """Wait like `settled`, but only shortly after the start, and not again once it was so."""
-        if self._grace_until is None or self._home is None or self._home[1] != threading.get_ident():
+        home = self._running()
+        if self._grace_until is None or home is None or not home.is_here():
             return
-        left = self._grace_until - anyio.current_time()
-        if left > 0:
-            with anyio.move_on_after(left):
+        if (left := self._grace_until - anyio.current_time()) > 0:
+            with anyio.move_on_after(left), contextlib.suppress(NotStarted):
                 await self.settled()
         self._grace_until = None
+
+    def _running(self) -> Home | None:
+        """Where `run` runs, if it does; not where its loop was closed under it."""
+        home = self._home
+        return None if home is None or home.loop.is_closed() else home
+
+    def _check(self, home: Home | None) -> None:
+        if home is not None and self._home is not home:
+            raise NotStarted("The gateway was stopped.", hint="Start it again.")
 
     def connecting(self) -> bool:
         """Whether some server is still in its first attempt."""
@@ -197,146 +243,58 @@ class Live:
         """One status a server, by name, with the definitions that the catalog set aside."""
         known = self._statuses
         if known is None:
-            by_namespace: dict[str, list[Rejected]] = {}
-            for namespace, rejected in self.snapshot.rejected:
-                by_namespace.setdefault(namespace, []).append(rejected)
-            known = tuple(
-                _with_rejected(raw, by_namespace.get(raw.namespace or raw.name, ())) for raw in self._raw_statuses()
-            )
+            told = [status for provider in self._ledger.providers() for status in statuses_of(provider)]
+            known = with_rejected((*told, *self._ledger.troubles()), self.snapshot.rejected)
             self._statuses = known
         return known
-
-    def _raw_statuses(self) -> list[ServerStatus]:
-        found = [
-            status
-            for source in self._sources
-            for provider in source.providers()
-            if isinstance(provider, StatusSource)
-            for status in provider.statuses()
-        ]
-        return sorted((*found, *self._ledger.troubles()), key=lambda status: status.name)
 
     # -- refreshing ------------------------------------------------------------------------------------------------
 
     async def _refresh(self, group: anyio.abc.TaskGroup) -> None:
         """Ask, wait a little, and take in what was answered; those that are slow are taken in once they answer."""
-        own, ask_all, self._ask_all = self._own, self._ask_all, False
-        entries = self._ledger.refreshed()
-        asked = [entry for entry in entries if ask_all or entry.due <= time.monotonic()]
-        for entry in asked:
-            if entry.asking:
-                entry.again = True
-            else:
-                entry.asking = True
-                group.start_soon(self._ask, entry)
-        with anyio.move_on_after(_PATIENCE_S):
-            while any(entry.asking for entry in asked):
-                await self._answered.wait()
-        late = [entry for entry in asked if entry.asking]
-        await self._take(self._ledger.offers())
-        for entry in late:
-            group.start_soon(self._until_answered, entry)
+        with self._lock:
+            own, entries = self._own, self._ledger.refreshed()
+        await self._asking.begin(group, entries)
+        await self._intake.take(self._ledger.offers(), self.background)
+        self._statuses = None
         self._own_seen = own
-        if not self._dirty.is_set() and not late:
+        if not self._dirty.is_set() and not any(entry.asking for entry in entries):
             self._clean.set()
+        self._changed.set()
+        self._changed = anyio.Event()
         self._tell()
-
-    async def _ask(self, entry: Entry) -> None:
-        entry.again = True
-        while entry.again:
-            entry.again = False
-            self._ledger.note(entry, await self._ledger.ask(entry, SYSTEM))
-        entry.asking = False
-        self._answered.set()
-        self._answered = anyio.Event()
-
-    async def _until_answered(self, entry: Entry) -> None:
-        while entry.asking:
-            await self._answered.wait()
-        self._wake()
 
     async def _watch_expiry(self) -> None:
         """Have a provider asked again once what it said holds no longer."""
         while True:
-            left = self._ledger.next_due() - time.monotonic()
-            with anyio.move_on_after(max(0.0, left)) as waiting:
-                await self._changed.wait()
-            if waiting.cancelled_caught:
+            if await self._asking.until_due(self._changed):
                 changed = self._changed
                 self._wake()
                 await changed.wait()
-
-    async def _take(self, offers: tuple[Offer, ...]) -> None:
-        """Take in what is offered, without holding up the event loop."""
-        made = self.background.taken()
-        if made is None and _same(self._offers, offers):
-            self._statuses = None
-            return
-        self._offers = offers
-        before = self.snapshot if made is None else replace(self.snapshot, index=made)
-        build = partial(Snapshot.build, offers, before, options=self._options.search)
-        try:
-            self.snapshot, failed = await anyio.to_thread.run_sync(watching, build)
-        except Exception:
-            logger.exception("the new tools could not be taken in; the old ones stay")
-            failed = True
-        if failed:
-            self.background.plan()
-        self._statuses = None
 
     async def _build_now(self) -> None:
         """Ask everybody who must be asked, and build; for who does not let `run` do it."""
         with self._lock:
             marks, own = self._marks, self._own
-            entries = self._ledger.refreshed()
-            if marks == self._built:
-                entries = [entry for entry in entries if entry.due <= time.monotonic()]
-        answers: list[Answer | None] = [None] * len(entries)
+            entries = [entry for entry in self._ledger.refreshed() if self._ledger.wanted(entry)]
+        heard = await self._asking.all(entries)
+        if await anyio.to_thread.run_sync(self._commit, marks, own, heard):
+            self._tell()
 
-        async def ask(place: int) -> None:
-            answers[place] = await self._ledger.ask(entries[place], SYSTEM)
-
-        async with anyio.create_task_group() as group:
-            for place in range(len(entries)):
-                group.start_soon(ask, place)
-        heard = [(entry, answer) for entry, answer in zip(entries, answers, strict=True) if answer is not None]
-        await anyio.to_thread.run_sync(self._commit, marks, own, heard)
-
-    def _commit(self, marks: int, own: int, heard: Sequence[tuple[Entry, Answer]]) -> None:
-        """Take in what was heard, unless somebody has taken in something later."""
+    def _commit(self, marks: int, own: int, heard: Sequence[tuple[Entry, Answer]]) -> bool:
+        """Take in what was heard, unless somebody has taken in something later; whether that was done."""
         with self._building:
-            if marks < self._built or self._home is not None:
-                return
+            if marks < self._built or self._running() is not None:
+                return False
             with self._lock:
                 for entry, answer in heard:
                     self._ledger.note(entry, answer)
                 offers = self._ledger.offers()
-            if not _same(self._offers, offers):
-                self.snapshot = Snapshot.build(offers, self.snapshot, options=self._options.search)
-            self._offers, self._built, self._own_seen = offers, marks, own
+            self._intake.take_now(offers)
+            self._built, self._own_seen = marks, own
             self._statuses = None
-        for listener in tuple(self._listeners):
-            listener()
+        return True
 
     def _tell(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-        for listener in tuple(self._listeners):
-            listener()
-
-
-def _same(old: Sequence[Offer], new: Sequence[Offer]) -> bool:
-    """Whether two rounds offered the very same objects; providers keep a tool object while nothing changes."""
-    return len(old) == len(new) and all(_unchanged(a, b) for a, b in zip(old, new, strict=True))
-
-
-def _unchanged(old: Offer, new: Offer) -> bool:
-    if old.backend is not new.backend or len(old.tools) != len(new.tools):
-        return False
-    return old.tools is new.tools or all(a is b for a, b in zip(old.tools, new.tools, strict=True))
-
-
-def _with_rejected(status: ServerStatus, more: Sequence[Rejected]) -> ServerStatus:
-    if not more:
-        return status
-    return replace(status, tools=max(0, status.tools - len(more)), rejected=(*status.rejected, *more))
+        for listener in tuple(self._listeners.values()):
+            called(listener)

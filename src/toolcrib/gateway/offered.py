@@ -104,7 +104,7 @@ def _cache_key(provider: ToolProvider) -> Hashable:
         key: Hashable = getattr(provider, "cache_key", _UNKNOWN)
         hash(key)
     except Exception:
-        logger.warning("%s has no cache_key that can be used; its list is not kept", label(provider))
+        logger.warning("%s has no cache_key that can be used; its list is not kept", label(provider), exc_info=True)
         return _UNKNOWN
     return key
 

@@ -18,8 +18,8 @@ def statuses_of(provider: object) -> tuple[ServerStatus, ...]:
         if not isinstance(provider, StatusSource):
             return ()
         told = tuple(provider.statuses())
-    except (Exception, asyncio.CancelledError) as error:
-        logger.warning("%s could not say how its servers stand (%s)", label(provider), type(error).__name__)
+    except (Exception, asyncio.CancelledError):
+        logger.warning("%s could not say how its servers stand", label(provider), exc_info=True)
         return ()
     sound = tuple(status for status in told if _is_sound(status))
     if len(sound) < len(told):
@@ -30,14 +30,9 @@ def statuses_of(provider: object) -> tuple[ServerStatus, ...]:
 def _is_sound(status: object) -> bool:
     if not isinstance(status, ServerStatus):
         return False
-    texts = (status.name, status.namespace, status.reason, status.transport, status.protocol)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and isinstance(status.state, ServerState)
-        and isinstance(status.tools, int)
-        and isinstance(status.rejected, tuple)
-        and all(isinstance(one, Rejected) for one in status.rejected)
-    )
+    kinds = {"name": str, "namespace": str, "reason": str, "state": ServerState, "tools": int, "rejected": tuple}
+    fits = all(isinstance(getattr(status, name), kind) for name, kind in kinds.items())
+    return fits and all(isinstance(one, Rejected) for one in status.rejected)
 
 
 def with_rejected(

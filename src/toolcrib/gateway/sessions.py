@@ -2,7 +2,8 @@
 
 A session is the client's own, or that of an explicit handle (`_meta["toolcrib/session"]`), and always of one caller:
 nobody gains or sees anything by another's handle. A turn is a search after a pause, or another value of
-`_meta["toolcrib/turn"]`, by which a host says that the person in front has begun something new.
+`_meta["toolcrib/turn"]`, by which a host says that the person in front has begun something new. Nothing is remembered
+of callers whom nobody can tell apart: those without authentication that come without a session and without a handle.
 """
 
 import threading
@@ -13,8 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolcrib.discovery.session import Session
+from toolcrib.model import Caller
 from toolcrib.protocols import Context
 
+LOCAL: Final = Caller(id="local")
+"""Who asks from this process or over stdio, and whoever asks over HTTP without authentication."""
 SESSION_META: Final = "toolcrib/session"
 """The key under which a client names its session, where the protocol has none."""
 TURN_META: Final = "toolcrib/turn"
@@ -23,6 +27,19 @@ TURN_META: Final = "toolcrib/turn"
 _HANDLE: Final = 128
 """Characters of a handle that count."""
 _NOTHING: Final[Mapping[str, float]] = {}
+
+
+def is_anonymous(ctx: Context) -> bool:
+    """Whether two requests with such a context may be of different people: no authentication, and no session.
+
+    So it is over HTTP in versions without sessions. What one of them did must show in nothing that the next one gets.
+
+    >>> is_anonymous(Context(caller=LOCAL)), is_anonymous(Context(caller=LOCAL, session="stdio"))
+    (True, False)
+    >>> is_anonymous(Context(caller=Caller(id="ann")))
+    False
+    """
+    return ctx.session is None and ctx.caller == LOCAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +73,8 @@ class Sessions:
 
     def boosts(self, ctx: Context) -> Mapping[str, float]:
         """What this session's use of each tool is worth in a search that begins now: id to multiplier, above 1."""
-        if not self._options.learn:
+        if not self._options.learn or (key := _key(ctx)) is None:
             return _NOTHING
-        key = _key(ctx)
         with self._lock:
             known = self._known.get(key)
         if known is None:
@@ -72,15 +88,19 @@ class Sessions:
 
     def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
         """The session called a tool."""
-        if not self._options.learn:
+        if not self._options.learn or (key := _key(ctx)) is None:
             return
-        known = self._of(_key(ctx))
+        known = self._of(key)
         known.active = self._clock()
         known.session.record(tool_id, success, by="call")
 
     def of(self, ctx: Context) -> Session:
-        """The session of a context, to be saved, restored, reset, or told of a new turn."""
-        return self._of(_key(ctx)).session
+        """The session of a context, to be saved, restored, reset, or told of a new turn.
+
+        Of an anonymous context without a handle it is a new one every time.
+        """
+        key = _key(ctx)
+        return Session() if key is None else self._of(key).session
 
     def _of(self, key: Hashable) -> _Known:
         with self._lock:
@@ -91,7 +111,10 @@ class Sessions:
         return known
 
 
-def _key(ctx: Context) -> Hashable:
+def _key(ctx: Context) -> Hashable | None:
+    """Whose session it is; None where that cannot be known."""
     handle = ctx.meta.get(SESSION_META)
     named = str(handle)[:_HANDLE] if isinstance(handle, (str, int)) else None
+    if named is None and is_anonymous(ctx):
+        return None
     return ctx.caller.tenant, ctx.caller.id, ctx.session, named

@@ -105,6 +105,17 @@ class Snapshot:
         )
 
 
+def same_offers(old: Sequence[Offer], new: Sequence[Offer]) -> bool:
+    """Whether two rounds offered the very same objects; providers keep a tool object while nothing changes."""
+    return len(old) == len(new) and all(_unchanged(a, b) for a, b in zip(old, new, strict=True))
+
+
+def _unchanged(old: Offer, new: Offer) -> bool:
+    if old.backend is not new.backend or len(old.tools) != len(new.tools):
+        return False
+    return old.tools is new.tools or all(a is b for a, b in zip(old.tools, new.tools, strict=True))
+
+
 def same_definition(one: Tool, other: Tool) -> bool:
     """Whether two tools of one key look the same to a client.
 

@@ -61,7 +61,7 @@ def label(provider: object) -> str:
     """
     try:
         name = getattr(provider, "name", None)
-    except Exception:  # it is foreign code, and may compute its name
+    except Exception:  # noqa: BLE001 - it is foreign code, and may compute its name
         name = None
     return name if isinstance(name, str) and name else type(provider).__name__
 

@@ -19,7 +19,14 @@ from toolcrib.model import BackendKind, Key, Object, Tool, ToolResult
 from toolcrib.protocols import Context, ToolProvider, Unsubscribe
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.callbacks import Callbacks
-from toolcrib.providers.foreign import failed_inside, left_one_inside, misleads, run_by_others, uncancelled
+from toolcrib.providers.foreign import (
+    CancelledInside,
+    failed_inside,
+    left_one_inside,
+    misleads,
+    run_by_others,
+    uncancelled,
+)
 from toolcrib.providers.functions import Runner, ToolOptions, tool_of
 from toolcrib.providers.handlers import handler_of
 from toolcrib.providers.soundness import sound
@@ -252,7 +259,8 @@ class LocalTools:
         if self._mask_errors:
             return ExecutionFailed(f"{tool.id} failed.", hint="Its log has the cause.")
         said = " ".join(str(cause).split())
-        said = f"{type(cause).__name__}: {said}" if said else type(cause).__name__
+        if not isinstance(cause, CancelledInside):
+            said = f"{type(cause).__name__}: {said}" if said else type(cause).__name__
         return ExecutionFailed(f"{tool.id} failed: {said if len(said) <= _MAX_CAUSE else f'{said[:_MAX_CAUSE]}…'}")
 
 

@@ -1,6 +1,7 @@
 """A small program that starts Monty's worker confined, made for this user at start and removed at the end."""
 
 import logging
+import py_compile
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,9 @@ _log = logging.getLogger(__name__)
 _SHEBANG_BYTES: Final = 120
 """Of the kernel's first line; longer paths go through the shell."""
 _TRIAL_S: Final = 20.0
+_WORKER: Final = Path(__file__).parent / "worker"
+_MODULES: Final = ("__init__", "lockdown", "seccomp", "launch")
+"""Compiled into the folder: where Python may not keep compiled files, every start would compile them."""
 
 
 class Launcher:
@@ -39,6 +43,8 @@ class Launcher:
         binary = import_module("pydantic_monty._binary").find_monty_binary()
         program.write_text(self._text(binary), encoding="utf-8")
         program.chmod(0o700)
+        for name in _MODULES:
+            py_compile.compile(str(_WORKER / f"{name}.py"), str(self._folder / "worker" / f"{name}.pyc"), doraise=True)
         problem = _trial(program)
         if problem:
             self._bare(problem)
@@ -60,7 +66,7 @@ class Launcher:
         _log.warning("Python scripts run behind Monty's own walls only: %s", reason)
 
     def _text(self, binary: str) -> str:
-        place = str(Path(__file__).parent)
+        place = str(self._folder)
         body = (
             f"import sys\nsys.path.append({place!r})\nfrom worker.launch import main\n"
             f"main({binary!r}, {self._seccomp!r}, {self._memory})\n"

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from toolcrib.sandbox.calls import CallFailed, Calls
 from toolcrib.sandbox.diagnostics import refusals
 from toolcrib.sandbox.failures import Kind, ScriptError, failure
 from toolcrib.sandbox.hints import suggestions_for
-from toolcrib.sandbox.limits import Limits
+from toolcrib.sandbox.limits import KIB, Limits
 from toolcrib.sandbox.names import ServerNames
 from toolcrib.sandbox.result import ScriptResult
 from toolcrib.sandbox.stubs import HEADER, module_stub
@@ -26,6 +27,8 @@ _FILE: Final = "script"
 _GRACE_S: Final = 1
 _CHECK_S: Final = 0.05
 _TRACE_LINES: Final = 40
+_SMALL_NODES: Final = 200
+_SMALL_BYTES: Final = 16 * KIB
 _OWN_STUBS: Final = (
     HEADER + "def result(value: Any) -> None: ...\n"
     "async def call_tool(server: str, tool: str, **arguments: Any) -> Any: ...\n"
@@ -52,6 +55,9 @@ class Script:
         self.calls = calls
         self._limits = limits
         self._schemas = schemas
+        self._small = replace(
+            limits, nodes=min(limits.nodes, _SMALL_NODES), out_bytes=min(limits.out_bytes, _SMALL_BYTES)
+        )
         self._slots = asyncio.Semaphore(limits.inflight)
         self._made = 0
         self._under_way: dict[int, str] = {}
@@ -181,7 +187,7 @@ class Script:
                 self._under_way.pop(number, None)
 
     async def _answer(self, label: str, server: str, tool: str, arguments: Mapping[str, object]) -> JSON:
-        given = await asyncio.to_thread(bounded, arguments, label, self._limits)
+        given = await self._bounded(arguments, label)
         async with self._slots:
             value = await self.calls.call(server, tool, given)
         try:
@@ -201,6 +207,13 @@ class Script:
             if self._feed is not None:
                 self._feed.cancel()
 
+    async def _bounded(self, value: object, root: str) -> JSON:
+        """As `bounded`; only what is small is looked at here, the rest away from the event loop."""
+        try:
+            return bounded(value, root, self._small)
+        except OutOfBounds:
+            return await asyncio.to_thread(bounded, value, root, self._limits)
+
     # -- what comes back -------------------------------------------------------------------------------------------
 
     def _print(self, _stream: str, text: str) -> None:
@@ -215,7 +228,7 @@ class Script:
         has_value = bool(self._result) or value is not None
         chosen = self._result[0] if self._result else value
         try:
-            plain = await asyncio.to_thread(bounded, chosen, "result", self._limits)
+            plain = await self._bounded(chosen, "result")
         except OutOfBounds as error:
             raise self._failure("script", str(error)) from None
         unawaited = tuple(sorted(self._under_way.values()))

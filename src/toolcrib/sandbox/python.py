@@ -66,9 +66,7 @@ class PythonSandbox:
             await ready.start()
         except Exception as error:
             self._launcher.remove()
-            raise SandboxUnavailable(
-                f"The Python engine could not be started: {error}.", hint='Try sandbox.seccomp = "try".'
-            ) from error
+            raise _no_engine(error) from error
         self._engines = ready
         return self
 
@@ -146,7 +144,10 @@ class PythonSandbox:
         async with self._slots.one():
             if self._engines is None:
                 raise _not_started()
-            engine = await self._engines.acquire()
+            try:
+                engine = await self._engines.acquire()
+            except Exception as error:
+                raise _no_engine(error) from error
             try:
                 yield engine
             finally:
@@ -168,6 +169,10 @@ class PythonSandbox:
 
 def _not_started() -> NotStarted:
     return NotStarted("The Python sandbox is not started.", hint="Use `async with PythonSandbox() as box:`.")
+
+
+def _no_engine(error: Exception) -> SandboxUnavailable:
+    return SandboxUnavailable(f"The Python engine could not be started: {error}.", hint='Try sandbox.seccomp = "try".')
 
 
 def _library() -> Any:

@@ -8,7 +8,8 @@ a short while. That while begins with their own change, so that nobody's notices
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Final, Protocol
 
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 _DEBOUNCE_S: Final = 0.15
 _LIMIT: Final = 20_000
+_LIMIT_EACH: Final = 2_000
 
 Tell = Callable[[], Awaitable[None]]
 """Tells one client that its list changed."""
@@ -53,6 +55,11 @@ class Follower:
         self.ends: list[Unsubscribe] = []
 
     @property
+    def whose(self) -> Hashable:
+        """Whose place it takes."""
+        return self.ctx.caller.tenant, self.ctx.caller.id
+
+    @property
     def own(self) -> tuple[object, ...]:
         """The providers that came with the request that opened it."""
         return (*self.ctx.providers, *self.ctx.overriding)
@@ -61,16 +68,27 @@ class Follower:
 class ListChanges:
     """Who is told of changes, and what was told last. It tells while `run` runs."""
 
-    def __init__(self, marks: Marks, source: Changes, *, debounce_s: float = _DEBOUNCE_S, limit: int = _LIMIT) -> None:
+    def __init__(
+        self,
+        marks: Marks,
+        source: Changes,
+        *,
+        debounce_s: float = _DEBOUNCE_S,
+        limit: int = _LIMIT,
+        per_caller: int = _LIMIT_EACH,
+    ) -> None:
         """`source` calls back when anything changed, such as a gateway's `live`.
 
-        Changes within `debounce_s` seconds of a follower's first are told once. At most `limit` followers are kept.
+        Changes within `debounce_s` seconds of a follower's first are told once. At most `limit` followers are kept, and
+        of one caller at most `per_caller`, so that nobody takes all the places.
         """
+        self.limit = limit
+        self.per_caller = per_caller
         self._marks = marks
         self._source = source
         self._debounce_s = debounce_s
-        self._limit = limit
         self._followers: set[Follower] = set()
+        self._of_caller: Counter[Hashable] = Counter()
         self._group: anyio.abc.TaskGroup | None = None
         self._dirty = anyio.Event()
 
@@ -105,14 +123,16 @@ class ListChanges:
     # -- followers -------------------------------------------------------------------------------------------------
 
     async def follow(self, ctx: Context, tell: Tell, ready: anyio.Event) -> Follower | None:
-        """Tell of changes of this caller's list from now on, once `ready`; None where there are too many followers.
+        """Tell of changes of this caller's list from now on, once `ready`; None where there are too many followers, or
+        too many of this caller's.
 
         The context is kept: it must hold nothing that ends with its request. Call `leave` in the end.
         """
-        if len(self._followers) >= self._limit:
-            return None
         follower = Follower(ctx, tell, ready)
+        if len(self._followers) >= self.limit or self._of_caller[follower.whose] >= self.per_caller:
+            return None
         self._followers.add(follower)
+        self._of_caller[follower.whose] += 1
         try:
             for provider in follower.own:
                 if isinstance(provider, Changes):
@@ -128,7 +148,11 @@ class ListChanges:
 
     def leave(self, follower: Follower) -> None:
         """Tell this one nothing more; calling it twice is harmless."""
-        self._followers.discard(follower)
+        if follower in self._followers:
+            self._followers.discard(follower)
+            self._of_caller[follower.whose] -= 1
+            if not self._of_caller[follower.whose]:
+                del self._of_caller[follower.whose]
         follower.ended.set()
         follower.scope.cancel()
         ends, follower.ends = follower.ends, []

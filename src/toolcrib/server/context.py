@@ -1,8 +1,8 @@
 """From an SDK request to the gateway's `Context`.
 
-What a request brings besides itself stands in the ASGI scope, put there by middleware: who calls (`toolcrib.caller`),
-providers that come with the request (`toolcrib.providers`, `toolcrib.overriding`), and whether every tool is listed by
-name (`toolcrib.show_all`).
+What a request brings besides itself stands in the ASGI scope, put there by middleware: who calls (`toolcrib.caller`,
+else a user of the SDK's or FastMCP's own authentication), providers that come with the request (`toolcrib.providers`,
+`toolcrib.overriding`), and whether every tool is listed by name (`toolcrib.show_all`).
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,12 @@ from mcp.server.context import ServerRequestContext
 from starlette.requests import Request
 from starlette.types import Scope
 
+from toolcrib.gateway.sessions import LOCAL
 from toolcrib.model import Caller, Object
 from toolcrib.protocols import Context
 from toolcrib.providers.ambient import SHOW_ALL_HEADER, surrounded, surroundings
 from toolcrib.server.client import RequestClient
-
-LOCAL: Final = Caller(id="local")
-"""Who asks over stdio, or over HTTP without authentication."""
+from toolcrib.server.users import known_user
 
 CALLER_KEY: Final = "toolcrib.caller"
 """Where the authentication leaves the caller in the ASGI scope."""
@@ -48,7 +47,7 @@ def to_context(
     http = request.request
     scope = http.scope if http is not None else {}
     ctx = Context(
-        caller=scope.get(CALLER_KEY, LOCAL),
+        caller=_caller(scope if http is not None else None),
         session=http.headers.get(SESSION_HEADER) if http is not None else "stdio",
         show_all=bool(scope.get(SHOW_ALL_KEY, _asks_for_all(request))),
         providers=tuple(scope.get(PROVIDERS_KEY, ())),
@@ -81,6 +80,12 @@ def show_all(headers: Mapping[str, str], query: Mapping[str, str]) -> bool:
     return asked.strip().lower() == "true"
 
 
+def _caller(scope: Scope | None) -> Caller:
+    """Whom the authentication knows: toolcrib's, else that of the server around."""
+    caller: Caller | None = scope.get(CALLER_KEY) if scope is not None else None
+    return caller or known_user(scope) or LOCAL
+
+
 def _asks_for_all(request: RequestContext) -> bool:
     """Whether the client itself asks for every tool: by header, else by query, else by `_meta`."""
     http, meta = request.request, request.meta
@@ -94,3 +99,19 @@ def _own_meta(meta: Mapping[str, Any] | None) -> Object:
     if not meta:
         return {}
     return {key: value for key, value in meta.items() if key not in _NOT_CARRIED and not key.startswith(_RESERVED)}
+
+
+__all__ = [
+    "CALLER_KEY",
+    "LOCAL",
+    "OVERRIDING_KEY",
+    "PROVIDERS_KEY",
+    "SESSION_HEADER",
+    "SHOW_ALL_KEY",
+    "SHOW_ALL_META",
+    "RequestContext",
+    "captured",
+    "kept",
+    "show_all",
+    "to_context",
+]

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ import mcp_types
 from mcp.shared.exceptions import MCPError
 
 from toolcrib.errors import AmbiguousName, ExecutionFailed, InvalidRequest, NotFound, ToolcribError
+from toolcrib.providers.foreign import being_cancelled
 from toolcrib.surfaces.results import told
 
 logger = logging.getLogger(__name__)
@@ -49,10 +49,7 @@ def is_own_cancellation(error: BaseException) -> bool:
 
     Code that cancels the task it runs in looks like the first; where it may come, use `isolated`.
     """
-    if not isinstance(error, asyncio.CancelledError):
-        return False
-    task = asyncio.current_task()
-    return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -math.inf
+    return isinstance(error, asyncio.CancelledError) and being_cancelled()
 
 
 async def guarded(work: Awaitable[T]) -> T:

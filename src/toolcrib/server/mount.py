@@ -132,6 +132,9 @@ class HttpApp:
         return JSONResponse({"ready": is_ready, **figures}, status_code=200 if is_ready else 503)
 
 
+_HINT: Final = "Start the app it belongs to (`async with app`), or run the lifespan of what is mounted."
+
+
 def _not_running() -> Response:
-    error = NotStarted("The server is not running.", hint="Run its lifespan, or `async with app.running()`.")
+    error = NotStarted("The server is not running.", hint=_HINT)
     return JSONResponse({"error": error.payload()}, status_code=503, headers={"Retry-After": "1"})

@@ -47,7 +47,7 @@ class SearchSurface:
 
         None where all there is is listed by name anyway.
         """
-        needed = self._options.meta_only or statuses or _discoverable(view) or self._gateway.searches_elsewhere(view)
+        needed = self._options.meta_only or statuses or _discoverable(view) or self._gateway.elsewhere.is_searched(view)
         if not needed:
             return ()
         servers = digest(view, statuses, tokens=self._options.digest_tokens)

@@ -5,9 +5,10 @@ import contextlib
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 
-from toolcrib.errors import BackendNotFound, InvalidRequest
+from toolcrib.errors import BackendNotFound, InvalidRequest, ToolcribError
 from toolcrib.model import BackendKind
 from toolcrib.protocols import Unsubscribe
 from toolcrib.upstream.board import Listeners
@@ -38,8 +39,8 @@ class Servers:
         try:
             async with self.fleet as fleet:
                 self._home = (asyncio.get_running_loop(), threading.get_ident())
-                fleet.set_servers(self._servers)
                 try:
+                    self._take_in()
                     yield fleet
                 finally:
                     self._home = None
@@ -49,38 +50,71 @@ class Servers:
             self._listeners.tell()
 
     def add(self, options: ServerOptions) -> None:
-        """One more. Raises `InvalidRequest` for a name that is empty or taken."""
+        """One more. Raises `InvalidRequest` for a name that is empty or taken.
+
+        From another thread than that of the event loop, it waits until the loop has taken it in, at most 10 s; a loop
+        that is busy for longer takes it in as soon as it can.
+        """
+        if not options.name.strip():
+            raise InvalidRequest("A server needs a name.", hint="It is the namespace of its tools.")
         with self._lock:
-            if not options.name.strip():
-                raise InvalidRequest("A server needs a name.", hint="It is the namespace of its tools.")
-            if any(server.name == options.name for server in self._present()):
+            if any(server.name == options.name for server in self._servers):
                 raise InvalidRequest(
                     f"A server called {options.name} is there already.", hint="Remove it first, or take another name."
                 )
-            self._set((*self._present(), options))
+            self._servers = (*self._servers, options)
+        try:
+            self._apply()
+        except ToolcribError:
+            with self._lock:
+                self._servers = tuple(server for server in self._servers if server is not options)
+            raise
 
     def remove(self, name: str) -> None:
-        """One less. Raises `BackendNotFound`."""
+        """One less; waits as `add` does. Raises `BackendNotFound`."""
         with self._lock:
-            present = self._present()
-            kept = tuple(server for server in present if server.name != name)
-            if len(kept) == len(present):
-                known = tuple(server.name for server in present)
+            kept = tuple(server for server in self._servers if server.name != name)
+            if len(kept) == len(self._servers):
+                known = tuple(server.name for server in self._servers)
                 raise BackendNotFound(f"There is no server {name}.", suggestions=known)
-            self._set(kept)
+            self._servers = kept
+        self._apply()
 
-    def _present(self) -> tuple[ServerOptions, ...]:
-        return self._servers if self._home is None else self.fleet.servers()
-
-    def _set(self, servers: tuple[ServerOptions, ...]) -> None:
-        self._servers, home = servers, self._home
+    def _apply(self) -> None:
+        """Have the event loop take in what the servers are by then. Not under the lock, which the loop may need."""
+        home = self._home
         if home is None:
             return
         loop, thread = home
         if threading.get_ident() == thread:
-            self.fleet.set_servers(servers)
-        else:
-            asyncio.run_coroutine_threadsafe(self.fleet.apply(servers), loop).result(_PATIENCE_S)
+            self._take_in()
+            return
+        taken: Future[None] = Future()
+
+        def take_in() -> None:
+            try:
+                self._take_in()
+            except ToolcribError as error:
+                taken.set_exception(error)
+            finally:
+                if not taken.done():
+                    taken.set_result(None)
+
+        try:
+            loop.call_soon_threadsafe(take_in)
+        except RuntimeError:  # a loop that was closed runs no fleet any more
+            return
+        with contextlib.suppress(TimeoutError):
+            taken.result(_PATIENCE_S)
+
+    def _take_in(self) -> None:
+        if self._home is not None:
+            self.fleet.set_servers(self._servers)
+
+    @property
+    def configured(self) -> bool:
+        """Whether there are any servers, connected or not."""
+        return bool(self._servers)
 
     # -- a source of providers -------------------------------------------------------------------------------------
 

@@ -40,9 +40,21 @@ class NoTools:
 async def test_an_answer_of_a_tool_that_only_reads_is_given_again_until_it_is_old() -> None:
     clock, provider = Clock(), numbered()
     run = cached(provider, clock, seconds=60)
-    assert await run(ANN, LOOK) is await run(ANN, LOOK)
+    assert await run(ANN, LOOK) == await run(ANN, LOOK) == said("answer 0")
     clock.now += 60
     assert await run(ANN, LOOK) == said("answer 1")
+
+
+async def test_whoever_changes_his_answer_changes_nobody_elses() -> None:
+    answer = ToolResult(content=({"type": "text", "text": "kept"},), structured={"x": 1})
+    run = cached(Provider([answer]))
+    for _ in range(3):
+        given = await run(ANN, LOOK)
+        assert (given.content[0]["text"], given.structured) == ("kept", {"x": 1})
+        block: Any = given.content[0]
+        block["text"] = "changed"
+        assert isinstance(given.structured, dict)
+        given.structured["x"] = 666
 
 
 async def test_the_order_of_arguments_does_not_matter_and_their_types_do() -> None:
@@ -89,7 +101,7 @@ async def test_another_tool_definition_backend_or_argument_is_another_answer(oth
 async def test_an_equal_definition_read_again_is_the_same_tool() -> None:
     run = cached(numbered())
     again = Call(tool=replace(LOOK.tool), arguments={"path": "a"}, backend="github")
-    assert await run(ANN, LOOK) is await run(ANN, again)
+    assert await run(ANN, LOOK) == await run(ANN, again)
 
 
 @pytest.mark.parametrize("hints", [{}, {"readOnlyHint": False}, {"readOnlyHint": "yes"}, {"idempotentHint": True}])
@@ -189,7 +201,7 @@ async def test_callers_of_one_tenant_and_the_same_rights_share_where_the_setting
     run = chain(CallOptions(cache=CacheOptions(per="scope")), policy=policy)(provider)
     root = Context(caller=Caller(id="root", tenant="acme", scopes=frozenset({"admin"})))
     stranger = Context(caller=Caller(id="ann", tenant="other"))
-    assert await run(ANN, LOOK) is await run(BOB, LOOK)
+    assert await run(ANN, LOOK) == await run(BOB, LOOK)
     assert len({str(await run(ctx, LOOK)) for ctx in (ANN, root, stranger)}) == 3
 
 

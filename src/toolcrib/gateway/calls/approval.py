@@ -19,6 +19,7 @@ from toolcrib.gateway.calls.trail import approval_was
 from toolcrib.gateway.policy import Patterns
 from toolcrib.model import Action, Decision, Tool, ToolResult
 from toolcrib.protocols import Call, Client, Context, Policy, Proceed
+from toolcrib.providers.foreign import uncancelled
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Approval:
         answer = None
         with anyio.move_on_after(self._wait_s) as scope:
             try:
-                answer = await client.elicit(question(call))
+                answer = await uncancelled(client.elicit(question(call)))
             except Exception as error:
                 logger.warning("the client could not ask for an approval", exc_info=True)
                 raise _refused(call.tool, "unasked", "the client failed to ask") from error

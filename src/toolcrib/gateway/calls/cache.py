@@ -4,6 +4,7 @@ An answer belongs to who asked, to the backend, to the tool's definition and to 
 same backend that does not say it only reads makes everything kept for that backend old.
 """
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -18,6 +19,7 @@ from toolcrib.gateway.calls.measure import canonical, digest, whole_size
 from toolcrib.gateway.calls.options import CacheOptions
 from toolcrib.gateway.calls.trail import answered_from_cache
 from toolcrib.gateway.policy import Patterns
+from toolcrib.gateway.sessions import is_anonymous
 from toolcrib.model import Tool, ToolResult
 from toolcrib.protocols import Call, Context, Policy, Proceed
 
@@ -101,6 +103,7 @@ class ResultCache:
         """What the answer depends on; None where none is kept."""
         wanted = self._listed.fit(call.tool.id) if self._listed else reads_only(call.tool)
         alone = ctx.providers or ctx.overriding or ctx.input_responses is not None or ctx.request_state is not None
+        alone = alone or (self._options.per == "caller" and is_anonymous(ctx))
         if not wanted or alone or (text := canonical(call.arguments)) is None:
             return None
         with self._lock:
@@ -127,7 +130,7 @@ class ResultCache:
                 return None
             self._kept.move_to_end(key)
         answered_from_cache()
-        return kept.result
+        return copy.deepcopy(kept.result)
 
     def _keep(self, key: Hashable, tool: Tool, result: ToolResult) -> None:
         if result.is_error or result.kind != "complete" or (size := whole_size(result)) is None:
@@ -135,6 +138,7 @@ class ResultCache:
         size += _OVERHEAD
         if size > self._options.max_bytes:
             return
+        result = copy.deepcopy(result)  # who was given it may change it
         with self._lock:
             self._drop(key)
             self._kept[key] = _Kept(tool, result, self._clock() + self._options.seconds, size)

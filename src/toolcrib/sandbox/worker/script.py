@@ -7,6 +7,7 @@ nothing else. Lua sees none of the Python objects here: they stay behind the clo
 import json
 import os
 import sys
+from functools import partial
 from importlib import util
 from typing import Any
 
@@ -36,7 +37,8 @@ class Engine:
             attribute_handlers=(_no_attribute, _no_attribute),
             max_memory=0,
         )
-        self.start = self.runtime.compile(_read_prelude(), name=b"=prelude", mode=b"t")
+        json_library = self.runtime.compile(_read("json.lua"), name=b"=json.prelude", mode=b"t")()
+        self.start = partial(self.runtime.compile(_read("prelude.lua"), name=b"=prelude", mode=b"t"), json_library)
 
 
 def _load(library: str) -> Any:
@@ -49,9 +51,9 @@ def _load(library: str) -> Any:
     return module
 
 
-def _read_prelude() -> bytes:
-    """The Lua side of the bridge, as source."""
-    with open(os.path.join(os.path.dirname(__file__), "prelude.lua"), "rb") as file:  # noqa: PTH118, PTH120, PTH123
+def _read(name: str) -> bytes:
+    """A part of the Lua side of the bridge, as source."""
+    with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:  # noqa: PTH118, PTH120, PTH123
         return file.read()
 
 

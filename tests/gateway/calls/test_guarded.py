@@ -1,0 +1,65 @@
+"""Middleware of the application: whatever it does, a call ends with a result or an error that says what happened."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.gateway.calls.support import ANN, Provider, a_call, said
+
+from toolcrib.errors import ExecutionFailed, RateLimited
+from toolcrib.gateway.calls.chain import chain
+from toolcrib.gateway.calls.options import CallOptions
+from toolcrib.model import ToolResult
+from toolcrib.protocols import Call, CallMiddleware, Context, Proceed
+
+pytestmark = pytest.mark.anyio
+
+LOOK = a_call("look")
+
+
+def through(middleware: CallMiddleware, provider: Provider | None = None) -> Proceed:
+    return chain(CallOptions(), extra=[middleware])(provider or Provider())
+
+
+async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() -> None:
+    async def broken(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        raise RuntimeError("secret")
+
+    with pytest.raises(ExecutionFailed, match="failed in a middleware") as caught:
+        await through(broken)(ANN, LOOK)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_middleware_that_gives_no_result_is_told_what_to_give() -> None:
+    async def forgetful(ctx: Context, call: Call, proceed: Proceed) -> Any:
+        await proceed(ctx, call)
+
+    with pytest.raises(ExecutionFailed, match="a middleware gave NoneType instead of a result"):
+        await through(forgetful)(ANN, LOOK)
+
+
+async def test_a_middleware_may_refuse_in_its_own_words() -> None:
+    async def slower(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        raise RateLimited("Once a day.")
+
+    with pytest.raises(RateLimited, match="Once a day"):
+        await through(slower)(ANN, LOOK)
+
+
+async def test_a_middleware_that_was_cancelled_by_nobody_fails_the_call() -> None:
+    async def cancelled(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ExecutionFailed, match="failed in a middleware"):
+        await through(cancelled)(ANN, LOOK)
+
+
+async def test_what_comes_back_passes_as_it_is() -> None:
+    async def idle(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        return await proceed(ctx, call)
+
+    assert await through(idle, Provider([said("x")]))(ANN, LOOK) == said("x")
+    error = RateLimited("slowly")
+    with pytest.raises(RateLimited) as caught:
+        await through(idle, Provider([error]))(ANN, LOOK)
+    assert caught.value is error

@@ -1,0 +1,201 @@
+"""A registry on a server with an authentication of its own: each user is a caller of his own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import httpx2
+import mcp
+import pytest
+from fastmcp import FastMCP
+from fastmcp.server.auth import MultiAuth
+from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.mcpserver import MCPServer
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.authentication import SimpleUser, UnauthenticatedUser
+from tests.server.conftest import JSON, token
+from tests.server.test_http import EXECUTE, MODERN
+
+from toolcrib import Context, Tool, ToolRegistry
+from toolcrib.gateway.calls.options import CacheOptions, CallOptions
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.model import Caller
+from toolcrib.server.context import LOCAL
+from toolcrib.server.users import caller_of
+from toolcrib.settings.options import Settings
+from toolcrib.testing import text_of
+
+pytestmark = pytest.mark.anyio
+
+USERS: dict[str, dict[str, Any]] = {
+    "s3cret-a": {"client_id": "desk", "sub": "alice", "scopes": ["read"]},
+    "s3cret-b": {"client_id": "desk", "sub": "bob", "scopes": ["read"]},
+    "s3cret-c": {"client_id": "robot", "scopes": ["read"]},
+}
+
+
+RESOURCE = "http://localhost/mcp"
+
+
+class Verifier:
+    """Knows a few tokens, as a verifier of the SDK."""
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        if token not in USERS:
+            return None
+        user = USERS[token]
+        return AccessToken(
+            token=token,
+            client_id=user["client_id"],
+            scopes=user["scopes"],
+            subject=user.get("sub"),
+            resource=RESOURCE,
+        )
+
+
+def sdk_server() -> tuple[Any, Callable[[], Starlette]]:
+    auth = AuthSettings(
+        issuer_url=AnyHttpUrl("http://localhost"),
+        resource_server_url=AnyHttpUrl(RESOURCE),
+        required_scopes=["read"],
+        validate_token_resource=True,
+    )
+    server: MCPServer[Any] = MCPServer("own", token_verifier=Verifier(), auth=auth)
+    return server, lambda: server.streamable_http_app(json_response=True, stateless_http=True)
+
+
+def fast_mcp() -> tuple[Any, Callable[[], Starlette]]:
+    server: FastMCP = FastMCP("own", auth=StaticTokenVerifier(tokens=USERS))
+    return server, lambda: server.http_app(json_response=True, stateless_http=True)
+
+
+def fast_mcp_with_several() -> tuple[Any, Callable[[], Starlette]]:
+    server: FastMCP = FastMCP("own", auth=MultiAuth(verifiers=[StaticTokenVerifier(tokens=USERS)]))
+    return server, lambda: server.http_app(json_response=True, stateless_http=True)
+
+
+def asking_who(seen: list[Context]) -> ToolRegistry:
+    """A registry that keeps results, with a tool that answers who asks."""
+
+    def whoami(ctx: Context) -> str:
+        seen.append(ctx)
+        return ctx.caller.id
+
+    registry = ToolRegistry(Settings(gateway=GatewayOptions(calls=CallOptions(cache=CacheOptions()))))
+    registry.register_tool(Tool(name="echo", namespace="x", annotations={"readOnlyHint": True}), whoami)
+    return registry
+
+
+@pytest.mark.parametrize("headers", [MODERN, {"mcp-protocol-version": "2025-11-25"}], ids=["modern", "legacy"])
+@pytest.mark.parametrize("make", [sdk_server, fast_mcp, fast_mcp_with_several])
+async def test_each_user_of_a_server_with_authentication_gets_his_own_answers(
+    make: Callable[[], Any], headers: dict[str, str]
+) -> None:
+    seen: list[Context] = []
+    server, http_app = make()
+    asking_who(seen).attach(server)
+    app = http_app()
+    with anyio.fail_after(10):
+        async with app.router.lifespan_context(app), _http_of(app) as http:
+            answers: dict[str, str] = {}
+            for secret in (*USERS, *USERS):
+                answer = await http.post("/mcp", json=EXECUTE, headers={**JSON, **headers, **token(secret)})
+                assert answer.status_code == 200, answer.text
+                text = answer.json()["result"]["content"][0]["text"]
+                assert answers.setdefault(secret, text) == text
+            assert (await http.post("/mcp", json=EXECUTE, headers={**JSON, **headers})).status_code == 401
+    assert ["alice" in answers["s3cret-a"], "bob" in answers["s3cret-b"], "robot" in answers["s3cret-c"]] == [True] * 3
+    assert len(seen) == len({ctx.caller for ctx in seen}) == len(USERS), "the second round came from the cache"
+    assert {ctx.caller.scopes for ctx in seen} == {frozenset({"read"})}
+
+
+@pytest.mark.parametrize("headers", [MODERN, {"mcp-protocol-version": "2025-11-25"}], ids=["modern", "legacy"])
+async def test_where_nobody_is_asked_who_he_is_no_answer_is_given_again(headers: dict[str, str]) -> None:
+    seen: list[Context] = []
+    server: FastMCP = FastMCP("own")
+    asking_who(seen).attach(server)
+    app = server.http_app(json_response=True, stateless_http=True)
+    with anyio.fail_after(10):
+        async with app.router.lifespan_context(app), _http_of(app) as http:
+            for _ in range(2):
+                assert (await http.post("/mcp", json=EXECUTE, headers={**JSON, **headers})).status_code == 200
+    assert [ctx.caller for ctx in seen] == [LOCAL, LOCAL]
+
+
+async def test_in_memory_answers_are_given_again() -> None:
+    seen: list[Context] = []
+    registry = asking_who(seen)
+    server: FastMCP = FastMCP("own")
+    registry.attach(server)
+    with anyio.fail_after(10):
+        async with mcp.Client(server._mcp_server) as client:
+            for _ in range(2):
+                assert text_of(await client.call_tool("execute_tool", {"name": "x:echo"})) == "local"
+    assert len(seen) == 1
+
+
+async def test_what_is_asked_in_memory_while_a_user_is_served_is_asked_by_him() -> None:
+    seen: list[Context] = []
+    server: FastMCP = FastMCP("own")
+    asking_who(seen).attach(server)
+    with anyio.fail_after(10):
+        async with mcp.Client(server._mcp_server) as client:
+            for who in ("alice", "bob"):
+                mine = auth_context_var.set(AuthenticatedUser(AccessToken(token="", client_id=who, scopes=[])))
+                try:
+                    assert text_of(await client.call_tool("execute_tool", {"name": "x:echo"})) == who
+                finally:
+                    auth_context_var.reset(mine)
+
+
+# -- who a token stands for ----------------------------------------------------------------------------------------
+
+
+def user(client_id: str, subject: str | None = None, issuer: str | None = None, *scopes: str) -> AuthenticatedUser:
+    claims = {"iss": issuer} if issuer else None
+    return AuthenticatedUser(
+        AccessToken(token="t", client_id=client_id, subject=subject, scopes=[*scopes], claims=claims)
+    )
+
+
+@pytest.mark.parametrize(
+    ("who", "caller"),
+    [
+        (user("robot", None, None, "read"), Caller(id="robot", scopes=frozenset({"read"}))),
+        (user("alice", "alice"), Caller(id="alice")),
+        (user("desk", "alice"), Caller(id="desk/alice")),
+        (user("desk", "alice", "https://a.example"), Caller(id="alice", tenant="https://a.example")),
+        (user("", "alice"), Caller(id="/alice")),
+        (user("https://app.example/me"), Caller(id="https:%2F%2Fapp.example%2Fme")),
+        (user(""), None),
+        (SimpleUser("alice"), None),
+        (UnauthenticatedUser(), None),
+        (None, None),
+        ("alice", None),
+    ],
+)
+def test_a_token_stands_for_its_subject_or_else_its_client(who: object, caller: Caller | None) -> None:
+    assert caller_of(who) == caller
+
+
+def test_different_users_are_never_one_caller() -> None:
+    users = [
+        user("a", "b/c"),
+        user("a/b", "c"),
+        user("a/b/c"),
+        user("a%2Fb", "c"),
+        user("desk", "alice", "https://a.example"),
+        user("desk", "alice", "https://b.example"),
+        user("desk", "alice"),
+        user("till", "alice"),
+    ]
+    assert len({caller_of(one) for one in users}) == len(users)
+
+
+def _http_of(app: Starlette) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://localhost:8000")
