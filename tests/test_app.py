@@ -256,3 +256,31 @@ async def test_whoever_waits_in_another_thread_is_told_when_the_app_stops() -> N
         with pytest.raises(NotStarted, match="stopped meanwhile"):
             await app.call("slow")
         await asyncio.to_thread(thread.join)
+
+
+async def test_the_lifespan_of_the_asgi_app_starts_the_app_and_its_servers() -> None:
+    app = App(Settings(servers=(notes(),)))
+    asgi = app.asgi()
+    received = iter([{"type": "lifespan.startup"}])
+    started, stop = anyio.Event(), anyio.Event()
+    sent: list[str] = []
+
+    async def receive() -> Any:
+        for message in received:
+            return message
+        await stop.wait()
+        return {"type": "lifespan.shutdown"}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        started.set()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            group.start_soon(asgi, {"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
+            await started.wait()
+            assert app.running
+            assert (await app.call("notes:add_note", {"text": "x"})).content[0]["text"] == "note 1 kept"
+            stop.set()
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert not app.running

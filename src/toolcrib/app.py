@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import anyio
 import anyio.abc
@@ -14,7 +14,7 @@ import anyio.to_thread
 from toolcrib._version import VERSION
 from toolcrib.embedders.cached import Cached
 from toolcrib.embedders.load import BUILT_IN, load
-from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError, ToolcribError, ToolNotFound
+from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
@@ -25,12 +25,12 @@ from toolcrib.model import Object, SearchReply, SearchRequest, ServerState, Tool
 from toolcrib.protocols import Authenticator, BackendSelector, CallMiddleware, Context, Policy
 from toolcrib.providers.ambient import surrounded
 from toolcrib.providers.builder import ToolBuilder
-from toolcrib.providers.foreign import CancelledInside, left_a_call, uncancelled
 from toolcrib.providers.local import LocalTools
 from toolcrib.providers.shared import ProviderList
 from toolcrib.server.changes import ListChanges
 from toolcrib.server.context import LOCAL
 from toolcrib.server.http import http_app, serve_http
+from toolcrib.server.lifetime import Lifetime
 from toolcrib.server.mcp import make_server
 from toolcrib.server.mount import HttpApp
 from toolcrib.server.options import HttpOptions
@@ -43,11 +43,10 @@ from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.servers import Servers
 
-_T = TypeVar("_T")
 _NOT_STARTED: Final = "The app is not started, so that no remote server is connected: use it inside `async with`."
 
 
-class App:
+class App(Lifetime):
     """A gateway over functions of this process, providers, and the servers of its settings.
 
     `async with App(settings) as app` starts the servers without waiting for any; `settled` waits. Only an embedder
@@ -106,20 +105,10 @@ class App:
         self.tool = self.local.tool
         """A decorator that registers a function: `@app.tool`, or with anything of `Tool` beside its schema."""
         self._authenticator = authenticator
-        self._stack: contextlib.AsyncExitStack | None = None
-        self._home: asyncio.AbstractEventLoop | None = None
         self._mounts: dict[Callable[..., HttpApp], HttpApp] = {}
-        self._group: anyio.abc.TaskGroup | None = None
-        self._runner: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self._starting = False
+        super().__init__()
 
     # -- the life cycle --------------------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> bool:
-        """Whether it is started, and not stopped."""
-        return self._stack is not None
 
     @property
     def fleet(self) -> Fleet:
@@ -157,86 +146,6 @@ class App:
         stack, self._stack, self._home, self._group = self._stack, None, None, None
         if stack is not None:
             await stack.aclose()
-
-    async def start(self) -> None:
-        """Start, in a task of its own, so that any task may stop it. Raises as `async with` does.
-
-        Raises `NotStarted` where somebody stops it before it has started.
-        """
-        self._forget_the_dead()
-        if self._stack is not None or self._starting or self._runner is not None:
-            raise AlreadyStarted("The app is running already.")
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stopping = self._stopping = asyncio.Event()
-        self._runner = asyncio.create_task(self._run_until_stopped(ready, stopping))
-        try:
-            await asyncio.shield(ready)
-        except BaseException:
-            await self.stop()
-            if ready.done():
-                ready.exception()  # whoever was cancelled while he waited has no use for it
-            raise
-
-    async def stop(self) -> None:
-        """Stop what `start` started, or is about to; does nothing when it is not started. From any event loop.
-
-        Raises `NotStarted` where the event loop in which it was started stands still, so that nothing can be closed.
-        """
-        self._forget_the_dead()
-        runner = self._runner
-        if runner is None:
-            return
-        home = runner.get_loop()
-        if home is asyncio.get_running_loop():
-            await self._ended(runner)
-        elif home.is_running():
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ended(runner), home))
-        else:
-            raise NotStarted(
-                "The event loop in which the app was started does not run.", hint="Stop the app in that loop."
-            )
-
-    async def _ended(self, runner: asyncio.Task[None]) -> None:
-        """Have it end; at once where it has not started yet."""
-        if self._runner is runner:
-            self._runner = None
-            self._stopping.set()
-            if self._stack is None:
-                runner.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([runner])
-        if not runner.cancelled() and (error := runner.exception()) is not None:
-            raise error
-
-    def _forget_the_dead(self) -> None:
-        """Forget what ended with its event loop."""
-        if self._home is not None and self._home.is_closed():
-            self._stack = self._home = self._group = None
-        runner = self._runner
-        if runner is not None and (runner.get_loop().is_closed() or runner.cancelled()):
-            self._runner, self._starting = None, False
-
-    async def _run_until_stopped(self, ready: "asyncio.Future[None]", stopping: asyncio.Event) -> None:
-        try:
-            async with self:
-                ready.set_result(None)
-                await stopping.wait()
-        except BaseException as error:
-            if ready.done():
-                raise
-            if not isinstance(error, Exception):
-                ready.set_exception(NotStarted("The app was stopped before it had started."))
-                raise
-            ready.set_exception(error)
-
-    @contextlib.asynccontextmanager
-    async def started(self) -> AsyncIterator[None]:
-        """Running inside, and left as it was."""
-        if self.running:
-            yield
-            return
-        async with self:
-            yield
 
     @contextlib.asynccontextmanager
     async def _live(self) -> AsyncIterator[anyio.abc.TaskGroup]:
@@ -387,20 +296,6 @@ class App:
 
         await self._at_home(again)
 
-    async def _at_home(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Do it in the event loop in which connections live, from whichever loop this is asked for."""
-        self._forget_the_dead()
-        home = self._home
-        try:
-            if home is None or home is asyncio.get_running_loop():
-                return await work()
-            return await uncancelled(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), home)))
-        except CancelledInside as error:
-            raise NotStarted("The app was stopped meanwhile.", hint="Start it, and ask again.") from error
-        except ToolcribError as error:
-            left_a_call(error)
-            raise
-
     def _lacks_servers(self) -> bool:
         """Whether there are remote servers of which nothing is known, as the app is not started."""
         return not self.running and not self._starting and self.servers.configured
@@ -453,7 +348,10 @@ class App:
         await serve_http(app, self._http(host, port), stop=stop, started=started)
 
     def asgi(self, host: str | None = None, port: int | None = None) -> HttpApp:
-        """The ASGI app, answering at the path of the settings. Raises `SettingsError` where a token is needed."""
+        """The ASGI app, answering at the path of the settings; its lifespan starts this app where it is not started.
+
+        Raises `SettingsError` where a token is needed.
+        """
         return self._mounted(http_app, self._http(host, port), anywhere=False)
 
     def asgi_mount(self) -> HttpApp:
@@ -472,7 +370,14 @@ class App:
             raise SettingsError(self.settings.http_problem)
         if anywhere and make in self._mounts:
             return self._mounts[make]
-        mount = make(self.server, options, ready=self._readiness, authenticator=self._authenticator, anywhere=anywhere)
+        mount = make(
+            self.server,
+            options,
+            ready=self._readiness,
+            authenticator=self._authenticator,
+            anywhere=anywhere,
+            owner=self.started,
+        )
         if anywhere:
             self._mounts[make] = mount
             if self._group is not None:

@@ -18,7 +18,7 @@ from toolcrib.protocols import Authenticator
 from toolcrib.server.endpoint import StreamableHttp
 from toolcrib.server.guards import bracketed, is_loopback
 from toolcrib.server.mcp import end_streams
-from toolcrib.server.mount import HttpApp, Readiness
+from toolcrib.server.mount import HttpApp, Owner, Readiness
 from toolcrib.server.options import HttpOptions
 
 
@@ -29,11 +29,13 @@ def http_app(
     ready: Readiness,
     authenticator: Authenticator | None = None,
     anywhere: bool = False,
+    owner: Owner | None = None,
 ) -> HttpApp:
     """The ASGI app over a server; mount it anywhere, and have it run.
 
     It answers at the options' path; with `anywhere`, at every path below its mount but those of health. Raises
-    `SettingsError` when others could reach it and nobody is asked who he is.
+    `SettingsError` when others could reach it and nobody is asked who he is. The lifespan
+    runs `owner` around the app.
     """
     return HttpApp(
         StreamableHttp(server, options),
@@ -42,6 +44,7 @@ def http_app(
         authenticator=authenticator,
         paths=None if anywhere else (options.path,),
         end_streams=lambda: end_streams(server),
+        owner=owner,
     )
 
 

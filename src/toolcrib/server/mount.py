@@ -22,6 +22,9 @@ from toolcrib.server.options import HttpOptions
 Readiness = Callable[[], tuple[bool, dict[str, Any]]]
 """Whether to send traffic, and figures that name nobody."""
 
+Owner = Callable[[], AbstractAsyncContextManager[None]]
+"""Runs what the app stands for, unless it runs already."""
+
 _WELL_KNOWN: Final = "/.well-known/"
 
 
@@ -51,10 +54,11 @@ class HttpApp:
         authenticator: Authenticator | None = None,
         paths: tuple[str, ...] | None = None,
         end_streams: Callable[[], None] = lambda: None,
+        owner: Owner | None = None,
     ) -> None:
         """`paths` are those of the endpoint, below the mount; None leaves it every path but those of health.
 
-        `end_streams` ends answers that never end by themselves. Raises `SettingsError` when others could reach the app
+        `end_streams` ends answers that never end by themselves; `owner` runs around the lifespan. Raises `SettingsError` when others could reach the app
         and nobody is asked who he is.
         """
         self.options = options
@@ -62,6 +66,7 @@ class HttpApp:
         """Where clients connect, when it is served by itself."""
         self.end_streams = end_streams
         self._endpoint = endpoint
+        self._owner = owner or contextlib.nullcontext
         self._paths = paths
         self._ready = ready
         self._owned = False
@@ -97,7 +102,7 @@ class HttpApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
-        async with self.running():
+        async with self._owner(), self.running():
             yield
 
     # -- requests --------------------------------------------------------------------------------------------------

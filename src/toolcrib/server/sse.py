@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from toolcrib.errors import NotStarted
 from toolcrib.protocols import Authenticator
 from toolcrib.server.mcp import end_streams
-from toolcrib.server.mount import HttpApp, Readiness
+from toolcrib.server.mount import HttpApp, Owner, Readiness
 from toolcrib.server.options import HttpOptions
 
 STREAM_PATH: Final = "/sse"
@@ -28,11 +28,13 @@ def sse_app(
     ready: Readiness,
     authenticator: Authenticator | None = None,
     anywhere: bool = False,
+    owner: Owner | None = None,
 ) -> HttpApp:
     """The ASGI app over a server, for old clients; mount it anywhere, and have it run.
 
     They connect to `/sse` below its mount; with `anywhere`, to every path but those of health. Raises `SettingsError`
-    when others could reach it and nobody is asked who he is.
+    when others could reach it and nobody is asked who he is. The lifespan
+    runs `owner` around the app.
     """
     return HttpApp(
         HttpSse(server, options),
@@ -41,6 +43,7 @@ def sse_app(
         authenticator=authenticator,
         paths=None if anywhere else (STREAM_PATH, _MESSAGES_PATH),
         end_streams=lambda: end_streams(server),
+        owner=owner,
     )
 
 
