@@ -124,7 +124,14 @@ def _letters(tool: Tool) -> bytes | str:
     try:
         return marshal.dumps(_written(tool), 0)
     except ValueError:  # something that is not plain JSON, such as a mapping of another class
+        return _spelt(tool)
+
+
+def _spelt(tool: Tool) -> str:
+    try:
         return repr(_written(tool))
+    except RecursionError:  # the catalog sets it aside
+        return tool.id
 
 
 def _serves(kept: _Kept, tools: tuple[Tool, ...], shared: Index) -> bool:
