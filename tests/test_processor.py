@@ -7,7 +7,7 @@ import pytest
 
 from toolcrib import InvalidRequest, NotStarted
 from toolcrib.discovery import BaseDynamicToolProvider
-from toolcrib.errors import InvalidTool
+from toolcrib.errors import InvalidTool, ToolNotFound
 from toolcrib.model import Tool
 from toolcrib.processor import ProcessorRegistry, ToolProcessor, create_registry
 
@@ -200,3 +200,16 @@ async def test_a_processor_that_was_left_is_told_of_nothing_any_more() -> None:
         async with ToolProcessor(registry=registry):
             assert len(registry.tools._callbacks._callbacks) == before + 1
     assert len(registry.tools._callbacks._callbacks) == before
+
+
+async def test_a_tool_is_unregistered_under_the_name_it_was_registered_under() -> None:
+    registry = create_registry()
+    for name in ("deep.ns.boom", "plain"):
+        tool = await registry.register_tool(Calculator, name=name)
+        await registry.unregister_tool(name)
+        assert await registry.list_tools() == []
+        await registry.register_tool(Calculator, name=name)
+        await registry.unregister_tool(tool.id)
+        assert await registry.list_tools() == []
+    with pytest.raises(ToolNotFound, match=r"deep\.ns\.boom"):
+        await registry.unregister_tool("deep.ns.boom")

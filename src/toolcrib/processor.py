@@ -51,8 +51,10 @@ class ProcessorRegistry:
         return [tool for tool in self.tools.tools() if namespace is None or tool.namespace == namespace]
 
     async def unregister_tool(self, name: str) -> None:
-        """Forget a tool. Raises `ToolNotFound`."""
-        self.tools.unregister(name.replace(".", ":", 1) if ":" not in name else name)
+        """Forget a tool, by the name that it was registered under, or by its id. Raises `ToolNotFound`."""
+        space, _, own = name.rpartition(".")
+        id_ = f"{space}:{own}" if space else name
+        self.tools.unregister(name if self.tools.get(id_) is None else id_)
 
 
 def create_registry() -> ProcessorRegistry:

@@ -66,3 +66,13 @@ def test_a_file_that_is_not_there_is_wrong_usage(command: Command, settings: Set
     ran = command("run", "nowhere.lua", "--config", settings(good=toolbox()))
     assert ran.code == 2
     assert "nowhere.lua cannot be read" in ran.err
+
+
+def test_run_takes_a_line_for_the_shell_and_a_mark_of_byte_order(
+    command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    config, text = settings(good=toolbox()), "\ufeff#!/usr/bin/env toolcrib\nreturn args.n"
+    script = tmp_path / "n.lua"
+    script.write_text(text, "utf-8")
+    assert command("run", script, "--args", '{"n": 5}', "--config", config).out == "5\n"
+    assert command("run", "-", "--args", '{"n": 5}', "--config", config, stdin=text).out == "5\n"

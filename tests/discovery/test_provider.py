@@ -1,9 +1,10 @@
 """The base class over a host's tools: what is fetched, filtered, checked, run, remembered, and what goes wrong."""
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
 from pathlib import PurePosixPath
@@ -545,3 +546,125 @@ async def test_tools_that_change_while_they_are_read_are_fetched_again() -> None
     await provider.list_tools()
     await provider.list_tools()
     assert provider.loads == 2
+
+
+# What ends otherwise than it should
+
+
+async def _awaits_a_cancelled_task() -> None:
+    task = asyncio.create_task(anyio.sleep_forever())
+    task.cancel()
+    await task
+
+
+async def test_something_cancelled_inside_a_tool_is_its_failure_and_harms_no_other_call() -> None:
+    class Mixed(Returning):
+        async def get_all_tools(self) -> list[Any]:
+            return [{"name": "act"}, {"name": "good"}]
+
+        async def execute_tool(self, tool_name: str, arguments: dict[str, Any]) -> Any:
+            return await _awaits_a_cancelled_task() if tool_name == "act" else 1
+
+    provider = Mixed(lambda: None)
+    failed = {"success": False, "error": "something it waited for was cancelled."}
+    assert await provider.execute_dynamic_tool("call_tool", {"tool_name": "act"}) == failed
+    assert await provider.call_many([("act", {}), ("good", {})]) == [failed, {"success": True, "result": 1}]
+
+
+async def test_something_cancelled_inside_the_source_of_the_tools_is_told_as_its_failure() -> None:
+    class Cancelled(FakeProvider):
+        async def get_all_tools(self) -> list[Any]:
+            await _awaits_a_cancelled_task()
+            return []
+
+    answer = await Cancelled().execute_dynamic_tool("list_tools")
+    assert "could not be loaded: something it waited for was cancelled." in answer["error"]
+
+
+async def test_a_call_that_is_cancelled_from_outside_is_cancelled() -> None:
+    began = anyio.Event()
+
+    class Hangs(Returning):
+        async def execute_tool(self, tool_name: str, arguments: dict[str, Any]) -> Any:
+            began.set()
+            await anyio.sleep_forever()
+
+    provider, answers = Hangs(lambda: None), []
+
+    async def call() -> None:
+        answers.append(await provider.call_tool("act"))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(call)
+            await began.wait()
+            group.cancel_scope.cancel()
+    assert answers == []
+
+
+@dataclass
+class Chain:
+    """A value that may hold itself."""
+
+    then: Any = None
+    held: list[Any] = field(default_factory=list)
+
+
+def _endless() -> Chain:
+    chain = Chain()
+    chain.then = chain
+    return chain
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (float("nan"), "the number nan"),
+        ({"success": True, "result": float("inf")}, "the number inf"),
+        ([{"deep": -float("inf")}], "the number -inf"),
+        (10**5000, "more than 4,300 digits"),
+        ({10**5000: 1}, "more than 4,300 digits"),
+        (ToolResult(structured={"x": float("nan")}), "the number nan"),
+        ({1: "a", "1": "b"}, "several keys that are '1'"),
+        (_endless(), "nested more than 100"),
+    ],
+    ids=["nan", "inf", "deep", "huge", "huge key", "tool result", "equal keys", "endless"],
+)
+async def test_what_json_has_not_is_refused_with_the_reason(value: Any, why: str) -> None:
+    answer = await Returning(lambda: value).execute_dynamic_tool("call_tool", {"tool_name": "act"})
+    assert answer["success"] is False
+    assert why in answer["error"]
+    json.dumps(answer, allow_nan=False)
+
+
+async def test_numbers_at_the_edge_of_what_json_has_are_kept() -> None:
+    value = [1.7976931348623157e308, -0.0, 10**4299, True]
+    answer = await Returning(lambda: value).call_tool("act")
+    assert json.loads(json.dumps(answer, allow_nan=False))["result"] == value
+
+
+async def test_arguments_with_a_number_that_json_has_not_are_refused() -> None:
+    provider = FakeProvider()
+    for text in ('{"a": NaN, "b": 1}', '{"a": 1e999, "b": 1}'):
+        answer = await provider.call_tool("add", text)
+        assert "no JSON object" in answer["error"]
+
+
+async def test_a_failure_that_is_only_a_key_is_told_with_its_kind() -> None:
+    nothing: dict[str, int] = {}
+
+    assert (await Returning(lambda: nothing["x"]).call_tool("act"))["error"] == "KeyError: 'x'"
+
+
+async def test_wrong_arguments_are_told_under_the_name_that_the_model_knows() -> None:
+    provider = FakeProvider(
+        [FakeTool("stats.mean", parameters=_needs("values")), FakeTool("median", "stats", None, _needs("x"))]
+    )
+    assert (await provider.call_tool("mean", {}))["error"] == (
+        'stats.mean: "values" is required. Valid: stats.mean(values: any[])'
+    )
+    assert (await provider.call_tool("median", {}))["error"].startswith('median: "x" is required. Valid: median(')
+
+
+def _needs(name: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {name: {"type": "array"}}, "required": [name]}

@@ -451,3 +451,134 @@ async def test_a_hidden_tool_never_takes_the_name_of_one_that_is_shown() -> None
     async with scripts(both) as run:
         done = await run.run(ME, "return x.get_user{}:await().tool")
     assert said(done) == "get-user"
+
+
+# -- scripts beside what was thought of --------------------------------------------------------------------------------
+
+
+async def test_a_script_with_arguments_may_begin_with_a_bracket_or_a_line_for_the_shell() -> None:
+    async with scripts() as run:
+        for source in ("(function() result(args.n) end)()", "#!/usr/bin/lua\nresult(args.n)", "\ufeffresult(args.n)"):
+            assert said(await run.run(ME, source, arguments={"n": 5})) == "5"
+        done = await run.run(ME, "\ufeff#!/usr/bin/python\nargs['n']", arguments={"n": 5}, language="python")
+    assert said(done) == "5"
+
+
+async def test_a_line_for_the_shell_counts_among_the_lines_of_a_script() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "#!/usr/bin/lua\nerror('x')", arguments={})
+    assert done.structured["error"]["details"]["line"] == 2
+
+
+async def test_meta_that_is_no_object_is_left_out_of_a_scripts_result() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "return {content={{type='text', text='x'}}, _meta='boom'}")
+    assert said(done) == "x"
+    assert dict(done.meta) == {CALLS: []}
+
+
+async def test_what_a_tool_says_of_lines_is_left_as_it_is() -> None:
+    words = "bad price in line 12, see script:40\nscript:50: too"
+
+    async def refuse(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(content=({"type": "text", "text": words},), is_error=True)
+
+    async with scripts(FakeProvider([Tool(name="refuse", namespace="shop")], refuse)) as run:
+        done = await run.run(ME, "x = 1\nawait shop.refuse()", language="python", arguments={"n": 1})
+    details = done.structured["error"]["details"]
+    assert words in said(done)
+    assert details["traceback"].endswith(words)
+    assert details["line"] == 2
+    assert 'File "script", line 2' in details["traceback"]
+
+
+async def test_a_refused_script_with_arguments_names_its_authors_line() -> None:
+    async with scripts() as run:
+        done = await run.run(ME, "x = 1\nawait calc.ad()", language="python", arguments={"n": 1})
+    assert "script:2: " in said(done)
+    assert done.structured["error"]["details"]["line"] == 2
+
+
+DEEP: Any = []
+for _ in range(62):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize("language", ["lua", "python"])
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"n": float("nan")}, "arguments.n is nan"),
+        ({"deep": [1, {"n": {1, 2}}]}, r"arguments.deep\[1\].n is a set"),
+        ({"n": "\ud800"}, "arguments.n is not valid Unicode"),
+        ({"\ud800": 1}, "has a key that is not valid Unicode"),
+        ({"n": {(1, 2): 3}}, "arguments.n has a key that is a tuple"),
+        ({"n": 10**5000}, "arguments.n is a number with too many digits"),
+        ({"n": [[DEEP]]}, r"arguments.n\[0\].* is nested too deep"),
+        ({"n": "x" * 1_100_000}, "arguments are 1100009 bytes of JSON, and 1048576 are allowed"),
+    ],
+)
+async def test_arguments_that_cannot_be_given_are_named(language: str, arguments: Object, problem: str) -> None:
+    async with scripts() as run:
+        with pytest.raises(InvalidRequest, match=problem):
+            await run.run(ME, "1" if language == "python" else "return 1", language=language, arguments=arguments)
+
+
+@pytest.mark.parametrize("language", ["lua", "python"])
+async def test_large_and_deep_arguments_are_no_part_of_the_script(language: str) -> None:
+    source = "len(args['s']) + len(args['d'])" if language == "python" else "return #args.s + #args.d"
+    async with scripts() as run:
+        done = await run.run(ME, source, language=language, arguments={"s": "\u00e9\"'\\" * 100_000, "d": DEEP})
+        long = await run.run(ME, source + " " * 300_000, language=language, arguments={"s": ""})
+    assert said(done) in ("400001", "500001")  # Lua counts bytes
+    assert f"The script has {300_000 + len(source)} bytes, and 262144 are allowed" in said(long)
+
+
+async def test_a_hidden_tool_beside_a_listed_one_of_a_like_name_is_called_by_its_own() -> None:
+    both = FakeProvider(
+        [
+            Tool(name="ab", namespace="x"),
+            Tool(name="a_b", namespace="x", visibility=Visibility.HIDDEN),
+            Tool(name="a-b-c", namespace="x", visibility=Visibility.HIDDEN),
+            Tool(name="a_b_c", namespace="x"),
+        ]
+    )
+    async with scripts(both) as run:
+        assert said(await run.run(ME, "return x.ab{}:await().tool")) == "ab"
+        assert said(await run.run(ME, "return x.a_b{}:await().tool")) == "a_b"
+        assert said(await run.run(ME, "return x['a-b-c']{}:await().tool .. x.a_b_c{}:await().tool")) == "a-b-ca_b_c"
+        done = await run.run(ME, "(await call_tool('x', 'a-b-c'))['tool']", language="python")
+        assert said(done) == "a-b-c"
+
+
+async def test_a_hidden_tool_whose_name_is_taken_is_called_by_its_id() -> None:
+    both = FakeProvider(
+        [Tool(name="get-user", namespace="x"), Tool(name="get_user", namespace="x", visibility=Visibility.HIDDEN)]
+    )
+    async with scripts(both) as run:
+        done = await run.run(ME, "return x['x:get_user']{}:await().tool .. x.get_user{}:await().tool")
+        shown = await run.run(ME, "x.get_user{}:await() return x.wrong{}:await()")
+    assert said(done) == "get_userget-user"
+    assert [call["name"] for call in done.meta[CALLS]] == ["x:get_user", "x:get-user"]
+    assert "x_get_user" not in said(shown)
+
+
+async def test_scripts_are_bounded_through_tools_that_add_providers_too() -> None:
+    reached: list[int] = []
+
+    async with scripts(levels=2) as run:
+
+        async def again(ctx: Context, name: str, arguments: Object) -> ToolResult:
+            reached.append(1)
+            assert len(reached) < 9
+            inner = ctx.with_providers(FakeProvider([Tool(name="again", namespace=f"x{len(reached)}")], again))
+            return await run.run(inner, f"return x{len(reached)}.again{{}}:await()")
+
+        ctx = Context(caller=Caller(id="me"), memo={}).with_providers(
+            FakeProvider([Tool(name="again", namespace="x")], again)
+        )
+        done = await run.run(ctx, "return x.again{}:await()")
+        after = await run.run(ctx, "return 1")
+    assert len(reached) == 2
+    assert "deep in one another" in said(done)
+    assert said(after) == "1"

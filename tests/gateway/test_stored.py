@@ -224,3 +224,20 @@ async def test_the_tests_of_a_script_run_with_answers_of_their_own_or_with_the_r
         ("needs a number", True),
     ]
     assert went[2].reason == "it gave 10 and should give 11"
+
+
+@pytest.mark.parametrize(("ending", "mark"), [("lua", "--"), ("py", "#")])
+def test_a_line_for_the_shell_may_stand_before_all_else(ending: str, mark: str, tmp_path: Path) -> None:
+    path = tmp_path / f"run.{ending}"
+    path.write_text(
+        f"#!/usr/bin/env toolcrib\n{mark} /// tool\n{mark} description = 'Runs'\n{mark} ///\n1", "utf-8-sig"
+    )
+    assert read_file(path).description == "Runs"
+
+
+async def test_a_stored_script_may_begin_with_a_bracket_and_says_which_argument_it_cannot_take() -> None:
+    async with library() as (gateway, kept):
+        kept.add(stored("five", "(function() result(args.n) end)()", parameters={"type": "object"}))
+        assert (await gateway.call(ME, "scripts:five", {"n": 5})).content[0]["text"] == "5"
+        with pytest.raises(InvalidRequest, match="n"):
+            await gateway.call(ME, "scripts:five", {"n": float("nan")})

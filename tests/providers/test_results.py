@@ -310,3 +310,10 @@ plain = st.recursive(
 @given(plain)
 def test_whatever_json_a_tool_returns_comes_back_the_same(value: Any) -> None:
     assert unwrap(to_result(value)) == value
+
+
+@pytest.mark.parametrize("meta", ["boom", [1], 5])
+def test_meta_that_is_no_object_is_not_taken(meta: Any) -> None:
+    text = {"type": "text", "text": "x"}
+    assert to_result({"content": [text], "_meta": meta}) == ToolResult(content=(text,))
+    assert to_result({**text, "_meta": meta}).structured == {**text, "_meta": meta}

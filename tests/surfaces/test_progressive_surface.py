@@ -218,6 +218,20 @@ async def test_a_tool_that_reads_or_says_nothing_is_run(tool: str) -> None:
     assert looked.structured_content["response"]["did"] == tool
 
 
+async def test_a_long_response_is_shown_by_its_beginning_and_its_shape() -> None:
+    async def much(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(structured={"rows": [{"id": number, "note": "x" * 100} for number in range(3000)]})
+
+    async with asking(FakeProvider([Tool(name="much", namespace="data")], much)) as ask:
+        looked = await ask("inspect-tool-response", luaServerName="data", luaToolName="much")
+    assert len(text_of(looked)) < 21_000
+    assert "more characters are left out. Use execute" in text_of(looked)
+    assert looked.structured_content is not None
+    assert looked.structured_content.keys() == {"shape", "left_out"}
+    assert looked.structured_content["shape"] == "{ rows: { id: integer, note: string }[] }"
+    assert looked.structured_content["left_out"] > 300_000
+
+
 # -- executing ---------------------------------------------------------------------------------------------------------
 
 

@@ -104,7 +104,7 @@ def _read(file: str) -> str:
     import sys
 
     try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
+        return sys.stdin.read().removeprefix("\ufeff") if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{file} is not UTF-8 text.") from None
     except OSError as error:

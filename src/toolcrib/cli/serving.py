@@ -13,7 +13,7 @@ import anyio.abc
 from toolcrib.app import App
 from toolcrib.cli.guard import UsageError
 from toolcrib.cli.output import clean
-from toolcrib.errors import SettingsError
+from toolcrib.errors import NotStarted, SettingsError
 from toolcrib.gateway.calls.audit import AUDIT_LOGGER
 from toolcrib.settings.options import Settings
 
@@ -116,7 +116,10 @@ async def _stop_on_signal(
 async def _settle_memory(app: App) -> None:
     """Take what lives as long as the process out of the garbage collector's rounds: each took 100 ms of all calls."""
     gc.set_threshold(_COLLECT_AFTER)
-    await app.settled()
+    try:
+        await app.settled()
+    except NotStarted:  # it was stopped before
+        return
     gc.collect()
     gc.freeze()
 

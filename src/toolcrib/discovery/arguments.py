@@ -3,11 +3,11 @@
 Only what is unambiguous is accepted; the schema decides. The rest is told back with what would work.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from toolcrib.errors import InvalidArguments, InvalidRequest
+from toolcrib.formats.calls import parsed
 from toolcrib.model import Object
 from toolcrib.schema.describe import signed
 from toolcrib.schema.refs import properties, resolve
@@ -118,7 +118,7 @@ def _is_flat(given: Any, known: Object) -> bool:
 
 def _parsed(text: str, tool: str) -> Any:
     try:
-        return json.loads(text if len(text) <= _MAX_TEXT else "")
+        return parsed(text if len(text) <= _MAX_TEXT else "")
     except (ValueError, RecursionError) as error:
         raise InvalidArguments(
             f"{tool}: arguments came as a string that holds no JSON object.",

@@ -8,9 +8,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
+from toolcrib.cancelled import CancelledInside, uncancelled
 from toolcrib.discovery.arguments import settle
 from toolcrib.discovery.engine import ToolSearchEngine
-from toolcrib.discovery.envelope import MAX_SIZE, Answer, answered, failed, reason
+from toolcrib.discovery.envelope import MAX_SIZE, Answer, answered, failed, told
+from toolcrib.discovery.loading import Loading
 from toolcrib.discovery.metatools import Listing
 from toolcrib.discovery.results import SearchResult
 from toolcrib.discovery.toolset import Known, ToolSet
@@ -63,14 +65,11 @@ class Desk(Generic[T]):
         self._host = host
         self._engine = engine
         self._options = options
-        self._loaded: ToolSet[T] | None = None
-        self._generation = 0
-        self._loading = anyio.Lock()
+        self._loading: Loading[ToolSet[T]] = Loading(engine.use)
 
     def forget(self) -> None:
         """The tools have changed: fetch them again when they are next needed."""
-        self._generation += 1
-        self._loaded = None
+        self._loading.forget()
 
     async def list(self, limit: int) -> Listing:
         """The first tools, in the order of the host."""
@@ -121,21 +120,15 @@ class Desk(Generic[T]):
         return answer
 
     async def tools(self) -> ToolSet[T]:
-        """All tools, fetched once; several who wait at the same time wait for one fetch.
+        """All tools, fetched once; several who wait at the same time in one event loop wait for one fetch.
 
         Raises `ExecutionFailed` with the host's reason, and `CallTimeout`.
         """
-        return self._loaded or await self._load()
+        kept = self._loading.kept
+        return kept if kept is not None else await self._loading.get(self._load)
 
     async def _load(self) -> ToolSet[T]:
-        async with self._loading:
-            generation = self._generation
-            if self._loaded is None:
-                toolset = await self._read(await self._fetched())
-                self._engine.use(toolset)
-                self._loaded = toolset if generation == self._generation else None
-                return toolset
-            return self._loaded
+        return await self._read(await self._fetched())
 
     async def _read(self, tools: Sequence[T]) -> ToolSet[T]:
         """The tools with their index. Many are not read and indexed where that would hold up the event loop.
@@ -163,7 +156,7 @@ class Desk(Generic[T]):
             raise CallTimeout(f"The tools could not be loaded: {error.message}", hint="Try again later.") from error
         except Exception as error:
             raise ExecutionFailed(
-                f"The tools could not be loaded: {type(error).__name__}: {reason(error)}",
+                f"The tools could not be loaded: {told(error)}",
                 hint="This is a failure of the source of the tools, not an empty list; try again later.",
             ) from error
         if tools is None or isinstance(tools, (str, bytes)) or not hasattr(tools, "__iter__"):
@@ -196,20 +189,30 @@ class Desk(Generic[T]):
             return [result for result in kept if isinstance(result, SearchResult)]
         except Exception as error:
             raise ExecutionFailed(
-                f"filter_search_results failed: {type(error).__name__}: {reason(error)}",
+                f"filter_search_results failed: {told(error)}",
                 hint="It must return a list of results.",
             ) from error
 
 
 async def _within(seconds: float | None, run: Callable[[], Any]) -> Any:
-    """What a host's function gives, awaited where it is to be awaited. Raises `CallTimeout`."""
-    done = [None]
-    with anyio.move_on_after(seconds):
-        value = run()
-        done = [await value if isawaitable(value) else value, None]
+    """What a host's function gives, awaited where it is to be awaited.
+
+    Raises `CallTimeout`, and `ExecutionFailed` where something inside was cancelled, and not what waits for it.
+    """
+    done: list[Any] = [None]
+    try:
+        with anyio.move_on_after(seconds):
+            done = [await uncancelled(_awaited(run)), None]
+    except CancelledInside as error:
+        raise ExecutionFailed(f"{error}.") from error
     if len(done) == 1:
         raise CallTimeout(f"no answer within {seconds:g} s.")
     return done[0]
+
+
+async def _awaited(run: Callable[[], Any]) -> Any:
+    value = run()
+    return await value if isawaitable(value) else value
 
 
 def _plain_result(known: Known[T]) -> SearchResult[T]:

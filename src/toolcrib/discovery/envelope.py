@@ -1,9 +1,10 @@
 """What a meta-tool answers: `{"success": True, "result": ...}` or `{"success": False, "error": ...}`, always JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import date, time
 from enum import Enum
+from math import isfinite
 from pathlib import PurePath
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +20,11 @@ MAX_SIZE: Final = 5_000_000
 
 _MAX_REASON: Final = 500
 _MAX_DEPTH: Final = 100
+_MAX_KEY: Final = 40
+_MAX_DIGITS: Final = 4_300
+"""Of a whole number, which is as many as Python and others read and write."""
+_MAX_BITS: Final = 14_284
+"""What so many digits hold."""
 _BESIDE: Final = 2
 """What a value costs beside its own characters."""
 
@@ -49,9 +55,30 @@ def batch(schemas: Sequence[Any], errors: Sequence[Object]) -> Answer:
 
 
 def reason(error: Exception) -> str:
-    """What an error says, on one line of at most 500 characters; the kind of error where it says nothing."""
-    text = " ".join(str(error).split())
-    return text[:_MAX_REASON] if text else type(error).__name__
+    """What an error says, on one line of at most 500 characters.
+
+    Its kind stands before it where it says no more than a key, and instead of it where it says nothing.
+
+    >>> reason(ValueError("no such city")), reason(KeyError("x")), reason(ValueError())
+    ('no such city', "KeyError: 'x'", 'ValueError')
+    """
+    return told(error) if isinstance(error, KeyError) else _line(error) or type(error).__name__
+
+
+def told(error: Exception) -> str:
+    """The same, with the kind before it in every case but that of our own errors, which are sentences.
+
+    >>> told(ValueError("no such city")), told(ExecutionFailed("It failed."))
+    ('ValueError: no such city', 'It failed.')
+    """
+    text = _line(error)
+    if isinstance(error, ToolcribError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:_MAX_REASON]
 
 
 def answered(value: Any, max_size: int = MAX_SIZE) -> Answer:
@@ -107,19 +134,36 @@ class _Plain:
             raise ExecutionFailed(f"The tool's result is nested more than {_MAX_DEPTH} levels deep.")
         if value is None or (isinstance(value, (bool, int, float)) and not isinstance(value, Enum)):
             self._spend(_BESIDE)
-            return value
+            return self._number(value)
         if isinstance(value, str):
             self._spend(len(value) + _BESIDE)
             return str(value.value) if isinstance(value, Enum) else value
         if isinstance(value, Mapping):
-            return {self._key(key): self.read(part, depth + 1) for key, part in value.items()}
+            return self._object(value, depth + 1)
         if isinstance(value, (list, tuple, set, frozenset)):
             self._spend(len(value))
             return [self.read(part, depth + 1) for part in value]
         return self.read(self._other(value), depth + 1)
 
+    def _number(self, value: Any) -> Any:
+        """A number that JSON has, as it is."""
+        if isinstance(value, float) and not isfinite(value):
+            raise self._no_json(f"the number {value}")
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+            raise self._no_json(f"a whole number of more than {_MAX_DIGITS:,} digits")
+        return value
+
+    def _object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for key, part in value.items():
+            text = self._key(key)
+            if text in read:
+                raise self._no_json(f"a dict with several keys that are {text[:_MAX_KEY]!r} as text")
+            read[text] = self.read(part, depth)
+        return read
+
     def _key(self, key: Any) -> str:
-        text = str(key)
+        text = str(self._number(key) if isinstance(key, int) else key)
         self._spend(len(text) + _BESIDE)
         return text
 
@@ -134,7 +178,7 @@ class _Plain:
         if isinstance(value, Enum):
             return value.value
         if is_dataclass(value) and not isinstance(value, type):
-            return asdict(value)
+            return {one.name: getattr(value, one.name) for one in fields(value)}
         if hasattr(value, "model_dump") and not isinstance(value, type):
             return value.model_dump(mode="json")
         raise self._no_json(type(value).__name__)

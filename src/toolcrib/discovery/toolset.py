@@ -163,7 +163,7 @@ class ToolSet(Generic[T]):
         """Return when the arguments fit the schema of a tool. Raises `InvalidArguments`, which says what would."""
         position = self.catalog.by_id(known.id)
         if position is not None:
-            self.catalog.schema(position).check(arguments)
+            self.catalog.schema(position).check(arguments, self.call_name(known))
 
     def mask(self, kept: Sequence[Known[T]]) -> bytes:
         """The mask that shows only these."""

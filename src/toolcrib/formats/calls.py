@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Final
 
 _MAX_SHOWN: Final = 120
@@ -54,12 +55,31 @@ def call(id_: Any, name: Any, arguments: Any) -> ToolCall:
     return ToolCall(id=str(id_ or ""), name=str(name or ""), arguments=given, problem=problem)
 
 
+def parsed(text: str) -> Any:
+    """The value of a JSON text. Raises `ValueError`, also for numbers that JSON has not, and `RecursionError`.
+
+    >>> parsed('{"a": NaN}')
+    Traceback (most recent call last):
+    ValueError: NaN is no JSON number.
+    """
+    return json.loads(text, parse_constant=_no_number, parse_float=_float)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON number.")
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_number("A number out of range")
+
+
 def _object(arguments: Any) -> tuple[dict[str, Any], str]:
     if isinstance(arguments, str):
         if not arguments.strip():
             return {}, ""
         try:
-            arguments = json.loads(arguments)
+            arguments = parsed(arguments)
         except (ValueError, RecursionError):
             return {}, f"The arguments are not JSON: {arguments[:_MAX_SHOWN]!r}"
     if arguments is None:

@@ -19,6 +19,9 @@ _SHOWN = 40
 class Engine(Protocol):
     """What runs scripts of one language; see `toolcrib.sandbox`."""
 
+    limits: Any
+    """Those of scripts that come without their own."""
+
     async def run(
         self, source: str, tools: Any, *, limits: Any = None, schemas: Any = None, on_call: Any = None
     ) -> Any:

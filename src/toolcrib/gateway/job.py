@@ -15,6 +15,7 @@ from toolcrib.protocols import ScriptTool
 
 _READ_ONLY: Final = "The script was to see only tools that say of themselves that they only read."
 _NOT_WORD: Final = re.compile(r"[^A-Za-z0-9_]")
+_WORD: Final = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _COMPUTED: Final = re.compile(r"_G|_ENV|\bload\b|call_tool")
 """Ways to a server whose name is not written out."""
 
@@ -89,7 +90,8 @@ def reachable(shelved: Shelves, source: str) -> Mapping[str, Shelf]:
     """The shelves that the script can reach, and on them the hidden tools whose exact names it holds.
 
     A shelf of a server that the script names nowhere is left empty, unless it may come by a server in another way. A
-    hidden tool never changes what another one is called.
+    hidden tool never changes what another one is called: where it would, it stands under its canonical id instead, for
+    a script that holds that.
     """
     everything = _COMPUTED.search(source) is not None
     servers: dict[str, Shelf] = {
@@ -99,8 +101,9 @@ def reachable(shelved: Shelves, source: str) -> Mapping[str, Shelf]:
         if tool.name in source and mentions(source, tool.name):
             server = shelved.server_of(tool)
             shelf = servers.get(server, {})
-            if _plain(tool.name) not in map(_plain, shelf):
-                servers[server] = {**shelf, tool.name: tool}
+            free = [name for name in _own_names(tool, source) if not any(_clash(name, one) for one in shelf)]
+            if free:
+                servers[server] = {**shelf, free[0]: tool}
     return servers
 
 
@@ -122,9 +125,29 @@ async def answer(answers: Object, tool: Tool, _arguments: dict[str, Any]) -> JSO
     return answers[tool.id]
 
 
-def _plain(name: str) -> str:
-    """Equal for all names that may have the same identifier."""
-    return _NOT_WORD.sub("_", unicodedata.normalize("NFKD", name)).strip("_").replace("_", "")
+def _own_names(tool: Tool, source: str) -> tuple[str, ...]:
+    """What a hidden tool may be called in this script, the usual name first."""
+    return (tool.name, tool.id) if tool.id in source else (tool.name,)
+
+
+def _clash(name: str, listed: str) -> bool:
+    """Whether a tool of that name may change what scripts call a listed one: both might have one identifier.
+
+    A listed name that is an identifier already keeps it against those that would have to be changed into it.
+    """
+    if name.isascii() and _WORD.fullmatch(listed) and name != listed and _NOT_WORD.sub("_", name) == listed:
+        return False
+    return not _identifiers(name).isdisjoint(_identifiers(listed))
+
+
+def _identifiers(name: str) -> frozenset[str]:
+    """What a name may become, in any language."""
+    bare = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
+    word = _NOT_WORD.sub("_", bare)
+    if not word.strip("_"):
+        return frozenset({word, "_unnamed", "unnamed"})
+    private = word[0] == "_" or word[0].isdigit()
+    return frozenset({word, f"_{word}", f"{word}_", f"x{word}" if private else word})
 
 
 def names(source: str, server: str) -> bool:

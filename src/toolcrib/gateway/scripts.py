@@ -15,6 +15,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.inputs import as_written, with_arguments
 from toolcrib.gateway.job import Job, answer, names, pretended, reachable
 from toolcrib.gateway.known import space_of
+from toolcrib.gateway.levels import deeper, level_of
 from toolcrib.gateway.options import ScriptOptions
 from toolcrib.gateway.outcomes import CALLS, NO_RESULT, checked, failure, finished, with_calls
 from toolcrib.gateway.shelves import awaited, shelves, troubled
@@ -54,16 +55,20 @@ class Scripts:
     ) -> ToolResult:
         """What the script gives, or, as a result that is an error, why it failed; with its calls in `_meta`.
 
-        With `arguments`, the script has them as `args`. `limits` are `toolcrib.sandbox.Limits`, where others than the
-        engine's own. With `answers`, by canonical id, no tool is called: that is what they answer. Raises
-        `MissingExtra` where the engine is not installed, and `InvalidRequest`.
+        With `arguments`, the script has them as `args`: plain JSON, as much as any one call may have. `limits` are
+        `toolcrib.sandbox.Limits`, where others than the engine's own. With `answers`, by canonical id, no tool is
+        called: that is what they answer. Raises `MissingExtra` where the engine is not installed, and `InvalidRequest`.
         """
         job = await self._job(ctx, source, language, read_only=read_only, answers=answers)
-        whole = source if arguments is None else with_arguments(source, arguments, language)
         traces: list[Any] = []
         try:
             async with self.engines.one(language, job.level) as engine:
-                done = await engine.run(whole, job.functions, limits=limits, schemas=job.schemas, on_call=traces.append)
+                if arguments is not None:
+                    source, limits = with_arguments(source, arguments, language, limits or engine.limits)
+                with deeper(job.level):
+                    done = await engine.run(
+                        source, job.functions, limits=limits, schemas=job.schemas, on_call=traces.append
+                    )
         except ScriptFailed as error:
             if arguments is not None:
                 as_written(error, language)
@@ -87,7 +92,7 @@ class Scripts:
         self.engines.known(language)
         if not source.strip():
             raise InvalidRequest("The script is empty.", hint="Write what to call, and give the result.")
-        level = _level(ctx)
+        level = max(level_of(), _level(ctx))
         if level >= self.options.levels:
             raise ExecutionFailed(
                 f"Scripts stand {level} deep in one another already.", hint="Let the script not call itself."
@@ -119,6 +124,7 @@ class Scripts:
 
 
 def _level(ctx: Context) -> int:
+    """What the context says, for a tool that works in a thread of its own; one with other providers does not say it."""
     level = ctx.memo.get(_LEVEL) if ctx.memo is not None else None
     return level if isinstance(level, int) else 0
 

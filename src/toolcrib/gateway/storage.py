@@ -119,7 +119,9 @@ def front_matter(source: str, language: str) -> str:
     "description = 'x'"
     """
     mark = re.escape(_COMMENT[language])
-    block = re.match(rf"\s*{mark} /// tool[ \t]*\n((?:{mark}[^\n]*\n)*?){mark} ///[ \t]*(?:\n|$)", source)
+    block = re.match(
+        rf"(?:#![^\n]*\n)?\s*{mark} /// tool[ \t]*\n((?:{mark}[^\n]*\n)*?){mark} ///[ \t]*(?:\n|$)", source
+    )
     if block is None:
         return ""
     return "\n".join(re.sub(rf"^{mark} ?", "", line) for line in block[1].splitlines())

@@ -21,7 +21,8 @@ _BLOCKS: Final[Mapping[str, tuple[Mapping[str, type], frozenset[str]]]] = {
 }
 """What each kind of block needs, and what else it may have."""
 
-_ANY_BLOCK: Final = frozenset({"type", "annotations", "_meta"})
+_OBJECTS: Final = ("annotations", "_meta")
+_ANY_BLOCK: Final = frozenset({"type", *_OBJECTS})
 _RESULT: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
 _MAKERS: Final = ("to_image_content", "to_audio_content", "to_resource_content")
 """How the SDK's and FastMCP's helper objects say what they are."""
@@ -66,7 +67,7 @@ def result_of(value: Any) -> ToolResult | None:
             kind="input_required",
             input_requests=wire.get("inputRequests"),
             request_state=wire.get("requestState"),
-            meta=wire.get("_meta") or {},
+            meta=_meta(wire.get("_meta")),
         )
     if isinstance(value, type) or not (hasattr(value, "structured_content") or hasattr(value, "structuredContent")):
         return None
@@ -77,7 +78,7 @@ def result_of(value: Any) -> ToolResult | None:
         content=content,
         structured=_first(value, "structured_content", "structuredContent"),
         is_error=_first(value, "is_error", "isError") is True,
-        meta=_first(value, "meta", "_meta") or {},
+        meta=_meta(_first(value, "meta", "_meta")),
     )
 
 
@@ -93,7 +94,7 @@ def _from_wire(value: Mapping[Any, Any]) -> ToolResult | None:
         content=blocks,
         structured=value.get("structuredContent"),
         is_error=value.get("isError") is True,
-        meta=value.get("_meta") or {},
+        meta=_meta(value.get("_meta")),
     )
 
 
@@ -122,12 +123,19 @@ def _is_block(block: Mapping[str, Any]) -> bool:
         return False
     if not all(isinstance(block.get(name), kind) for name, kind in needed.items()):
         return False
+    if not all(isinstance(block.get(name) or {}, Mapping) for name in _OBJECTS):
+        return False
     return block["type"] != "resource" or _is_resource(block["resource"])
 
 
 def _is_resource(resource: Mapping[str, Any]) -> bool:
     holds = isinstance(resource.get("text"), str) or isinstance(resource.get("blob"), str)
     return holds and isinstance(resource.get("uri"), str)
+
+
+def _meta(value: Any) -> Mapping[str, Any]:
+    """What a foreign result says beside its content, where that is an object at all."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _first(value: Any, *names: str) -> Any:

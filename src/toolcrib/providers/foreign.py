@@ -4,15 +4,13 @@ A handler may call tools in its turn. That one of those was not run does not mea
 tries a call again, or has another backend run it, must not take the inner error for the outer one.
 """
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Final, TypeVar
+from typing import Final
 from weakref import WeakSet
 
-import anyio
-
+from toolcrib.cancelled import CancelledInside, being_cancelled, uncancelled
 from toolcrib.errors import (
     AmbiguousName,
     ApprovalRequired,
@@ -25,8 +23,6 @@ from toolcrib.errors import (
     ServerUnavailable,
     ToolcribError,
 )
-
-T = TypeVar("T")
 
 _OF_ITS_OWN_CALL: Final = (
     ServerUnavailable,
@@ -84,26 +80,6 @@ def failed_inside(error: ToolcribError, tool: str) -> ExecutionFailed:
     return ExecutionFailed(
         f"{tool} failed: {error.message}", hint=error.hint, suggestions=error.suggestions, data=error.payload()
     )
-
-
-class CancelledInside(Exception):
-    """Something was cancelled by itself, within a call that nobody cancels."""
-
-
-async def uncancelled(work: Awaitable[T]) -> T:
-    """What the work gives. Raises `CancelledInside` where it ends as if it were cancelled, and is not."""
-    try:
-        return await work
-    except asyncio.CancelledError as error:
-        if being_cancelled():
-            raise
-        raise CancelledInside("something it waited for was cancelled") from error
-
-
-def being_cancelled() -> bool:
-    """Whether the task that runs now is being cancelled, by itself or by a scope around it."""
-    task = asyncio.current_task()
-    return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -float("inf")
 
 
 __all__ = [

@@ -2,13 +2,17 @@
 
 import asyncio
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from toolcrib.errors import ToolcribError
 from toolcrib.model import JSON
+from toolcrib.providers.foreign import being_cancelled
 from toolcrib.sandbox.result import CallTrace, OnCall, Outcome
+
+_log = logging.getLogger(__name__)
 
 Tools = Mapping[str, Mapping[str, Callable[[dict[str, Any]], Awaitable[JSON] | JSON]]]
 """server -> tool -> function of one dict. It may also return the value itself."""
@@ -50,8 +54,11 @@ class Calls:
             value = self._tools[server][tool](arguments)
             if inspect.isawaitable(value):
                 value = await value
-        except asyncio.CancelledError:
-            raise
+        except asyncio.CancelledError as error:
+            if being_cancelled():
+                raise
+            outcome, said = "error", "something it waited for was cancelled"
+            raise CallFailed(said) from error
         except Exception as error:
             outcome, said = "error", describe(error)
             raise CallFailed(said) from error
@@ -67,8 +74,12 @@ class Calls:
         known: Outcome = "ok" if outcome == "ok" else "error" if outcome == "error" else "cancelled"
         trace = CallTrace(server=server, tool=tool, duration_s=duration_s, outcome=known, error=said)
         self.trace.append(trace)
-        if self._on_call is not None:
+        if self._on_call is None:
+            return
+        try:
             self._on_call(trace)
+        except Exception:  # noqa: BLE001 - their own trouble, not the script's
+            _log.exception("Whoever wanted to be told of a script's calls failed")
 
     def cancel(self) -> None:
         """Cancel what is left."""
@@ -85,6 +96,8 @@ class Calls:
 
 def describe(error: Exception) -> str:
     """What a script is told of a tool's error."""
-    if isinstance(error, ToolcribError):
-        return str(error)
-    return str(error).strip() or type(error).__name__
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - it is not our error, and says nothing
+        return type(error).__name__
+    return said if isinstance(error, ToolcribError) else said.strip() or type(error).__name__

@@ -8,8 +8,10 @@ import logging
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from toolcrib.errors import SandboxUnavailable
@@ -69,6 +71,8 @@ class Conversation:
         self._printed = bytearray()
         self._pending: dict[int, int] = {}
         self._started = 0
+        self._sent = 0
+        self._answers: deque[int] = deque()
         self._value: JSON = None
         self._has_value = False
         self._warnings: list[str] = []
@@ -83,6 +87,7 @@ class Conversation:
         self._heard = time.monotonic()
         stall = self._calls.spawn(self._watch())
         try:
+            self._sent = len(job) + frames.LENGTH.size
             self._worker.writer.write(frames.frame(job))
             return await self._listen()
         except frames.ProtocolError as error:
@@ -112,7 +117,7 @@ class Conversation:
                 case b"b":
                     self._begun = True
                 case b"c":
-                    self._start_call(body)
+                    await self._start_call(body)
                 case b"p":
                     self._print(body)
                 case b"n":
@@ -120,11 +125,11 @@ class Conversation:
                 case b"u":
                     raise _unsafe(body.decode(errors="replace"))
                 case b"v":
-                    self._keep(body)
+                    await self._keep(body)
                 case b"d":
-                    return self._done(frames.load_object(body, nodes=_DETAIL_NODES))
+                    return self._done(await frames.read_json(body, _details))
                 case b"e":
-                    raise self._failed(frames.load_object(body, nodes=_DETAIL_NODES))
+                    raise self._failed(await frames.read_json(body, _details))
                 case _:
                     raise frames.ProtocolError(f"a frame of kind {kind!r} in the middle")
 
@@ -139,15 +144,15 @@ class Conversation:
         self._warnings.append(text)
         _log.warning("%s", text)
 
-    def _keep(self, body: bytes) -> None:
+    async def _keep(self, body: bytes) -> None:
         if self._has_value:
             raise frames.ProtocolError("more than one value")
-        self._value = frames.loads(body, nodes=self._limits.nodes)
+        self._value = await frames.read_json(body, partial(frames.loads, nodes=self._limits.nodes))
         self._has_value = True
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
-    def _start_call(self, body: bytes) -> None:
+    async def _start_call(self, body: bytes) -> None:
         if len(body) < frames.CALL.size:
             raise frames.ProtocolError("half a call")
         number, server, tool = frames.CALL.unpack_from(body)
@@ -158,10 +163,10 @@ class Conversation:
             _, name = tools[tool]
         except IndexError:
             raise frames.ProtocolError(f"a call to tool {tool} of server {server}") from None
-        arguments = frames.load_object(text, nodes=self._limits.nodes)
         schema = self._schemas.get(original, {}).get(name)
-        if schema is not None:
-            arguments = as_schema_says(arguments, schema)
+        arguments = await frames.read_json(text, partial(_arguments, nodes=self._limits.nodes, schema=schema))
+        if self._verdict is not None:
+            raise EOFError
         self._pending[number] = len(text)
         self._started = number
         self._calls.spawn(self._answer(number, original, name, arguments))
@@ -174,7 +179,7 @@ class Conversation:
             raise EOFError
         if number != self._started + 1:
             raise frames.ProtocolError(f"call {number} out of turn")
-        if len(self._pending) >= limits.inflight:
+        if len(self._pending) + self._unread() >= limits.inflight:
             raise frames.ProtocolError(f"more than {limits.inflight} calls at once")
         if self._pending and sum(self._pending.values()) + size > limits.frame_bytes:
             raise frames.ProtocolError("too many bytes of arguments at once")
@@ -187,12 +192,24 @@ class Conversation:
                 body = f"its answer is larger than {self._limits.response_bytes} bytes".encode()
         except CallFailed as error:
             ok, body = False, self._cut(str(error))
-        except (ValueError, RecursionError):  # pydantic's own error is a ValueError
+        except Exception:  # noqa: BLE001 - the value is the tool's, and may raise anything when it is looked at
             ok, body = False, b"its answer is nothing that JSON can carry"
-        self._pending.pop(number)  # first: the worker may call again as soon as it has the answer
+        self._pending.pop(number)
+        self._send(frames.frame(frames.ANSWER.pack(number, ok) + body))
+
+    def _send(self, answer: bytes) -> None:
+        """Answers wait for a worker that does not read, and count as calls under way until they are gone."""
+        self._sent += len(answer)
+        self._answers.append(self._sent)
         with suppress(ConnectionError):
-            self._worker.writer.write(frames.frame(frames.ANSWER.pack(number, ok) + body))
-            await self._worker.writer.drain()
+            self._worker.writer.write(answer)
+
+    def _unread(self) -> int:
+        """How many answers have not left for the worker in full. It has read none of these, so may not call instead."""
+        gone = self._sent - self._worker.writer.transport.get_write_buffer_size()
+        while self._answers and self._answers[0] <= gone:
+            self._answers.popleft()
+        return len(self._answers)
 
     def _cut(self, text: str) -> bytes:
         data = text.encode(errors="replace")
@@ -262,6 +279,15 @@ class Conversation:
                 self._end("stall")
                 return
             cpu, self._heard = used, time.monotonic()
+
+
+def _details(text: bytes) -> dict[str, Any]:
+    return frames.load_object(text, nodes=_DETAIL_NODES)
+
+
+def _arguments(text: bytes, *, nodes: int, schema: Object | None) -> dict[str, Any]:
+    given = frames.load_object(text, nodes=nodes)
+    return given if schema is None else as_schema_says(given, schema)
 
 
 def _kind_of(status: int | None) -> Kind:

@@ -38,17 +38,29 @@ class Launcher:
         if sys.platform == "win32":
             self._bare("there is nothing to confine a process with on Windows")
             return None
-        self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
-        program = self._folder / "monty"
         binary = import_module("pydantic_monty._binary").find_monty_binary()
-        program.write_text(self._text(binary), encoding="utf-8")
-        program.chmod(0o700)
-        for name in _MODULES:
-            py_compile.compile(str(_WORKER / f"{name}.py"), str(self._folder / "worker" / f"{name}.pyc"), doraise=True)
+        try:
+            program = self._written(binary)
+        except OSError as error:
+            self.remove()
+            raise SandboxUnavailable(
+                f"Python scripts are not run here: no file can be made in the folder for temporary files: {error}.",
+                hint="Set the environment variable TMPDIR to a folder that this user may write to.",
+            ) from error
         problem = _trial(program)
         if problem:
             self._bare(problem)
         return None if problem else str(program)
+
+    def _written(self, binary: str) -> Path:
+        """The program, in a folder of its own. Raises OSError."""
+        self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
+        program = self._folder / "monty"
+        program.write_text(self._text(binary), encoding="utf-8")
+        program.chmod(0o700)
+        for name in _MODULES:
+            py_compile.compile(str(_WORKER / f"{name}.py"), str(self._folder / "worker" / f"{name}.pyc"), doraise=True)
+        return program
 
     def remove(self) -> None:
         """Take the program away again; harmless when there is none."""

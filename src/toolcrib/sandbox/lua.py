@@ -22,6 +22,7 @@ from toolcrib.sandbox.names import Language, ServerNames, bindings
 from toolcrib.sandbox.pool import Pool
 from toolcrib.sandbox.process import Worker, spawn
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
+from toolcrib.sandbox.running import Running
 from toolcrib.sandbox.seen import seen_calls
 from toolcrib.sandbox.slots import Slots
 from toolcrib.sandbox.worker import seccomp
@@ -56,6 +57,7 @@ class LuaSandbox:
         self._pool: Pool | None = None
         self._zygote: zygote.Zygote | None = None
         self._slots = Slots(self.options)
+        self._running = Running()
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without lupa, `SandboxUnavailable` where no process can be had or locked down."""
@@ -74,12 +76,13 @@ class LuaSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every process that is left."""
+        """End the scripts that run, with `SandboxUnavailable`, and every process that is left."""
         with anyio.CancelScope(shield=True):
             await self._close()
 
     async def _close(self) -> None:
         pool, self._pool = self._pool, None
+        await self._running.end()
         if pool is not None:
             await pool.close()
         if self._zygote is not None:
@@ -125,11 +128,11 @@ class LuaSandbox:
         pool = self._pool
         if pool is None:
             raise NotStarted("The Lua sandbox is not started.", hint="Use it in `async with LuaSandbox() as box:`.")
-        job_source = checked_source(source, limits)
+        job_source = _without_first_line(checked_source(source, limits))
         servers = bindings(tools, "lua")
         job = _job(job_source, servers, limits, self.options.seccomp, check=check)
         asked = time.monotonic()
-        async with self._slots.one():
+        async with self._running.one(), self._slots.one():
             for _ in range(_ATTEMPTS):
                 worker = await pool.acquire()
                 start = time.monotonic()
@@ -167,14 +170,19 @@ class LuaSandbox:
 
 
 def checked_source(source: str, limits: Limits) -> str:
-    """The script itself. Raises `ScriptNotRun` for one that is too large or no text."""
+    """The script itself, without a byte order mark. Raises `ScriptNotRun` for one that is too large or no text."""
     try:
         size = len(source) if len(source) > limits.script_bytes else len(source.encode())
     except UnicodeEncodeError:
         raise failure("script", "The script is not valid Unicode.", refused=True) from None
     if size > limits.script_bytes:
         raise failure("size", f"The script has {size} bytes, and {limits.script_bytes} are allowed.", refused=True)
-    return source
+    return source.removeprefix("\ufeff")
+
+
+def _without_first_line(source: str) -> str:
+    """As Lua itself reads a file: without a first line such as `#!/usr/bin/env lua`; the numbers of the others stay."""
+    return source[len(source.partition("\n")[0]) :] if source.startswith("#") else source
 
 
 def _library() -> str:

@@ -192,7 +192,7 @@ class Script:
             value = await self.calls.call(server, tool, given)
         try:
             text = frames.dumps(value)
-        except (ValueError, RecursionError):
+        except Exception:  # noqa: BLE001 - the value is the tool's, and may raise anything when it is looked at
             raise CallFailed("its answer is nothing that JSON can carry") from None
         if len(text) > self._limits.response_bytes:
             raise CallFailed(f"its answer is larger than {self._limits.response_bytes} bytes")

@@ -22,6 +22,7 @@ from toolcrib.sandbox.lua import Schemas, checked_source
 from toolcrib.sandbox.monty import Script
 from toolcrib.sandbox.names import Language, bindings
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
+from toolcrib.sandbox.running import Running
 from toolcrib.sandbox.seen import seen_calls
 from toolcrib.sandbox.slots import Slots
 
@@ -53,6 +54,7 @@ class PythonSandbox:
         self.limits = limits or Limits()
         self.options = options or SandboxOptions()
         self._slots = Slots(self.options)
+        self._running = Running()
         self._launcher = Launcher(self.options.seccomp, self.limits.as_bytes)
         self._monty: Any = None
         self._engines: engines.Engines | None = None
@@ -73,11 +75,12 @@ class PythonSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every process that is left."""
+        """End the scripts that run, with `SandboxUnavailable`, and every process that is left."""
         ready, self._engines = self._engines, None
         if ready is None:
             return
         with anyio.CancelScope(shield=True):
+            await self._running.end()
             await ready.close()
             await asyncio.sleep(_SETTLE_S)
         self._launcher.remove()
@@ -141,7 +144,7 @@ class PythonSandbox:
         """An engine for one script."""
         if self._engines is None:
             raise _not_started()
-        async with self._slots.one():
+        async with self._running.one(), self._slots.one():
             if self._engines is None:
                 raise _not_started()
             try:

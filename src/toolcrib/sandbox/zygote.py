@@ -24,7 +24,13 @@ _FORKED, _ENDED = b"f", b"x"
 
 def possible() -> bool:
     """Whether this system has what it needs."""
-    return sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(socket, "send_fds")
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open") or not hasattr(socket, "send_fds"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 class Zygote:
@@ -36,6 +42,7 @@ class Zygote:
         self._start_s = start_s
         self._process: Spawned | None = None
         self._control: socket.socket | None = None
+        self._refused = False
         self._asked: deque[asyncio.Future[tuple[int, int]]] = deque()
         self._children: dict[int, asyncio.Future[int | None]] = {}
 
@@ -71,7 +78,7 @@ class Zygote:
 
     async def make(self) -> Worker:
         """A new worker, forked where that can be done, else started as any program. Raises OSError."""
-        if self._control is not None:
+        if self._control is not None and not self._refused:
             try:
                 return await self._fork()
             except OSError as error:
@@ -134,6 +141,7 @@ class Zygote:
 
     def _answer(self, asked: "asyncio.Future[tuple[int, int]]", pid: int, fds: list[int]) -> None:
         if not fds:
+            self._refused = True  # what it forked before lives on: it is not asked again, and not ended
             asked.set_exception(OSError("the prepared process could not fork"))
             return
         self._children[pid] = asyncio.get_running_loop().create_future()

@@ -28,8 +28,10 @@ class Schema:
         self._who = who
         self._validator: jsonschema_rs.Validator | None = None
 
-    def check(self, arguments: Any) -> None:
+    def check(self, arguments: Any, who: str = "") -> None:
         """Return when the arguments fit; otherwise raise `InvalidArguments`, which says what would.
+
+        `who` is the name of the tool in the message, where it is called by another one.
 
         What cannot be checked in reasonable time, such as arguments nested very deep for a recursive schema, is left
         to the server.
@@ -54,13 +56,13 @@ class Schema:
             found = faults(validator, arguments, self._schema)
         except (ValueError, RecursionError) as error:
             found = [Fault(text=f"the arguments cannot be read: {str(error)[:120]}")]
-        raise self._taught(found)
+        raise self._taught(found, who or self._who)
 
-    def _taught(self, found: list[Fault]) -> InvalidArguments:
-        text = f"{self._who}: {'; '.join(fault.text for fault in found)}"
+    def _taught(self, found: list[Fault], who: str) -> InvalidArguments:
+        text = f"{who}: {'; '.join(fault.text for fault in found)}"
         text = text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 1]}…"
         return InvalidArguments(
             text if text.endswith("?") else f"{text}.",
-            hint=f"Valid: {signed(self._who, self._schema)}",
+            hint=f"Valid: {signed(who, self._schema)}",
             suggestions=tuple(dict.fromkeys(word for fault in found for word in fault.suggestions)),
         )

@@ -11,7 +11,7 @@ from toolcrib.gateway.shapes import shape_of
 from toolcrib.gateway.shelves import Shelves, awaited, shelves, troubled
 from toolcrib.gateway.states import stands
 from toolcrib.gateway.values import script_value
-from toolcrib.model import Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
+from toolcrib.model import JSON, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.sandbox.names import Language, bindings
 from toolcrib.schema import example
@@ -31,6 +31,8 @@ LANGUAGES: Final[tuple[Language, ...]] = ("lua", "python")
 _NAMED: Final = 20
 _SHOWN: Final = 80
 _ABOUT: Final = 300
+_LONGEST: Final = 20_000
+"""Characters of a response that are shown."""
 
 
 class ToolDiscoveryService:
@@ -92,7 +94,7 @@ class ToolDiscoveryService:
     async def inspect_tool_response(
         self, server: str, tool: str, sample_args: Any = None, *, allow_side_effects: bool = False
     ) -> ToolResult:
-        """What a tool answers: it is really called.
+        """What a tool answers: it is really called. Of a response longer than 20,000 characters, the beginning.
 
         Raises `InvalidRequest` for a tool that may change something, unless that is allowed; and as `Gateway.call`.
         """
@@ -111,9 +113,7 @@ class ToolDiscoveryService:
         if result.is_error or result.kind != "complete":
             return result
         value = script_value(result)
-        shown = json.dumps(value, ensure_ascii=False, indent=2)
-        text = f"{label} answered, as a script sees it:\n\n{shown}"
-        made = text_result(text, structured={"response": value, "shape": shape_of(value)})
+        made = _inspected(label, value)
         more = tuple(block for block in result.content if block.get("type") != "text")
         return ToolResult(content=(*made.content, *more), structured=made.structured, meta=result.meta)
 
@@ -225,6 +225,21 @@ def _guess(close: Sequence[str]) -> str:
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(sorted(names)[:_NAMED]) or "none"
     return shown if len(names) <= _NAMED else f"{shown}, and {len(names) - _NAMED} more"
+
+
+def _inspected(label: str, value: JSON) -> ToolResult:
+    """A response as text and as data; of one that is long its beginning, and its shape in place of the data."""
+    shown = json.dumps(value, ensure_ascii=False, indent=2)
+    shape = shape_of(value)
+    text = f"{label} answered, as a script sees it:\n\n{shown[:_LONGEST]}"
+    left = len(shown) - _LONGEST
+    if left <= 0:
+        return text_result(text, structured={"response": value, "shape": shape})
+    more = (
+        f"... and {left:,} more characters are left out. Use execute: a script sees the whole response, and can give "
+        f"only what is needed of it.\n\nIts shape: {shape}"
+    )
+    return text_result(f"{text}\n\n{more}", structured={"shape": shape, "left_out": left})
 
 
 def _risk(tool: Tool) -> str:

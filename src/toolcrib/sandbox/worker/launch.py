@@ -1,9 +1,11 @@
 """Gives up what a Python engine's process does not need, and becomes that process. Linux and macOS; macOS is untested.
 
-The engine starts by itself after this, so less can be forbidden than in a Lua worker: it may open files for reading and
-start threads. It gets no network, no other process, no signals, no tracing, and writes no file.
+The engine starts by itself after this, so more must be left than in a Lua worker: it may open files for reading, map
+code and start threads. On Linux, what it may ask of the kernel is listed here and all else fails: no network, no other
+process or program, no signal but to itself, no tracing, and no file is written, or changed by its name.
 """
 
+import ctypes
 import os
 import sys
 from importlib import import_module
@@ -12,107 +14,169 @@ from . import lockdown, seccomp
 
 _FILES = 32
 _CLONE_THREAD = 0x00010000
+_CLONE3 = 435
+_X32 = 0x40000000
 _EPERM, _ENOSYS = 1, 38
 _WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000
 """O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND."""
+_OF_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)
+"""What fcntl may do: duplicate, and the flags. Not F_SETOWN, which sends signals."""
+_OF_NAMES = (15, 16, 0x53564D41)
+"""What prctl may do: name a thread, and a piece of memory."""
 
-_X86_64_DENIED = {
-    "open": 2,
-    "socket": 41,
-    "connect": 42,
-    "accept": 43,
-    "sendto": 44,
-    "sendmsg": 46,
-    "bind": 49,
-    "listen": 50,
-    "fork": 57,
-    "vfork": 58,
-    "kill": 62,
-    "rename": 82,
-    "mkdir": 83,
-    "rmdir": 84,
-    "creat": 85,
-    "link": 86,
-    "unlink": 87,
-    "symlink": 88,
-    "chmod": 90,
-    "chown": 92,
-    "ptrace": 101,
-    "mount": 165,
-    "setuid": 105,
-    "tkill": 200,
-    "io_uring_setup": 425,
-    "mkdirat": 258,
-    "unlinkat": 263,
-    "renameat": 264,
-    "linkat": 265,
-    "symlinkat": 266,
-    "fchmodat": 268,
-    "unshare": 272,
-    "accept4": 288,
-    "sendmmsg": 307,
-    "setns": 308,
-    "process_vm_readv": 310,
-    "process_vm_writev": 311,
-    "bpf": 321,
-    "execveat": 322,
-    "userfaultfd": 323,
-    "renameat2": 316,
-    "memfd_create": 319,
-    "keyctl": 250,
-    "add_key": 248,
-    "perf_event_open": 298,
-    "pidfd_send_signal": 424,
-    "pidfd_open": 434,
-    "openat2": 437,
-    "pidfd_getfd": 438,
+_X86_64 = {
+    "read": 0,
+    "write": 1,
+    "close": 3,
+    "stat": 4,
+    "fstat": 5,
+    "lstat": 6,
+    "poll": 7,
+    "lseek": 8,
+    "mmap": 9,
+    "mprotect": 10,
+    "munmap": 11,
+    "brk": 12,
+    "rt_sigaction": 13,
+    "rt_sigprocmask": 14,
+    "rt_sigreturn": 15,
+    "pread64": 17,
+    "readv": 19,
+    "writev": 20,
+    "access": 21,
+    "sched_yield": 24,
+    "mremap": 25,
+    "mincore": 27,
+    "madvise": 28,
+    "dup": 32,
+    "dup2": 33,
+    "nanosleep": 35,
+    "getpid": 39,
+    "exit": 60,
+    "uname": 63,
+    "getcwd": 79,
+    "readlink": 89,
+    "gettimeofday": 96,
+    "getrlimit": 97,
+    "getrusage": 98,
+    "sysinfo": 99,
+    "times": 100,
+    "getuid": 102,
+    "getgid": 104,
+    "geteuid": 107,
+    "getegid": 108,
+    "getppid": 110,
+    "sigaltstack": 131,
+    "arch_prctl": 158,
+    "gettid": 186,
+    "time": 201,
+    "futex": 202,
+    "sched_getaffinity": 204,
+    "getdents64": 217,
+    "set_tid_address": 218,
+    "restart_syscall": 219,
+    "clock_gettime": 228,
+    "clock_getres": 229,
+    "clock_nanosleep": 230,
+    "exit_group": 231,
+    "epoll_wait": 232,
+    "epoll_ctl": 233,
+    "newfstatat": 262,
+    "readlinkat": 267,
+    "faccessat": 269,
+    "ppoll": 271,
+    "set_robust_list": 273,
+    "epoll_pwait": 281,
+    "eventfd2": 290,
+    "epoll_create1": 291,
+    "dup3": 292,
+    "pipe2": 293,
+    "getrandom": 318,
+    "membarrier": 324,
+    "statx": 332,
+    "rseq": 334,
+    "faccessat2": 439,
+    "execve": 59,
+    "clone": 56,
+    "fcntl": 72,
+    "prctl": 157,
+    "tgkill": 234,
+    "openat": 257,
+    "prlimit64": 302,
 }
-_AARCH64_DENIED = {
-    "socket": 198,
-    "connect": 203,
-    "accept": 202,
-    "sendto": 206,
-    "sendmsg": 211,
-    "bind": 200,
-    "listen": 201,
-    "kill": 129,
-    "ptrace": 117,
-    "mount": 40,
-    "setuid": 146,
-    "tkill": 130,
-    "io_uring_setup": 425,
-    "mkdirat": 34,
-    "unlinkat": 35,
-    "renameat": 38,
-    "linkat": 37,
-    "symlinkat": 36,
-    "fchmodat": 53,
-    "unshare": 97,
-    "accept4": 242,
-    "sendmmsg": 269,
-    "setns": 268,
-    "process_vm_readv": 270,
-    "process_vm_writev": 271,
-    "bpf": 280,
-    "execveat": 281,
-    "userfaultfd": 282,
-    "renameat2": 276,
-    "memfd_create": 279,
-    "keyctl": 219,
-    "add_key": 217,
-    "perf_event_open": 241,
-    "pidfd_send_signal": 424,
-    "pidfd_open": 434,
-    "openat2": 437,
-    "pidfd_getfd": 438,
+_AARCH64 = {
+    "read": 63,
+    "write": 64,
+    "close": 57,
+    "fstat": 80,
+    "lseek": 62,
+    "mmap": 222,
+    "mprotect": 226,
+    "munmap": 215,
+    "brk": 214,
+    "rt_sigaction": 134,
+    "rt_sigprocmask": 135,
+    "rt_sigreturn": 139,
+    "pread64": 67,
+    "readv": 65,
+    "writev": 66,
+    "sched_yield": 124,
+    "mremap": 216,
+    "mincore": 232,
+    "madvise": 233,
+    "dup": 23,
+    "nanosleep": 101,
+    "getpid": 172,
+    "exit": 93,
+    "uname": 160,
+    "getcwd": 17,
+    "gettimeofday": 169,
+    "getrlimit": 163,
+    "getrusage": 165,
+    "sysinfo": 179,
+    "times": 153,
+    "getuid": 174,
+    "getgid": 176,
+    "geteuid": 175,
+    "getegid": 177,
+    "getppid": 173,
+    "sigaltstack": 132,
+    "gettid": 178,
+    "futex": 98,
+    "sched_getaffinity": 123,
+    "getdents64": 61,
+    "set_tid_address": 96,
+    "restart_syscall": 128,
+    "clock_gettime": 113,
+    "clock_getres": 114,
+    "clock_nanosleep": 115,
+    "exit_group": 94,
+    "epoll_ctl": 21,
+    "newfstatat": 79,
+    "readlinkat": 78,
+    "faccessat": 48,
+    "ppoll": 73,
+    "set_robust_list": 99,
+    "epoll_pwait": 22,
+    "eventfd2": 19,
+    "epoll_create1": 20,
+    "dup3": 24,
+    "pipe2": 59,
+    "getrandom": 278,
+    "membarrier": 283,
+    "statx": 291,
+    "rseq": 293,
+    "faccessat2": 439,
+    "execve": 221,
+    "clone": 220,
+    "fcntl": 25,
+    "prctl": 167,
+    "tgkill": 131,
+    "openat": 56,
+    "prlimit64": 261,
 }
-_MACHINES = {
-    "x86_64": (0xC000003E, 56, 257, _X86_64_DENIED),
-    "aarch64": (0xC00000B7, 220, 56, _AARCH64_DENIED),
-}
-"""The audit architecture, the numbers of clone and openat, and what is denied."""
-_CLONE3 = 435
-_X32 = 0x40000000
+_MACHINES = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
+"""The audit architecture, and the numbers of the calls that remain; every other one fails."""
 
 
 def main(program: str, wish: str, memory: int) -> None:
@@ -120,11 +184,16 @@ def main(program: str, wish: str, memory: int) -> None:
     os.closerange(3, 1024)
     lockdown.confine()
     _limit(memory)
-    reason = "" if wish == "off" else _install()
+    path = ctypes.create_string_buffer(os.fsencode(program))
+    words = [os.fsencode(word) for word in (program, *sys.argv[1:])]
+    arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+    reason = "" if wish == "off" else _install(ctypes.addressof(path), ctypes.addressof(arguments))
     if reason and wish == "require":
         sys.exit(reason)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 2)  # what it says there is meant for nobody
-    os.execve(program, [program, *sys.argv[1:]], {})  # noqa: S606 - the whole purpose
+    if lockdown.LIBC is not None:
+        lockdown.LIBC.execve(path, arguments, (ctypes.c_char_p * 1)(None))
+    sys.exit(1)
 
 
 def _limit(memory: int) -> None:
@@ -143,28 +212,52 @@ def _limit(memory: int) -> None:
             lockdown.lower(resource, which, (value, value))
 
 
-def _install() -> str:
+def _install(path: int, arguments: int) -> str:
     machine = os.uname().machine
     if not sys.platform.startswith("linux") or machine not in _MACHINES:
         return "there is no system call filter for this system"
-    return seccomp.apply(denials(machine))
+    return seccomp.apply(program(machine, os.getpid(), path, arguments))
 
 
-def denials(machine: str) -> bytes:
-    """The filter as BPF code.
+def program(machine: str, pid: int, path: int, arguments: int) -> bytes:
+    """The filter as BPF code, for the process of that number.
 
-    >>> len(denials("x86_64")) % 8
+    It may become another program once: `path` and `arguments` are where they lie in memory now. Afterwards nobody
+    knows the addresses, and to try them all would take years.
+
+    >>> len(program("x86_64", 1, 2, 3)) % 8
     0
     """
-    arch, clone, openat, denied = _MACHINES[machine]
-    op, refuse, allow = seccomp.op, seccomp.refuse, seccomp.ALLOW
+    arch, calls = _MACHINES[machine]
+    op, allow, refused = seccomp.op, seccomp.op(seccomp.RETURN, seccomp.ALLOW), seccomp.refuse(_EPERM)
+    checks = {
+        "execve": _address(seccomp.ARG0, path) + _address(seccomp.ARG1, arguments) + allow,
+        "clone": op(seccomp.LOAD, seccomp.ARG0) + op(seccomp.ANY_BIT, _CLONE_THREAD, 1, 0) + refused + allow,
+        "openat": op(seccomp.LOAD, seccomp.ARG2) + op(seccomp.ANY_BIT, _WRITING, 0, 1) + refused + allow,
+        "fcntl": _among(seccomp.ARG1, _OF_DESCRIPTORS),
+        "prctl": _among(seccomp.ARG0, _OF_NAMES),
+        "tgkill": _among(seccomp.ARG0, (pid,)),
+        "prlimit64": _among(seccomp.ARG0, (0,)),
+    }
     code = op(seccomp.LOAD, seccomp.ARCH) + op(seccomp.EQUAL, arch, 1, 0) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
     code += op(seccomp.LOAD, seccomp.NR) + op(seccomp.AT_LEAST, _X32, 0, 1) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
-    code += op(seccomp.EQUAL, _CLONE3, 0, 1) + refuse(_ENOSYS)  # the C library then uses clone, whose flags can be seen
-    code += op(seccomp.EQUAL, clone, 0, 4) + op(seccomp.LOAD, seccomp.ARG0)
-    code += op(seccomp.ANY_BIT, _CLONE_THREAD, 1, 0) + refuse(_EPERM) + op(seccomp.RETURN, allow)
-    code += op(seccomp.EQUAL, openat, 0, 4) + op(seccomp.LOAD, seccomp.ARG2)
-    code += op(seccomp.ANY_BIT, _WRITING, 0, 1) + refuse(_EPERM) + op(seccomp.RETURN, allow)
-    for number in denied.values():
-        code += op(seccomp.EQUAL, number, 0, 1) + refuse(_EPERM)
-    return code + op(seccomp.RETURN, allow)
+    code += op(seccomp.EQUAL, _CLONE3, 0, 1) + seccomp.refuse(_ENOSYS)  # then clone is used, whose flags can be seen
+    for name, number in calls.items():
+        body = checks.get(name, allow)
+        code += op(seccomp.EQUAL, number, 0, len(body) // 8) + body
+    return code + refused
+
+
+def _among(offset: int, values: "tuple[int, ...]") -> bytes:
+    """Allow only when the argument is one of these."""
+    tests = [seccomp.op(seccomp.EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
+    allow = seccomp.op(seccomp.RETURN, seccomp.ALLOW)
+    return seccomp.op(seccomp.LOAD, offset) + b"".join(tests) + seccomp.refuse(_EPERM) + allow
+
+
+def _address(offset: int, value: int) -> bytes:
+    """Refuse unless the argument, all of it, is that."""
+    code = b""
+    for place, half in ((offset, value & 0xFFFFFFFF), (offset + 4, value >> 32)):
+        code += seccomp.op(seccomp.LOAD, place) + seccomp.op(seccomp.EQUAL, half, 1, 0) + seccomp.refuse(_EPERM)
+    return code

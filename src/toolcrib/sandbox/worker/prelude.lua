@@ -466,7 +466,10 @@ host_lift()
 if not fine then
   if type(why) ~= "table" then why = { message = message_of(why), trace = "" } end
   local memory = find(why.message, "not enough memory", 1, true)
-  return failed(memory and "memory" or "script", why.message, trace_of(why.trace), "run")
+  local trace = trace_of(why.trace)
+  local at = line_in(trace)              -- the line of the script, where the error says one of ours
+  local message = string.gsub(why.message, "^prelude:%d+: ", at and "script:" .. at .. ": " or "", 1)
+  return failed(memory and "memory" or "script", message, trace, "run")
 end
 flush()
 if has_value then host_send("v" .. value_text) end

@@ -16,8 +16,8 @@ _MODE_FILTER = 2
 KILL_PROCESS = 0x80000000
 ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
-NR, ARCH, ARG0, ARG2 = 0, 4, 16, 32
-"""Offsets in `struct seccomp_data`; of an argument the low half, which is all the kernel looks at here."""
+NR, ARCH, ARG0, ARG1, ARG2 = 0, 4, 16, 24, 32
+"""Offsets in `struct seccomp_data`; of an argument the low half, all that the kernel looks at where it is a number."""
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _PROT_EXEC = 4
 

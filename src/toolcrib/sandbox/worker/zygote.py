@@ -7,6 +7,7 @@ and a descriptor of it; later it tells how that process ended.
 import gc
 import os
 import select
+import signal
 import socket
 import struct
 from importlib import import_module
@@ -67,7 +68,12 @@ class _Zygote:
         pid = os.fork()
         if pid == 0:
             self._become(fd)
-        pidfd = os.pidfd_open(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self._children[pidfd] = pid
         self._poll.register(pidfd, select.POLLIN)
         socket.send_fds(self._control, [REPLY.pack(FORKED, pid, 0)], [pidfd])

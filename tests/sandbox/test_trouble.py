@@ -1,0 +1,224 @@
+"""What goes wrong around a script, and what is said of it: odd tools, closing, large frames, missing walls."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.sandbox.conftest import QUICK, Servers
+from tests.sandbox.test_escaped import BEGUN, EVIL, READY
+
+from toolcrib.errors import SandboxUnavailable
+from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, frames, process, zygote
+from toolcrib.sandbox.calls import Tools
+from toolcrib.sandbox.names import ServerNames
+from toolcrib.sandbox.seen import seen_calls
+
+Box = LuaSandbox | PythonSandbox
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def unspeakable(_: dict[str, Any]) -> Any:
+    raise Unspeakable
+
+
+async def cancelled(_: dict[str, Any]) -> Any:
+    raise asyncio.CancelledError
+
+
+async def waits_for_something_cancelled(_: dict[str, Any]) -> Any:
+    other = asyncio.get_running_loop().create_future()
+    other.cancel()
+    await other
+
+
+class Property:
+    __slots__ = ()
+
+    @property
+    def __dataclass_fields__(self) -> Any:
+        raise RuntimeError("no")
+
+
+def looked_at(_: dict[str, Any]) -> Any:
+    return Property()
+
+
+def _catching(box: Box) -> str:
+    if box.language == "lua":
+        return "local ok, said = x.f{}:try()\nreturn said"
+    return "said = ''\ntry:\n    said = await x.f()\nexcept RuntimeError as error:\n    said = str(error)\nsaid"
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        (unspeakable, "x.f: Unspeakable"),
+        (cancelled, "x.f: something it waited for was cancelled"),
+        (waits_for_something_cancelled, "x.f: something it waited for was cancelled"),
+        (looked_at, "x.f: its answer is nothing that JSON can carry"),
+    ],
+)
+async def test_a_tool_that_fails_oddly_is_an_error_that_the_script_can_catch(
+    box: Box, tool: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    with anyio.fail_after(10):
+        result = await box.run(_catching(box), {"x": {"f": tool}})
+    assert result.value == said
+
+
+async def test_a_text_that_says_nan_is_no_number(box: Box) -> None:
+    answer = {"at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "said": "NaN and Infinity"}
+    with anyio.fail_after(10):
+        result = await box.run(_catching(box), {"x": {"f": lambda _: answer}})
+    assert result.value == {"at": "2020-01-01T00:00:00Z", "said": "NaN and Infinity"}
+
+
+async def test_whoever_is_told_of_calls_and_fails_harms_no_script(
+    box: Box, tools: Tools, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("not listening")
+
+    with anyio.fail_after(10):
+        assert (await box.run(_catching(box), {"x": {"f": lambda _: 5}}, on_call=fail)).value == 5
+    assert "not listening" in caplog.text
+
+
+@pytest.mark.parametrize("engine", ["forked", "spawned", "python"])
+async def test_closing_a_sandbox_ends_the_scripts_that_run(engine: str, servers: Servers) -> None:
+    options = SandboxOptions(zygote=engine == "forked", pool=1, workers=4)
+    servers.expected = 2
+    made = PythonSandbox if engine == "python" else LuaSandbox
+    source = "await slow.sleep(s=60)" if engine == "python" else "slow.sleep{s = 60}:await()"
+    with anyio.fail_after(30):
+        async with made(limits=QUICK, options=options) as box:
+            scripts = [asyncio.create_task(box.run(source, servers.tools())) for _ in range(2)]
+            await servers.arrived.wait()
+        assert servers.cancelled == ["sleep", "sleep"], "before the sandbox is closed"
+        ended = await asyncio.gather(*scripts, return_exceptions=True)
+    assert [type(error) for error in ended] == [SandboxUnavailable] * 2
+    assert "closed while the script ran" in str(ended[0])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the worker is started as elsewhere")
+async def test_a_worker_that_calls_and_never_reads_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = tmp_path / "answered"
+    body = (
+        "import struct\n    for n in range(1, 51):\n"
+        '        b = b"c" + struct.pack(">IHH", n, 0, 0) + b"{}"\n'
+        '        os.write(1, struct.pack(">I", len(b)) + b)\n'
+        f"        while os.path.exists({str(tmp_path)!r}) and (not os.path.exists({str(answered)!r}) or "
+        f"int(open({str(answered)!r}).read() or 0) < n): time.sleep(0.001)\n"
+        "    time.sleep(60)"
+    )
+    boot = tmp_path / "boot.py"
+    boot.write_text(EVIL.format(ready=READY, begun=BEGUN, body=body), encoding="utf-8")
+    monkeypatch.setattr(process, "BOOT", boot)
+    made: list[int] = []
+
+    def big(_: dict[str, Any]) -> str:
+        made.append(1)
+        asyncio.get_running_loop().call_later(0.01, answered.write_text, str(len(made)))  # once it has been sent
+        return "x" * 1_000_000
+
+    async with LuaSandbox(limits=Limits(inflight=4), options=SandboxOptions(zygote=False, pool=1)) as box:
+        with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+            await box.run("return 1", {"x": {"f": big}})
+    assert caught.value.kind == "protocol"
+    assert len(made) <= 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" + b"1," * 200_001 + b'"' + b'\\"' * 300_000,
+        b"[" + b"1," * 200_001 + b'"' * 300_000 + b"\\",
+        b'"' + (b"9" * 299 + b"x") * 3000 + b'"',
+        b'["' + b"\\\\" * 300_000 + b'"]',
+    ],
+    ids=["a string without an end", "quotes", "digits", "backslashes"],
+)
+def test_the_time_to_read_a_frame_grows_with_its_length_only(text: bytes) -> None:
+    start = time.perf_counter()
+    with contextlib.suppress(frames.ProtocolError):
+        frames.loads(text, nodes=200_000)
+    assert time.perf_counter() - start < 2, "it takes a few milliseconds"
+
+
+def test_commas_and_brackets_in_texts_are_no_values() -> None:
+    text = b'["' + b"," * 1000 + b'", "\\",[[[[[[[[[[", "\\\\", {"[[[[[[[[[": 1}]'
+    value: Any = frames.loads(text, nodes=10)
+    assert value[2] == "\\"
+
+
+def test_a_script_of_nothing_but_calls_is_looked_through_at_once() -> None:
+    start = time.perf_counter()
+    found = seen_calls("calc.add{}\n" * 23_000, "lua", {"calc": ServerNames(original="calc", tools={"add": "add"})})
+    assert time.perf_counter() - start < 2, "it takes some milliseconds"
+    assert [call.line for call in found] == list(range(1, 201))
+
+
+async def test_python_scripts_without_a_temporary_folder_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
+    with pytest.raises(SandboxUnavailable, match="TMPDIR"):
+        async with PythonSandbox():
+            pass
+
+
+@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+async def test_a_prepared_process_that_cannot_watch_its_children_leaves_none(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot = tmp_path / "boot.py"
+    refuse = "import os\ndef refuse(*_): raise OSError(1, 'refused')\nos.pidfd_open = refuse\n"
+    source = process.BOOT.read_text(encoding="utf-8").replace("__file__", repr(str(process.BOOT)))
+    first, _, rest = source.partition("\n\n")
+    boot.write_text(f"{first}\n\n{refuse}{rest}", encoding="utf-8")
+    monkeypatch.setattr(process, "BOOT", boot)
+    async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
+        with anyio.fail_after(30):
+            for _ in range(3):
+                assert (await box.run("return 1", tools)).value == 1
+        source_of_workers = box._zygote
+        assert source_of_workers is not None
+        pid = source_of_workers.pid
+        assert Path(f"/proc/{pid}/task/{pid}/children").read_text().split() == []  # noqa: ASYNC240 - no disk
+
+
+def test_nothing_is_prepared_where_the_system_refuses_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
+    assert not zygote.possible()
+
+
+@pytest.mark.parametrize("first", ["#!/usr/bin/env lua", "\ufeff", "\ufeff#!/usr/bin/env lua"])
+async def test_a_script_may_begin_as_a_file_does(lua: LuaSandbox, tools: Tools, first: str) -> None:
+    with anyio.fail_after(10):
+        assert (await lua.run(f"{first}\nreturn 5", tools)).value == 5
+        with pytest.raises(ScriptError) as caught:
+            await lua.run(f"{first}\nerror('x')", tools)
+    assert caught.value.line == 2
+
+
+async def test_an_error_within_the_bridge_is_told_with_the_line_of_the_script(lua: LuaSandbox, tools: Tools) -> None:
+    with anyio.fail_after(10), pytest.raises(ScriptError) as caught:
+        await lua.run("local x = 1\nlocal y = setmetatable(slow, {})", tools)
+    assert (caught.value.line, caught.value.message) == (2, "script:2: cannot change a protected metatable")
+    with anyio.fail_after(10), pytest.raises(ScriptError) as caught:
+        await lua.run("return setmetatable(slow, {})", tools)
+    assert caught.value.message == "cannot change a protected metatable"
