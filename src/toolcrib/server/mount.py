@@ -58,8 +58,8 @@ class HttpApp:
     ) -> None:
         """`paths` are those of the endpoint, below the mount; None leaves it every path but those of health.
 
-        `end_streams` ends answers that never end by themselves; `owner` runs around the lifespan. Raises `SettingsError` when others could reach the app
-        and nobody is asked who he is.
+        `end_streams` ends answers that never end by themselves; `owner` runs around the lifespan. Raises
+        `SettingsError` when others could reach the app and nobody is asked who he is.
         """
         self.options = options
         self.path = paths[0] if paths else options.path
