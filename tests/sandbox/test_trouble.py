@@ -18,7 +18,7 @@ from tests.sandbox.test_escaped import BEGUN, EVIL, READY
 
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, frames, process, zygote
-from toolcrib.sandbox.calls import Tools
+from toolcrib.sandbox.calls import Calls, Tools
 from toolcrib.sandbox.names import ServerNames
 from toolcrib.sandbox.seen import seen_calls
 
@@ -222,3 +222,18 @@ async def test_an_error_within_the_bridge_is_told_with_the_line_of_the_script(lu
     with anyio.fail_after(10), pytest.raises(ScriptError) as caught:
         await lua.run("return setmetatable(slow, {})", tools)
     assert caught.value.message == "cannot change a protected metatable"
+
+
+async def test_a_call_that_comes_after_the_end_of_its_script_is_never_made() -> None:
+    made: list[str] = []
+
+    async def tool(arguments: dict[str, Any]) -> None:
+        made.append("made")
+
+    calls = Calls({"server": {"tool": tool}}, None)
+    await calls.close()
+    late = calls.spawn(calls.call("server", "tool", {}))
+    with anyio.fail_after(5):
+        await asyncio.wait([late])
+    assert late.cancelled()
+    assert made == []

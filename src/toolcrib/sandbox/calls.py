@@ -33,16 +33,19 @@ class Calls:
         self._tools = tools
         self._on_call = on_call
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended = False
         self.trace: list[CallTrace] = []
         self.running = 0
         self.changed = time.monotonic()
         """When a call last began or ended."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run that until it ends or the script does."""
+        """Run that until it ends or the script does; not at all where the script has ended."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._ended:
+            task.cancel()
         return task
 
     async def call(self, server: str, tool: str, arguments: dict[str, Any]) -> JSON:
@@ -87,7 +90,8 @@ class Calls:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel what is left, and wait for it, but not for ever: a tool may refuse to stop."""
+        """Cancel what is left, and what may still come, and wait for it; not for ever, as a tool may refuse to stop."""
+        self._ended = True
         self.cancel()
         tasks = [task for task in self._tasks if not task.done()]
         if tasks:
