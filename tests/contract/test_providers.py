@@ -266,6 +266,7 @@ async def test_cancelling_a_call_reaches_the_tool(kind: Kind, deeds: Deeds) -> N
             await deeds.began.wait()
             group.cancel_scope.cancel()
         await deeds.cancelled.wait()
+    assert deeds.cancelled.is_set()
 
 
 async def test_many_may_call_and_list_at_once(kind: Kind, deeds: Deeds) -> None:

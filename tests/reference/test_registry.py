@@ -528,7 +528,9 @@ async def test_stop_closes_the_sessions_and_the_registry_can_be_started_again() 
 
 
 async def test_stop_of_what_is_not_started_does_nothing() -> None:
-    await registry().stop()
+    reg = registry()
+    await reg.stop()
+    assert not reg.app.running
 
 
 # -- errors --------------------------------------------------------------------------------------------------------

@@ -124,6 +124,7 @@ async def test_nobody_is_told_of_tools_that_are_not_his() -> None:
                 await served.offer(shared, native("more", "x"), hers, his)
                 await until(lambda: sorted(heard) == ["ann", "ann", "bob", "bob"])
                 group.cancel_scope.cancel()
+    assert heard[:2] == ["ann", "bob"]
 
 
 async def test_what_is_only_searched_changes_no_list_that_does_not_show_it() -> None:

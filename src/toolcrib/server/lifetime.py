@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Self, TypeVar
 
@@ -14,7 +15,7 @@ from toolcrib.providers.foreign import CancelledInside, left_a_call, uncancelled
 _T = TypeVar("_T")
 
 
-class Lifetime:
+class Lifetime(ABC):
     """Starts and stops what a subclass opens in `__aenter__` and closes in `__aexit__`."""
 
     def __init__(self) -> None:
@@ -32,13 +33,13 @@ class Lifetime:
         """Whether it is started, and not stopped."""
         return self._stack is not None
 
+    @abstractmethod
     async def __aenter__(self) -> Self:
         """Start."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def __aexit__(self, *_: object) -> None:
         """Stop."""
-        raise NotImplementedError
 
     async def start(self) -> None:
         """Start, in a task of its own, so that any task may stop it. Raises as `async with` does.
