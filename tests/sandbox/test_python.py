@@ -94,8 +94,10 @@ async def test_a_process_that_cannot_be_started_is_told(tools: Tools, monkeypatc
         raise OSError("no more processes")
 
     async with PythonSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        assert box._engines is not None
-        monkeypatch.setattr(box._engines, "acquire", refused)
+        pool = box._workers._pool
+        assert pool is not None
+        monkeypatch.setattr(pool, "_make", refused)
+        await box.run("1", tools)
         with pytest.raises(SandboxUnavailable, match="no more processes"):
             await box.run("1", tools)
 

@@ -192,9 +192,7 @@ async def test_a_prepared_process_that_cannot_watch_its_children_leaves_none(
         with anyio.fail_after(30):
             for _ in range(3):
                 assert (await box.run("return 1", tools)).value == 1
-        source_of_workers = box._zygote
-        assert source_of_workers is not None
-        pid = source_of_workers.pid
+        pid = box._workers.prepared
         assert Path(f"/proc/{pid}/task/{pid}/children").read_text().split() == []  # noqa: ASYNC240 - no disk
 
 

@@ -22,7 +22,7 @@ from toolcrib.sandbox.calls import CallFailed, Calls
 from toolcrib.sandbox.failures import Kind, ScriptError, failure
 from toolcrib.sandbox.hints import hint_for, suggestions_for
 from toolcrib.sandbox.limits import Limits
-from toolcrib.sandbox.names import ServerNames
+from toolcrib.sandbox.names import Language, ServerNames
 from toolcrib.sandbox.process import Worker, cpu_seconds
 from toolcrib.sandbox.result import ScriptResult
 
@@ -33,6 +33,10 @@ _OUT_OF_MEMORY: Final = 77
 _DETAIL_NODES: Final = 10_000
 _BUSY_SHARE: Final = 0.05
 """A silent process that used more of the time than this computes, and its processor limit will end it."""
+_AWAIT: Final[dict[Language, str]] = {
+    "lua": "add :await() to wait for it",
+    "python": "put await before it to wait for it",
+}
 _MESSAGES: Final[dict[Kind, str]] = {
     "cpu": "the script used more than {limits.cpu_s} seconds of processor time",
     "wall": "the script did not end within {limits.wall_s:g} seconds",
@@ -60,9 +64,13 @@ class Conversation:
         limits: Limits,
         servers: Mapping[str, ServerNames],
         schemas: Mapping[str, Mapping[str, Object]],
+        *,
+        language: Language,
     ) -> None:
         """`schemas` are input schemas by server and tool, under their own names; missing ones are no harm."""
         self._worker = worker
+        self._language = language
+        self._computing = worker.end.pid
         self._calls = calls
         self._limits = limits
         self._spelt = {name: list(names.tools) for name, names in servers.items()}
@@ -115,7 +123,7 @@ class Conversation:
                 raise frames.ProtocolError(f"a frame of kind {kind!r} out of turn")
             match kind:
                 case b"b":
-                    self._begun = True
+                    self._begin(body)
                 case b"c":
                     await self._start_call(body)
                 case b"p":
@@ -132,6 +140,11 @@ class Conversation:
                     raise self._failed(await frames.read_json(body, _details))
                 case _:
                     raise frames.ProtocolError(f"a frame of kind {kind!r} in the middle")
+
+    def _begin(self, body: bytes) -> None:
+        self._begun = True
+        if len(body) == frames.PID.size:
+            self._computing = frames.PID.unpack(body)[0]
 
     def _print(self, body: bytes) -> None:
         if len(self._printed) + len(body) > self._limits.print_bytes:
@@ -222,7 +235,8 @@ class Conversation:
         if (details.get("has_value") is True) != self._has_value:
             raise frames.ProtocolError("a value that is not there")
         unawaited = _texts(details.get("unawaited"))
-        warnings = [f"{name} was called and never awaited; add :await() to wait for it." for name in unawaited[:10]]
+        advice = _AWAIT[self._language]
+        warnings = [f"{name} was called and not waited for to its end; {advice}." for name in unawaited[:10]]
         if details.get("cut") is True:
             warnings.append(f"Printed text was cut after {self._limits.print_bytes} bytes.")
         return ScriptResult(
@@ -240,7 +254,7 @@ class Conversation:
         if (
             not isinstance(message, str)
             or not isinstance(trace, str)
-            or kind not in ("script", "memory", "cpu", "crash")
+            or kind not in ("script", "memory", "cpu", "calls", "killed", "crash")
         ):
             raise frames.ProtocolError("an error without its parts")
         return failure(
@@ -274,7 +288,7 @@ class Conversation:
             if self._calls.running or quiet_s < limit:
                 await asyncio.sleep(limit if self._calls.running else limit - quiet_s)
                 continue
-            used = cpu_seconds(self._worker.end.pid)
+            used = cpu_seconds(self._computing)
             if used is None or used - cpu < _BUSY_SHARE * limit:
                 self._end("stall")
                 return

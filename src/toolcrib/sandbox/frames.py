@@ -4,7 +4,7 @@ A frame is four bytes of length, most significant first, then the body. To the w
 answers: four bytes of the call's number, one byte 1 or 0 for success, then the value as JSON or the error as text. From
 the worker come, by the first byte of the body:
 
-    r   ready                                             b   it has the job
+    r   ready                                             b   it has the job; 4 bytes may say who computes for it
     n   a warning, as text
     u   it will not run: why, as text                     p   printed bytes
     c   a call: number (4 bytes), server (2), tool (2),   v   the value, as JSON
@@ -31,6 +31,7 @@ LENGTH: Final = struct.Struct(">I")
 _HEAD: Final = struct.Struct(">Ic")
 CALL: Final = struct.Struct(">IHH")
 ANSWER: Final = struct.Struct(">IB")
+PID: Final = struct.Struct(">I")
 
 _SMALL: Final = 4 * KIB
 _AT_ONCE: Final = 64 * KIB
@@ -47,7 +48,7 @@ def caps(limits: Limits) -> dict[int, int]:
     """The largest body of each kind of frame, in bytes, by the kind's byte."""
     sizes = {
         b"r": 1,
-        b"b": 1,
+        b"b": 1 + PID.size,
         b"u": _SMALL,
         b"n": _SMALL,
         b"c": 1 + CALL.size + limits.out_bytes,

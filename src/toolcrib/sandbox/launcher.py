@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
+from importlib import util
 from pathlib import Path
 from typing import Final
 
@@ -33,12 +33,15 @@ class Launcher:
         self._memory = memory
         self._folder: Path | None = None
 
-    def prepare(self) -> str | None:
-        """The program's path; None to start Monty bare. Raises `SandboxUnavailable` where that is not allowed."""
+    def prepare(self, library: Path) -> str:
+        """The path of the program, or of Monty itself where it is started bare.
+
+        `library` is the folder of Monty's client. Raises `SandboxUnavailable` where it may not be started bare.
+        """
+        binary = _binary(library)
         if sys.platform == "win32":
             self._bare("there is nothing to confine a process with on Windows")
-            return None
-        binary = import_module("pydantic_monty._binary").find_monty_binary()
+            return binary
         try:
             program = self._written(binary)
         except OSError as error:
@@ -50,7 +53,7 @@ class Launcher:
         problem = _trial(program)
         if problem:
             self._bare(problem)
-        return None if problem else str(program)
+        return binary if problem else str(program)
 
     def _written(self, binary: str) -> Path:
         """The program, in a folder of its own. Raises OSError."""
@@ -87,6 +90,22 @@ class Launcher:
         if len(first) <= _SHEBANG_BYTES and " " not in sys.executable:
             return first + body
         return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S -B -c {shlex.quote(body)} "$@"\n'
+
+
+def _binary(library: Path) -> str:
+    """Monty's program, as its client finds it; the client itself is not loaded. Raises `SandboxUnavailable`."""
+    spec = util.spec_from_file_location("toolcrib_monty_binary", library / "_binary.py")
+    try:
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError("the client does not say where")
+        module = util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return str(module.find_monty_binary())
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"Python scripts are not run here: Monty's program was not found: {error}.",
+            hint="Run: pip install --force-reinstall pydantic-monty",
+        ) from error
 
 
 def _trial(program: Path) -> str:

@@ -1,39 +1,23 @@
 """Scripts in Lua 5.4: each in a process of its own that can only compute and talk to us."""
 
 import json
-import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from importlib import util
 from types import TracebackType
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import ClassVar, Self
 
 import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
-from toolcrib.model import Object
-from toolcrib.sandbox import zygote
-from toolcrib.sandbox.calls import Calls, Tools
-from toolcrib.sandbox.conversation import Conversation, NeverBegan
-from toolcrib.sandbox.failures import failure
-from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.sandbox.calls import Tools
+from toolcrib.sandbox.jobs import checked_source, kept_inside, offered
+from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
 from toolcrib.sandbox.names import Language, ServerNames, bindings
-from toolcrib.sandbox.pool import Pool
-from toolcrib.sandbox.process import Worker, spawn
+from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
-from toolcrib.sandbox.running import Running
 from toolcrib.sandbox.seen import seen_calls
-from toolcrib.sandbox.slots import Slots
 from toolcrib.sandbox.worker import seccomp
-
-_log = logging.getLogger(__name__)
-
-_ATTEMPTS: Final = 3
-"""Workers that may turn out to be gone before one has the job."""
-
-Schemas = Mapping[str, Mapping[str, Object]]
-"""Input schemas by server and tool, under their own names; those of unknown tools are not used."""
+from toolcrib.sandbox.workers import Schemas, Workers
 
 
 class LuaSandbox:
@@ -54,23 +38,13 @@ class LuaSandbox:
         """`limits` are for scripts that come without their own. Nothing is started before `async with`."""
         self.limits = limits or Limits()
         self.options = options or SandboxOptions()
-        self._pool: Pool | None = None
-        self._zygote: zygote.Zygote | None = None
-        self._slots = Slots(self.options)
-        self._running = Running()
+        self._workers = Workers("lua", self.options)
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without lupa, `SandboxUnavailable` where no process can be had or locked down."""
         library = _library()
         self._check_seccomp()
-        make = await self._maker(library)
-        pool = Pool(make, size=self.options.pool, start_s=self.options.start_s)
-        try:
-            await pool.start()
-        except BaseException:
-            await self._close()
-            raise
-        self._pool = pool
+        await self._workers.start(WorkerKind("lua", library))
         return self
 
     async def __aexit__(
@@ -78,16 +52,7 @@ class LuaSandbox:
     ) -> None:
         """End the scripts that run, with `SandboxUnavailable`, and every process that is left."""
         with anyio.CancelScope(shield=True):
-            await self._close()
-
-    async def _close(self) -> None:
-        pool, self._pool = self._pool, None
-        await self._running.end()
-        if pool is not None:
-            await pool.close()
-        if self._zygote is not None:
-            await self._zygote.close()
-            self._zygote = None
+            await self._workers.close()
 
     async def run(
         self,
@@ -105,11 +70,15 @@ class LuaSandbox:
         """
         return await self._run(source, tools, limits or self.limits, schemas or {}, on_call, check=False)
 
-    async def check(self, source: str, tools: Tools, *, limits: Limits | None = None) -> CheckResult:
+    async def check(
+        self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
+    ) -> CheckResult:
         """Whether the script parses, and the calls that can be seen in it. No tool is called.
 
+        `schemas` are taken as for other languages, and not looked at: Lua says nothing of types before it runs.
         Raises `ScriptNotRun` with the line for a script that does not parse.
         """
+        del schemas
         await self._run(source, tools, limits or self.limits, {}, None, check=True)
         calls = seen_calls(source, "lua", bindings(tools, "lua"))
         unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
@@ -125,31 +94,12 @@ class LuaSandbox:
         *,
         check: bool,
     ) -> ScriptResult:
-        pool = self._pool
-        if pool is None:
+        if not self._workers.started:
             raise NotStarted("The Lua sandbox is not started.", hint="Use it in `async with LuaSandbox() as box:`.")
         job_source = _without_first_line(checked_source(source, limits))
         servers = bindings(tools, "lua")
         job = _job(job_source, servers, limits, self.options.seccomp, check=check)
-        asked = time.monotonic()
-        async with self._running.one(), self._slots.one():
-            for _ in range(_ATTEMPTS):
-                worker = await pool.acquire()
-                start = time.monotonic()
-                calls = Calls(tools, on_call)
-                try:
-                    result = await Conversation(worker, calls, limits, servers, schemas).run(job)
-                except NeverBegan:
-                    continue
-                finally:
-                    worker.end.kill()
-                    calls.cancel()
-                    with anyio.CancelScope(shield=True):
-                        await worker.close()
-                        await calls.close()
-                stats = {"wall_s": time.monotonic() - start, "wait_s": start - asked, "calls": len(calls.trace)}
-                return replace(result, calls=tuple(calls.trace), stats={**result.stats, **stats})
-        raise SandboxUnavailable("The processes for scripts end before they begin.", hint="See what ends them.")
+        return await self._workers.run(job, tools, on_call, limits=limits, servers=servers, schemas=schemas)
 
     def _check_seccomp(self) -> None:
         missing = seccomp.missing()
@@ -158,26 +108,6 @@ class LuaSandbox:
                 f"Scripts are not run here: {missing}.",
                 hint='Set sandbox.seccomp to "try" to run them with the other walls only, and be warned, or to "off".',
             )
-
-    async def _maker(self, library: str) -> Callable[[], Awaitable[Worker]]:
-        """How workers are made here: forked where that can be done, else each started anew."""
-        if self.options.zygote and zygote.possible():
-            prepared = zygote.Zygote(library, start_s=self.options.start_s)
-            if await prepared.start():
-                self._zygote = prepared
-                return prepared.make
-        return lambda: spawn(library)
-
-
-def checked_source(source: str, limits: Limits) -> str:
-    """The script itself, without a byte order mark. Raises `ScriptNotRun` for one that is too large or no text."""
-    try:
-        size = len(source) if len(source) > limits.script_bytes else len(source.encode())
-    except UnicodeEncodeError:
-        raise failure("script", "The script is not valid Unicode.", refused=True) from None
-    if size > limits.script_bytes:
-        raise failure("size", f"The script has {size} bytes, and {limits.script_bytes} are allowed.", refused=True)
-    return source.removeprefix("\ufeff")
 
 
 def _without_first_line(source: str) -> str:
@@ -197,32 +127,8 @@ def _library() -> str:
 
 
 def _job(
-    source: str,
-    servers: Mapping[str, ServerNames],
-    limits: Limits,
-    wish: Literal["require", "try", "off"],
-    *,
-    check: bool,
+    source: str, servers: Mapping[str, ServerNames], limits: Limits, seccomp_wish: Seccomp, *, check: bool
 ) -> bytes:
-    prelude: dict[str, Any] = {
-        "servers": [
-            {
-                "name": name,
-                "original": server.original,
-                "tools": [{"name": tool, "original": original} for tool, original in server.tools.items()],
-            }
-            for name, server in servers.items()
-        ],
-        "check": check,
-        "calls": limits.calls,
-        "inflight": limits.inflight,
-        "inflight_bytes": limits.frame_bytes,
-        "out_bytes": limits.out_bytes,
-        "depth": limits.depth,
-        "nodes": limits.nodes,
-        "print_bytes": limits.print_bytes,
-        "error_bytes": limits.error_bytes,
-        "soft_cpu_s": limits.soft_cpu_s,
-    }
+    prelude = {"servers": offered(servers), "check": check, **kept_inside(limits)}
     kernel = {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes}
-    return json.dumps({"source": source, "seccomp": wish, "limits": kernel, "prelude": prelude}).encode()
+    return json.dumps({"source": source, "seccomp": seccomp_wish, "limits": kernel, "prelude": prelude}).encode()

@@ -22,7 +22,7 @@ async def until_ready(start: Callable[[], Awaitable[Worker]], within_s: float) -
         status = await worker.close()
         raise SandboxUnavailable(
             f"A script's process did not get ready (exit status {status}).",
-            hint="Check that Python and lupa can be read by this user, and that memory is left.",
+            hint="Check that Python and the engine's library can be read by this user, and that memory is left.",
         ) from error
     except BaseException:
         await worker.close()

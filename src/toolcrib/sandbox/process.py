@@ -7,12 +7,22 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 BOOT: Final = Path(__file__).parent / "worker" / "boot.py"
 _REAP_S: Final = 5.0
 """After SIGKILL nothing is left to wait for but the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """Which engine a process is for."""
+
+    engine: Literal["lua", "monty"]
+    library: str
+    """What the engine needs to find its library, as that engine wants it."""
 
 
 class End(Protocol):
@@ -91,6 +101,8 @@ class Spawned:
         await readable(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = None
+        with suppress(ProcessLookupError, PermissionError):  # what it started; nobody else has its number before `wait`
+            os.killpg(self._child.pid, signal.SIGKILL)
         return self._child.wait()
 
 
@@ -105,9 +117,9 @@ async def readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
-async def spawn(library: str) -> Worker:
+async def spawn(kind: WorkerKind) -> Worker:
     """A new worker process, which has not said yet that it is ready. Raises OSError."""
-    arguments = command("lua", library)
+    arguments = command("worker", kind)
     if sys.platform == "win32":
         return await _spawn_piped(arguments)
     ours, theirs = socket.socketpair()
@@ -127,9 +139,9 @@ async def connected(sock: socket.socket, end: End) -> Worker:
     return Worker(reader, writer, end)
 
 
-def command(kind: str, library: str) -> list[str]:
-    """How a process of that kind is started: without the user's site, paths, environment or byte code."""
-    return [sys.executable, "-I", "-S", "-B", str(BOOT), kind, library, str(os.getpid())]
+def command(mode: Literal["worker", "zygote"], kind: WorkerKind) -> list[str]:
+    """How such a process is started: without the user's site, paths, environment or byte code."""
+    return [sys.executable, "-I", "-S", "-B", str(BOOT), mode, kind.engine, kind.library, str(os.getpid())]
 
 
 def launch(arguments: list[str], fd: int) -> "subprocess.Popen[bytes]":

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from toolcrib.sandbox.process import Spawned, Worker, command, connected, launch, readable, spawn
+from toolcrib.sandbox.process import Spawned, Worker, WorkerKind, command, connected, launch, readable, spawn
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ def possible() -> bool:
 class Zygote:
     """Makes workers by forking a prepared process."""
 
-    def __init__(self, library: str, *, start_s: float) -> None:
-        """`library` is the path of the Lua binding; getting ready may take `start_s`."""
-        self._library = library
+    def __init__(self, kind: WorkerKind, *, start_s: float) -> None:
+        """Getting ready may take `start_s`, in seconds."""
+        self._kind = kind
         self._start_s = start_s
         self._process: Spawned | None = None
         self._control: socket.socket | None = None
@@ -57,7 +57,7 @@ class Zygote:
         ours.setblocking(False)  # noqa: FBT003 - the standard library's
         try:
             with theirs:
-                self._process = Spawned(launch(command("zygote", self._library), theirs.fileno()))
+                self._process = Spawned(launch(command("zygote", self._kind), theirs.fileno()))
             async with asyncio.timeout(self._start_s):
                 await readable(ours.fileno())
             heard, problem = bool(ours.recv(_REPLY.size)), "it ended at once"
@@ -83,7 +83,7 @@ class Zygote:
                 return await self._fork()
             except OSError as error:
                 _log.warning("The prepared process for scripts is of no use any more: %s", error)
-        return await spawn(self._library)
+        return await spawn(self._kind)
 
     async def close(self) -> None:
         """End the prepared process, and with it whatever it forked."""

@@ -1,4 +1,4 @@
-"""Where a worker process begins. It is run by path, `python -I -S -B boot.py lua|zygote LIBRARY PARENT`."""
+"""Where a worker process begins: `python -I -S -B boot.py worker|zygote lua|monty LIBRARY PARENT`."""
 
 import os
 import sys
@@ -7,12 +7,13 @@ from importlib import import_module
 
 def main() -> None:
     """Load what the rest needs from the folder beside this one, and become a worker or a zygote."""
-    kind, library, parent = sys.argv[1:]
+    kind, engine, library, parent = sys.argv[1:]
     place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
     sys.path.append(place)
-    module = import_module("worker.zygote" if kind == "zygote" else "worker.script")
+    main = import_module("worker.zygote" if kind == "zygote" else "worker.serve").main
+    engines = import_module(f"worker.{engine}")
     sys.path.remove(place)
-    module.main(library, int(parent))
+    main(engines.Engine, library, int(parent))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ _OF_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)
 _OF_NAMES = (15, 16, 0x53564D41)
 """What prctl may do: name a thread, and a piece of memory."""
 
+_BY_NAME = ("stat", "lstat", "access", "readlink", "newfstatat", "readlinkat", "faccessat", "faccessat2", "getdents64")
+"""What looks at files; `statx` and `fstat` are asked of open ones, too."""
+
 _X86_64 = {
     "read": 0,
     "write": 1,
@@ -228,24 +231,39 @@ def program(machine: str, pid: int, path: int, arguments: int) -> bytes:
     >>> len(program("x86_64", 1, 2, 3)) % 8
     0
     """
+    more = {"execve": _address(seccomp.ARG0, path) + _address(seccomp.ARG1, arguments)}
+    return _filter(machine, pid, without=(), more=more)
+
+
+def _filter(machine: str, pid: int, *, without: "tuple[str, ...]", more: "dict[str, bytes]") -> bytes:
     arch, calls = _MACHINES[machine]
     op, allow, refused = seccomp.op, seccomp.op(seccomp.RETURN, seccomp.ALLOW), seccomp.refuse(_EPERM)
     checks = {
-        "execve": _address(seccomp.ARG0, path) + _address(seccomp.ARG1, arguments) + allow,
         "clone": op(seccomp.LOAD, seccomp.ARG0) + op(seccomp.ANY_BIT, _CLONE_THREAD, 1, 0) + refused + allow,
         "openat": op(seccomp.LOAD, seccomp.ARG2) + op(seccomp.ANY_BIT, _WRITING, 0, 1) + refused + allow,
         "fcntl": _among(seccomp.ARG1, _OF_DESCRIPTORS),
         "prctl": _among(seccomp.ARG0, _OF_NAMES),
         "tgkill": _among(seccomp.ARG0, (pid,)),
         "prlimit64": _among(seccomp.ARG0, (0,)),
+        **{name: check + allow for name, check in more.items()},
     }
     code = op(seccomp.LOAD, seccomp.ARCH) + op(seccomp.EQUAL, arch, 1, 0) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
     code += op(seccomp.LOAD, seccomp.NR) + op(seccomp.AT_LEAST, _X32, 0, 1) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
     code += op(seccomp.EQUAL, _CLONE3, 0, 1) + seccomp.refuse(_ENOSYS)  # then clone is used, whose flags can be seen
     for name, number in calls.items():
-        body = checks.get(name, allow)
-        code += op(seccomp.EQUAL, number, 0, len(body) // 8) + body
+        if name not in without:
+            body = checks.get(name, allow)
+            code += op(seccomp.EQUAL, number, 0, len(body) // 8) + body
     return code + refused
+
+
+def client(machine: str, pid: int) -> bytes:
+    """The filter for the process that talks to the engine: it has all it needs, and may ask for nothing by a name.
+
+    >>> len(client("x86_64", 1)) % 8
+    0
+    """
+    return _filter(machine, pid, without=("execve", "openat", "prlimit64", *_BY_NAME), more={})
 
 
 def _among(offset: int, values: "tuple[int, ...]") -> bytes:

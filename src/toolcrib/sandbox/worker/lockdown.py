@@ -10,6 +10,7 @@ from importlib import import_module
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SIGKILL = 9
 """To import `signal` would take longer than all that a worker does with it."""
@@ -34,8 +35,18 @@ def confine() -> None:
         _prctl(_PR_SET_DUMPABLE, 0)
 
 
-def limit(*, memory: int, cpu_s: int) -> None:
-    """Bound what the kernel gives: address space in bytes, processor seconds, and no files or processes at all."""
+def adopt() -> None:
+    """Whatever a child of this process leaves behind becomes a child of this one. Linux only."""
+    if sys.platform.startswith("linux"):
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def limit(*, memory: int, cpu_s: int, threads: bool = False) -> None:
+    """Bound what the kernel gives: address space in bytes, processor seconds, no files, and no processes.
+
+    With `threads` there may be more of those, which the kernel counts as it counts processes, and it can wait for one
+    descriptor at a time, which the kernel counts as it counts files.
+    """
     if sys.platform == "win32":
         return
     resource = import_module("resource")
@@ -49,6 +60,9 @@ def limit(*, memory: int, cpu_s: int) -> None:
         "RLIMIT_AS": (memory, memory),
         "RLIMIT_CPU": (cpu_s, cpu_s + 1),
     }
+    if threads:
+        del wanted["RLIMIT_NPROC"]
+        wanted["RLIMIT_NOFILE"] = (1, 1)
     for name, value in wanted.items():
         which = getattr(resource, name, None)
         if which is not None:

@@ -6,6 +6,8 @@ import struct
 STDIN, STDOUT = 0, 1
 LENGTH = struct.Struct(">I")
 _CHUNK = 1 << 16
+OUT_OF_MEMORY = 77
+"""The exit status of a worker that Python, not the script, ran out of memory in."""
 
 
 class Closed(Exception):

@@ -8,11 +8,16 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Callable
 
 from . import lockdown
 
 _PR_SET_SECCOMP = 22
 _MODE_FILTER = 2
+_SET_MODE_FILTER = 1
+_ALL_THREADS = 1
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+"""The system call that can reach all threads, which prctl cannot."""
 KILL_PROCESS = 0x80000000
 ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
@@ -89,13 +94,26 @@ def missing() -> str:
     return ""
 
 
-def apply(code: bytes) -> str:
-    """Put that filter over this process, for good; why it could not be, or an empty text. Needs no_new_privs."""
+def made(make: "Callable[[str, int], bytes]") -> bytes:
+    """The filter for this process; empty where none can be had."""
+    return b"" if missing() else make(os.uname().machine, os.getpid())
+
+
+def apply(code: bytes, *, threads: bool = False) -> str:
+    """Put that filter over this process, for good; why it could not be, or an empty text. Needs no_new_privs.
+
+    With `threads` it goes over those that run already, too.
+    """
+    if not code or lockdown.LIBC is None:
+        return missing()
     buffer = ctypes.create_string_buffer(code, len(code))
-    prog = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
-    if lockdown.LIBC is None or lockdown.LIBC.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(prog), 0, 0):
-        return f"the kernel refused the seccomp filter: {os.strerror(ctypes.get_errno())}"
-    return ""
+    prog = ctypes.c_char_p(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer)))
+    if threads:
+        number = _SECCOMP[os.uname().machine]
+        refused = lockdown.LIBC.syscall(number, _SET_MODE_FILTER, _ALL_THREADS, prog)
+    else:
+        refused = lockdown.LIBC.prctl(_PR_SET_SECCOMP, _MODE_FILTER, prog, 0, 0)
+    return f"the kernel refused the seccomp filter: {os.strerror(ctypes.get_errno())}" if refused else ""
 
 
 def program(machine: str, pid: int) -> bytes:

@@ -10,9 +10,10 @@ import select
 import signal
 import socket
 import struct
+from collections.abc import Callable
 from importlib import import_module
 
-from . import lockdown, script
+from . import lockdown, serve
 
 REPLY = struct.Struct("=cii")
 """A kind, a process number, and an exit status (negative for a signal)."""
@@ -20,11 +21,12 @@ FORKED, ENDED, REFUSED = b"f", b"x", b"n"
 _ALL_FILES = 1 << 16
 
 
-def main(library: str, parent: int) -> None:
+def main(make: "Callable[[str], serve.Engine]", library: str, parent: int) -> None:
     """Serve until the other side goes away."""
     lockdown.die_with(parent)
     lockdown.confine()
-    engine = script.Engine(library)
+    lockdown.adopt()
+    engine = make(library)
     import_module("resource")
     gc.collect()
     gc.freeze()
@@ -33,7 +35,7 @@ def main(library: str, parent: int) -> None:
 
 
 class _Zygote:
-    def __init__(self, engine: script.Engine) -> None:
+    def __init__(self, engine: serve.Engine) -> None:
         self._engine = engine
         self._pid = os.getpid()
         self._control = socket.socket(fileno=0)
@@ -86,7 +88,7 @@ class _Zygote:
             os.closerange(3, _ALL_FILES)
             os.setsid()
             lockdown.die_with(self._pid)
-            script.serve(self._engine)
+            serve.serve(self._engine)
         finally:
             os._exit(1)
 
@@ -94,5 +96,24 @@ class _Zygote:
         self._poll.unregister(pidfd)
         pid = self._children.pop(pidfd)
         os.close(pidfd)
+        _end_group(pid)
         _, status = os.waitpid(pid, 0)
+        _bury_group(pid)
         self._control.send(REPLY.pack(ENDED, pid, os.waitstatus_to_exitcode(status)))
+
+
+def _end_group(pid: int) -> None:
+    """End what it started; nobody else can have its number before it is buried."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it had no group of its own yet
+        return
+
+
+def _bury_group(pid: int) -> None:
+    """Those are this process's children now."""
+    try:
+        while True:
+            os.waitpid(-pid, 0)
+    except ChildProcessError:
+        return

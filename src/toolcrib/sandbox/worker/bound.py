@@ -1,10 +1,9 @@
-"""Arguments and results within bounds: what comes out of an engine that gives real Python objects, as plain JSON."""
+"""Arguments and results within bounds: what comes out of an engine that gives real Python objects, as JSON."""
 
+import json
 from collections.abc import Mapping
 from math import isfinite
-
-from toolcrib.model import JSON
-from toolcrib.sandbox.limits import Limits
+from typing import Any
 
 _MAX_DIGITS_BITS = 4096
 """Larger whole numbers are no numbers of anybody's JSON."""
@@ -14,22 +13,42 @@ class OutOfBounds(ValueError):
     """The value is too large, too deep, or nothing that JSON can carry; the text begins with where."""
 
 
-def bounded(value: object, root: str, limits: Limits) -> JSON:
-    """A copy of the value as JSON. Raises `OutOfBounds`; a value shared a million times counts a million times."""
-    return _Copy(root, limits).copy(value, ())
+def encoded(value: object, root: str, limits: Mapping[str, int]) -> bytes:
+    """The value as JSON. Raises `OutOfBounds`; a value shared a million times counts a million times."""
+    copy = _Copy(root, limits)
+    text = json.dumps(copy.copy(value, ()), ensure_ascii=False, separators=(",", ":")).encode()
+    if len(text) > limits["out_bytes"]:
+        raise copy.too_large()
+    return text
+
+
+def depth_of(value: object, most: int) -> int:
+    """How deep plain JSON is nested; looked at no deeper than one level past `most`."""
+    depth, level = 0, [value]
+    while level and depth <= most:
+        within: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                within.extend(item.values())
+            elif isinstance(item, list):
+                within.extend(item)
+        if not within:
+            break
+        depth, level = depth + 1, within
+    return depth
 
 
 class _Copy:
-    def __init__(self, root: str, limits: Limits) -> None:
+    def __init__(self, root: str, limits: Mapping[str, int]) -> None:
         self._root = root
         self._limits = limits
         self._nodes = 0
         self._bytes = 0
 
-    def copy(self, value: object, path: tuple[str | int, ...]) -> JSON:
+    def copy(self, value: object, path: tuple[str | int, ...]) -> Any:
         self._nodes += 1
-        if self._nodes > self._limits.nodes:
-            raise OutOfBounds(f"{self._root} is larger than {self._limits.nodes} values")
+        if self._nodes > self._limits["nodes"]:
+            raise OutOfBounds(f"{self._root} is larger than {self._limits['nodes']} values")
         if value is None or isinstance(value, bool):
             self._count(4)
             return value
@@ -37,8 +56,8 @@ class _Copy:
             return self._text(value, path)
         if isinstance(value, int | float):
             return self._number(value, path)
-        if len(path) >= self._limits.depth and isinstance(value, list | tuple | Mapping):
-            raise self._wrong(path, f"is nested deeper than {self._limits.depth} levels")
+        if len(path) >= self._limits["depth"] and isinstance(value, list | tuple | Mapping):
+            raise self._wrong(path, f"is nested deeper than {self._limits['depth']} levels")
         if isinstance(value, Mapping):
             return {self._key(key, path): self.copy(item, (*path, str(key)[:60])) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -46,8 +65,8 @@ class _Copy:
         raise self._wrong(path, f"is {_called(value)}, which JSON cannot carry{_instead(value)}")
 
     def _text(self, value: str, path: tuple[str | int, ...]) -> str:
-        if len(value) > self._limits.out_bytes:  # before it is encoded
-            raise self._too_large()
+        if len(value) > self._limits["out_bytes"]:  # before it is encoded
+            raise self.too_large()
         try:
             self._count(len(value.encode()) + 2)
         except UnicodeEncodeError:
@@ -74,11 +93,12 @@ class _Copy:
 
     def _count(self, size: int) -> None:
         self._bytes += size + 1
-        if self._bytes > self._limits.out_bytes:
-            raise self._too_large()
+        if self._bytes > self._limits["out_bytes"]:
+            raise self.too_large()
 
-    def _too_large(self) -> OutOfBounds:
-        return OutOfBounds(f"{self._root} is larger than {self._limits.out_bytes} bytes")
+    def too_large(self) -> OutOfBounds:
+        """The error of a value with too many bytes."""
+        return OutOfBounds(f"{self._root} is larger than {self._limits['out_bytes']} bytes")
 
     def _wrong(self, path: tuple[str | int, ...], what: str) -> OutOfBounds:
         shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path[:12])

@@ -1,0 +1,107 @@
+"""One Lua script in this process.
+
+From the job on this process can read and write its two pipes, compute, and nothing else. Lua sees none of the Python
+objects here: they stay behind the closures of `prelude.lua`.
+"""
+
+import json
+import os
+from functools import partial
+from importlib import util
+from typing import Any
+
+from . import lockdown, pipes, seccomp
+
+
+class Engine:
+    """A Lua with the prelude compiled and nothing run yet: all that can be made ready before the job is known."""
+
+    def __init__(self, library: str) -> None:
+        self.runtime = _load(library).LuaRuntime(
+            encoding=None,
+            register_eval=False,
+            register_builtins=False,
+            unpack_returned_tuples=False,
+            attribute_handlers=(_no_attribute, _no_attribute),
+            max_memory=0,
+        )
+        json_library = self.runtime.compile(_read("json.lua"), name=b"=json.prelude", mode=b"t")()
+        self._start = partial(self.runtime.compile(_read("prelude.lua"), name=b"=prelude", mode=b"t"), json_library)
+        self._filter = b""
+
+    def prepare(self) -> None:
+        """Make ready what each process needs for itself."""
+        self._filter = seccomp.made(seccomp.program)
+
+    def accept(self, job: dict[str, Any]) -> bytes:
+        """Nothing is to be said of this job."""
+        del job
+        return b""
+
+    def lock(self, job: dict[str, Any]) -> str:
+        """Give up what is not needed; why the filter could not be had, or an empty text."""
+        lockdown.limit(memory=job["limits"]["as_bytes"], cpu_s=job["limits"]["cpu_s"])
+        lockdown.confine()
+        return "" if job["seccomp"] == "off" else seccomp.apply(self._filter)
+
+    def run(self, job: dict[str, Any]) -> None:
+        """Run the script."""
+        bridge = _Bridge(self.runtime, job["limits"]["lua_bytes"])
+        prelude = json.dumps(job["prelude"]).encode()
+        self._start(bridge.send, bridge.receive, bridge.lift, bridge.cap, job["source"].encode(), prelude)
+
+
+def _load(library: str) -> Any:
+    """The Lua binding, straight from its file: this interpreter has no site-packages."""
+    spec = util.spec_from_file_location("lupa.lua54", library)
+    if spec is None or spec.loader is None:
+        raise ImportError(library)
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _read(name: str) -> bytes:
+    """A part of the Lua side of the bridge, as source."""
+    with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:  # noqa: PTH118, PTH120, PTH123
+        return file.read()
+
+
+class _Bridge:
+    """The functions that the prelude gets. None of them raises: an error that crosses into Lua would be an object.
+
+    Lua's memory limit is off while one runs, and until the prelude puts it back: a string that the host gives to a full
+    Lua would jump over Python's frames.
+    """
+
+    def __init__(self, runtime: Any, lua_bytes: int) -> None:
+        self._runtime = runtime
+        self._bytes = lua_bytes
+
+    def lift(self) -> None:
+        self._runtime.set_max_memory(0)
+
+    def cap(self) -> None:
+        self._runtime.set_max_memory(self._bytes)
+
+    def send(self, body: bytes) -> None:
+        self.lift()
+        try:
+            pipes.write_frame(body)
+        except OSError:
+            os._exit(1)
+        except MemoryError:
+            os._exit(pipes.OUT_OF_MEMORY)
+
+    def receive(self) -> bytes:
+        self.lift()
+        try:
+            return pipes.read_frame()
+        except MemoryError:
+            os._exit(pipes.OUT_OF_MEMORY)
+        except (OSError, pipes.Closed):
+            os._exit(1)
+
+
+def _no_attribute(*_: object) -> None:
+    raise AttributeError

@@ -1,0 +1,177 @@
+"""The calls of one Python script: which are under way, which wait for their turn, and what came back."""
+
+import json
+import select
+import struct
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import bound, pipes
+
+_CALL = struct.Struct(">IHH")
+_ANSWER = struct.Struct(">IB")
+_DEEPEST = 200
+"""How deep an answer may be nested, as for every engine."""
+
+
+class Calls:
+    """Sends calls, as many at a time as is allowed, and keeps the answers until Monty wants them."""
+
+    def __init__(self, servers: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> None:
+        """`servers` have `name`, `original` and `tools`, which have `name` and `original`."""
+        self._servers = servers
+        self._limits = limits
+        self._places = {
+            f"{server['name']}.{tool['name']}": (place, at)
+            for place, server in enumerate(servers)
+            for at, tool in enumerate(server["tools"])
+        }
+        self._open: dict[int, str] = {}
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._under_way: dict[int, tuple[int, int]] = {}
+        self._bytes = 0
+        self._sent = 0
+        self._settled: dict[int, dict[str, Any]] = {}
+        self._due: dict[int, float] = {}
+        self._poll = select.poll()
+        self._poll.register(pipes.STDIN, select.POLLIN)
+        self.made = 0
+        """How many calls the script has made."""
+
+    def make(self, name: str, number: int, values: tuple[object, ...], named: dict[str, object]) -> None:
+        """Make a call, under Monty's number for it. What is wrong with it is told to whoever awaits it."""
+        self.made += 1
+        try:
+            label, place, arguments = self._meant(name, values, named)
+            self._open[number] = label
+            text = bound.encoded(arguments, "the arguments", self._limits)
+        except (AttributeError, TypeError) as error:
+            self._open.setdefault(number, name)
+            self._settled[number] = _raised(type(error).__name__, str(error))
+            return
+        except bound.OutOfBounds as error:
+            self._settled[number] = _raised("RuntimeError", f"{label}: {error}")
+            return
+        self._waiting.append((number, _CALL.pack(0, *place) + text))
+        self._send()
+
+    def slept(self, name: str, number: int, values: tuple[object, ...]) -> dict[str, Any] | None:
+        """Sleep, or begin to; None when it is something else that is asked of the system."""
+        if name not in ("system.sleep", "system.async_sleep"):
+            return None
+        seconds = values[0] if values else None
+        if not isinstance(seconds, int | float) or not seconds >= 0:
+            return _raised("ValueError", "sleep needs a number of seconds, 0 or more")
+        if name == "system.async_sleep":
+            self._due[number] = time.monotonic() + min(seconds, self._limits["wall_s"])
+            return {"future": ...}
+        time.sleep(min(seconds, self._limits["wall_s"]))
+        return {"return_value": None}
+
+    def settled(self, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """What those calls gave that have ended, at least one of them."""
+        while True:
+            self._wake()
+            found = {number: self._settled.pop(number) for number in numbers if number in self._settled}
+            if found:
+                for number in found:
+                    self._open.pop(number, None)
+                return found
+            self._wait()
+
+    def unawaited(self) -> tuple[str, ...]:
+        """The calls whose answer nobody waited for, as the script named them."""
+        return tuple(sorted(self._open.values()))
+
+    # -- what is meant ---------------------------------------------------------------------------------------------
+
+    def _meant(
+        self, name: str, values: tuple[object, ...], named: dict[str, object]
+    ) -> tuple[str, tuple[int, int], object]:
+        """Its label, its place and its arguments. Raises `AttributeError` and `TypeError` for the script."""
+        if name == "call_tool":
+            if len(values) != 2 or not all(isinstance(value, str) for value in values):  # noqa: PLR2004 - server, tool
+                raise TypeError("call_tool takes a server and a tool, and named arguments")
+            label, place = self._named(str(values[0]), str(values[1]))
+            return label, place, named
+        if name not in self._places:
+            raise AttributeError(f"there is no function {name!r}")
+        if len(values) == 1 and not named and isinstance(values[0], dict):
+            return name, self._places[name], values[0]
+        if values:
+            raise TypeError(f"{name} takes named arguments, such as {name}(name=value)")
+        return name, self._places[name], named
+
+    def _named(self, server: str, tool: str) -> tuple[str, tuple[int, int]]:
+        for place, known in enumerate(self._servers):
+            if server not in (known["name"], known["original"]):
+                continue
+            for spelling in ("name", "original"):
+                for at, item in enumerate(known["tools"]):
+                    if item[spelling] == tool:
+                        return f"{known['name']}.{tool}", (place, at)
+            tools = ", ".join(item["name"] for item in known["tools"])
+            raise AttributeError(f"server {server!r} has no tool {tool!r}; it has: {tools}")
+        servers = ", ".join(known["name"] for known in self._servers)
+        raise AttributeError(f"there is no server {server!r}; there are: {servers}")
+
+    # -- sending and hearing ---------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        """Send those whose turn it is."""
+        while self._waiting and len(self._under_way) < self._limits["inflight"]:
+            number, body = self._waiting[0]
+            if self._under_way and self._bytes + len(body) > self._limits["inflight_bytes"]:
+                return
+            self._waiting.popleft()
+            self._sent += 1
+            self._under_way[self._sent] = (number, len(body))
+            self._bytes += len(body)
+            pipes.write_frame(b"c" + _CALL.pack(self._sent, *_CALL.unpack_from(body)[1:]) + body[_CALL.size :])
+
+    def _wake(self) -> None:
+        """End the sleeps that are over."""
+        now = time.monotonic()
+        for number in [number for number, due in self._due.items() if due <= now]:
+            del self._due[number]
+            self._settled[number] = {"return_value": None}
+
+    def _wait(self) -> None:
+        """Until an answer comes, or the next sleep is over; then hear all that is there."""
+        timeout = None
+        if self._due:
+            timeout = max(0.0, min(self._due.values()) - time.monotonic()) * 1000
+        elif not self._under_way:
+            raise RuntimeError("the script waits for nothing")
+        while self._poll.poll(timeout):
+            self._hear()
+            timeout = 0
+
+    def _hear(self) -> None:
+        body = pipes.read_frame()
+        sent, ok = _ANSWER.unpack_from(body)
+        number, size = self._under_way.pop(sent)
+        self._bytes -= size
+        text = body[_ANSWER.size :]
+        self._settled[number] = self._value(text, self._open[number]) if ok else self._failure(text, number)
+        self._send()
+
+    def _value(self, text: bytes, label: str) -> dict[str, Any]:
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            value, deep = None, True
+        else:
+            deep = text.count(b"[") + text.count(b"{") > _DEEPEST and bound.depth_of(value, _DEEPEST) > _DEEPEST
+        if deep:
+            return _raised("RuntimeError", f"{label}: its answer is nested too deep")
+        return {"return_value": value}
+
+    def _failure(self, text: bytes, number: int) -> dict[str, Any]:
+        return _raised("RuntimeError", f"{self._open[number]}: {text.decode(errors='replace')}")
+
+
+def _raised(kind: str, message: str) -> dict[str, Any]:
+    return {"exc_type": kind, "message": message}
