@@ -120,6 +120,14 @@ async def test_an_error_of_our_own_reaches_the_script_with_its_hint(box: Box) ->
     assert "No such thing. Try another." in error.message
 
 
+async def test_an_error_that_names_its_tool_is_not_made_to_name_it_twice(box: Box) -> None:
+    async def fail(_: dict[str, Any]) -> Any:
+        raise ToolcribError("slow:fail is closed on Sundays.")
+
+    error = await failed(box, "fail", {"slow": {"fail": fail}})
+    assert "slow.fail: is closed on Sundays." in error.message
+
+
 async def test_a_mistake_in_a_script_is_shown_with_its_line_and_traceback(box: Box, tools: Tools) -> None:
     error = await failed(box, "error", tools)
     assert (error.kind, error.line) == ("script", 2)

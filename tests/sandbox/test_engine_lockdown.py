@@ -1,6 +1,7 @@
 """What an engine that was escaped from could do behind the launcher: nothing that reaches beyond itself."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toolcrib.sandbox
-from toolcrib.sandbox.worker import launch, seccomp
+from toolcrib.sandbox.worker import landlock, launch, seccomp
 
 pytestmark = pytest.mark.skipif(bool(seccomp.missing()), reason="this system has no seccomp filter of ours")
 
@@ -116,3 +117,27 @@ def test_its_filter_refuses_what_it_does_not_name(machine: str) -> None:
     code = launch.program(machine, 1, 2, 3)
     assert len(code) % 8 == 0
     assert code[-8:] == seccomp.refuse(1)
+
+
+def read_as_an_engine(path: Path, *, files: bool) -> "subprocess.CompletedProcess[bytes]":
+    """What the program `cat` reads there behind the launcher."""
+    start = f"import sys\nsys.path.append({PLACE!r})\nfrom worker import launch\n"
+    start += f"launch.main({shutil.which('cat')!r}, 'require', 1 << 29, files={files})"
+    command = [sys.executable, "-I", "-S", "-B", "-c", start, str(path)]
+    return subprocess.run(command, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not landlock.version() or not shutil.which("cat"), reason="this kernel has no Landlock")
+def test_an_engine_reads_no_file_of_its_user(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("token")
+    tried = read_as_an_engine(secret, files=True)
+    assert (tried.returncode, tried.stdout) == (1, b"")
+    assert read_as_an_engine(Path("/etc/passwd"), files=True).stdout == b""
+    assert read_as_an_engine(secret, files=False).stdout == b"token", "the program itself runs there"
+
+
+def test_where_the_kernel_has_no_landlock_nothing_is_restricted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    assert landlock.restrict("/bin/true") == "this system has no Landlock"
+    assert Path(__file__).read_bytes()

@@ -63,7 +63,7 @@ class Calls:
             outcome, said = "error", "something it waited for was cancelled"
             raise CallFailed(said) from error
         except Exception as error:
-            outcome, said = "error", describe(error)
+            outcome, said = "error", describe(error).removeprefix(f"{server}:{tool} ")  # the script says whose it is
             raise CallFailed(said) from error
         else:
             outcome = "ok"

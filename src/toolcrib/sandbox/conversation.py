@@ -236,7 +236,7 @@ class Conversation:
             raise frames.ProtocolError("a value that is not there")
         unawaited = _texts(details.get("unawaited"))
         advice = _AWAIT[self._language]
-        warnings = [f"{name} was called and not waited for to its end; {advice}." for name in unawaited[:10]]
+        warnings = [f"{name} was called and never awaited; {advice}." for name in unawaited[:10]]
         if details.get("cut") is True:
             warnings.append(f"Printed text was cut after {self._limits.print_bytes} bytes.")
         return ScriptResult(

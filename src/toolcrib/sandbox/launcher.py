@@ -20,7 +20,7 @@ _SHEBANG_BYTES: Final = 120
 """Of the kernel's first line; longer paths go through the shell."""
 _TRIAL_S: Final = 20.0
 _WORKER: Final = Path(__file__).parent / "worker"
-_MODULES: Final = ("__init__", "lockdown", "seccomp", "launch")
+_MODULES: Final = ("__init__", "lockdown", "landlock", "seccomp", "launch")
 """Compiled into the folder: where Python may not keep compiled files, every start would compile them."""
 
 
@@ -52,6 +52,11 @@ class Launcher:
             ) from error
         problem = _trial(program)
         if problem:
+            program.write_text(self._text(binary, files=False), encoding="utf-8")
+            narrow, problem = problem, _trial(program)
+            if not problem:
+                _log.warning("Python scripts' processes may read files of this user: %s", narrow)
+        if problem:
             self._bare(problem)
         return binary if problem else str(program)
 
@@ -59,7 +64,7 @@ class Launcher:
         """The program, in a folder of its own. Raises OSError."""
         self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
         program = self._folder / "monty"
-        program.write_text(self._text(binary), encoding="utf-8")
+        program.write_text(self._text(binary, files=True), encoding="utf-8")
         program.chmod(0o700)
         for name in _MODULES:
             py_compile.compile(str(_WORKER / f"{name}.py"), str(self._folder / "worker" / f"{name}.pyc"), doraise=True)
@@ -80,11 +85,11 @@ class Launcher:
             )
         _log.warning("Python scripts run behind Monty's own walls only: %s", reason)
 
-    def _text(self, binary: str) -> str:
+    def _text(self, binary: str, *, files: bool) -> str:
         place = str(self._folder)
         body = (
             f"import sys\nsys.path.append({place!r})\nfrom worker.launch import main\n"
-            f"main({binary!r}, {self._seccomp!r}, {self._memory})\n"
+            f"main({binary!r}, {self._seccomp!r}, {self._memory}, files={files})\n"
         )
         first = f"#!{sys.executable} -ISB\n"
         if len(first) <= _SHEBANG_BYTES and " " not in sys.executable:

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox.frames import ProtocolError, read_frame
@@ -45,19 +44,20 @@ class Pool:
     async def start(self) -> None:
         """Have the first worker ready. Raises `SandboxUnavailable`."""
         self._ready.append(await self._new())
-        self._top_up()
+        self.top_up()
 
     async def acquire(self) -> Worker:
         """A ready worker, for the caller alone, who closes it. Raises `SandboxUnavailable`."""
-        try:
-            while self._ready:
-                worker = self._ready.popleft()
-                if worker.alive:
-                    return worker
-                await worker.close()
-            return await self._new()
-        finally:
-            self._top_up()
+        while self._ready:
+            worker = self._ready.popleft()
+            if worker.alive:
+                break
+            await worker.close()
+        else:
+            worker = await self._new()
+        if not self._ready:
+            self.top_up()
+        return worker
 
     async def close(self) -> None:
         """End the workers that no script has."""
@@ -76,11 +76,17 @@ class Pool:
     async def _new(self) -> Worker:
         return await until_ready(self._make, self._start_s)
 
-    def _top_up(self) -> None:
+    def top_up(self) -> None:
+        """Have as many ready as there should be, soon. Best when nobody waits: a start takes what a script needs."""
         if not self._closed and (self._refill is None or self._refill.done()):
             self._refill = asyncio.create_task(self._fill())
 
     async def _fill(self) -> None:
-        with suppress(SandboxUnavailable):  # the next script meets the same trouble, and tells
-            while len(self._ready) < self._size:
-                self._ready.append(await self._new())
+        """All that are missing at the same time; on trouble none, as the next script meets the same, and tells."""
+        while (missing := self._size - len(self._ready)) > 0:
+            ends = await asyncio.gather(*(self._add() for _ in range(missing)), return_exceptions=True)
+            if any(ends):
+                return
+
+    async def _add(self) -> None:
+        self._ready.append(await self._new())

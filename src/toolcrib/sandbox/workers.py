@@ -93,9 +93,10 @@ class Workers:
         asked = time.monotonic()
         async with self._running.one(), self._slots.one():
             for _ in range(_ATTEMPTS):
-                if self._pool is None:
+                pool = self._pool
+                if pool is None:
                     break
-                worker = await self._pool.acquire()
+                worker = await pool.acquire()
                 start = time.monotonic()
                 calls = Calls(tools, on_call)
                 talk = Conversation(worker, calls, limits, servers, schemas, language=self._language)
@@ -103,6 +104,8 @@ class Workers:
                     result = await self._talked(talk, job, worker, calls)
                 except NeverBegan:
                     continue
+                finally:
+                    pool.top_up()
                 stats = {"wall_s": time.monotonic() - start, "wait_s": start - asked, "calls": len(calls.trace)}
                 return replace(result, calls=tuple(calls.trace), stats={**result.stats, **stats})
         raise SandboxUnavailable("The processes for scripts end before they begin.", hint="See what ends them.")

@@ -2,7 +2,8 @@
 
 The engine starts by itself after this, so more must be left than in a Lua worker: it may open files for reading, map
 code and start threads. On Linux, what it may ask of the kernel is listed here and all else fails: no network, no other
-process or program, no signal but to itself, no tracing, and no file is written, or changed by its name.
+process or program, no signal but to itself, no tracing, and no file is written, or changed by its name. Where the
+kernel has Landlock, no file but the system's libraries is read.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import os
 import sys
 from importlib import import_module
 
-from . import lockdown, seccomp
+from . import landlock, lockdown, seccomp
 
 _FILES = 32
 _CLONE_THREAD = 0x00010000
@@ -26,6 +27,9 @@ _OF_NAMES = (15, 16, 0x53564D41)
 
 _BY_NAME = ("stat", "lstat", "access", "readlink", "newfstatat", "readlinkat", "faccessat", "faccessat2", "getdents64")
 """What looks at files; `statx` and `fstat` are asked of open ones, too."""
+
+_WAITING = {"x86_64": {"wait4": 61, "waitid": 247}, "aarch64": {"wait4": 260, "waitid": 95}}
+"""To learn how the engine's process ended."""
 
 _X86_64 = {
     "read": 0,
@@ -182,18 +186,25 @@ _MACHINES = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
 """The audit architecture, and the numbers of the calls that remain; every other one fails."""
 
 
-def main(program: str, wish: str, memory: int) -> None:
-    """Become that program, confined. `wish` is what to do without a filter: require, try or off."""
+def main(program: str, wish: str, memory: int, *, files: bool) -> None:
+    """Become that program, confined.
+
+    `wish` is what to do without a filter: require, try or off. With `files` it can open the system's libraries alone,
+    where the kernel has the means.
+    """
     os.closerange(3, 1024)
     lockdown.confine()
     _limit(memory)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
     path = ctypes.create_string_buffer(os.fsencode(program))
     words = [os.fsencode(word) for word in (program, *sys.argv[1:])]
     arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+    if files:
+        landlock.restrict(program)
     reason = "" if wish == "off" else _install(ctypes.addressof(path), ctypes.addressof(arguments))
     if reason and wish == "require":
         sys.exit(reason)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 2)  # what it says there is meant for nobody
+    os.dup2(nowhere, 2)  # what it says there is meant for nobody
     if lockdown.LIBC is not None:
         lockdown.LIBC.execve(path, arguments, (ctypes.c_char_p * 1)(None))
     sys.exit(1)
@@ -232,10 +243,18 @@ def program(machine: str, pid: int, path: int, arguments: int) -> bytes:
     0
     """
     more = {"execve": _address(seccomp.ARG0, path) + _address(seccomp.ARG1, arguments)}
-    return _filter(machine, pid, without=(), more=more)
+    return _filter(machine, pid, more=more)
 
 
-def _filter(machine: str, pid: int, *, without: "tuple[str, ...]", more: "dict[str, bytes]") -> bytes:
+def _filter(
+    machine: str,
+    pid: int,
+    *,
+    without: "tuple[str, ...]" = (),
+    also: "dict[str, int] | None" = None,
+    more: "dict[str, bytes] | None" = None,
+) -> bytes:
+    """`more` are checks of arguments."""
     arch, calls = _MACHINES[machine]
     op, allow, refused = seccomp.op, seccomp.op(seccomp.RETURN, seccomp.ALLOW), seccomp.refuse(_EPERM)
     checks = {
@@ -245,12 +264,12 @@ def _filter(machine: str, pid: int, *, without: "tuple[str, ...]", more: "dict[s
         "prctl": _among(seccomp.ARG0, _OF_NAMES),
         "tgkill": _among(seccomp.ARG0, (pid,)),
         "prlimit64": _among(seccomp.ARG0, (0,)),
-        **{name: check + allow for name, check in more.items()},
+        **{name: check + allow for name, check in (more or {}).items()},
     }
     code = op(seccomp.LOAD, seccomp.ARCH) + op(seccomp.EQUAL, arch, 1, 0) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
     code += op(seccomp.LOAD, seccomp.NR) + op(seccomp.AT_LEAST, _X32, 0, 1) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
     code += op(seccomp.EQUAL, _CLONE3, 0, 1) + seccomp.refuse(_ENOSYS)  # then clone is used, whose flags can be seen
-    for name, number in calls.items():
+    for name, number in {**calls, **(also or {})}.items():
         if name not in without:
             body = checks.get(name, allow)
             code += op(seccomp.EQUAL, number, 0, len(body) // 8) + body
@@ -263,7 +282,7 @@ def client(machine: str, pid: int) -> bytes:
     >>> len(client("x86_64", 1)) % 8
     0
     """
-    return _filter(machine, pid, without=("execve", "openat", "prlimit64", *_BY_NAME), more={})
+    return _filter(machine, pid, without=("execve", "openat", "prlimit64", *_BY_NAME), also=_WAITING[machine])
 
 
 def _among(offset: int, values: "tuple[int, ...]") -> bytes:

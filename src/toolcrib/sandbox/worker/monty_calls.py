@@ -140,14 +140,15 @@ class Calls:
 
     def _wait(self) -> None:
         """Until an answer comes, or the next sleep is over; then hear all that is there."""
-        timeout = None
-        if self._due:
-            timeout = max(0.0, min(self._due.values()) - time.monotonic()) * 1000
+        if self._due and not pipes.has_frame():
+            left_s = min(self._due.values()) - time.monotonic()
+            if not self._poll.poll(max(0.0, left_s) * 1000):
+                return
         elif not self._under_way:
             raise RuntimeError("the script waits for nothing")
-        while self._poll.poll(timeout):
+        self._hear()
+        while pipes.has_frame():
             self._hear()
-            timeout = 0
 
     def _hear(self) -> None:
         body = pipes.read_frame()

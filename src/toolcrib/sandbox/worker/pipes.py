@@ -9,6 +9,9 @@ _CHUNK = 1 << 16
 OUT_OF_MEMORY = 77
 """The exit status of a worker that Python, not the script, ran out of memory in."""
 
+_arrived = bytearray()
+"""What was read beyond the last frame."""
+
 
 class Closed(Exception):
     """The other side went away."""
@@ -16,15 +19,25 @@ class Closed(Exception):
 
 def read_frame() -> bytes:
     """The body of the next frame. Raises `Closed` at the end."""
-    (length,) = LENGTH.unpack(_read(LENGTH.size))
-    return _read(length)
+    _need(LENGTH.size)
+    end = LENGTH.size + LENGTH.unpack_from(_arrived)[0]
+    _need(end)
+    body = bytes(memoryview(_arrived)[LENGTH.size : end])
+    del _arrived[:end]
+    return body
+
+
+def has_frame() -> bool:
+    """Whether the next frame is here as a whole."""
+    return len(_arrived) >= LENGTH.size and len(_arrived) >= LENGTH.size + LENGTH.unpack_from(_arrived)[0]
 
 
 def write_frame(body: bytes) -> None:
     """Send one frame. Raises OSError when nobody listens."""
-    view = memoryview(LENGTH.pack(len(body)) + body)
-    while view:
-        view = view[os.write(STDOUT, view) :]
+    data = LENGTH.pack(len(body)) + body
+    sent = os.write(STDOUT, data)
+    while sent < len(data):
+        sent += os.write(STDOUT, memoryview(data)[sent:])
 
 
 def linger() -> None:
@@ -33,11 +46,9 @@ def linger() -> None:
         pass
 
 
-def _read(size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = os.read(STDIN, size - len(parts))
+def _need(size: int) -> None:
+    while len(_arrived) < size:
+        part = os.read(STDIN, max(_CHUNK, size - len(_arrived)))
         if not part:
             raise Closed
-        parts += part
-    return bytes(parts)
+        _arrived.extend(part)

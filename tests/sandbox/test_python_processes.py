@@ -1,0 +1,142 @@
+"""The two processes of a Python script: what passes through them, and that neither is left."""
+
+import asyncio
+import os
+import signal
+import sys
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.sandbox.conftest import QUICK, Servers
+from tests.sandbox.test_confined import descendants
+
+from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, zygote
+from toolcrib.sandbox.calls import Tools
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells this in /proc")
+
+MIB = 1 << 20
+
+
+@pytest.fixture(params=["forked", "spawned"] if zygote.possible() else ["spawned"])
+async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[PythonSandbox]:
+    options = SandboxOptions(zygote=request.param == "forked", pool=1, workers=4)
+    async with PythonSandbox(limits=QUICK, options=options) as sandbox:
+        yield sandbox
+
+
+def interpreters() -> list[int]:
+    """The processes of Monty's below this one."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "monty":
+                found.append(pid)
+    return found
+
+
+async def is_left_with(count: int) -> bool:
+    """Once so many interpreters are there, which are started and ended beside."""
+    with anyio.move_on_after(20):
+        while len(interpreters()) != count:
+            await anyio.lowlevel.checkpoint()
+        return True
+    return False
+
+
+async def test_of_a_script_that_ended_neither_process_is_left(box: PythonSandbox, tools: Tools) -> None:
+    with anyio.fail_after(60):
+        for _ in range(3):
+            assert (await box.run("(await calculator.add(a=1, b=2))['result']", tools)).value == 3
+        assert await is_left_with(1), "the one that waits for the next script"
+
+
+async def test_an_interpreter_that_computes_ends_with_the_process_above_it(
+    box: PythonSandbox, servers: Servers
+) -> None:
+    source = "import asyncio\nslow.sleep(s=60)\nawait asyncio.sleep(0)\nwhile True:\n    pass"
+    with anyio.fail_after(60):
+        task = asyncio.create_task(box.run(source, servers.tools(), limits=Limits(soft_cpu_s=20, cpu_s=20)))
+        await servers.arrived.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert await is_left_with(1)
+    assert task.cancelled()
+    assert servers.cancelled == ["sleep"]
+
+
+async def test_a_killed_interpreter_is_told_as_such(box: PythonSandbox, servers: Servers) -> None:
+    with anyio.fail_after(60):
+        task = asyncio.create_task(box.run("await slow.sleep(s=0.3)", servers.tools()))
+        await servers.arrived.wait()
+        for pid in interpreters():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ScriptError) as caught:
+            await task
+        assert caught.value.kind == "killed"
+        assert (await box.run("1", servers.tools())).value == 1
+
+
+async def test_a_sleeping_script_hears_its_answers_and_sleeps_no_longer_than_it_said(
+    box: PythonSandbox, servers: Servers
+) -> None:
+    source = (
+        "import asyncio, time\n"
+        "a, b, c = await asyncio.gather(slow.sleep(s=0.1, v=1), asyncio.sleep(0.2), slow.echo(v=3))\n"
+        "time.sleep(0.01)\n"
+        "[a, b, c['v']]"
+    )
+    with anyio.fail_after(30):
+        result = await box.run(source, servers.tools())
+    assert result.value == [1, None, 3]
+    assert result.stats["wall_s"] >= 0.2
+
+
+@pytest.mark.parametrize("source", ["import time\ntime.sleep(-1)", "import asyncio\nawait asyncio.sleep('x')"])
+async def test_a_sleep_of_no_length_is_the_script_s_mistake(box: PythonSandbox, tools: Tools, source: str) -> None:
+    with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+        await box.run(source, tools)
+    assert (caught.value.kind, caught.value.line) == ("script", 2)
+
+
+HUGE = {
+    "python": {
+        "a text": "'x' * 50_000_000",
+        "a list": "[1] * 3_000_000",
+        "a small value a million times": "t = [0]\nfor _ in range(30):\n    t = [t, t, t, t]\nt",
+        "an argument": "await slow.echo(v='x' * 50_000_000)",
+        "print": "print('x' * 50_000_000)\n1",
+        "an error": "raise ValueError('x' * 50_000_000)",
+    },
+    "lua": {
+        "a text": "return string.rep('x', 50000000)",
+        "a list": "local t = {} for i = 1, 1000000 do t[i] = 1 end return t",
+        "an argument": "return slow.echo{v = string.rep('x', 50000000)}:await()",
+        "print": "print(string.rep('x', 50000000))",
+        "an error": "error(string.rep('x', 50000000))",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "source"),
+    [pytest.param(engine, source, id=f"{engine}: {what}") for engine in HUGE for what, source in HUGE[engine].items()],
+)
+async def test_of_what_a_script_makes_the_gateway_holds_no_more_than_a_frame(
+    engine: str, source: str, tools: Tools
+) -> None:
+    limits = Limits(wall_s=20, soft_cpu_s=5, cpu_s=6)
+    async with (PythonSandbox if engine == "python" else LuaSandbox)(limits=limits) as box:
+        await box.run("1" if engine == "python" else "return 1", tools)
+        tracemalloc.start()
+        try:
+            with anyio.fail_after(60):
+                with suppress(ScriptError):
+                    await box.run(source, tools)
+            assert tracemalloc.get_traced_memory()[1] < 4 * MIB
+        finally:
+            tracemalloc.stop()
