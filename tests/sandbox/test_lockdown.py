@@ -19,6 +19,7 @@ LOCK = f"""
 import sys, os, ctypes, socket, threading, mmap, signal, time
 sys.path.append({PLACE!r})
 from worker import lockdown, seccomp
+lockdown.limit_always()
 lockdown.limit(memory={256 * MIB}, cpu_s=1)
 lockdown.confine()
 if {{filtered}}:

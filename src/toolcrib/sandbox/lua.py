@@ -131,4 +131,6 @@ def _job(
 ) -> bytes:
     prelude = {"servers": offered(servers), "check": check, **kept_inside(limits)}
     kernel = {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes}
-    return json.dumps({"source": source, "seccomp": seccomp_wish, "limits": kernel, "prelude": prelude}).encode()
+    return json.dumps(
+        {"source": source, "seccomp": seccomp_wish, "limits": kernel, "prelude": json.dumps(prelude)}
+    ).encode()

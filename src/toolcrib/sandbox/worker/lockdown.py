@@ -41,30 +41,29 @@ def adopt() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def limit(*, memory: int, cpu_s: int, threads: bool = False) -> None:
-    """Bound what the kernel gives: address space in bytes, processor seconds, no files, and no processes.
+def limit_always(*, threads: bool = False) -> None:
+    """No files, no processes, nothing that is left when this process ends.
 
     With `threads` there may be more of those, which the kernel counts as it counts processes, and it can wait for one
     descriptor at a time, which the kernel counts as it counts files.
     """
+    wanted = {"CORE": 0, "FSIZE": 0, "MEMLOCK": 0, "MSGQUEUE": 0, "NOFILE": 1 if threads else 0}
+    if not threads:
+        wanted["NPROC"] = 0
+    _set({name: (value, value) for name, value in wanted.items()})
+
+
+def limit(*, memory: int, cpu_s: int) -> None:
+    """Bound the address space, in bytes, and the processor time, in seconds."""
+    _set({"AS": (memory, memory), "CPU": (cpu_s, cpu_s + 1)})
+
+
+def _set(wanted: "dict[str, tuple[int, int]]") -> None:
     if sys.platform == "win32":
         return
     resource = import_module("resource")
-    wanted = {
-        "RLIMIT_CORE": (0, 0),
-        "RLIMIT_FSIZE": (0, 0),
-        "RLIMIT_MEMLOCK": (0, 0),
-        "RLIMIT_MSGQUEUE": (0, 0),
-        "RLIMIT_NOFILE": (0, 0),
-        "RLIMIT_NPROC": (0, 0),
-        "RLIMIT_AS": (memory, memory),
-        "RLIMIT_CPU": (cpu_s, cpu_s + 1),
-    }
-    if threads:
-        del wanted["RLIMIT_NPROC"]
-        wanted["RLIMIT_NOFILE"] = (1, 1)
     for name, value in wanted.items():
-        which = getattr(resource, name, None)
+        which = getattr(resource, f"RLIMIT_{name}", None)
         if which is not None:
             lower(resource, which, value)
 

@@ -4,7 +4,6 @@ From the job on this process can read and write its two pipes, compute, and noth
 objects here: they stay behind the closures of `prelude.lua`.
 """
 
-import json
 import os
 from functools import partial
 from importlib import util
@@ -14,7 +13,7 @@ from . import lockdown, pipes, seccomp
 
 
 class Engine:
-    """A Lua with the prelude compiled and nothing run yet: all that can be made ready before the job is known."""
+    """A Lua with all made ready that can be before the job is known."""
 
     def __init__(self, library: str) -> None:
         self.runtime = _load(library).LuaRuntime(
@@ -25,13 +24,18 @@ class Engine:
             attribute_handlers=(_no_attribute, _no_attribute),
             max_memory=0,
         )
-        json_library = self.runtime.compile(_read("json.lua"), name=b"=json.prelude", mode=b"t")()
-        self._start = partial(self.runtime.compile(_read("prelude.lua"), name=b"=prelude", mode=b"t"), json_library)
+        compiled = partial(self.runtime.compile, mode=b"t")
+        self._bridge = bridge = _Bridge(self.runtime)
+        library = compiled(_read("json.lua"), name=b"=json.prelude")()
+        prelude = compiled(_read("prelude.lua"), name=b"=prelude")
+        self._run = prelude(library, bridge.send, bridge.receive, bridge.lift, bridge.cap)
         self._filter = b""
 
     def prepare(self) -> None:
-        """Make ready what each process needs for itself."""
+        """Make the filter, and give up what no script needs."""
         self._filter = seccomp.made(seccomp.program)
+        lockdown.limit_always()
+        lockdown.confine()
 
     def accept(self, job: dict[str, Any]) -> bytes:
         """Nothing is to be said of this job."""
@@ -39,16 +43,14 @@ class Engine:
         return b""
 
     def lock(self, job: dict[str, Any]) -> str:
-        """Give up what is not needed; why the filter could not be had, or an empty text."""
+        """Give up the rest; why the filter could not be had, or an empty text."""
         lockdown.limit(memory=job["limits"]["as_bytes"], cpu_s=job["limits"]["cpu_s"])
-        lockdown.confine()
         return "" if job["seccomp"] == "off" else seccomp.apply(self._filter)
 
     def run(self, job: dict[str, Any]) -> None:
         """Run the script."""
-        bridge = _Bridge(self.runtime, job["limits"]["lua_bytes"])
-        prelude = json.dumps(job["prelude"]).encode()
-        self._start(bridge.send, bridge.receive, bridge.lift, bridge.cap, job["source"].encode(), prelude)
+        self._bridge.bytes = job["limits"]["lua_bytes"]
+        self._run(job["source"].encode(), job["prelude"].encode())
 
 
 def _load(library: str) -> Any:
@@ -74,15 +76,16 @@ class _Bridge:
     Lua would jump over Python's frames.
     """
 
-    def __init__(self, runtime: Any, lua_bytes: int) -> None:
+    def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
-        self._bytes = lua_bytes
+        self.bytes = 0
+        """What Lua may have, once that is known."""
 
     def lift(self) -> None:
         self._runtime.set_max_memory(0)
 
     def cap(self) -> None:
-        self._runtime.set_max_memory(self._bytes)
+        self._runtime.set_max_memory(self.bytes)
 
     def send(self, body: bytes) -> None:
         self.lift()

@@ -77,7 +77,8 @@ class Engine:
             resource.prlimit(
                 self._pid, resource.RLIMIT_CPU, (limits["cpu_s"] + _GRACE_S, limits["cpu_s"] + _GRACE_S + 1)
             )
-        lockdown.limit(memory=limits["as_bytes"], cpu_s=limits["cpu_s"] + _GRACE_S, threads=True)
+        lockdown.limit_always(threads=True)
+        lockdown.limit(memory=limits["as_bytes"], cpu_s=limits["cpu_s"] + _GRACE_S)
         return "" if job["seccomp"] == "off" else seccomp.apply(self._filter, threads=True)
 
     def run(self, job: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@
 -- nothing for this file. The four host functions below are the only Python objects; no script can reach them, because
 -- there is no debug library, and no value of them is ever stored where a script could look.
 
-local json, host_send, host_receive, host_lift, host_cap, source, settings = ...
+local json, host_send, host_receive, host_lift, host_cap = ...
 
 local error, getmetatable, ipairs, next, pcall, rawequal, rawget, select, setmetatable, tonumber, tostring, type, xpcall,
   load = error, getmetatable, ipairs, next, pcall, rawequal, rawget, select, setmetatable, tonumber, tostring, type, xpcall,
@@ -17,14 +17,12 @@ local math_type, to_integer = math.type, math.tointeger
 local clock, traceback, sethook = os.clock, debug.traceback, debug.sethook
 local create, resume, status, close_coroutine = coroutine.create, coroutine.resume, coroutine.status, coroutine.close
 
-local started = clock()
+local started, config, VALUE -- known when there is a script
 
 local locked, null, arrays, promises, servers = json.locked, json.null, json.arrays, json.promises, json.servers
 local clean, encode, decode = json.clean, json.encode, json.decode
 
 local DECODE_DEPTH = 200
-local config = decode(settings, DECODE_DEPTH)
-local VALUE = { bytes = config.out_bytes, depth = config.depth, nodes = config.nodes }
 local ERROR = { bytes = 1 << 30, depth = 8, nodes = 1000 }
 
 -- Frames -------------------------------------------------------------------------------------------------------------
@@ -416,22 +414,10 @@ script.json = {
     return value
   end,
 }
-for index, server in ipairs(config.servers) do
-  server.index = index - 1
-  local proxy = server_table(server)
-  script[server.name] = proxy
-  if script[server.original] == nil then script[server.original] = proxy end
-end
-
 local text_type = getmetatable("")
 text_type.__index, text_type.__metatable = script.string, false
 
 -- The run ------------------------------------------------------------------------------------------------------------
-
-local chunk, problem = load(source, "=script", "t", script)
-source, settings = nil, nil
-if not chunk then return failed("script", problem, "", "syntax") end
-if config.check then return host_send("d" .. encode({ has_value = false }, "done", ERROR)) end
 
 local function message_of(problem)
   if type(problem) == "string" then return problem end
@@ -448,34 +434,51 @@ local function explain(problem)
   return { message = message_of(problem), trace = traceback("", 2) }
 end
 
-sethook(on_count, "", HOOK_EVERY)
-host_cap()
-local ends = { n = 0 }
-local function collect(ok, ...)
-  if ok and select("#", ...) > 0 then ends = { n = select("#", ...), ... } end
-  return ok, (...)
-end
-local fine, why = collect(xpcall(chunk, explain))
-if fine and ends.n > 0 and not has_value then
-  local kept, wrong = pcall(keep, "result", unpack(ends, 1, ends.n))
-  if not kept then fine, why = false, { message = "script: " .. tostring(wrong), trace = "" } end
-end
-sethook()
-host_lift()
+-- All above is made ready once, before there is a script, and forked with the process.
+return function(source, settings)
+  started = clock()
+  config = decode(settings, DECODE_DEPTH)
+  VALUE = { bytes = config.out_bytes, depth = config.depth, nodes = config.nodes }
+  for index, server in ipairs(config.servers) do
+    server.index = index - 1
+    local proxy = server_table(server)
+    script[server.name] = proxy
+    if script[server.original] == nil then script[server.original] = proxy end
+  end
 
-if not fine then
-  if type(why) ~= "table" then why = { message = message_of(why), trace = "" } end
-  local memory = find(why.message, "not enough memory", 1, true)
-  local trace = trace_of(why.trace)
-  local at = line_in(trace)              -- the line of the script, where the error says one of ours
-  local message = string.gsub(why.message, "^prelude:%d+: ", at and "script:" .. at .. ": " or "", 1)
-  return failed(memory and "memory" or "script", message, trace, "run")
+  local chunk, problem = load(source, "=script", "t", script)
+  if not chunk then return failed("script", problem, "", "syntax") end
+  if config.check then return host_send("d" .. encode({ has_value = false }, "done", ERROR)) end
+
+  sethook(on_count, "", HOOK_EVERY)
+  host_cap()
+  local ends = { n = 0 }
+  local function collect(ok, ...)
+    if ok and select("#", ...) > 0 then ends = { n = select("#", ...), ... } end
+    return ok, (...)
+  end
+  local fine, why = collect(xpcall(chunk, explain))
+  if fine and ends.n > 0 and not has_value then
+    local kept, wrong = pcall(keep, "result", unpack(ends, 1, ends.n))
+    if not kept then fine, why = false, { message = "script: " .. tostring(wrong), trace = "" } end
+  end
+  sethook()
+  host_lift()
+
+  if not fine then
+    if type(why) ~= "table" then why = { message = message_of(why), trace = "" } end
+    local memory = find(why.message, "not enough memory", 1, true)
+    local trace = trace_of(why.trace)
+    local at = line_in(trace)              -- the line of the script, where the error says one of ours
+    local message = string.gsub(why.message, "^prelude:%d+: ", at and "script:" .. at .. ": " or "", 1)
+    return failed(memory and "memory" or "script", message, trace, "run")
+  end
+  flush()
+  if has_value then host_send("v" .. value_text) end
+  local names = {}
+  arrays[names] = true
+  for id, name in next, unawaited do names[#names + 1] = name end
+  sort(names)
+  host_send("d" .. encode({ has_value = has_value or false, unawaited = names, cut = printed_cut,
+    cpu_s = clock() - started }, "done", { bytes = 1 << 30, depth = 8, nodes = 1 << 20 }))
 end
-flush()
-if has_value then host_send("v" .. value_text) end
-local names = {}
-arrays[names] = true
-for id, name in next, unawaited do names[#names + 1] = name end
-sort(names)
-host_send("d" .. encode({ has_value = has_value or false, unawaited = names, cut = printed_cut,
-  cpu_s = clock() - started }, "done", { bytes = 1 << 30, depth = 8, nodes = 1 << 20 }))
