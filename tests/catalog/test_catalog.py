@@ -269,6 +269,23 @@ def test_a_broken_tool_is_set_aside_alone_with_the_reason() -> None:
     assert "the definition is not JSON" in tools.rejected[2][1]
 
 
+@pytest.mark.parametrize("where", ["description", "title", "keywords", "input_schema", "meta"])
+def test_a_definition_with_half_a_character_is_set_aside(where: str) -> None:
+    whole, half = "caf\N{PILE OF POO}", "caf\udce9"
+    as_value: dict[str, Any] = {
+        "keywords": lambda text: (text,),
+        "input_schema": lambda text: {"type": "object", "properties": {text: {"type": "string"}}},
+        "meta": lambda text: {"a": [text]},
+    }
+    made = as_value.get(where, str)
+    tools = Catalog.build([tool("a:good", **{where: made(whole)}), tool("a:bad", **{where: made(half)})])
+    assert [t.id for t in tools.tools] == ["a:good"]
+    assert [reason for _, reason in tools.rejected] == [
+        "a:bad: the definition holds half of a character, near " + tools.rejected[0][1].partition("near ")[2]
+    ]
+    assert "\\udce9" in tools.rejected[0][1]
+
+
 def test_a_schema_is_held_ready_for_each_tool() -> None:
     tools = Catalog.build([tool("a:b", input_schema={"type": "object", "required": ["x"]})])
     tools.schema(0).check({"x": 1})

@@ -122,6 +122,21 @@ async def test_an_empty_table_is_an_array_where_the_schema_says_so(lua: LuaSandb
     assert given == {"tags": [], "meta": {}, "other": {}}
 
 
+async def test_an_empty_table_is_an_array_behind_references_and_alternatives_too(lua: LuaSandbox, tools: Tools) -> None:
+    some = {"anyOf": [{"type": "array"}, {"type": "null"}]}
+    schema = {
+        "type": "object",
+        "properties": {"item": {"$ref": "#/$defs/Item"}, "either": {"anyOf": [{"type": "array"}, {"type": "object"}]}},
+        "additionalProperties": some,
+        "$defs": {
+            "Item": {"type": "object", "properties": {"tags": some, "parts": {"type": "array", "items": {"$ref": "#"}}}}
+        },
+    }
+    source = "return slow.echo{item = {tags = {}, parts = {{item = {tags = {}}}}}, either = {}, more = {}}:await()"
+    given = await value(lua, source, tools, schemas={"slow": {"echo": schema}})
+    assert given == {"item": {"tags": [], "parts": [{"item": {"tags": []}}]}, "either": {}, "more": []}
+
+
 @pytest.mark.parametrize(
     ("limits", "source", "kind", "said"),
     [

@@ -107,3 +107,28 @@ async def test_without_monty_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(MissingExtra, match=r"pip install 'toolcrib\[python\]'"):
         async with PythonSandbox():
             pass
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("slow.echo(v=1)", "result is the call slow.echo, which was not awaited; put await before it"),
+        ("result({'x': [slow.echo(v=1)]})", "result.x[0] is the call slow.echo, which was not awaited"),
+        (
+            "await slow.echo(v=slow.echo(v=1))",
+            "slow.echo: the arguments.v is the call slow.echo, which was not awaited",
+        ),
+        ("lambda: 1", "result is a function or an object, which JSON cannot carry"),
+        ("[len]", "result[0] is a function or an object, which JSON cannot carry"),
+    ],
+)
+async def test_what_is_no_value_is_no_result(python: PythonSandbox, tools: Tools, source: str, said: str) -> None:
+    with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+        await python.run(source, tools)
+    assert said in caught.value.message
+
+
+async def test_a_text_that_only_looks_like_a_call_is_a_text(python: PythonSandbox, tools: Tools) -> None:
+    with anyio.fail_after(30):
+        result = await python.run("['<coroutine external_future(7)>', '<b>']", tools)
+    assert result.value == ["<coroutine external_future(7)>", "<b>"]

@@ -52,4 +52,17 @@ def _digest(tool: Tool) -> bytes:
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidTool(f"{tool.id}: the definition is not JSON: {str(error)[:200]}.") from error
+    if "\\ud" in text:  # a pair of surrogates, which is one character, or half of one, which is none
+        _check_unicode(text, tool.id)
     return blake2b(text.encode(), digest_size=16).digest()
+
+
+def _check_unicode(text: str, name: str) -> None:
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        near = ascii(error.object[max(0, error.start - 20) : error.end])[1:-1]
+        raise InvalidTool(
+            f"{name}: the definition holds half of a character, near {near}.",
+            hint='Use text.encode(errors="replace").decode() where it comes from.',
+        ) from None

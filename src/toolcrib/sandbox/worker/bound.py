@@ -1,10 +1,13 @@
 """Arguments and results within bounds: what comes out of an engine that gives real Python objects, as JSON."""
 
 import json
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+_CALL = re.compile(r"<coroutine external_future\((\d{1,9})\)>")
+_FUNCTION = re.compile(r"<(?:built-in )?function .{1,200}>")
 _MAX_DIGITS_BITS = 4096
 """Larger whole numbers are no numbers of anybody's JSON."""
 
@@ -13,9 +16,12 @@ class OutOfBounds(ValueError):
     """The value is too large, too deep, or nothing that JSON can carry; the text begins with where."""
 
 
-def encoded(value: object, root: str, limits: Mapping[str, int]) -> bytes:
-    """The value as JSON. Raises `OutOfBounds`; a value shared a million times counts a million times."""
-    copy = _Copy(root, limits)
+def encoded(value: object, root: str, limits: Mapping[str, int], calls: Mapping[int, str]) -> bytes:
+    """The value as JSON. Raises `OutOfBounds`; a value shared a million times counts a million times.
+
+    `calls` are those that were not awaited, by number: their place in a value is a mistake.
+    """
+    copy = _Copy(root, limits, calls)
     text = json.dumps(copy.copy(value, ()), ensure_ascii=False, separators=(",", ":")).encode()
     if len(text) > limits["out_bytes"]:
         raise copy.too_large()
@@ -39,8 +45,9 @@ def depth_of(value: object, most: int) -> int:
 
 
 class _Copy:
-    def __init__(self, root: str, limits: Mapping[str, int]) -> None:
+    def __init__(self, root: str, limits: Mapping[str, int], calls: Mapping[int, str]) -> None:
         self._root = root
+        self._calls = calls
         self._limits = limits
         self._nodes = 0
         self._bytes = 0
@@ -67,11 +74,23 @@ class _Copy:
     def _text(self, value: str, path: tuple[str | int, ...]) -> str:
         if len(value) > self._limits["out_bytes"]:  # before it is encoded
             raise self.too_large()
+        if value.startswith("<"):
+            self._check_shown(value, path)
         try:
             self._count(len(value.encode()) + 2)
         except UnicodeEncodeError:
             raise self._wrong(path, "is not valid Unicode; base64-encode binary data") from None
         return str(value)
+
+    def _check_shown(self, value: str, path: tuple[str | int, ...]) -> None:
+        """What JSON cannot carry comes from the interpreter as the text that `repr` shows."""
+        call = _CALL.fullmatch(value)
+        if call and int(call[1]) in self._calls:
+            raise self._wrong(
+                path, f"is the call {self._calls[int(call[1])]}, which was not awaited; put await before it"
+            )
+        if _FUNCTION.fullmatch(value):
+            raise self._wrong(path, "is a function or an object, which JSON cannot carry")
 
     def _number(self, value: float, path: tuple[str | int, ...]) -> int | float:
         if isinstance(value, int):

@@ -28,7 +28,8 @@ class Calls:
             for place, server in enumerate(servers)
             for at, tool in enumerate(server["tools"])
         }
-        self._open: dict[int, str] = {}
+        self.open: dict[int, str] = {}
+        """The calls whose answer nobody waited for yet, as the script named them, by Monty's number."""
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._under_way: dict[int, tuple[int, int]] = {}
         self._bytes = 0
@@ -45,13 +46,14 @@ class Calls:
         self.made += 1
         try:
             label, place, arguments = self._meant(name, values, named)
-            self._open[number] = label
-            text = bound.encoded(arguments, "the arguments", self._limits)
+            text = bound.encoded(arguments, "the arguments", self._limits, self.open)
+            self.open[number] = label
         except (AttributeError, TypeError) as error:
-            self._open.setdefault(number, name)
+            self.open.setdefault(number, name)
             self._settled[number] = _raised(type(error).__name__, str(error))
             return
         except bound.OutOfBounds as error:
+            self.open[number] = label
             self._settled[number] = _raised("RuntimeError", f"{label}: {error}")
             return
         self._waiting.append((number, _CALL.pack(0, *place) + text))
@@ -77,13 +79,13 @@ class Calls:
             found = {number: self._settled.pop(number) for number in numbers if number in self._settled}
             if found:
                 for number in found:
-                    self._open.pop(number, None)
+                    self.open.pop(number, None)
                 return found
             self._wait()
 
     def unawaited(self) -> tuple[str, ...]:
-        """The calls whose answer nobody waited for, as the script named them."""
-        return tuple(sorted(self._open.values()))
+        """What those are called."""
+        return tuple(sorted(self.open.values()))
 
     # -- what is meant ---------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Calls:
         number, size = self._under_way.pop(sent)
         self._bytes -= size
         text = body[_ANSWER.size :]
-        self._settled[number] = self._value(text, self._open[number]) if ok else self._failure(text, number)
+        self._settled[number] = self._value(text, self.open[number]) if ok else self._failure(text, number)
         self._send()
 
     def _value(self, text: bytes, label: str) -> dict[str, Any]:
@@ -171,7 +173,7 @@ class Calls:
         return {"return_value": value}
 
     def _failure(self, text: bytes, number: int) -> dict[str, Any]:
-        return _raised("RuntimeError", f"{self._open[number]}: {text.decode(errors='replace')}")
+        return _raised("RuntimeError", f"{self.open[number]}: {text.decode(errors='replace')}")
 
 
 def _raised(kind: str, message: str) -> dict[str, Any]:

@@ -178,8 +178,9 @@ class Script:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _done(self, value: object) -> None:
+        chosen = self._result[0] if self._result else value
         has_value = bool(self._result) or value is not None
-        text = bound.encoded(self._result[0] if self._result else value, "result", self._limits)
+        text = bound.encoded(chosen, "result", self._limits, self._calls.open)
         if has_value:
             pipes.write_frame(b"v" + text)
         self._end(has_value=has_value, unawaited=self._calls.unawaited())
