@@ -81,14 +81,14 @@ async def held(subject: Subject) -> dict[str, Any]:
     async with subject.open(tools) as run:
         await asyncio.sleep(0.5)
         idle = memory.own() - before
-        parents = {pid for pid in idle if memory.below(pid)}
+        prepared = {pid for pid in memory.children() & idle if memory.below(pid)}
         task = asyncio.create_task(run(subject.scripts["held"]))
         await tools.arrived.wait()
         await asyncio.sleep(0.5)
-        waiting = memory.held((memory.own() - before) - parents)
+        waiting = memory.held((memory.own() - before) - prepared)
         figures = {
-            "an idle worker": memory.held(idle - parents),
-            "what they are forked from": memory.held(parents),
+            "an idle worker": memory.held(idle - prepared),
+            "what they are forked from": memory.held(prepared),
             "a worker of those idle or in a script": waiting,
         }
         tools.let_go.set()
@@ -97,7 +97,7 @@ async def held(subject: Subject) -> dict[str, Any]:
         name: None
         if found is None
         else {
-            "processes": found.processes,
+            "workers": found.workers,
             "pss_mib": round(found.pss / 2**20, 2),
             "uss_mib": round(found.uss / 2**20, 2),
         }
@@ -117,11 +117,11 @@ def show_times(found: Mapping[str, Mapping[str, Cell]]) -> None:
 
 def show_memory(found: Mapping[str, Mapping[str, Any]]) -> None:
     """Print it."""
-    print(f"\n{'memory of a process, MiB':62}{'how many':>9}{'PSS':>8}{'USS':>8}")
+    print(f"\n{'memory of a worker, all its processes, MiB':62}{'how many':>9}{'PSS':>8}{'USS':>8}")
     for subject, kinds in found.items():
         for kind, one in kinds.items():
             if one is not None:
-                print(f"  {subject:28}{kind:32}{one['processes']:9}{one['pss_mib']:8.2f}{one['uss_mib']:8.2f}")
+                print(f"  {subject:28}{kind:32}{one['workers']:9}{one['pss_mib']:8.2f}{one['uss_mib']:8.2f}")
     if not any(one for kinds in found.values() for one in kinds.values()):
         print("  not known: it is read from /proc, and by root alone")
 

@@ -10,9 +10,9 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Held:
-    """Memory of some processes, in bytes each: in proportion to who shares it, and theirs alone."""
+    """Memory of some workers, in bytes each: in proportion to who shares it, and theirs alone."""
 
-    processes: int
+    workers: int
     pss: float
     uss: float
 
@@ -32,12 +32,22 @@ def below(pid: int) -> set[int]:
 
 
 def held(pids: Iterable[int]) -> Held | None:
-    """The mean over these processes; None where there are none, or where they cannot be read."""
+    """The mean over the workers that these processes are; None where there are none, or where they cannot be read.
+
+    Of a worker that is made of several processes only one has none below it.
+    """
+    pids = set(pids)
     sizes = [size for pid in pids if (size := _sizes(pid)) is not None]
-    if not sizes:
+    workers = sum(1 for pid in pids if not below(pid))
+    if not sizes or not workers:
         return None
-    count = len(sizes)
-    return Held(count, sum(pss for pss, _ in sizes) / count, sum(uss for _, uss in sizes) / count)
+    return Held(workers, sum(pss for pss, _ in sizes) / workers, sum(uss for _, uss in sizes) / workers)
+
+
+def children() -> set[int]:
+    """The processes that this one started."""
+    parents = dict(filter(None, map(_parent, Path("/proc").glob("[0-9]*/stat"))))
+    return {child for child, parent in parents.items() if parent == os.getpid()}
 
 
 def own() -> set[int]:
