@@ -3,7 +3,7 @@
     hostile.py [FOLDER ...] [--rounds 2] [--idle] [--only TEXT]
 
 Our own scripts are in `tests/sandbox/hostile`. Other sets are folders with `lua` and `python` in them, named here, in
-the environment variable TOOLCRIB_HOSTILE, or found as `shared/hostile` beside the project. The first line of a script
+the environment variable TOOLCRIB_HOSTILE, or beside the project. The first line of a script
 says how it has to end: `expect: ok:JSON`, `expect: error:KIND|KIND:TEXT`, `expect: any`. Another end makes the exit
 status 1.
 """

@@ -10,18 +10,20 @@ from typing import Any
 
 import anyio
 import httpx2
+import mcp
 import numpy as np
 import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError, ToolNotFound
-from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.options import GatewayOptions, ScriptOptions
 from toolcrib.gateway.steady import Steady
 from toolcrib.model import Object, SearchRequest, ServerState, Tool, ToolResult
 from toolcrib.protocols import Context
 from toolcrib.search.semantic import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
+from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider
 from toolcrib.upstream.options import ServerOptions
 
@@ -44,6 +46,25 @@ async def test_a_started_app_finds_and_calls() -> None:
             assert reply.hits[0].tool.id == "notes:add_note"
             result = await app.gateway.call(me, "notes:add_note", {"text": "x"})
             assert result.content[0]["text"] == "note 1 kept"
+
+
+async def test_clients_are_told_of_a_script_that_comes_into_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "one.lua").write_text("return 1")
+    settings = Settings(
+        script_folder=tmp_path,
+        scripts=ScriptOptions(watch_s=0.01),
+        surfaces=SurfaceOptions(surfaces=("direct",)),
+    )
+    with anyio.fail_after(10):
+        async with App(settings) as app, mcp.Client(app.server) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["scripts__one"]
+            async with client.listen(tools_list_changed=True) as subscription:
+                (tmp_path / "two.lua").write_text("return 2")
+                await anext(aiter(subscription))
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["scripts__one", "scripts__two"]
+            (tmp_path / "one.lua").unlink()
+            await app.refresh()
+            assert [tool.id for tool in await app.tools()] == ["scripts:two"]
 
 
 class Counting:

@@ -1,5 +1,6 @@
 """MCP's wire shapes to and from the model."""
 
+import json
 from typing import Any
 
 import pytest
@@ -117,3 +118,14 @@ def test_what_is_no_result_is_an_error(raw: dict[str, Any]) -> None:
 def test_a_result_without_content_is_a_result() -> None:
     assert read_result({}) == ToolResult()
     assert read_result({"structuredContent": [1], "isError": "yes", "_meta": 3}) == ToolResult(structured=[1])
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", "2026-07-28"])
+def test_half_a_character_becomes_a_mark_so_that_the_answer_can_be_sent(version: str) -> None:
+    half = "caf\udce9"
+    result = ToolResult(content=({"type": "text", "text": half},), structured={half: [half, 1]}, meta={"a": half})
+    sent = result_to_wire(result, version)
+    assert sent["content"][0]["text"] == "caf\ufffd"
+    assert sent["_meta"]["a"] == "caf\ufffd"
+    assert sent["structuredContent"] == {"caf\ufffd": ["caf\ufffd", 1]}
+    assert json.dumps(sent, ensure_ascii=False).encode()

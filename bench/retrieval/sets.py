@@ -1,7 +1,7 @@
 """The retrieval sets: tools, and queries whose right tools are known.
 
 One comes with a package on PyPI, so anyone has it. More are read from a folder: the one that the variable
-TOOLCRIB_RETRIEVAL_DATA names, or `shared/data` beside the project. Each is a folder of its own with `tools.jsonl` and
+TOOLCRIB_RETRIEVAL_DATA names, or one beside the project. Each is a folder of its own with `tools.jsonl` and
 `queries.jsonl`, in the form that `toolcrib eval` reads.
 """
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.requests import Request
 
-from toolcrib import App, Caller, Context, RequestProviders, StaticTokens, Token, Tool, ToolProvider, Visibility
+from toolcrib import App, Caller, CallerProviders, Context, StaticTokens, Token, Tool, ToolProvider, Visibility
 from toolcrib.model import Object
 from toolcrib.providers.wrap import ForCaller
 
@@ -38,9 +38,8 @@ class UserTools:
         return f"{name} of {self.user.id}"
 
 
-async def tools_of(request: Request) -> ToolProvider:
-    """The provider of whoever sends this token; raises what becomes 401 where nobody is known by it."""
-    user = await TOKENS.authenticate(request.headers)
+async def tools_of(user: Caller, _: Request) -> ToolProvider:
+    """The provider of whoever sends this request."""
     return ForCaller(UserTools(user), user.id, tenant=user.tenant)
 
 
@@ -54,7 +53,7 @@ def ping() -> str:
 
 
 mount = app.asgi()
-http = RequestProviders(mount, tools_of)
+http = CallerProviders(mount, tools_of)
 
 if __name__ == "__main__":
     uvicorn.run(http, port=8000)

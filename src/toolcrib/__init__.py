@@ -34,6 +34,7 @@ _HOMES: Final = {
     "CallOptions": "gateway.calls.options:CallOptions",
     "CallTimeout": "errors:CallTimeout",
     "Caller": "model:Caller",
+    "CallerProviders": "server.middleware:CallerProviders",
     "Config": "registry:Config",
     "Context": "protocols:Context",
     "Decision": "model:Decision",

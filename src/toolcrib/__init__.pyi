@@ -81,6 +81,7 @@ from toolcrib.search.lexicon import Lexicon as Lexicon
 from toolcrib.search.options import SearchOptions as SearchOptions
 from toolcrib.search.semantic import Embedder as Embedder
 from toolcrib.server.auth import StaticTokens as StaticTokens
+from toolcrib.server.middleware import CallerProviders as CallerProviders
 from toolcrib.server.middleware import RequestProviders as RequestProviders
 from toolcrib.server.options import HttpOptions as HttpOptions
 from toolcrib.server.options import Token as Token
@@ -113,6 +114,7 @@ __all__ = [
     "CallOptions",
     "CallTimeout",
     "Caller",
+    "CallerProviders",
     "Config",
     "Context",
     "Decision",

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -14,14 +14,14 @@ import anyio.to_thread
 from toolcrib._version import VERSION
 from toolcrib.embedders.cached import Cached
 from toolcrib.embedders.load import BUILT_IN, load
-from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError, ToolNotFound
+from toolcrib.errors import AlreadyStarted, NameCollision, NotStarted, ServerUnavailable, SettingsError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.states import stands
 from toolcrib.gateway.stored import StoredScripts, stored
 from toolcrib.gateway.view import Found
-from toolcrib.model import Object, SearchReply, SearchRequest, ServerState, Tool, ToolResult
+from toolcrib.model import Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.protocols import Authenticator, BackendSelector, CallMiddleware, Context, Policy
 from toolcrib.providers.ambient import surrounded
 from toolcrib.providers.builder import ToolBuilder
@@ -29,16 +29,12 @@ from toolcrib.providers.local import LocalTools
 from toolcrib.providers.shared import ProviderList
 from toolcrib.server.changes import ListChanges
 from toolcrib.server.context import LOCAL
-from toolcrib.server.http import http_app, serve_http
-from toolcrib.server.lifetime import Lifetime
 from toolcrib.server.mcp import make_server
-from toolcrib.server.mount import HttpApp
-from toolcrib.server.options import HttpOptions
-from toolcrib.server.sse import sse_app
-from toolcrib.server.stdio import serve_stdio
+from toolcrib.server.served import Served
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.front import Front
 from toolcrib.surfaces.scripting import scripts_over
+from toolcrib.surfaces.watch import watch_chosen, watch_names
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.servers import Servers
@@ -46,7 +42,7 @@ from toolcrib.upstream.servers import Servers
 _NOT_STARTED: Final = "The app is not started, so that no remote server is connected: use it inside `async with`."
 
 
-class App(Lifetime):
+class App(Served):
     """A gateway over functions of this process, providers, and the servers of its settings.
 
     `async with App(settings) as app` starts the servers without waiting for any; `settled` waits. Only an embedder
@@ -98,15 +94,17 @@ class App(Lifetime):
         if self.settings.script_folder is not None:
             self.stored.load(self.settings.script_folder)
             self.shared.add(self.stored)
-        self.front = Front(self.gateway, self.settings.surfaces, self.scripts)
+        self.front = Front(self.gateway, self.settings.surfaces, self.scripts, order=self.servers.names)
         self.changes = ListChanges(self.front, self.gateway.live)
-        self.server = make_server(self.front, name=name, version=version, title=title or name, changes=self.changes)
+        super().__init__(
+            make_server(self.front, name=name, version=version, title=title or name, changes=self.changes),
+            self.settings.http,
+            authenticator=authenticator,
+            problem=self.settings.http_problem,
+        )
         self.local.reserve(self.front.meta_names)
         self.tool = self.local.tool
         """A decorator that registers a function: `@app.tool`, or with anything of `Tool` beside its schema."""
-        self._authenticator = authenticator
-        self._mounts: dict[Callable[..., HttpApp], HttpApp] = {}
-        super().__init__()
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
@@ -130,8 +128,7 @@ class App(Lifetime):
             await stack.enter_async_context(self._embedding())
             await stack.enter_async_context(self.scripts.engines)
             await self._require()
-            for mount in tuple(self._mounts.values()):
-                await self._group.start(mount.run)
+            await self._run_mounts(self._group)
         except BaseException:
             self._group = None
             await stack.aclose()
@@ -152,6 +149,9 @@ class App(Lifetime):
         async with anyio.create_task_group() as group:
             await group.start(self.gateway.live.run)
             await group.start(self.changes.run)
+            group.start_soon(watch_chosen, self.gateway.live, self.settings.surfaces.always_visible)
+            if self.settings.script_folder is not None:
+                await group.start(self.stored.follow, self.settings.scripts.watch_s)
             yield group
             group.cancel_scope.cancel()
 
@@ -170,7 +170,7 @@ class App(Lifetime):
         required = {server.name for server in self.settings.servers if server.required}
         if not required:
             return
-        await self.fleet.settled()
+        await self.fleet.settled(required)
         for status in self.fleet.statuses():
             if status.name in required and status.state is not ServerState.READY:
                 raise ServerUnavailable(
@@ -283,14 +283,22 @@ class App(Lifetime):
             lambda: self.scripts.run(asker, source, language=language, arguments=arguments, read_only=read_only)
         )
 
+    def statuses(self) -> tuple[ServerStatus, ...]:
+        """One status a server, by name, and one of each provider that failed or some of whose tools were set aside."""
+        return self.gateway.live.statuses()
+
     async def settled(self) -> None:
         """Wait until each server is ready or failed, and its tools can be found. Raises `NotStarted` if stopped."""
         await self._at_home(self.gateway.live.settled)
 
     async def refresh(self) -> None:
-        """Ask every provider for its tools again, and wait until they are in. Raises `NotStarted` if stopped."""
+        """Ask every provider for its tools again, and read the folder of scripts; wait until they are in.
+
+        Raises `NotStarted` if stopped.
+        """
 
         async def again() -> None:
+            await self.stored.reload()
             self.gateway.live.again()
             await self.gateway.live.fresh()
 
@@ -309,98 +317,40 @@ class App(Lifetime):
                 error.hint = f"{error.hint} {_NOT_STARTED}".strip()
             raise
 
-    # -- serving ---------------------------------------------------------------------------------------------------
+    # -- for whoever serves it -------------------------------------------------------------------------------------
 
-    def run(self, address: str | None = None) -> None:
-        """Serve until interrupted, on stdin and stdout, or over HTTP at `host:port`; for the end of a program."""
-        anyio.run(self._run, address)
-
-    async def _run(self, address: str | None) -> None:
-        async with self.started():
-            if address is None:
-                await self.serve_stdio()
-                return
-            host, _, port = address.rpartition(":")
-            if not port.isdecimal():
-                raise SettingsError(f"{address!r} is no address.", hint='Such as "127.0.0.1:8000".')
-            await self.serve_http(host or None, int(port), started=lambda url: print(f"Serving {url}", file=sys.stderr))  # noqa: T201 - a program's own word
-
-    async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
-        """Serve one client over stdin and stdout until it leaves, or `stop`, or signals where none is given."""
-        await self._check()
-        await serve_stdio(self.server, drain_s=self.settings.http.drain_s, stop=stop)
-
-    async def serve_http(
-        self,
-        host: str | None = None,
-        port: int | None = None,
-        *,
-        sse: bool = False,
-        stop: anyio.Event | None = None,
-        started: Callable[[str], None] | None = None,
-    ) -> None:
-        """Serve over HTTP until `stop`, or SIGTERM or SIGINT where none is given. Raises `SettingsError`.
-
-        With `sse`, for clients that know only the older HTTP with server-sent events, at `/sse`.
-        """
-        app = self._mounted(sse_app if sse else http_app, self._http(host, port), anywhere=False)
-        await self._check()
-        await serve_http(app, self._http(host, port), stop=stop, started=started)
-
-    def asgi(self, host: str | None = None, port: int | None = None) -> HttpApp:
-        """The ASGI app, answering at the path of the settings; its lifespan starts this app where it is not started.
-
-        Raises `SettingsError` where a token is needed.
-        """
-        return self._mounted(http_app, self._http(host, port), anywhere=False)
-
-    def asgi_mount(self) -> HttpApp:
-        """The ASGI app to be mounted at any path of another; it answers while this app runs, or with its lifespan.
-
-        It is the same one each time.
-        """
-        return self._mounted(http_app, self.settings.http, anywhere=True)
-
-    def sse_mount(self) -> HttpApp:
-        """The same for clients that know only the older HTTP with server-sent events."""
-        return self._mounted(sse_app, self.settings.http, anywhere=True)
-
-    def _mounted(self, make: Callable[..., HttpApp], options: HttpOptions, *, anywhere: bool) -> HttpApp:
-        if self.settings.http_problem and self._authenticator is None:
-            raise SettingsError(self.settings.http_problem)
-        if anywhere and make in self._mounts:
-            return self._mounts[make]
-        mount = make(
-            self.server,
-            options,
-            ready=self._readiness,
-            authenticator=self._authenticator,
-            anywhere=anywhere,
-            owner=self.started,
-        )
-        if anywhere:
-            self._mounts[make] = mount
-            if self._group is not None:
-                self._group.start_soon(mount.run)
-        return mount
-
-    def _http(self, host: str | None, port: int | None) -> HttpOptions:
-        own = self.settings.http
-        return replace(own, host=own.host if host is None else host, port=own.port if port is None else port)
-
-    async def _check(self) -> None:
-        """Refuse to serve names that collide; that takes knowing all of them."""
+    @contextlib.asynccontextmanager
+    async def _checked(self) -> AsyncIterator[None]:
+        """While it is served: end that where names are found to collide soon after the start."""
         if self._stack is None:
             raise NotStarted("The app is not running.", hint="Use it inside `async with`.")
-        if not self.settings.surfaces.prefix:
-            await self.settled()
-            await self.front.check_names(self.local_context())
+        if self.settings.surfaces.prefix:
+            yield
+            return
+        ends: list[Exception] = []
+        async with anyio.create_task_group() as group:
+
+            async def watch() -> None:
+                try:
+                    await watch_names(self.front, self.local_context())
+                except NameCollision as error:
+                    ends.append(error)
+                    group.cancel_scope.cancel()
+                except NotStarted:  # it stops anyhow
+                    return
+
+            group.start_soon(watch)
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - it is raised below; the group would wrap it
+                ends.append(error)
+            group.cancel_scope.cancel()
+        for error in ends:
+            raise error
 
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
-        counts: dict[str, int] = {}
-        for status in self.fleet.statuses():
-            counts[str(status.state)] = counts.get(str(status.state), 0) + 1
-        live = self.gateway.live
+        live, names = self.gateway.live, {server.name for server in self.fleet.servers()}
+        counts = dict(Counter(str(status.state) for status in live.statuses() if status.name in names))
         return self.running and not live.connecting(), {"servers": counts, "tools": len(live.snapshot.catalog)}
 
 

@@ -143,6 +143,44 @@ class StatusSource(Protocol):
         """One status a server, by name."""
 
 
+DueTo = tuple[Caller, str | None]
+"""A caller, and his session where it can be of one alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """What a server offers to read, as it last listed it: entries as wire JSON, in its order, by their own names."""
+
+    prompts: Mapping[str, Object] = field(default_factory=dict)
+    resources: Mapping[str, Object] = field(default_factory=dict)
+    """By URI."""
+    templates: Mapping[str, Object] = field(default_factory=dict)
+    """Of resources, by `uriTemplate`."""
+    reads: bool = False
+    """Whether it has resources at all, listed or not."""
+    completes: bool = False
+    """Whether it completes arguments of prompts and templates."""
+    watches: bool = False
+    """Whether it tells of changes of a single resource."""
+
+
+@runtime_checkable
+class DocumentSource(Protocol):
+    """Beside `ToolProvider`, for one of one namespace that also has prompts and resources."""
+
+    def documents(self) -> Documents | None:
+        """What it offers; the same object while nothing changed. None before that is known."""
+
+    async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
+        """The answer to `prompts/get`, `resources/read` or `completion/complete`, whole, as structured content."""
+
+    async def watch(self, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Call back, with its URI, whenever that resource or one below it changed."""
+
+    def hear(self, callback: Callable[[DueTo | None, Object], None]) -> Unsubscribe:
+        """Call back with each message for a log, and with whom it can be due to: None where that is not one caller."""
+
+
 class ProviderSource(Protocol):
     """A changing set of shared providers, such as a fleet of servers."""
 

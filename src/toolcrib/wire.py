@@ -5,6 +5,7 @@ read is rewritten for that client alone, and nothing is dropped.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import mcp_types
 from mcp_types import methods
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 from toolcrib.errors import UpstreamError
 from toolcrib.model import Object, Rejected, Tool, ToolResult, Visibility
@@ -22,6 +24,7 @@ _KNOWN_BLOCKS: Final = {
 }
 _ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_link"})
 _REASON_LIMIT: Final = 300
+_HALF: Final = re.compile("[\\ud800-\\udfff]")
 
 
 def is_modern(version: str) -> bool:
@@ -98,6 +101,28 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
     )
 
 
+_PARTS: Final[Mapping[str, tuple[str, type]]] = {
+    "prompts/get": ("messages", list),
+    "resources/read": ("contents", list),
+    "completion/complete": ("completion", dict),
+}
+"""What an answer to each method must hold."""
+
+
+def read_document(method: str, raw: Mapping[str, Any]) -> ToolResult:
+    """The answer to one of these methods, whole, as structured content. Raises `UpstreamError` for what is none."""
+    kind = raw.get("resultType", "complete")
+    if kind == "input_required":
+        return _read_input_required(raw)
+    key, shape = _PARTS[method]
+    part = raw.get(key)
+    if kind != "complete" or not isinstance(part, shape):
+        raise UpstreamError(f"The server answered {method} with something that is no answer to it.")
+    if isinstance(part, list) and not all(isinstance(item, dict) for item in part):
+        raise UpstreamError(f"The server answered {method} with {key} that are no objects.")
+    return ToolResult(structured=dict(raw))
+
+
 def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
     requests, state = raw.get("inputRequests"), raw.get("requestState")
     if not isinstance(requests, dict) and not isinstance(state, str):
@@ -158,9 +183,59 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
         wire["_meta"] = dict(result.meta)
     if is_modern(version):
         wire["resultType"] = "complete"
+    if not _is_encodable(wire):
+        wire = _mended(wire)
     if not _sendable(wire, version):
-        wire["content"] = [_readable(block, version) for block in result.content]
+        wire["content"] = [_readable(block, version) for block in wire["content"]]
     return wire
+
+
+def _is_encodable(wire: dict[str, Any]) -> bool:
+    """Whether it can be sent: half a surrogate pair cannot, and would take the whole connection along."""
+    try:
+        to_json(wire)
+    except ValueError:
+        return False
+    return True
+
+
+def _mended(value: Any) -> Any:
+    """The same with a replacement character for each half."""
+    if isinstance(value, str):
+        return _HALF.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    return [_mended(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str, Any]:
+    """An answer that `read_document` took, in the shape that clients of this version take.
+
+    Blocks of a prompt that the version does not know become text blocks that hold their JSON. Raises `UpstreamError`
+    for what the version cannot carry at all.
+    """
+    if result.kind == "input_required":
+        if not is_modern(version):
+            raise UpstreamError("More input is asked for, which this client's protocol version cannot give.")
+        return _input_required_to_wire(result, version)
+    wire = dict(result.structured)
+    if is_modern(version):
+        wire["resultType"] = "complete"
+    if is_modern(version) and method == "resources/read":
+        ttl = wire.get("ttlMs")
+        wire |= {"ttlMs": ttl if isinstance(ttl, int) and ttl > 0 else 0, "cacheScope": "private"}
+    if method == "prompts/get":
+        wire["messages"] = [_readable_message(message, version) for message in wire["messages"]]
+    try:
+        methods.validate_server_result(method, version, wire)
+    except ValidationError as error:
+        raise UpstreamError(f"The answer to {method} is not one: {_first_problem(error)}.") from error
+    return wire
+
+
+def _readable_message(message: Object, version: str) -> Object:
+    block = message.get("content")
+    return {**message, "content": _readable(block, version)} if isinstance(block, dict) else message
 
 
 def _input_required_to_wire(result: ToolResult, version: str) -> dict[str, Any]:

@@ -163,6 +163,23 @@ def test_serve_over_http_says_where_and_ends_well_on_sigterm(settings: Settings)
     assert (process.returncode, out) == (0, b"")
 
 
+@pytest.mark.parametrize("words", [("--http", "--config"), ("--http", "--sse", "-c")])
+def test_serve_over_http_without_an_address_takes_that_of_the_settings(
+    settings: Settings, words: tuple[str, ...]
+) -> None:
+    file = settings({"http": {"host": "localhost", "port": 0}}, good=toolbox())
+    with started("serve", *words, file) as process:
+        lines = iter(pipe(process.stderr))
+        assert any(b"serving MCP at http://localhost:" in line for line in lines)
+
+
+def test_serve_asks_for_http_where_only_its_older_way_is_named(settings: Settings) -> None:
+    with started("serve", "--sse", "--config", settings()) as process:
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == Exit.USAGE
+    assert err.decode() == "toolcrib: --sse is a way of HTTP: it needs --http.\nSuch as --http --sse.\n"
+
+
 @pytest.mark.parametrize(
     ("address", "http", "said"),
     [

@@ -1,7 +1,12 @@
 """What people are shown."""
 
+import json
+import socket
+import ssl
+from dataclasses import replace
 from typing import Any
 
+import httpx2
 import pytest
 
 from toolcrib.cli.advice import advice
@@ -9,6 +14,8 @@ from toolcrib.cli.output import cut
 from toolcrib.cli.shapes import result_json
 from toolcrib.cli.texts import block_text, say_reply, say_result, server_row
 from toolcrib.model import Rejected, SearchReply, ServerState, ServerStatus, ToolResult
+from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.reasons import of_error, of_status
 
 
 @pytest.mark.parametrize(
@@ -60,26 +67,99 @@ def test_a_server_with_old_tools_and_rejected_ones_says_so() -> None:
         stale=True,
         rejected=(Rejected(tool="x", reason="broken"),),
     )
-    assert server_row(status)[-1] == "gone; its tools are from before; 1 tools set aside"
+    assert server_row(status)[-1] == "gone; its tools are from before; 1 tool set aside"
+
+
+CHILD = ServerOptions(name="a", command="a")
+REMOTE = ServerOptions(name="a", transport="http", url="http://localhost/mcp")
+
+
+def failed(reason: str) -> ServerStatus:
+    return ServerStatus(name="a", state=ServerState.FAILED, since=0, reason=reason)
 
 
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("HTTP 401 Unauthorized", '"Authorization": "Bearer ${TOKEN}"'),
-        ("HTTP 404 Not Found", '"type": "sse"'),
-        ("connection refused", "Check that it is running"),
-        ("no answer to the handshake within 3 s", '"timeouts": {"start": 120}'),
         ("exited with code 1: no licence", "Run its command by hand"),
-        ("who knows", "by hand"),
+        ("exited with code 1: permission denied: /srv/data", "Run its command by hand"),
+        ("exited with code 1: ssl: CERTIFICATE_VERIFY_FAILED", "SSL_CERT_FILE in its env"),
+        ('its working directory "/gone" does not exist', '"cwd"'),
+        ('the command "a" was not found; install it, or give its full path', "Install the program"),
+        ('the command "a" may not be executed; check its permissions', "Make its command executable"),
+        ("no answer to the handshake within 3 s; it last said: connection refused", '"timeouts": {"start": 120}'),
+        ("who knows", "Run its command by hand"),
     ],
 )
-def test_every_failure_has_advice(reason: str, words: str) -> None:
-    assert words in advice(ServerStatus(name="a", state=ServerState.FAILED, since=0, reason=reason))
+def test_every_failure_of_a_command_has_advice(reason: str, words: str) -> None:
+    assert words in advice(failed(reason), CHILD)
+
+
+def answered(status: int, said: str = "") -> str:
+    """The reason that an HTTP status gives, with what the server said of it."""
+    return of_status(status, httpx2.Headers(), json.dumps({"error": said}).encode() if said else b"")
+
+
+def broken_by(cause: Exception) -> str:
+    """The reason that a broken connection gives."""
+    error = httpx2.ConnectError("")
+    error.__cause__ = cause
+    return of_error(error)
+
+
+def untrusted() -> Exception:
+    """What a handshake ends with where the certificate is the server's own."""
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "self-signed certificate"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (answered(401), '"Authorization": "Bearer ${TOKEN}"'),
+        (answered(404), '"type": "http" or "sse"'),
+        (answered(407), "proxy"),
+        (answered(500), "See its own log"),
+        (answered(503, "the certificate has ended in time"), "See its own log"),
+        (f"tools/list: {answered(502)}", "See its own log"),
+        ("Redirect to http://b/mcp not followed; use that URL if it is the intended server", "Write the address"),
+        ("Unexpected content type: text/html", "an MCP endpoint"),
+        ("no answer to the handshake within 3 s", '"timeouts": {"start": 120}'),
+        (of_error(httpx2.ConnectTimeout("")), '"timeouts": {"start": 120}'),
+        (of_error(httpx2.ConnectError("")), "Check that it is running"),
+        (of_error(httpx2.RemoteProtocolError("")), "Check that it is running"),
+        (broken_by(ConnectionRefusedError()), "Check that it is running"),
+        (broken_by(socket.gaierror()), "Check that it is running"),
+        (broken_by(untrusted()), "SSL_CERT_FILE"),
+        (broken_by(ssl.SSLError(1, "wrong version number")), '"http://"'),
+        ("who knows", "an MCP endpoint"),
+    ],
+)
+def test_every_failure_of_a_url_has_advice_that_names_no_command(reason: str, words: str) -> None:
+    said = advice(failed(reason), REMOTE)
+    assert words in said
+    assert "command" not in said
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("environment variable KEY is not set (env.K)", "Set KEY where toolcrib is started"),
+        ('"allowTools" is not a setting; did you mean "allowedTools"?', "Write allowedTools in place of allowTools."),
+        ("the file .env does not exist (envFile)", "Create the file"),
+        ("headers.Key holds a line break or another control character", "Mend its entry"),
+    ],
+)
+@pytest.mark.parametrize("server", [CHILD, REMOTE])
+def test_a_server_that_its_entry_keeps_from_being_tried_has_advice_on_the_entry(
+    server: ServerOptions, problem: str, words: str
+) -> None:
+    assert words in advice(failed(problem), replace(server, problem=problem))
 
 
 def test_a_server_that_is_ready_needs_no_advice() -> None:
-    assert advice(ServerStatus(name="a", state=ServerState.READY, since=0)) == ""
+    assert advice(ServerStatus(name="a", state=ServerState.READY, since=0), REMOTE) == ""
 
 
 def test_a_text_that_is_too_long_is_cut_with_an_ellipsis() -> None:

@@ -1,8 +1,12 @@
 """The one-shot verbs over small real servers: text, JSON, and what goes wrong."""
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from tests.cli.conftest import Ran, broken, toolbox
@@ -88,7 +92,7 @@ def test_a_failing_server_is_named_in_one_line_and_the_others_work(command: Comm
     assert ran.code == 0
     assert ran.out == "good:greet  Say hello to somebody.\n"
     (line,) = ran.err.splitlines()
-    assert line.startswith("toolcrib: server bad is failed: ")
+    assert line.startswith("toolcrib: server bad has failed: ")
     assert "no licence key found" in line
 
 
@@ -228,6 +232,36 @@ def test_what_is_no_text_is_named(command: Command, settings: Settings) -> None:
     assert ran == Ran(0, "[image image/png, 4 characters of base64; --json prints it]\n", "")
 
 
+@pytest.mark.parametrize("name", ["a:greet", "A__greet", "a.greet"])
+def test_a_tool_whose_name_says_its_server_needs_no_other(
+    command: Command, settings: Settings, tmp_path: Path, name: str
+) -> None:
+    other = {"command": sys.executable, "args": ["-c", f"open({str(tmp_path / 'started')!r}, 'w')"], "required": True}
+    file = settings(a=toolbox(), b=other)
+    assert command("call", name, "--args", '{"person": "Ada"}', "-c", file) == Ran(0, "Hello, Ada!\n", "")
+    assert command("describe", name, "-c", file).err == ""
+    assert not (tmp_path / "started").exists()
+
+
+def test_only_an_id_rules_out_that_a_tool_is_of_another_server(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox("ring"), bad=broken())
+    by_id, otherwise = command("describe", "a:ring", "-c", file), command("describe", "a.ring", "-c", file)
+    assert (by_id.code, otherwise.code) == (4, 4)
+    assert "server bad has failed" not in by_id.err
+    assert "server bad has failed" in otherwise.err
+
+
+def test_a_kept_script_may_use_every_server_even_if_one_is_called_like_the_scripts(
+    command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "hello.lua").write_text('result(a.greet({person = "Ada"}):await())')
+    file = settings({"scripts": {"folder": str(tmp_path / "kept")}}, a=toolbox(), scripts=toolbox("greet"))
+    ran = command("call", "scripts:hello", "-c", file)
+    assert (ran.code, ran.err) == (0, "")
+    assert "Hello, Ada!" in ran.out
+
+
 def test_arguments_that_do_not_fit_are_taught(command: Command, settings: Settings) -> None:
     ran = command("call", "a:greet", "--args", '{"persn": "Ada"}', "-c", settings(a=toolbox()))
     assert (ran.code, ran.out) == (2, "")
@@ -298,7 +332,7 @@ def test_a_policy_hides_tools_from_verbs_that_use_them_but_not_from_a_look_at_th
     assert command("tools", "-c", file).out == ""
     assert command("describe", "a:greet", "-c", file).code == 4
     assert command("servers", "-c", file).out.splitlines()[1].split()[:3] == ["a", "ready", "4"]
-    assert "All is well: 1 servers, 4 tools." in command("doctor", "-c", file).out
+    assert "All is well: 1 server, 4 tools." in command("doctor", "-c", file).out
 
 
 def test_tools_of_a_server_are_asked_for_by_the_namespace_that_its_entry_gives(
@@ -338,7 +372,7 @@ def test_doctor_is_content_when_all_is_well(command: Command, settings: Settings
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"Settings: {file}\n")
     assert "ok  a: 4 tools" in ran.out
-    assert "All is well: 1 servers, 4 tools." in ran.out
+    assert "All is well: 1 server, 4 tools." in ran.out
 
 
 def test_doctor_says_what_fails_and_what_to_do(command: Command, settings: Settings, tmp_path: Path) -> None:
@@ -354,7 +388,7 @@ def test_doctor_says_what_fails_and_what_to_do(command: Command, settings: Setti
     for said in (
         f"also there, not used: {tmp_path}/.mcp.json",
         "mcpServers.a has settings of another client that are ignored: autoApprove",
-        "ok  a: 1 tools",
+        "ok  a: 1 tool  (",
         "BAD needy: failed: environment variable KEY_FOR_TEST is not set (env.K)",
         "do: Set KEY_FOR_TEST where toolcrib is started, or give it a default: ${KEY_FOR_TEST:-...}.",
         'do: Install the program, or give its full path in "command"; arguments belong in "args".',
@@ -383,6 +417,81 @@ def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
     ]
     assert len(command("doctor", "--json", "-c", file).json["notes"]) == 3
     assert command("doctor", "--json", "-c", settings(ours, a=toolbox(), bad=broken())).json["notes"] == []
+
+
+OTHERS = ("ring", "fail", "show_image")
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (
+            {"surfaces": ["direct"], "prefix": False},
+            "serve would refuse to start: a:greet and b:greet both want the name greet. Set prefix = true",
+        ),
+        ({"http": {"host": "0.0.0.0"}}, "serve --http would refuse to start: Refusing to serve on 0.0.0.0 without"),
+        (
+            {"search": {"embedder": "no.such.module:make"}},
+            "serve would refuse to start: toolcrib.search.embedder: There is no embedder",
+        ),
+    ],
+)
+def test_doctor_tells_of_whatever_serve_would_refuse(
+    command: Command, settings: Settings, ours: dict[str, object], said: str
+) -> None:
+    ran = command("doctor", "-c", settings(ours, a=toolbox(*OTHERS), b=toolbox(*OTHERS)))
+    assert ran.code == 6
+    assert f"Problem: {said}" in ran.out
+    assert "All is well" not in ran.out
+
+
+def test_names_that_the_policy_keeps_apart_do_not_collide_for_doctor(command: Command, settings: Settings) -> None:
+    only_admins = {"rules": [{"tools": ["b:*"], "scopes": ["admin"]}]}
+    file = settings({"surfaces": ["direct"], "prefix": False, "policy": only_admins}, a=toolbox(), b=toolbox())
+    assert command("doctor", "-c", file).code == 0
+
+
+def test_doctor_advises_on_a_url_by_what_it_answered(command: Command, settings: Settings) -> None:
+    with answering() as base:
+        servers = {name: {"url": f"{base}/{name}"} for name in ("broken", "moved", "page")}
+        file = settings(**servers, tls={"url": base.replace("http:", "https:")}, typo={"url": base, "allowTools": []})
+        told = command("doctor", "--json", "-c", file).json["servers"]
+    assert {one["name"]: one["advice"] for one in told} == {
+        "broken": "See its own log; it is tried again by itself.",
+        "moved": "Write the address that it names into url, if that is the server you mean.",
+        "page": "Check that its url is that of an MCP endpoint, and see its own log.",
+        "tls": 'Write "http://" in its url, if it speaks no TLS; otherwise correct the port.',
+        "typo": "Write allowedTools in place of allowTools.",
+    }
+
+
+class _NoServer(BaseHTTPRequestHandler):
+    """Answers as what is no MCP server does."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response({"/broken": 500, "/moved": 307}.get(self.path, 200))
+        if self.path == "/moved":
+            self.send_header("location", "http://elsewhere.invalid/mcp")
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that http.server gives it
+        """Nothing."""
+
+
+@contextmanager
+def answering() -> Iterator[str]:
+    """The address of one that answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _NoServer) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_doctor_as_json_has_everything_and_no_secrets(command: Command, settings: Settings) -> None:

@@ -96,9 +96,9 @@ async def test_another_definition_of_the_same_tool_is_set_aside_and_named() -> N
     one = gateway(FakeSource(Named("one"), other))
     assert (await one.call(ME, "web:search")).structured == "one"
     assert await one.tools(ME) == (TOOL,)
-    ((namespace, rejected),) = one.live.snapshot.rejected
-    assert (namespace, rejected.tool) == ("web", "search")
-    assert "one offers another tool of that name" in rejected.reason
+    (aside,) = one.live.snapshot.rejected
+    assert (aside.backend.name, aside.namespace, aside.rejected.tool) == ("two", "web", "search")
+    assert "one offers another tool of that name" in aside.rejected.reason
 
 
 async def test_middleware_may_change_a_call_and_answer_it() -> None:

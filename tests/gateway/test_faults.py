@@ -1,6 +1,7 @@
 """Foreign code that raises, hangs or talks nonsense costs nobody but itself; so does a stop at the wrong moment."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,14 +10,15 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from toolcrib.errors import InvalidRequest, NotStarted
+from toolcrib.errors import ExecutionFailed, InvalidRequest, NotStarted, ServerUnavailable
 from toolcrib.gateway import ledger
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, SearchRequest, ServerState, ServerStatus, Tool
+from toolcrib.model import Caller, Hit, Object, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.protocols import Context, Unsubscribe
 from toolcrib.providers.local import LocalTools
+from toolcrib.providers.many import Many
 from toolcrib.providers.shared import ProviderList
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
 
@@ -67,6 +69,62 @@ async def test_a_shared_provider_that_cancels_itself_is_named_and_ends_nothing()
             assert (status.name, status.state) == ("Cancelling", "failed")
             gateway.live.again()
             await gateway.live.fresh()
+
+
+class Leaving(FakeProvider):
+    """It wants to end the process, whatever it is asked."""
+
+    def __init__(self, leave: Callable[[], Any] = sys.exit, *, lists: bool = False) -> None:
+        super().__init__([GOOD] if lists else [])
+        self.leave, self.lists_tools = leave, lists
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        return tuple(self.tools) if self.lists_tools else self.leave()
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        return self.leave()  # type: ignore[no-any-return]  # it does not return
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        return self.leave()  # type: ignore[no-any-return]  # as above
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return self.leave()  # type: ignore[no-any-return]  # as above
+
+
+async def test_a_shared_provider_that_exits_ends_nothing_but_what_it_was_asked() -> None:
+    with anyio.fail_after(5):
+        async with running(FakeSource(Leaving(), FakeProvider([OTHER]))) as gateway:
+            assert await gateway.tools(ME) == (OTHER,)
+            reply = await gateway.search(ME, SearchRequest(queries=("do other things",)))
+            assert names([hit.tool for hit in reply.hits]) == ["other"]
+            assert {status.reason for status in reply.servers} == {
+                "it could not list its tools (ExitedInside)",
+                "its search failed (ExitedInside)",
+            }
+            with pytest.raises(ServerUnavailable, match=r"Leaving failed \(ExitedInside\)"):
+                await gateway.call(ME, "unlisted")
+
+
+async def test_a_provider_of_a_request_and_one_of_several_that_exit_end_nothing_but_what_they_were_asked() -> None:
+    with anyio.fail_after(5):
+        async with running(FakeSource(Many(Leaving(), FakeProvider([OTHER])))) as gateway:
+            assert await gateway.tools(ME) == (OTHER,)
+            reply = await gateway.search(ME.with_providers(Leaving()), SearchRequest())
+            assert names([hit.tool for hit in reply.hits]) == ["other"]
+
+
+async def test_a_tool_that_exits_has_failed_and_an_interrupt_of_the_user_passes() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with anyio.fail_after(5):
+        async with running(FakeSource(Leaving(lists=True))) as gateway:
+            with pytest.raises(ExecutionFailed, match="good failed inside its provider"):
+                await gateway.call(ME, "good")
+            assert await gateway.tools(ME) == (GOOD,)
+        async with running(FakeSource(Leaving(interrupt, lists=True))) as gateway:
+            with pytest.raises(KeyboardInterrupt):
+                await gateway.call(ME, "good")
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -212,7 +270,7 @@ async def test_a_tool_with_a_field_that_is_none_is_left_out_alone(field: str, va
     policy = ByScopes([Rule(tools=("secret:*",), tags=("secret",))])
     shared = Gateway([FakeSource(FakeProvider([broken, GOOD]))], policy=policy, options=QUIET)
     assert await shared.tools(ME) == (GOOD,)
-    assert [one.reason for _, one in shared.live.snapshot.rejected] == [f"its {field} is none"]
+    assert [one.rejected.reason for one in shared.live.snapshot.rejected] == [f"its {field} is none"]
     alone = Gateway([], policy=policy, options=QUIET)
     for override in (False, True):
         ctx = ME.with_providers(FakeProvider([broken, GOOD]), override=override)

@@ -13,7 +13,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions, ScriptOptions
 from toolcrib.gateway.scripts import CALLS, Scripts
 from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult, Visibility
-from toolcrib.protocols import Call, Context, Proceed
+from toolcrib.protocols import Call, Context, Proceed, ToolProvider
 from toolcrib.sandbox import Limits
 from toolcrib.surfaces.scripting import scripts_over
 from toolcrib.testing import FakeProvider, FakeSource, ready
@@ -67,7 +67,7 @@ class NoFail:
 
 
 @asynccontextmanager
-async def scripts(*more: FakeProvider, levels: int = 3, **gateway: Any) -> AsyncIterator[Scripts]:
+async def scripts(*more: ToolProvider, levels: int = 3, **gateway: Any) -> AsyncIterator[Scripts]:
     provider = FakeProvider(tools(), answer)
     made = scripts_over(Gateway([FakeSource(provider, *more)], **gateway), options=ScriptOptions(levels=levels))
     with anyio.fail_after(60):
@@ -582,3 +582,145 @@ async def test_scripts_are_bounded_through_tools_that_add_providers_too() -> Non
     assert len(reached) == 2
     assert "deep in one another" in said(done)
     assert said(after) == "1"
+
+
+# -- tools that are in no list -----------------------------------------------------------------------------------------
+
+
+class Warehouse:
+    """Too many tools to list: one is asked for by its name."""
+
+    name = "warehouse"
+
+    def __init__(self, *tools: Tool, namespace: str = "", error: Exception | None = None) -> None:
+        self.tools, self.namespace, self.error = {tool.id: tool for tool in tools}, namespace, error
+        self.asked: list[str] = []
+
+    async def list_tools(self, ctx: Context) -> list[Tool]:
+        return []
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        self.asked.append(name)
+        if self.error is not None:
+            raise self.error
+        return self.tools.get(name)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(structured={"did": name, "with": dict(arguments)})
+
+
+PART = Tool(name="find-part", namespace="ware-house", input_schema=PAIR, annotations=READS)
+
+
+@pytest.mark.parametrize(
+    ("language", "source"),
+    [
+        ("lua", "return ware_house['find-part']{ a = 1, b = 2 }:await()"),
+        ("lua", 'return _G["ware-house"]["find-part"]{ a = 1, b = 2 }:await()'),
+        ("python", "await call_tool('ware-house', 'find-part', a=1, b=2)"),
+        ("python", 'await call_tool("ware_house", "find-part", a=1, b=2)'),
+    ],
+)
+@pytest.mark.parametrize("where", ["shared", "request"])
+async def test_a_tool_that_is_in_no_list_is_called_by_its_name(language: str, source: str, where: str) -> None:
+    house = Warehouse(PART, namespace="ware-house")
+    async with scripts(*([house] if where == "shared" else [])) as run:
+        done = await run.run(ME if where == "shared" else ME.with_providers(house), source, language=language)
+    assert done.structured == {"did": "find-part", "with": {"a": 1, "b": 2}}
+    assert [call["name"] for call in done.meta[CALLS]] == ["ware-house:find-part"]
+
+
+async def test_it_is_called_by_an_identifier_and_without_a_namespace_too() -> None:
+    house = Warehouse(Tool(name="count"), Tool(name="count", namespace="cellar"))
+    async with scripts(house) as run:
+        bare = await run.run(ME, "return tools.count{ of = 'nuts' }:await()")
+        spaced = await run.run(ME, "await cellar.count(of='bolts')", language="python")
+    assert bare.structured == {"did": "count", "with": {"of": "nuts"}}
+    assert spaced.structured == {"did": "count", "with": {"of": "bolts"}}
+
+
+async def test_only_names_that_may_be_of_such_a_provider_are_asked_for_and_each_once() -> None:
+    named, nameless = Warehouse(namespace="ware-house"), Warehouse()
+    source = (
+        "local t = {} table.insert(t, string.format('%d', 1)) t.rest = 1\n"
+        "calc.add{ a = 1, b = 2 }:await() calc.secret{}:await()\n"
+        "pcall(function() ware_house.find{} ware_house.find{} ware_house['x y']{} end)\n"
+        "return 1"
+    )
+    async with scripts(named) as run:
+        assert said(await run.run(ME, source)).startswith("1")
+    assert sorted(named.asked) == ["ware-house:find", "ware-house:x y"]
+    async with scripts(nameless) as run:
+        assert said(await run.run(ME, source)).startswith("1")
+    assert sorted(nameless.asked) == ["t:rest", "ware_house:find", "ware_house:x y"]
+
+
+async def test_a_name_that_a_provider_has_for_another_tool_is_not_that_of_a_scripts() -> None:
+    house = Warehouse(namespace="ware-house")
+    house.tools["ware-house:part"] = PART
+    async with scripts(house) as run:
+        done = await run.run(ME, "return ware_house.part{ a = 1, b = 2 }:await()")
+    assert done.is_error
+    assert house.asked == ["ware-house:part"]
+
+
+async def test_rules_hold_for_a_tool_that_is_in_no_list() -> None:
+    class Keeper:
+        def scope(self, caller: Caller) -> bool:
+            return caller.id == "boss"
+
+        def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+            return Decision.HIDE if tool.name == "clear" and caller.id != "boss" else Decision.ALLOW
+
+    house = Warehouse(PART, Tool(name="clear", namespace="ware-house"), namespace="ware-house")
+    clear, find = "return ware_house.clear{}:await()", "return ware_house['find-part']{ a = 1, b = 'x' }:await()"
+    async with scripts(house, policy=Keeper()) as run:
+        denied = await run.run(ME, clear)
+        missing = await run.run(ME, clear.replace("clear", "cleer"))
+        boss = Context(caller=Caller(id="boss"))
+        allowed = await run.run(boss, clear)
+        held = await run.run(boss, clear, read_only=True)
+        wrong = await run.run(ME, find)
+    assert denied.is_error
+    assert said(denied).replace("clear", "cleer") == said(missing)
+    assert not allowed.is_error
+    assert "only tools that say" in said(held)
+    assert "must be number" in said(wrong)
+
+
+async def test_a_dry_run_knows_a_tool_that_is_in_no_list_and_says_where_none_could_be_asked() -> None:
+    source = "return ware_house['find-part']{ a = 1, b = 2 }"
+    async with scripts(Warehouse(PART, namespace="ware-house")) as run:
+        known = await run.check(ME, source)
+    async with scripts(Warehouse(PART, namespace="ware-house", error=ValueError("secret"))) as run:
+        checked = await run.check(ME, source)
+        failed = await run.run(ME, source)
+    assert known.structured is not None
+    assert known.structured["calls"] == [{"name": "ware-house:find-part", "line": 1, "known": True}]
+    for done in (checked, failed):
+        assert "warehouse failed (ValueError)" in said(done)
+        assert "secret" not in said(done)
+
+
+async def test_a_provider_that_hangs_holds_a_script_up_for_a_while_however_many_names_it_holds() -> None:
+    class Hanging(Warehouse):
+        async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+            await anyio.sleep_forever()
+            return None
+
+    named = (f"local t{place} = function() ware_house.tool{place}{{}} end" for place in range(60))
+    source = "\n".join((*named, "return 7"))
+    quick = GatewayOptions(find_timeout_s=0.02)
+    async with scripts(Hanging(namespace="ware-house"), options=quick) as run:
+        assert said(await run.run(ME, source)) == "7"
+        checked = await run.check(ME, source)
+    assert "Not all tools that the script names could be looked up within 0.04 s." in said(checked)
+
+
+async def test_a_test_that_answers_for_tools_asks_no_provider() -> None:
+    house = Warehouse(PART, namespace="ware-house")
+    async with scripts(house) as run:
+        source = "return ware_house['find-part']{ a = 1, b = 2 }:await()"
+        done = await run.run(ME, source, answers={"ware-house:find-part": 7})
+    assert said(done) == "7"
+    assert house.asked == []

@@ -196,6 +196,91 @@ async def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
             kept.load(tmp_path / "nowhere")
 
 
+# -- a folder that changes ---------------------------------------------------------------------------------------------
+
+
+async def test_a_folder_that_is_read_again_gives_what_its_files_say_now(tmp_path: Path) -> None:
+    for name in ("stays", "changes", "goes"):
+        (tmp_path / f"{name}.lua").write_text(f"return '{name}'")
+    async with library() as (gateway, kept):
+        before = {tool.name: tool for tool in kept.load(tmp_path)}
+        (tmp_path / "changes.lua").write_text("return 'changed'")
+        (tmp_path / "goes.lua").unlink()
+        (tmp_path / "comes.lua").write_text("return 'came'")
+        await kept.reload()
+        after = {tool.name: tool for tool in await gateway.tools(ME) if tool.namespace == "scripts"}
+        assert sorted(after) == ["changes", "comes", "stays"]
+        assert after["stays"] is before["stays"]
+        assert (await gateway.call(ME, "scripts:changes")).content[0]["text"] == "changed"
+        assert (await gateway.call(ME, "scripts:comes")).content[0]["text"] == "came"
+
+
+async def test_a_script_that_gets_broken_is_set_aside_with_its_reason_until_it_is_mended(tmp_path: Path) -> None:
+    path = tmp_path / "double.lua"
+    path.write_text(DOUBLE_FILE)
+    (tmp_path / "other.lua").write_text("return 1")
+    async with library() as (gateway, kept):
+        kept.load(tmp_path)
+        path.write_text(DOUBLE_FILE.replace("-- title", "-- titel"))
+        await kept.reload()
+        with pytest.raises(ToolNotFound):
+            await gateway.call(ME, "scripts:double", {"n": 3})
+        assert [script.name for script in kept.scripts()] == ["other"]
+        (status,) = await gateway.servers(ME)
+        assert (status.name, status.state, status.tools) == ("scripts", "ready", 1)
+        assert [one.tool for one in status.rejected] == ["double"]
+        assert "there is no field titel" in status.rejected[0].reason
+        path.write_text(DOUBLE_FILE)
+        await kept.reload()
+        assert await gateway.servers(ME) == ()
+        assert (await gateway.call(ME, "scripts:double", {"n": 3})).content[0]["text"] == "6"
+
+
+async def test_a_script_that_was_added_stands_before_a_file_of_its_name_and_outlives_it(tmp_path: Path) -> None:
+    path = tmp_path / "one.lua"
+    path.write_text("return 'file'")
+    async with library() as (gateway, kept):
+        kept.add(stored("one", "return 'added'"))
+        kept.load(tmp_path)
+        assert (await gateway.call(ME, "scripts:one")).content[0]["text"] == "added"
+        path.unlink()
+        await kept.reload()
+        assert (await gateway.call(ME, "scripts:one")).content[0]["text"] == "added"
+
+
+async def test_while_the_folder_is_gone_its_scripts_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "one.lua").write_text("return 1")
+    async with library() as (_, kept):
+        kept.load(folder)
+        folder.rename(tmp_path / "away")
+        await kept.reload()
+        assert [script.name for script in kept.scripts()] == ["one"]
+    assert "stay as they were" in caplog.text
+
+
+async def test_a_folder_that_is_followed_is_read_again_when_its_files_change(tmp_path: Path) -> None:
+    (tmp_path / "one.lua").write_text("return 1")
+    async with library() as (_, kept):
+        kept.load(tmp_path)
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                await group.start(kept.follow, 0.005)
+                for name, text in (("two.lua", "return 2"), ("two.toml", "description = 'Two'"), ("one.lua", None)):
+                    changed = anyio.Event()
+                    end = kept.subscribe(changed.set)
+                    if text is None:
+                        (tmp_path / name).unlink()
+                    else:
+                        (tmp_path / name).write_text(text)
+                    await changed.wait()
+                    end()
+                group.cancel_scope.cancel()
+        (two,) = kept.scripts()
+    assert (two.name, two.description) == ("two", "Two")
+
+
 @pytest.mark.parametrize(
     ("front", "problem"),
     [

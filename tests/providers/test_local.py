@@ -489,8 +489,22 @@ async def test_a_handler_that_exits_does_not_end_the_server() -> None:
     tools.register_function(leave)
     tools.register_function(lambda: sys.exit(4), name="leave_thread")
     for name in ("leave", "leave_thread"):
-        with pytest.raises(ExecutionFailed, match="SystemExit"):
+        with pytest.raises(ExecutionFailed, match=f"{name} failed: SystemExit: [34]"):
             await call(tools, name)
+
+
+async def test_an_interrupt_of_the_user_passes_a_handler_and_its_thread() -> None:
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def interrupted_thread() -> None:
+        raise KeyboardInterrupt
+
+    tools = LocalTools()
+    for function in (interrupted, interrupted_thread):
+        tools.register_function(function)
+        with pytest.raises(KeyboardInterrupt):
+            await call(tools, function.__name__)
 
 
 async def test_what_is_not_json_is_told_with_the_tool() -> None:

@@ -461,3 +461,11 @@ class Broken:
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return np.full((len(texts), self.dim), np.nan, dtype=np.float32)
+
+
+def test_of_thousands_of_tools_of_one_name_those_whose_other_words_fit_come_first() -> None:
+    many = [tool(f"s{number}:create_issue", f"Opens an issue in tracker {number}.") for number in range(3_000)]
+    index = Index.build([*many, tool("other:read_mail")])
+    assert ids(ask("create_issue in s2977", index=index))[0] == "s2977:create_issue"
+    assert ids(ask("create issue tracker 1234", index=index))[0] == "s1234:create_issue"
+    assert all(id_.endswith("create_issue") for id_ in ids(ask("createIssue", index=index, limit=100)))

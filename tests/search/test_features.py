@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolcrib.model import Tool
-from toolcrib.search.features import pair_key, query_sketches, sketched
+from toolcrib.search.features import pair_key, query_sketches, sketched, stem_key
 from toolcrib.search.index import Index
 from toolcrib.search.kinds import named
 from toolcrib.search.quantized import quantized, query
@@ -101,7 +101,7 @@ def test_the_verb_of_a_name_stands_among_its_first_words() -> None:
 
 def test_neighbouring_stems_lead_to_the_tools_that_have_them() -> None:
     found = segment(FULL, tool("other", "To request pulls."), tool("pull_requests")).features
-    key = np.uint64(pair_key(stem("pull"), stem("requests")))
+    key = np.uint64(pair_key(stem_key(stem("pull")), stem_key(stem("requests"))))
     assert found.pair_positions[found.pair_keys == key].tolist() == [0, 2]
     assert (np.diff(found.pair_keys.astype(object)) >= 0).all()
 

@@ -9,6 +9,7 @@ import pytest
 from toolcrib.model import SearchRequest, Tool
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
+from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.meaning import Meaning, default_meaning
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.table import Table
@@ -117,3 +118,29 @@ def test_an_empty_index_grows_and_shrinks() -> None:
     assert len(empty) == 0
     assert found(empty, "do_t1") == []
     assert found(empty.merged(), "do_t1") == []
+
+
+def test_what_is_remembered_of_one_view_changes_nothing_in_another() -> None:
+    index = Index.build(TOOLS)
+    texts = ("wa thing", "do t3", "thing called wb wz", "thinng caled")
+    masks = [None, *(bytes(number % step == 0 for number in range(100)) for step in range(2, 30))]
+    overlays = [None, Index.build([tool(300), tool(301, title="Wa thing")])]
+    for _ in range(2):
+        for mask in masks:
+            for overlay in overlays:
+                request = SearchRequest(queries=texts, limit=5)
+                fresh = search(Index.build(TOOLS), request, mask=mask, overlay=overlay)
+                assert search(index, request, mask=mask, overlay=overlay) == fresh
+
+
+def test_another_lexicon_or_other_options_are_not_answered_with_what_is_remembered() -> None:
+    index = Index.build([Tool(name="grow_thing", description="Grows it."), Tool(name="cut_thing")])
+    request = SearchRequest(queries=("enlarge zzz",))
+    lexicon = Lexicon.default().with_pairs([("zzz", ["cut"])])
+    weak = SearchOptions(synonym_weight=0.1)
+    for _ in range(2):
+        assert "zzz" in search(index, request).unmatched
+        assert "zzz" not in search(index, request, lexicon=lexicon).unmatched
+        assert search(index, request, lexicon=lexicon, options=weak) == search(
+            Index.build(index.tools), request, lexicon=lexicon, options=weak
+        )

@@ -34,6 +34,16 @@ from toolcrib.search.kinds import FORMATS, LITERALS, PARAMETERS, VERBS, literals
         ("of 0xdeadbeef00", ("hash",)),
         ("version2 of utf8", ()),
         ("3 files of ann@example.org", ("email", "number")),
+        ("please pay 5 dollars, say when", ("money",)),
+        ("what is due next monday", ("date",)),
+        ("find the march 3 notes", ("date", "number")),
+        ("show me today", ("date",)),
+        ("say a hello to ann@example.org please", ("email",)),
+        ("see www.example.org or a plain.word", ("url",)),
+        ("open the notes.txt file", ("path",)),
+        ("READ THE NOTES.TXT FILE", ("path",)),
+        ("grüße an ann@example.org, heute", ("email",)),
+        (f"the {'abcdef' * 6} one", ("hash",)),
     ],
 )
 def test_a_text_has_the_kinds_of_literals_that_one_sees_in_it(text: str, kinds: tuple[str, ...]) -> None:

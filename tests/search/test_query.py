@@ -61,9 +61,15 @@ def names(text: str, heads: set[str]) -> dict[str, bool]:
     """The whole names that stand in a text, and whether each is spelt as one word."""
     query = read(text)
     found: dict[str, bool] = {}
-    for name, places in query.names(heads.__contains__):
+    for name, places in query.names(heads.__contains__, lambda _: True):
         found[name] = found.get(name, False) or query.whole(name, places).spelt
     return found
+
+
+def test_only_words_in_a_row_that_spell_a_name_are_one() -> None:
+    query = read("please create pull request now")
+    found = [*query.names({"create"}.__contains__, {"=createpull", "=now"}.__contains__)]
+    assert found == [("createpull", range(1, 3)), ("now", range(4, 5))]
 
 
 def test_words_in_a_row_may_be_a_name() -> None:

@@ -384,7 +384,7 @@ async def test_a_session_opens_also_where_its_list_cannot_be_known(caplog: pytes
             served.changes._marks = Unknown("")
             async with mcp.Client(served.server, mode="legacy") as client:
                 assert "x__add" in await names(client)
-    assert "not told when its tools change" in caplog.text
+    assert "not told when its lists change" in caplog.text
 
 
 async def test_a_list_that_cannot_be_known_for_a_while_is_told_of_later() -> None:

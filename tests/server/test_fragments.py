@@ -1,5 +1,6 @@
 """Entries of a list are made once."""
 
+import json
 from typing import Any
 
 import mcp
@@ -44,15 +45,22 @@ def listed(number: int, **more: Any) -> Listed:
     return Listed(f"t{number}", Tool(name=f"t{number}", **more), 1, b"%d" % number)
 
 
+def entry(known: Fragments, tool: Listed, version: str) -> dict[str, Any]:
+    fragment = known.of(tool, version)
+    assert fragment is not None
+    assert json.loads(fragment.encoded) == fragment.entry
+    return fragment.entry
+
+
 def test_the_eras_have_entries_of_their_own() -> None:
     known, tool = Fragments(), listed(1, output_schema={"type": "array"})
-    assert "outputSchema" in known.entry(tool, "2026-07-28")
-    assert "outputSchema" not in known.entry(tool, "2025-11-25")
-    assert known.entry(tool, "2025-06-18") is known.entry(tool, "2025-11-25")
+    assert "outputSchema" in entry(known, tool, "2026-07-28")
+    assert "outputSchema" not in entry(known, tool, "2025-11-25")
+    assert entry(known, tool, "2025-06-18") is entry(known, tool, "2025-11-25")
 
 
 def test_only_so_many_entries_are_kept(made: list[str]) -> None:
     known = Fragments(limit=2)
     for number in (1, 2, 3, 3, 2, 1):
-        assert known.entry(listed(number), "2026-07-28")["name"] == f"t{number}"
+        assert entry(known, listed(number), "2026-07-28")["name"] == f"t{number}"
     assert made == ["t1", "t2", "t3", "t1"]

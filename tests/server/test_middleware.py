@@ -1,10 +1,12 @@
 """Tools that come with a request: by middleware, by the code around the app, and for that request alone."""
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import httpx2
 import mcp
 import pytest
@@ -13,15 +15,15 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
-from tests.server.conftest import JSON, Own, client_at, crib, names, native
+from tests.server.conftest import JSON, TOKENS, Own, client_at, crib, names, native, token
 from tests.server.test_mount import hosted
 
 from toolcrib.errors import NotAuthenticated
-from toolcrib.model import Tool
+from toolcrib.model import Caller, Tool
 from toolcrib.protocols import Context
 from toolcrib.providers.ambient import with_show_all, with_tool_providers
 from toolcrib.server.http import http_app
-from toolcrib.server.middleware import RequestProviders
+from toolcrib.server.middleware import CallerProviders, RequestProviders
 from toolcrib.server.options import HttpOptions
 from toolcrib.testing import text_of
 
@@ -41,11 +43,13 @@ def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers={**JSON, **headers})
 
 
-async def opened(http: httpx2.AsyncClient) -> dict[str, str]:
+async def opened(http: httpx2.AsyncClient, headers: Mapping[str, str] | None = None) -> dict[str, str]:
     """The headers of a session that was opened."""
-    answer = await http.post("/mcp", json=OPENING)
+    own = dict(headers or {})
+    answer = await http.post("/mcp", headers=own, json=OPENING)
     session = {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
-    await http.post("/mcp", headers=session, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    await http.post("/mcp", headers={**own, **session}, json=ready)
     return session
 
 
@@ -141,7 +145,7 @@ async def test_a_resolver_that_fails_is_answered_without_details(
     async with http_of(RequestProviders(refusing, wrong)) as http:
         answer = await http.post("/mcp", json=OPENING)
     assert answer.status_code == 500
-    assert answer.json()["error"]["code"] == "internal_error"
+    assert answer.json()["error"]["data"]["code"] == "execution_failed"
     assert "division" not in answer.text
     assert "could not be resolved" in caplog.text
 
@@ -157,6 +161,106 @@ async def test_a_resolver_may_refuse_whom_it_does_not_know() -> None:
     async with http_of(RequestProviders(refusing, resolve)) as http:
         answer = await http.post("/mcp", json=OPENING)
     assert (answer.status_code, answer.json()["error"]["message"]) == (401, "Who are you?")
+
+
+@pytest.mark.parametrize("leave", [lambda _: sys.exit(3), lambda _: anyio.to_thread.run_sync(sys.exit)])
+async def test_a_resolver_that_exits_ends_nothing_but_its_request(leave: Callable[..., object]) -> None:
+    async with http_of(RequestProviders(refusing, leave)) as http:
+        assert (await http.post("/mcp", json=OPENING)).status_code == 500
+
+
+# -- providers that depend on the caller -------------------------------------------------------------------------------
+
+
+def of_caller(caller: Caller, request: Request) -> Own:
+    return Own(native(f"of_{caller.id}"), native(f"by_{request.headers.get('x-user', 'nobody')}"))
+
+
+async def test_a_resolver_for_callers_is_told_whom_the_authentication_knows() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            async with app.running(), http_of(CallerProviders(app, of_caller)) as http:
+                for user, secret in (("ann", "s3cret-a"), ("bob", "s3cret-b")):
+                    headers = {**token(secret), "x-user": user}
+                    session = {**headers, **await opened(http, headers)}
+                    assert await listed(http, session) == [*META, f"by_{user}", f"of_{user}"]
+
+
+async def test_without_authentication_the_caller_is_the_local_one() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
+            within = [Middleware(CallerProviders, resolve=of_caller)]
+            host = Starlette(routes=[Mount("/", app=app)], middleware=within)
+            async with app.running(), http_of(host) as http:
+                assert await listed(http, await opened(http)) == [*META, "by_nobody", "of_local"]
+
+
+async def test_nobody_is_asked_for_the_providers_of_a_request_that_is_refused_or_none_of_ours() -> None:
+    asked: list[str] = []
+
+    def resolve(caller: Caller, request: Request) -> None:
+        asked.append(caller.id)
+
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            async with app.running(), http_of(CallerProviders(app, resolve)) as http:
+                assert (await http.post("/mcp", json=OPENING)).status_code == 401
+                assert (await http.post("/mcp", headers=token("wrong"), json=OPENING)).status_code == 401
+                assert (await http.get("/healthz")).status_code == 200
+                assert (await http.get("/elsewhere", headers=token("s3cret-a"))).status_code == 404
+                assert asked == []
+                await opened(http, token("s3cret-a"))
+    assert set(asked) == {"ann"}
+
+
+async def test_both_kinds_of_middleware_accumulate_and_override_where_they_say_so() -> None:
+    with anyio.fail_after(10):
+        async with crib(native("shared")) as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            inner = CallerProviders(app, lambda *_: Own(native("shared", description="mine")), override=True)
+            outer = CallerProviders(
+                RequestProviders(inner, lambda _: Own(native("plain"))), lambda *_: Own(native("x"))
+            )
+            async with app.running(), http_of(outer) as http:
+                session = await opened(http)
+                body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+                answer = await http.post("/mcp", headers=session, json=body)
+    tools = {tool["name"]: tool.get("description") for tool in answer.json()["result"]["tools"]}
+    assert {"plain", "x"} <= tools.keys()
+    assert tools["shared"] == "mine"
+
+
+@pytest.mark.parametrize("kind", [RequestProviders, CallerProviders])
+async def test_of_two_middlewares_the_outer_one_takes_precedence(kind: Any) -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            inner = kind(app, lambda *_: Own(native("twice", description="inner")))
+            outer = kind(inner, lambda *_: Own(native("twice", description="outer")))
+            async with app.running(), http_of(outer) as http:
+                session = await opened(http)
+                body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+                tools = (await http.post("/mcp", headers=session, json=body)).json()["result"]["tools"]
+    assert [tool["description"] for tool in tools if tool["name"] == "twice"] == ["outer"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(NotAuthenticated("Who are you?"), 401), (ValueError("secret"), 500), (SystemExit(3), 500)]
+)
+async def test_a_resolver_for_callers_that_fails_is_answered_without_details(error: BaseException, status: int) -> None:
+    def resolve(caller: Caller, request: Request) -> None:
+        raise error
+
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+            async with app.running(), http_of(CallerProviders(app, resolve)) as http:
+                answer = await http.post("/mcp", json=OPENING)
+    assert answer.status_code == status
+    assert "secret" not in answer.text
 
 
 async def test_middleware_of_a_host_app_reaches_the_mounted_one() -> None:

@@ -140,8 +140,9 @@ async def test_while_nobody_runs_it_it_says_so(make: Callable[..., HttpApp], ver
         app = make(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
         async with http_of(app, **{"mcp-protocol-version": version}) as http:
             answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_started")
-            assert "`async with app`" in answer.json()["error"]["hint"]
+            error = answer.json()["error"]
+            assert (answer.status_code, error["data"]["code"]) == (503, "not_started")
+            assert "`async with app`" in error["message"]
             assert (await http.get("/healthz")).text == "ok"
             assert (await http.get("/readyz")).status_code == 503
 

@@ -69,7 +69,7 @@ class Peer:
 @contextlib.asynccontextmanager
 async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2**16) -> AsyncIterator[Peer]:
     read_fd, write_fd = os.pipe()
-    reader = asyncio.StreamReader(limit=limit)
+    reader = asyncio.StreamReader()
     peer = Peer(reader, read_fd)
     provider = FakeProvider([Tool(name="echo", namespace="x", description="Echoes")], handler)
     source = FakeSource(provider)
@@ -83,7 +83,7 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
                 peer.source, peer.provider = source, provider
 
                 async def serve() -> None:
-                    await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=peer.stop)
+                    await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=peer.stop, max_line_bytes=limit)
                     peer.ended = True
                     group.cancel_scope.cancel()
 
@@ -128,6 +128,9 @@ async def test_a_request_to_stop_lets_calls_finish_but_not_for_ever() -> None:
         peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}))
         await anyio.wait_all_tasks_blocked()
         peer.stop.set()
+        answer = await peer.receive()
+        assert (answer["id"], answer["error"]["code"]) == (1, -32000)
+        assert answer["error"]["message"] == "The server is shutting down; the call was given up."
     assert peer.ended
 
 
@@ -164,12 +167,45 @@ async def test_a_line_that_is_no_message_is_answered_and_harms_nothing() -> None
 async def test_a_line_that_is_too_long_is_answered_and_skipped() -> None:
     async with serving(limit=1000) as peer:
         await peer.open()
-        peer.send(b'{"jsonrpc": "2.0", "id": 1, "method": "' + b"x" * 5000)
+        peer.send(b'{"jsonrpc": "2.0", "method": "' + b"x" * 5000)
         await anyio.wait_all_tasks_blocked()
         peer.send(b"y" * 5000 + b'"}\n')
-        assert "larger than" in (await peer.receive())["error"]["message"]
+        answer = await peer.receive()
+        assert (answer["id"], answer["error"]["code"]) == (None, -32600)
+        assert "larger than 1,000 bytes" in answer["error"]["message"]
         peer.send(request(2, "ping"))
         assert (await peer.receive())["id"] == 2
+        peer.to_server.feed_eof()
+
+
+LARGE = {"name": "execute_tool", "arguments": {"id": 8, "x": "y" * 5000}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"jsonrpc": "2.0", "id": "seven", "method": "tools/call", "params": LARGE},
+        {"id": "seven", "jsonrpc": "2.0", "method": "tools/call", "params": LARGE},
+        {"jsonrpc": "2.0", "method": "tools/call", "id": "seven", "params": LARGE},
+        {"method": "tools/call", "params": LARGE, "jsonrpc": "2.0", "id": "seven"},
+    ],
+)
+async def test_a_request_that_is_too_long_is_answered_by_its_id(message: Any) -> None:
+    async with serving(limit=1000) as peer:
+        await peer.open()
+        peer.send(message)
+        answer = await peer.receive()
+        assert (answer["id"], answer["error"]["code"]) == ("seven", -32600)
+        assert "larger than 1,000 bytes" in answer["error"]["message"]
+        peer.to_server.feed_eof()
+
+
+async def test_a_request_of_a_wrong_form_is_answered_by_its_id() -> None:
+    async with serving() as peer:
+        await peer.open()
+        for broken in (b'{"jsonrpc": "2.0", "id": 3, "method": "ping", "params": 5}\n', b'{"id": 4, "method": "x",\n'):
+            peer.send(broken)
+        assert [(await peer.receive())["id"] for _ in range(2)] == [3, 4]
         peer.to_server.feed_eof()
 
 

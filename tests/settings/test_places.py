@@ -40,7 +40,10 @@ def test_no_file_anywhere_names_the_places_and_shows_how_to_begin(tmp_path: Path
     said = str(caught.value)
     for place in places({"HOME": str(tmp_path / "home")}, tmp_path):
         assert place.name in said
-    assert '{"mcpServers": {"time": {"command": "uvx", "args": ["mcp-server-time"]}}}' in said
+    assert (
+        '{"mcpServers": {"time": {"command": "uvx", "args": ["--with", "mcp==2.3.0", "mcp-server-time==2026.10.19"]}}}'
+        in said
+    )
 
 
 def test_a_variable_that_names_no_file_is_an_error_and_no_other_place_is_tried(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ EVERYTHING = """
 folder = "mine"
 levels = 2
 read_only = true
+watch = 0.5
 
 [toolcrib.scripts.limits]
 wall = 30
@@ -56,7 +57,7 @@ def scripts(**fields: Any) -> str:
 def test_every_key_reaches_the_option_it_stands_for(loading: Loading, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     settings = loading(EVERYTHING, "toolcrib.toml")
-    assert settings.scripts == ScriptOptions(levels=2, read_only=True)
+    assert settings.scripts == ScriptOptions(levels=2, read_only=True, watch_s=0.5)
     assert settings.limits == Limits(
         wall_s=30,
         stall_s=2.5,

@@ -152,6 +152,13 @@ def test_our_own_keys_of_an_entry_are_taken_in_both_spellings(loading: Loading, 
     assert loading(entry(**own, allowed_tools=["a", "b"])).servers == (wanted,)
 
 
+@pytest.mark.parametrize("key", ["prompts", "resources"])
+def test_prompts_and_resources_are_offered_unless_switched_off(loading: Loading, key: str) -> None:
+    assert getattr(loading(entry(command="run")).servers[0], key) is True
+    assert getattr(loading(entry(command="run", **{key: True})).servers[0], key) is True
+    assert getattr(loading(entry(command="run", **{key: False})).servers[0], key) is False
+
+
 @pytest.mark.parametrize("allowed", ["*", ["*"], ["a", "*"]])
 def test_a_star_allows_every_tool(loading: Loading, allowed: Any) -> None:
     assert loading(entry(command="run", allowedTools=allowed)).servers[0].allowed_tools is None

@@ -1,7 +1,7 @@
 """The surface `search`, through an MCP client in memory."""
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import mcp
@@ -10,8 +10,22 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Action, Caller, Decision, Object, ServerInfo, ServerState, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context
+from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.model import (
+    Action,
+    Caller,
+    Decision,
+    Hit,
+    Object,
+    SearchRequest,
+    ServerInfo,
+    ServerState,
+    Tool,
+    ToolResult,
+    Visibility,
+)
+from toolcrib.protocols import Context, Policy
+from toolcrib.surfaces.front import Front
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.search import SearchSurface
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
@@ -456,3 +470,58 @@ async def test_what_a_caller_may_not_see_changes_no_reply_and_no_count(arguments
         async with running(FakeSource(*providers), policy=Ours()) as gateway:
             results.append(await SearchSurface(gateway, SurfaceOptions()).call(me, "tool_search", arguments))
     assert results[0] == results[1]
+
+
+# -- providers that search by themselves -------------------------------------------------------------------------------
+
+
+class Finder(FakeProvider):
+    """It lists what it is given, and would find more."""
+
+    def __init__(self, *listed: Tool, namespace: str = "") -> None:
+        super().__init__(list(listed))
+        self.namespace = namespace
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        return ()
+
+
+async def listed(*providers: FakeProvider, policy: Policy | None = None) -> list[str]:
+    async with running(FakeSource(*providers), policy=policy) as gateway, connect(gateway) as client:
+        return [tool.name for tool in (await client.list_tools()).tools]
+
+
+META = ["tool_search", "execute_tool"]
+LEVER = Tool(name="lever", namespace="x", visibility=Visibility.NATIVE)
+
+
+@pytest.mark.parametrize("namespace", ["", "post"])
+async def test_there_is_a_search_where_a_provider_searches_by_itself(namespace: str) -> None:
+    assert await listed(Finder(namespace=namespace)) == META
+    assert await listed(FakeProvider([])) == []
+
+
+@pytest.mark.parametrize("namespace", ["", "post"])
+async def test_there_is_no_search_for_who_sees_nothing_that_it_could_find(namespace: str) -> None:
+    nothing, mail = ByScopes([], default="hide"), ByScopes([Rule(tools=("x:*",))], default="hide")
+    assert await listed(Finder(namespace=namespace), policy=nothing) == []
+    assert await listed(Finder(namespace=namespace), FakeProvider([LEVER]), policy=mail) == ["x__lever"]
+
+
+@pytest.mark.parametrize("namespace", ["", "x"])
+async def test_there_is_one_for_who_sees_a_tool_that_it_lists(namespace: str) -> None:
+    policy = ByScopes([Rule(tools=("x:*",))], default="hide")
+    assert await listed(Finder(LEVER, namespace=namespace), policy=policy) == [*META, "x__lever"]
+
+
+async def test_there_is_one_for_who_may_see_its_namespace_before_a_tool_of_it_is_known() -> None:
+    policy = ByScopes([Rule(tools=("post:*",))], default="hide")
+    assert await listed(Finder(namespace="post"), policy=policy) == META
+
+
+async def test_a_provider_that_searches_brings_the_search_into_its_request_alone() -> None:
+    async with running(FakeSource(FakeProvider([LEVER]))) as gateway:
+        front = Front(gateway, SurfaceOptions())
+        me = Context(caller=Caller(id="me"))
+        for ctx, names in ((me, ["x__lever"]), (me.with_providers(Finder()), [*META, "x__lever"]), (me, ["x__lever"])):
+            assert [entry.name for entry in (await front.page(ctx)).items] == names

@@ -29,6 +29,7 @@ CTX = Context(caller=Caller(id="tester"))
 READY = ServerState.READY
 FAST = FleetOptions(
     probe_timeout_s=0.4,
+    resend_s=0.1,
     backoff_first_s=0.02,
     backoff_max_s=0.1,
     stable_s=0.0,

@@ -2,7 +2,7 @@
 
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 from mcp.server.lowlevel import Server as SdkServer
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
+from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from tests.fixtures.servers.web import Web
@@ -34,8 +35,9 @@ from tests.upstream.support import (
 from tests.upstream.test_calls import Watcher
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, UpstreamError
-from toolcrib.model import ServerState
+from toolcrib.model import ServerState, ToolResult
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.reasons import NO_MESSAGE
 from toolcrib.upstream.server import Server
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
@@ -238,12 +240,72 @@ async def test_calls_that_lose_a_session_together_open_one_new_one() -> None:
         assert web.methods["initialize"] == 2
 
 
+@asynccontextmanager
+async def gone(port: int, app: Starlette, options: FleetOptions) -> AsyncIterator[Server]:
+    """Ours, which was ready, in front of a server that has just left its port."""
+    leave, left = anyio.Event(), anyio.Event()
+
+    async def live(*, task_status: TaskStatus[None]) -> None:
+        async with serving(app, port):
+            task_status.started()
+            await leave.wait()
+        left.set()
+
+    async with anyio.create_task_group() as group:
+        await group.start(live)
+        async with server_of(http(f"http://127.0.0.1:{port}/mcp"), options) as server:
+            assert server.status.state is READY
+            leave.set()
+            await left.wait()
+            yield server
+
+
+def older() -> Starlette:
+    return Web().app
+
+
+def newer() -> Starlette:
+    return Sdk().server.streamable_http_app()
+
+
+@pytest.mark.parametrize("make", [older, newer])
+async def test_a_call_outlives_a_restart_of_its_server(make: Callable[[], Starlette]) -> None:
+    port, results, answered = free_port(), list[ToolResult](), anyio.Event()
+
+    async with gone(port, make(), replace(FAST, resend_s=5)) as server, anyio.create_task_group() as group:
+
+        async def call_meanwhile() -> None:
+            results.append(await call(server, "echo"))
+            answered.set()
+
+        await until(server, lambda: server.status.state is ServerState.DEGRADED)
+        group.start_soon(call_meanwhile)
+        await anyio.wait_all_tasks_blocked()
+        assert results == []
+        async with serving(make(), port):
+            await answered.wait()
+    assert not results[0].is_error
+
+
+async def test_a_call_that_could_not_be_sent_is_told_on_the_board_at_once() -> None:
+    lazy = replace(FAST, debounce_s=1000, listen_retry_s=1000)
+    async with gone(free_port(), newer(), lazy) as server:
+        assert server.status.state is READY
+        with pytest.raises(
+            ServerUnavailable,
+            match=r'^The server "web" is not available: connection refused \(degraded for 0 s\)\. Nothing',
+        ):
+            await call(server, "echo")
+        status = server.status
+        assert (status.state, status.reason, status.stale) == (ServerState.DEGRADED, "connection refused", True)
+
+
 async def test_a_session_that_is_lost_again_and_again_fails_the_call_and_ends_there() -> None:
     web = Web()
     async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0, connect_wait_s=0.5)) as server:
         web.forgetful = True
         web.sessions.clear()
-        with pytest.raises(ServerUnavailable, match="its session has ended"):
+        with pytest.raises(ServerUnavailable, match=r"not available: it(s session has ended| does not know)"):
             await call(server, "echo", a=1)
         assert web.ran == []
         assert web.methods["initialize"] <= 3
@@ -289,6 +351,7 @@ ELSEWHERE = "http://elsewhere.example/mcp"
 NOT_FOLLOWED = f"Redirect to {ELSEWHERE} not followed; use that URL as the endpoint if it is the intended server"
 EXPIRED = {"error": "invalid_token", "error_description": "The token expired"}
 REFUSED = "its credentials are missing or were refused; check the headers"
+NO_TOKEN = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "No bearer token."}}
 NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "not today"}}
 
 
@@ -296,6 +359,7 @@ NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": 
     ("refusal", "reason"),
     [
         (JSONResponse(EXPIRED, 401), f'HTTP 401 Unauthorized: {REFUSED} (it said "The token expired")'),
+        (JSONResponse(NO_TOKEN, 401), f'HTTP 401 Unauthorized: {REFUSED} (it said "No bearer token.")'),
         (Response("", 403), "HTTP 403 Forbidden: these credentials do not give access to it; check the headers"),
         (Response("<html>", 404, media_type="text/html"), f"HTTP 404 Not Found: {NO_ENDPOINT}"),
         (Response("", 405), f"HTTP 405 Method Not Allowed: {NOT_TAKEN}"),
@@ -303,6 +367,9 @@ NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": 
         (Response("", 500), "HTTP 500 Internal Server Error"),
         (Response("", 599), "HTTP 599"),
         (Response("<html>", media_type="text/html"), "Unexpected content type: text/html; charset=utf-8"),
+        (Response("{bad", media_type="application/json"), NO_MESSAGE),
+        (JSONResponse([]), NO_MESSAGE),
+        (JSONResponse({"hello": "world"}), NO_MESSAGE),
         (RedirectResponse(f"{ELSEWHERE}?key=tiger"), NOT_FOLLOWED),
         (JSONResponse(NOT_TODAY, 400), "not today"),
     ],
@@ -417,7 +484,7 @@ async def test_an_event_of_several_megabytes_arrives_whole() -> None:
     ("tool", "error", "message"),
     [
         ("page", UpstreamError, "Unexpected content type: text/html"),
-        ("garbage", UpstreamError, "Failed to parse JSON response"),
+        ("garbage", UpstreamError, "is no JSON-RPC message; check the url"),
         ("cut", ConnectionLost, "was lost during the call"),
     ],
 )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from toolcrib.upstream.lines import Lines, Lost, read_line
+from toolcrib.upstream.lines import Lines, Lost, read_line, request_id_in
 
 LIMIT = 1000
 
@@ -94,7 +94,6 @@ def test_a_message_after_a_prompt_on_the_same_line_is_found() -> None:
         b"\xff\xfe",
         b'{"id": true, "result": {}}',
         b'{"id": null, "error": {}}',
-        b'{"jsonrpc": "2.0", "method": "notifications/message", "params": {}}',
         b"[" * 100_000,
     ],
 )
@@ -156,3 +155,52 @@ def test_an_answer_over_the_limit_says_so() -> None:
     (found,) = read_line(Lost(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}'), 64_000)
     assert isinstance(found, JSONRPCError)
     assert (found.id, found.error.message) == (8, "The answer is larger than 64,000 bytes and was dropped.")
+
+
+NESTED = {"jsonrpc": "2.0", "id": 5, "method": "ping"}
+
+
+@pytest.mark.parametrize(
+    ("value", "request_id"),
+    [
+        ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, 1),
+        ({"method": "ping", "jsonrpc": "2.0", "id": "a"}, "a"),
+        ({"method": "ping", "params": NESTED, "jsonrpc": "2.0", "id": 2}, 2),
+        ({"params": NESTED, "id": 3, "method": "ping"}, None),
+        ({"method": "ping", "params": NESTED}, None),
+        ({"jsonrpc": "2.0", "id": 1, "result": NESTED}, None),
+        ({"jsonrpc": "2.0", "id": 1, "error": NESTED}, None),
+        ({"result": NESTED, "jsonrpc": "2.0", "id": 1}, None),
+        ([{"jsonrpc": "2.0", "id": 1, "method": "ping"}], None),
+    ],
+)
+def test_the_id_of_a_request_is_told_only_where_it_is_surely_its_own(value: Any, request_id: int | str | None) -> None:
+    assert request_id_in(encoded(value)) == request_id
+    assert request_id_in(encoded(value) + b" ") == request_id
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(0, 99)
+    | st.sampled_from(['"id": 7, "method"', '{"jsonrpc": "2.0", "id": 7}']),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "method", "jsonrpc", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.permutations(["jsonrpc", "id", "method", "params"]),
+    st.integers(100, 200) | st.text(st.sampled_from("ab-"), min_size=1),
+    JSON_VALUES,
+)
+def test_whatever_a_request_holds_no_other_id_is_taken_for_its_own(
+    order: list[str], request_id: int | str, params: Any
+) -> None:
+    whole = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": {"x": params}}
+    found = request_id_in(encoded({key: whole[key] for key in order}))
+    assert found in (request_id, None)
+    if order.index("id") < order.index("params") and order[0] != "params":
+        assert found == request_id

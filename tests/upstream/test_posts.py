@@ -132,7 +132,7 @@ async def test_a_stream_is_read_to_its_answer_and_what_comes_before_is_heard() -
         (httpx2.Response(200, json={"result": "text"}), Kind.ANSWER, "no answer"),
         (httpx2.Response(200, html="<p>hello</p>"), Kind.ANSWER, "Unexpected content type: text/html"),
         (httpx2.Response(202), Kind.ANSWER, "Unexpected content type: none"),
-        (httpx2.Response(200, headers={"content-type": "application/json"}, text="{"), Kind.ANSWER, "parse"),
+        (httpx2.Response(200, headers={"content-type": "application/json"}, text="{"), Kind.ANSWER, "no JSON-RPC"),
     ],
 )
 async def test_what_is_no_answer_fails_that_call_with_a_reason(

@@ -103,10 +103,15 @@ async def test_credentials_are_never_led_to_another_origin(endpoint: str) -> Non
         )
 
 
+NO_STREAM = 'there is no event stream of an older server at this path; check the url, or set type "http"'
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
         (401, "HTTP 401 Unauthorized: its credentials are missing or were refused; check the headers"),
+        (404, f"HTTP 404 Not Found: {NO_STREAM}"),
+        (405, f"HTTP 405 Method Not Allowed: {NO_STREAM}"),
         (500, "HTTP 500 Internal Server Error"),
     ],
 )

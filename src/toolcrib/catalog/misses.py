@@ -16,6 +16,9 @@ _MAX_ECHO = 80
 
 _SUGGESTIONS = 3
 
+SEARCH = "Search for a tool by what it does."
+"""The hint where nothing is like what was asked for."""
+
 _MARK = re.compile(r"[./:]|__")
 
 
@@ -62,7 +65,7 @@ class Guesses:
         elif scope:
             hint = f"It has: {listed([self._entries[position].tool.name for position in positions])}."
         else:
-            hint = "Search for a tool by what it does."
+            hint = SEARCH
         where = f" in {listed([quoted(name) for name in scope])}" if scope else ""
         return ToolNotFound(f"No tool is called {quoted(text)}{where}.", hint=hint, suggestions=ids)
 

@@ -41,7 +41,7 @@ def call(
     from toolcrib.cli.arguments import read_arguments
     from toolcrib.cli.asking import Terminal, teach
     from toolcrib.cli.output import say_json
-    from toolcrib.cli.session import with_gateway
+    from toolcrib.cli.session import with_tool
     from toolcrib.cli.shapes import result_json
     from toolcrib.cli.texts import say_result
     from toolcrib.errors import ApprovalRequired
@@ -61,5 +61,5 @@ def call(
             say_result(result)
         return result.is_error or result.kind != "complete"
 
-    if with_gateway(config, show):
+    if with_tool(config, name, show):
         raise typer.Exit(Exit.TOOL)

@@ -7,17 +7,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import anyio.to_thread
+
 from toolcrib.app import App
 from toolcrib.cli.advice import advice
-from toolcrib.cli.output import say
+from toolcrib.cli.output import counted, say
 from toolcrib.cli.session import describe
 from toolcrib.cli.shapes import server_json
-from toolcrib.errors import AmbiguousName, ToolNotFound
+from toolcrib.embedders.load import load
+from toolcrib.errors import AmbiguousName, NameCollision, ToolcribError, ToolNotFound
+from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.policy import ByScopes, Patterns
 from toolcrib.model import ServerState, ServerStatus, Tool
 from toolcrib.protocols import Policy
 from toolcrib.settings.options import Settings
 from toolcrib.settings.places import places
+from toolcrib.surfaces.front import Front
 from toolcrib.upstream.options import ServerOptions
 
 
@@ -47,7 +52,11 @@ class Checkup:
             "source": str(self.settings.source),
             "unused": [str(path) for path in self.unused],
             "servers": [
-                {**server_json(status), "reached_by": reached_by(self.options[status.name]), "advice": advice(status)}
+                {
+                    **server_json(status),
+                    "reached_by": reached_by(self.options[status.name]),
+                    "advice": advice(status, self.options[status.name]),
+                }
                 for status in self.statuses
             ],
             "problems": list(self.problems),
@@ -56,13 +65,14 @@ class Checkup:
         }
 
 
-async def examine(app: App, policy: Policy | None = None) -> Checkup:
-    """Look at everything, once every server is ready or failed. The app has no policy, so as to see every tool; the
-    one of the settings is only read.
+async def examine(app: App, settings: Settings) -> Checkup:
+    """Look at everything, once every server is ready or failed. The app has neither the policy of the settings, so as
+    to see every tool, nor their embedder; both are looked at by themselves.
     """
-    settings, ctx = app.settings, app.local_context()
+    ctx, policy = app.local_context(), settings.policy
     tools = await app.gateway.tools(ctx)
-    problems = [*_http(settings), *_allowed(settings, app, tools)]
+    refusals = [*_http(app), *await _embedder(settings), *await _names(app, policy)]
+    problems = [*refusals, *_allowed(settings, app, tools)]
     for spelling in settings.surfaces.always_visible:
         try:
             await app.gateway.describe(ctx, spelling)
@@ -80,8 +90,34 @@ async def examine(app: App, policy: Policy | None = None) -> Checkup:
     )
 
 
-def _http(settings: Settings) -> list[str]:
-    return [f"serve --http would refuse to start: {settings.http_problem}"] if settings.http_problem else []
+def _http(app: App) -> Iterator[str]:
+    """Why it would not be served where the settings say."""
+    try:
+        app.asgi()
+    except ToolcribError as error:
+        yield f"serve --http would refuse to start: {error.message}"
+
+
+async def _embedder(settings: Settings) -> list[str]:
+    """Why the embedder of the settings, which the app at hand does without, cannot be had."""
+    try:
+        await anyio.to_thread.run_sync(load, settings.gateway.embedder)
+    except ToolcribError as error:
+        return [f"serve would refuse to start: toolcrib.search.embedder: {error.message}"]
+    return []
+
+
+async def _names(app: App, policy: Policy | None) -> list[str]:
+    """Which names collide, for whom the policy of the settings lets see them."""
+    front = app.front
+    if policy is not None:
+        behind = Gateway([app.local, app.shared, app.servers], policy=policy, options=app.settings.gateway)
+        front = Front(behind, app.settings.surfaces, app.scripts)
+    try:
+        await front.check_names(app.local_context())
+    except NameCollision as error:
+        return [f"serve would refuse to start: {error}"]
+    return []
 
 
 def _allowed(settings: Settings, app: App, tools: tuple[Tool, ...]) -> Iterator[str]:
@@ -141,17 +177,18 @@ def say_checkup(checkup: Checkup) -> None:
     failing = [status.name for status in checkup.statuses if status.state is not ServerState.READY]
     tools = sum(status.tools for status in checkup.statuses)
     if checkup.ok:
-        say(f"\nAll is well: {len(checkup.statuses)} servers, {tools} tools.")
+        say(f"\nAll is well: {counted(len(checkup.statuses), 'server')}, {counted(tools, 'tool')}.")
     elif failing:
-        say(f"\n{len(failing)} of {len(checkup.statuses)} servers are not ready: {', '.join(failing)}")
+        servers = counted(len(checkup.statuses), "server")
+        say(f"\n{len(failing)} of {servers} {'is' if len(failing) == 1 else 'are'} not ready: {', '.join(failing)}")
 
 
 def _say_server(status: ServerStatus, options: ServerOptions) -> None:
     mark = "ok " if status.state is ServerState.READY else "BAD"
-    what = f"{status.tools} tools" if status.state is ServerState.READY else describe(status)
+    what = counted(status.tools, "tool") if status.state is ServerState.READY else describe(status)
     version = f", {status.info.name} {status.info.version}".rstrip() if status.info.name else ""
     say(f"  {mark} {status.name}: {what}  ({reached_by(options)}{version})")
     if status.state is not ServerState.READY:
-        say(f"      do: {advice(status)}")
+        say(f"      do: {advice(status, options)}")
     for rejected in status.rejected:
         say(f"      set aside: {rejected.tool}: {rejected.reason}")

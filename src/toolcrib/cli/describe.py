@@ -24,7 +24,7 @@ def describe(
     """Show how a tool is called: its parameters, and a call that is ready to send."""
     from toolcrib.app import App
     from toolcrib.cli.output import say_json
-    from toolcrib.cli.session import with_gateway
+    from toolcrib.cli.session import with_tool
     from toolcrib.cli.shapes import description_json
     from toolcrib.cli.texts import say_description
 
@@ -35,4 +35,4 @@ def describe(
         else:
             say_description(described)
 
-    with_gateway(config, show)
+    with_tool(config, name, show)

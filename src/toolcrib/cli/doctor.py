@@ -25,7 +25,7 @@ def doctor(*, config: Config = None, as_json: AsJson = False, debug: Debug = Fal
     settings = load(config)
 
     async def show(app: App) -> bool:
-        checkup = await examine(app, settings.policy)
+        checkup = await examine(app, settings)
         if as_json:
             say_json(checkup.as_json())
         else:

@@ -13,7 +13,7 @@ from toolcrib.cli.doctor import doctor
 from toolcrib.cli.eval import eval  # noqa: A004 - the verb's name
 from toolcrib.cli.run import run
 from toolcrib.cli.search import search
-from toolcrib.cli.serve import serve
+from toolcrib.cli.serve import Serve, serve
 from toolcrib.cli.servers import servers
 from toolcrib.cli.tools import tools
 from toolcrib.settings.places import NEARBY, OF_THE_USER, VARIABLE
@@ -64,7 +64,8 @@ def toolcrib(
     """Only holds the options that come before a verb."""
 
 
-for verb in (serve, servers, tools, search, describe, call, run, eval, doctor, demo):
+app.command(cls=Serve)(serve)
+for verb in (servers, tools, search, describe, call, run, eval, doctor, demo):
     app.command()(verb)
 
 

@@ -71,6 +71,15 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of them, in words that fit.
+
+    >>> counted(1, "server"), counted(0, "tool")
+    ('1 server', '0 tools')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def cut(text: str, room: int) -> str:
     """The text, ended by an ellipsis where it does not fit."""
     return text if len(text) <= room else text[: room - 3].rstrip() + "..."

@@ -3,20 +3,41 @@
 # Imports stand inside the verb to keep `toolcrib --help` fast.
 # ruff: noqa: PLC0415
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 from toolcrib.cli.guard import guarded
 from toolcrib.cli.parameters import Config, Debug
 
 Http = Annotated[
     str | None,
-    typer.Option("--http", metavar="HOST:PORT", help="Serve over HTTP at this address instead of stdin and stdout."),
+    typer.Option(
+        "--http",
+        metavar="[HOST:PORT]",
+        help="Serve over HTTP at this address, by default that of the settings, instead of stdin and stdout.",
+    ),
 ]
 Sse = Annotated[
     bool, typer.Option("--sse", help="With --http: the older HTTP with server-sent events, at /sse, instead of /mcp.")
 ]
+
+_AS_SET: Final = ":"
+"""An address both of whose halves are what the settings say."""
+
+
+class Serve(TyperCommand):
+    """The verb, whose `--http` may stand without an address."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write out the address that is left out; none begins with a dash."""
+        following = [*args, "-"][1:]
+        written = [
+            [word, _AS_SET] if word == "--http" and after.startswith("-") else [word]
+            for word, after in zip(args, following, strict=True)
+        ]
+        return super().parse_args(ctx, [word for words in written for word in words])
 
 
 @guarded
@@ -31,7 +52,7 @@ def serve(*, http: Http = None, sse: Sse = False, config: Config = None, debug: 
     from toolcrib.settings.loader import load
 
     if sse and http is None:
-        raise UsageError("--sse needs an address.", hint="Such as --http 127.0.0.1:8000 --sse.")
+        raise UsageError("--sse is a way of HTTP: it needs --http.", hint="Such as --http --sse.")
     settings = load(config)
     if http is None:
         serve_stdio(settings, debug=debug)

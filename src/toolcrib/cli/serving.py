@@ -12,7 +12,7 @@ import anyio.abc
 
 from toolcrib.app import App
 from toolcrib.cli.guard import UsageError
-from toolcrib.cli.output import clean
+from toolcrib.cli.output import clean, counted
 from toolcrib.errors import NotStarted, SettingsError
 from toolcrib.gateway.calls.audit import AUDIT_LOGGER
 from toolcrib.settings.options import Settings
@@ -76,7 +76,7 @@ def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
 def _run(settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]], *, debug: bool, loop: str) -> None:
     _log_to_stderr(debug=debug)
     _audit_to_stderr(settings.gateway.calls.audit)
-    logger.info("%d servers from %s", len(settings.servers), settings.source)
+    logger.info("%s from %s", counted(len(settings.servers), "server"), settings.source)
     for warning in settings.warnings:
         logger.warning("%s", warning)
     for server in settings.servers:

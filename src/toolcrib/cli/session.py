@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +12,22 @@ import anyio
 
 from toolcrib.app import App
 from toolcrib.cli.guard import Terminated
-from toolcrib.cli.output import clean, tell
+from toolcrib.cli.output import clean, counted, tell
+from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.states import stands
+from toolcrib.gateway.stored import NAMESPACE
 from toolcrib.model import ServerState, ServerStatus
 from toolcrib.settings.loader import load
 from toolcrib.settings.options import Settings
+from toolcrib.upstream.options import ServerOptions
 
 T = TypeVar("T")
 
 _NAMED = 5
 """How many of the servers that are awaited are named."""
+_SEPARATORS = (":", "__", ".", "/")
+"""What may stand between a namespace and a name."""
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
@@ -32,6 +38,48 @@ def with_gateway(config: Path | None, use: Callable[[App], Awaitable[T]]) -> T:
     `ServerUnavailable` for a required server, and whatever `use` raises.
     """
     return run(_without_embedder(load(config)), use)
+
+
+def with_tool(config: Path | None, name: str, use: Callable[[App], Awaitable[T]]) -> T:
+    """Like `with_gateway`, for a verb that uses one tool: where its name says of which server it is, no other is
+    started. Only `server.tool` and the like may be the bare name of another server's tool, if that one has none.
+    """
+    settings = _without_embedder(load(config))
+    meant = meant_by(name, settings.servers)
+    if not meant:
+        return run(settings, use)
+
+    given: list[T] = []
+
+    async def with_these(app: App) -> None:
+        try:
+            await app.gateway.find(app.local_context(), name)
+        except ToolNotFound:
+            if ":" in name:
+                raise
+            return
+        await name_failing(app)
+        given.append(await use(app))
+
+    run(replace(settings, servers=meant), with_these, quiet=True)
+    return given[0] if given else run(settings, use)
+
+
+def meant_by(name: str, servers: Sequence[ServerOptions]) -> tuple[ServerOptions, ...]:
+    """The servers whose namespace the spelling of a tool begins with; none where it may be a script's, which may call
+    tools of any server.
+
+    >>> meant_by("git:log", [ServerOptions(name="git"), ServerOptions(name="gitlab")])[0].name
+    'git'
+    """
+    if _begins(name, NAMESPACE):
+        return ()
+    return tuple(server for server in servers if _begins(name, server.namespace or server.name))
+
+
+def _begins(name: str, namespace: str) -> bool:
+    starts = tuple(namespace.casefold() + separator for separator in _SEPARATORS)
+    return name.casefold().startswith(starts)
 
 
 def survey(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
@@ -83,13 +131,21 @@ async def name_failing(app: App) -> None:
     """One line on standard error for each server that is not ready."""
     for status in await app.gateway.servers(app.local_context()):
         if status.state is not ServerState.READY:
-            tell(f"toolcrib: server {status.name} is {describe(status)}")
+            tell(f"toolcrib: server {status.name} {_one_line(stands(status))}{_stale(status)}")
 
 
 def describe(status: ServerStatus) -> str:
     """The state, why, and whether older tools stand in."""
-    because = f": {' '.join(status.reason.split())}" if status.reason else ""
-    return f"{status.state}{because}" + ("; its last known tools are used" if status.stale else "")
+    because = f": {_one_line(status.reason)}" if status.reason else ""
+    return f"{status.state}{because}{_stale(status)}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _stale(status: ServerStatus) -> str:
+    return "; its last known tools are used" if status.stale else ""
 
 
 @contextmanager
@@ -114,5 +170,5 @@ def _awaited(app: App) -> str:
     statuses = app.fleet.statuses()
     waiting = [status.name for status in statuses if status.state in _WAITING]
     names = ", ".join(waiting[:_NAMED]) + (", ..." if len(waiting) > _NAMED else "")
-    done = f"{len(statuses) - len(waiting)} of {len(statuses)} servers"
+    done = f"{len(statuses) - len(waiting)} of {counted(len(statuses), 'server')}"
     return escape(clean(f"{done}; waiting for {names}" if names else done))

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable
 from datetime import datetime
 
-from toolcrib.cli.output import columns, first_line, say, tell
+from toolcrib.cli.output import columns, counted, first_line, say, tell
 from toolcrib.gateway.gateway import Description
 from toolcrib.model import Hit, Object, SearchReply, ServerStatus, Tool, ToolResult
 from toolcrib.schema import parameters
@@ -25,7 +25,7 @@ def server_row(status: ServerStatus) -> tuple[str, ...]:
     since = datetime.fromtimestamp(status.since).astimezone().strftime("%H:%M:%S")
     notes = [status.reason] if status.reason else []
     notes += ["its tools are from before"] if status.stale else []
-    notes += [f"{len(status.rejected)} tools set aside"] if status.rejected else []
+    notes += [f"{counted(len(status.rejected), 'tool')} set aside"] if status.rejected else []
     return (status.name, str(status.state), str(status.tools), status.transport, since, "; ".join(notes))
 
 

@@ -6,7 +6,8 @@ name its kind gives them. Nothing here raises for what is missing.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from functools import lru_cache
+from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
 
 from toolcrib.errors import InvalidTool
 from toolcrib.model import Object, Tool, Visibility
@@ -54,7 +55,7 @@ def own_namespace(tool: object) -> str:
     >>> own_namespace({"name": "math.add"}), own_namespace({"name": "add", "namespace": "sums"})
     ('math', 'sums')
     """
-    return namespace_in(own_name(tool), _text(tool, "namespace"))
+    return _text(tool, "namespace") or namespace_in(own_name(tool), "")
 
 
 def namespace_in(name: str, given: str) -> str:
@@ -107,7 +108,7 @@ def _schema(core: object) -> Object:
         given = _part(core, name)
         if hasattr(given, "model_json_schema"):
             given = given.model_json_schema()
-        if isinstance(given, Mapping):
+        if _is_mapping(given):
             return _whole(given)
     return {"type": "object"}
 
@@ -133,12 +134,24 @@ def _core(tool: object) -> object:
     if type(tool) is dict and "function" not in tool:  # nearly all tools, and nothing else is as quick
         return tool
     inner = _part(tool, "function")
-    wrapped = isinstance(inner, Mapping) or (_part(tool, "type") == "function" and not callable(inner))
+    wrapped = _is_mapping(inner) or (_part(tool, "type") == "function" and not callable(inner))
     return inner if inner is not None and wrapped else tool
 
 
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    kind: Any = type(value)
+    claimed: Any = value.__class__  # another one for some kinds of proxies
+    return kind is dict or _maps(kind) or (claimed is not kind and _maps(claimed))
+
+
+@lru_cache(maxsize=256)
+def _maps(kind: type) -> bool:
+    """Whether the objects of a class are mappings, which is slow to ask of an abstract class."""
+    return issubclass(kind, Mapping)
+
+
 def _part(tool: object, name: str) -> Any:
-    if type(tool) is dict or isinstance(tool, Mapping):  # the abstract class is slow to ask
+    if _is_mapping(tool):
         return tool.get(name)
     return getattr(tool, name, None)
 
@@ -161,7 +174,7 @@ def _texts(tool: object, *names: str) -> tuple[str, ...]:
 
 def _object(tool: object, name: str) -> Object:
     value = _part(tool, name)
-    return dict(value) if isinstance(value, Mapping) else {}
+    return dict(value) if _is_mapping(value) else {}
 
 
 def _is_function(tool: object) -> bool:

@@ -18,6 +18,7 @@ from toolcrib.gateway.snapshot import EMPTY, Gathered, Offer, Snapshot, unsound_
 from toolcrib.gateway.view import Found, View, found_at, may_see
 from toolcrib.model import Filters, Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, Visibility
 from toolcrib.protocols import Backend, Context, Policy, ToolFinder, ToolLookup
+from toolcrib.providers.foreign import uncancelled
 from toolcrib.providers.keyed import offers
 from toolcrib.schema import signature
 
@@ -70,10 +71,27 @@ class Elsewhere:
             ctx, name, backends, timeout_s=self._timeout_s, sees=lambda tool: may_see(self._policy, ctx.caller, tool)
         )
 
-    def is_searched(self, view: View) -> bool:
-        """Whether some shared provider, which may be asked for callers of this view, searches by itself."""
-        spaces = [_space(backend) for backend in self._backends() if offers(type(backend.provider), ToolFinder)]
-        return any(not space or view.mask is None or space in namespaces(view) for space in spaces)
+    def spaces(self, ctx: Context, view: View) -> frozenset[str]:
+        """The namespaces of the providers that may be asked for a tool by its name; empty for one that does not say."""
+        return frozenset(_space(backend) for backend in self._speakers(ctx, view, ToolLookup))
+
+    def is_searched(self, ctx: Context, view: View) -> bool:
+        """Whether some provider searches by itself of which the caller may see something, as far as that is known.
+
+        What a shared one without a namespace would find, nobody knows before he asks: such a one counts for who may
+        see a tool without a namespace, or sees one that it lists.
+        """
+        own = (*ctx.overriding, *ctx.providers)
+        if any(offers(type(provider), ToolFinder) for provider in own):
+            return True
+        finders = [backend for backend in self._backends() if offers(type(backend.provider), ToolFinder)]
+        return any(self._shows(ctx, view, backend) for backend in finders)
+
+    def _shows(self, ctx: Context, view: View, backend: Backend) -> bool:
+        space = _space(backend)
+        if space in namespaces(view) if space else _lists(view.base or view, backend):
+            return True
+        return may_see(self._policy, ctx.caller, Tool(name="", namespace=space))
 
     def _speakers(self, ctx: Context, view: View, protocol: type) -> list[Backend]:
         """The providers which have the protocol, and may be asked for this caller, those that override first.
@@ -92,6 +110,17 @@ class Elsewhere:
     def _may_ask(self, ctx: Context, view: View, space: str) -> bool:
         nameless = Tool(name="", namespace=space)
         return not space or space in namespaces(view) or may_see(self._policy, ctx.caller, nameless)
+
+
+def _lists(view: View, backend: Backend) -> bool:
+    """Whether a tool in view is one that this provider lists."""
+
+    def found(one: View) -> bool:
+        seen = one.mask or bytes(len(one.snapshot.backends)).replace(b"\0", b"\1")
+        pairs = zip(one.snapshot.backends, seen, strict=True)
+        return any(shown and any(each is backend for each in held) for held, shown in pairs)
+
+    return view.remembered(("lists", id(backend)), found)
 
 
 def _space(backend: Backend) -> str:
@@ -117,7 +146,7 @@ async def find_all(
         try:
             with anyio.fail_after(timeout_s):
                 if isinstance(provider, ToolFinder):
-                    found[place] = _sound_hits(await provider.find_tools(ctx, request))
+                    found[place] = _sound_hits(await uncancelled(provider.find_tools(ctx, request)))
         except Exception as error:
             problems[place] = _why(error, timeout_s)
             logger.warning("%s could not be searched", backends[place].name, exc_info=True)
@@ -196,7 +225,7 @@ async def look_up(
             continue
         try:
             with anyio.fail_after(timeout_s):
-                tool = await provider.get_tool(ctx, name)
+                tool = await uncancelled(provider.get_tool(ctx, name))
         except Exception as error:  # noqa: BLE001 - of another's code; told below, where nobody else has the tool
             failed = failed or _unanswered(name, backend, error)
             continue

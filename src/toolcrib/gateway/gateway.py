@@ -12,13 +12,26 @@ from zlib import crc32
 import anyio
 import anyio.to_thread
 
+from toolcrib.catalog.misses import SEARCH
 from toolcrib.catalog.paging import page
 from toolcrib.discovery.arguments import settle
 from toolcrib.errors import ExecutionFailed, InvalidRequest, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.calls.breaker import BreakerState
 from toolcrib.gateway.elsewhere import Elsewhere, merged
-from toolcrib.gateway.known import CONNECTING, findable, namespaces, servers, space_of, tags
+from toolcrib.gateway.known import (
+    CONNECTING,
+    SEPARATORS,
+    Withheld,
+    findable,
+    namespaces,
+    none_withheld,
+    servers,
+    set_aside,
+    space_of,
+    tags,
+)
+from toolcrib.gateway.library import Library
 from toolcrib.gateway.live import Live
 from toolcrib.gateway.offered import Offered
 from toolcrib.gateway.options import GatewayOptions
@@ -56,7 +69,9 @@ from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.query import read
 from toolcrib.search.semantic import Embedder
 
-_SEPARATORS = (":", "__", ".", "/")
+SEARCH_ELSEWHERE: Final = "Search for a tool of another server, or try again once this one is mended."
+"""The hint where a server cannot be asked."""
+
 _T = TypeVar("_T")
 _AT_ONCE: Final = 8
 """Searches with an embedder that run at once; others wait, so that they never take all threads of the process."""
@@ -113,9 +128,13 @@ class Gateway:
         self.elsewhere = Elsewhere(self.live.backends, self._policy, self.options.find_timeout_s)
         self._overlays = Overlays(self.options.request_tools)
         self._road = Road(self.options.calls, self._policy, middleware=middleware, selector=selector, audit=audit)
+        self.library = Library(self.live, self._policy, self._road, self.options)
+        """What the servers offer to read."""
         self.sessions = Sessions(self.options.sessions)
         self.shapes = Shapes()
-        self._gateway_id = gateway_id
+        self.gateway_id = gateway_id
+        self.withheld: Withheld = none_withheld
+        """What a surface lists under no name, and why; the statuses tell it."""
         self._unstructured: dict[int, Tool] = {}
         self.broken_promises = 0
         """Counts up with each tool found to answer without the structured content that its output schema promises."""
@@ -185,7 +204,7 @@ class Gateway:
 
     def _comes_back(self, ctx: Context) -> bool:
         path = ctx.meta.get(PATH_META)
-        return bool(self._gateway_id) and isinstance(path, list) and self._gateway_id in path
+        return bool(self.gateway_id) and isinstance(path, list) and self.gateway_id in path
 
     async def _run(self, view: View, work: Callable[..., _T], *arguments: Any) -> _T:
         """What the work gives: done at once, or in a thread where an embedder takes part, which takes milliseconds."""
@@ -239,7 +258,7 @@ class Gateway:
         tool = found.tool
         try:
             if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
-                raise ToolNotFound(f'No tool is called "{tool.id}".', hint="Search for a tool by what it does.")
+                raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH)
             settled = settle(arguments, loose or {}, tool.input_schema, tool=tool.id)
             found.schema.check(settled)
         except ToolcribError as error:
@@ -265,7 +284,7 @@ class Gateway:
         if result.kind == "complete":
             self.sessions.record(ctx, found.tool.id, success=not result.is_error)
             self.shapes.record(ctx, found.tool, result)
-        return result
+        return self.library.readdressed(ctx, found.tool.namespace, result)
 
     def breakers(self) -> tuple[BreakerState, ...]:
         """How the circuit breaker sees each of those that run tools, by name; empty without one."""
@@ -299,6 +318,9 @@ class Gateway:
             server = self._server_meant(ctx, view, name)
             if server is not None:
                 return await self._find_late(ctx, name, server, missing)
+            if (aside := self._set_aside(ctx, name)) is not None:
+                self._road.refused(ctx, name, aside)
+                raise aside from None
             late = [status.name for status in self._servers(ctx, view) if status.state in CONNECTING]
             if late:
                 missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
@@ -321,18 +343,21 @@ class Gateway:
         with anyio.move_on_after(self.options.call_grace_s):
             while (status := await self._status(ctx, server)) and status.state in CONNECTING:
                 await self.live.changed()
-            await self.live.fresh()
         try:
             return (await self.view(ctx)).find(name)
         except ToolNotFound:
             status = await self._status(ctx, server)
             if status is None or status.state is ServerState.READY:
-                raise missing from None
+                raise self._set_aside(ctx, name) or missing from None
             raise ServerUnavailable(
                 f"{name} cannot be looked up: server {server} {stands(status)}.",
-                hint="Search for a tool of another server, or try again once this one is mended.",
+                hint=SEARCH_ELSEWHERE,
                 data={"server": server, "state": str(status.state), "reason": status.reason},
             ) from None
+
+    def _set_aside(self, ctx: Context, name: str) -> ToolNotFound | None:
+        """Why a tool that some provider lists cannot be used; None where the caller may not know of such a one."""
+        return set_aside(name, self.live.set_aside(), self._policy, ctx.caller)
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
@@ -341,7 +366,7 @@ class Gateway:
         return self._servers(ctx, await self.view(ctx))
 
     def _servers(self, ctx: Context, view: View) -> tuple[ServerStatus, ...]:
-        return servers(view, self.live.statuses(), self._policy, ctx.caller)
+        return servers(view, self.live.statuses(), self._policy, ctx.caller, self.withheld)
 
     async def namespaces(self, ctx: Context) -> frozenset[str]:
         """The namespaces of the caller's tools, and of the servers he may know of."""
@@ -359,7 +384,7 @@ class Gateway:
         """The server, not ready, whose namespace the spelling gives."""
         for status in self._servers(ctx, view):
             start = space_of(status).casefold()
-            named = any(name.casefold().startswith(start + separator) for separator in _SEPARATORS)
+            named = any(name.casefold().startswith(start + separator) for separator in SEPARATORS)
             if named and status.state is not ServerState.READY:
                 return status.name
         return None

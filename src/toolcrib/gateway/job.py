@@ -1,20 +1,18 @@
 """One script's job: the servers it can reach, as functions, and what is to be said where it fails."""
 
 import re
-import unicodedata
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from toolcrib.errors import ExecutionFailed
 from toolcrib.gateway.known import space_of
-from toolcrib.gateway.shelves import Shelf, Shelves, mentions, troubled
+from toolcrib.gateway.shelves import NOT_WORD, Shelf, Shelves, identifiers, mentions, troubled
 from toolcrib.gateway.states import stands
 from toolcrib.model import JSON, Object, ServerStatus, Tool
 from toolcrib.protocols import ScriptTool
 
 _READ_ONLY: Final = "The script was to see only tools that say of themselves that they only read."
-_NOT_WORD: Final = re.compile(r"[^A-Za-z0-9_]")
 _WORD: Final = re.compile(r"[A-Za-z]\w*", re.ASCII)
 _COMPUTED: Final = re.compile(r"_G|_ENV|\bload\b|call_tool")
 """Ways to a server whose name is not written out."""
@@ -32,7 +30,9 @@ class Job:
         level: int,
         *,
         read_only: bool,
+        notes: Sequence[str] = (),
     ) -> None:
+        """`notes` are told beside what is to be said of servers."""
         self.servers = servers
         self.level = level
         self.functions = {server: _Functions(shelf, call) for server, shelf in servers.items()}
@@ -40,6 +40,7 @@ class Job:
         self._read_only = read_only
         self._statuses = statuses
         self._source = source
+        self._notes = notes
 
     def id(self, server: str, tool: str) -> str:
         """The canonical id of a tool."""
@@ -49,7 +50,7 @@ class Job:
     def notes(self) -> list[str]:
         """What is wrong with servers that the script names, and what it could not see."""
         named = [one for one in self._statuses if troubled(one) and names(self._source, space_of(one))]
-        notes = [f"Server {status.name} {stands(status)}." for status in named]
+        notes = [*(f"Server {status.name} {stands(status)}." for status in named), *self._notes]
         return [*notes, _READ_ONLY] if self._read_only else notes
 
 
@@ -135,22 +136,12 @@ def _clash(name: str, listed: str) -> bool:
 
     A listed name that is an identifier already keeps it against those that would have to be changed into it.
     """
-    if name.isascii() and _WORD.fullmatch(listed) and name != listed and _NOT_WORD.sub("_", name) == listed:
+    if name.isascii() and _WORD.fullmatch(listed) and name != listed and NOT_WORD.sub("_", name) == listed:
         return False
-    return not _identifiers(name).isdisjoint(_identifiers(listed))
-
-
-def _identifiers(name: str) -> frozenset[str]:
-    """What a name may become, in any language."""
-    bare = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
-    word = _NOT_WORD.sub("_", bare)
-    if not word.strip("_"):
-        return frozenset({word, "_unnamed", "unnamed"})
-    private = word[0] == "_" or word[0].isdigit()
-    return frozenset({word, f"_{word}", f"{word}_", f"x{word}" if private else word})
+    return not identifiers(name).isdisjoint(identifiers(listed))
 
 
 def names(source: str, server: str) -> bool:
     """Whether the script may mean the server: what its identifier holds in either language is there."""
-    word = _NOT_WORD.sub("_", server)
+    word = NOT_WORD.sub("_", server)
     return not server.isascii() or not word.strip("_") or word in source

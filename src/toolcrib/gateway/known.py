@@ -1,15 +1,20 @@
 """What a caller may know of servers, namespaces and tags: what follows from the tools he sees, and nothing else."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from toolcrib.catalog.misses import quoted
+from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.snapshot import SetAside
 from toolcrib.gateway.view import View, may_see, with_more
-from toolcrib.model import Caller, Filters, ServerState, ServerStatus, Tool, Visibility
+from toolcrib.model import Caller, Filters, Key, Rejected, ServerState, ServerStatus, Tool, Visibility
 from toolcrib.protocols import Policy
 
 CONNECTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
+SEPARATORS = (":", "__", ".", "/")
+"""What may stand between a namespace and a name."""
 
 
 def space_of(status: ServerStatus) -> str:
@@ -48,14 +53,32 @@ def tags(view: View) -> frozenset[str]:
     return tags(view.base) | {tag for tool in view.added() for tag in tool.tags}
 
 
-def servers(view: View, statuses: tuple[ServerStatus, ...], policy: Policy, caller: Caller) -> tuple[ServerStatus, ...]:
+Withheld = Callable[[View], Mapping[Key, str]]
+"""The shared tools of a view that are listed to its caller under no name, and why."""
+
+
+def none_withheld(view: View) -> Mapping[Key, str]:  # noqa: ARG001 - a `Withheld`
+    """None."""
+    return {}
+
+
+def servers(
+    view: View,
+    statuses: tuple[ServerStatus, ...],
+    policy: Policy,
+    caller: Caller,
+    withheld: Withheld = none_withheld,
+) -> tuple[ServerStatus, ...]:
     """The servers that the caller may know of, by name; the same tuple while nothing changed."""
     if view.base is not None:
-        return servers(view.base, statuses, policy, caller)
+        return servers(view.base, statuses, policy, caller, withheld)
     known = view.memo.get("servers")
     if known is None or known[0] is not statuses:
+        whys = withheld(view)
         seen = tuple(
-            _as_seen(view, status, policy, caller) for status in statuses if _may_know(view, status, policy, caller)
+            _as_seen(view, status, policy, caller, whys)
+            for status in statuses
+            if _may_know(view, status, policy, caller)
         )
         known = view.memo["servers"] = (statuses, seen)
     found: tuple[ServerStatus, ...] = known[1]
@@ -65,14 +88,31 @@ def servers(view: View, statuses: tuple[ServerStatus, ...], policy: Policy, call
 def _may_know(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> bool:
     """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen.
 
-    A provider whose namespace is not known is told of only where everybody sees everything.
+    A provider whose namespace is not known is told of only where everybody sees everything, and it is in trouble.
     """
     if status.transport == "local" and not status.namespace:
-        return isinstance(policy, AllowAll)
+        return isinstance(policy, AllowAll) and status.state is not ServerState.READY
     space = space_of(status)
     if space in namespaces(view):
         return True
     return space not in _all_namespaces(view) and may_see(policy, caller, Tool(name="", namespace=space))
+
+
+def set_aside(name: str, aside: Iterable[SetAside], policy: Policy, caller: Caller) -> ToolNotFound | None:
+    """Why there is no tool of that name although some provider lists one; None where the caller would not see it."""
+    for one in aside:
+        tool, space, listed = one.rejected.tool, one.namespace, one.tool or Tool(name="")
+        told = {tool} if listed.visibility is not Visibility.HIDDEN else set[str]()
+        if space:
+            told = {*told, *(f"{space}{separator}{tool}" for separator in SEPARATORS)}
+        if name in told and may_see(policy, caller, one.tool or Tool(name=tool, namespace=space)):
+            id_ = f"{space}:{tool}" if space else tool
+            why = one.rejected.reason.removeprefix(f"{id_}: ").rstrip(".")
+            return ToolNotFound(
+                f"{quoted(id_)} cannot be used: its definition was set aside: {why}.",
+                hint="It has to be mended where it comes from.",
+            )
+    return None
 
 
 def _all_namespaces(view: View) -> frozenset[str]:
@@ -80,11 +120,16 @@ def _all_namespaces(view: View) -> frozenset[str]:
     return view.remembered("all namespaces", lambda one: frozenset(tool.namespace for tool in one.snapshot.catalog))
 
 
-def _as_seen(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> ServerStatus:
+def _as_seen(
+    view: View, status: ServerStatus, policy: Policy, caller: Caller, withheld: Mapping[Key, str]
+) -> ServerStatus:
     """The status without figures of what the caller does not see.
 
     What else there is in the catalog makes no difference, so that nobody can tell from it whether anything is hidden.
     """
     space = space_of(status)
     shown = tuple(one for one in status.rejected if may_see(policy, caller, Tool(name=one.tool, namespace=space)))
-    return replace(status, tools=namespaces(view).get(space, 0), rejected=shown)
+    unlisted = tuple(
+        Rejected(tool=key.name, reason=why) for key, why in sorted(withheld.items()) if key.namespace == space
+    )
+    return replace(status, tools=namespaces(view).get(space, 0), rejected=(*shown, *unlisted))

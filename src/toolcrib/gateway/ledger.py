@@ -56,6 +56,8 @@ class Entry:
     since: float = field(default_factory=time.time)
     due: float = 0.0
     """When it must be asked again, by `time.monotonic`."""
+    said: tuple[ServerStatus, ...] = ()
+    """How its servers stood when it listed these tools."""
     heard: Heard = _NOTHING
     """What had been told when it was asked last."""
     asking: bool = False
@@ -71,6 +73,7 @@ class Answer:
     rejected: tuple[Rejected, ...]
     problem: str
     due: float
+    said: tuple[ServerStatus, ...]
     heard: Heard
 
 
@@ -90,20 +93,18 @@ class Ledger:
 
     def refreshed(self) -> list[Entry]:
         """The entries of this moment's providers: local functions first, remote servers last."""
-        self.providers()
-        present = [(place, provider) for place, some in enumerate(self._present) for provider in some]
-        present.sort(key=lambda pair: _RANK[self._sources[pair[0]].kind])
-        self._entries = {id(provider): self._entry(place, provider) for place, provider in present}
+        self._entries = {id(provider): self._entry(place, provider) for place, provider in self._here()}
         return list(self._entries.values())
 
-    def providers(self) -> list[ToolProvider]:
-        """The providers of this moment; those of last time, of a source that cannot say."""
+    def _here(self) -> list[tuple[int, ToolProvider]]:
+        """The providers of this moment, each with its source; those of last time, of a source that cannot say."""
         for place, source in enumerate(self._sources):
             try:
                 self._present[place] = tuple(source.providers())
             except Exception:
                 logger.exception("a source of providers failed; those that it had stay")
-        return [provider for some in self._present for provider in some]
+        here = [(place, provider) for place, some in enumerate(self._present) for provider in some]
+        return sorted(here, key=lambda pair: _RANK[self._sources[pair[0]].kind])
 
     def _entry(self, place: int, provider: ToolProvider) -> Entry:
         known = self._entries.get(id(provider))
@@ -112,7 +113,20 @@ class Ledger:
 
     def offers(self) -> tuple[Offer, ...]:
         """What they offer, as far as it is known."""
-        return tuple(Offer(entry.backend, entry.tools, entry.rejected) for entry in self._entries.values())
+        return tuple(Offer(entry.backend, entry.tools, entry.rejected, entry.said) for entry in self._entries.values())
+
+    def entries(self) -> tuple[Entry, ...]:
+        """What is known of the providers of this moment, those that were never asked included."""
+        return tuple(self._entries.get(id(one)) or self._entry(place, one) for place, one in self._here())
+
+    def lost(self, source: int) -> bool:
+        """Whether a provider of that source has gone whose tools were known."""
+        try:
+            here = {id(provider) for provider in self._sources[source].providers()}
+        except Exception:  # noqa: BLE001 - foreign code; whoever asks it next logs that
+            return False
+        known = tuple(self._entries.items())
+        return any(entry.source == source and entry.tools and key not in here for key, entry in known)
 
     def backends(self) -> list[Backend]:
         """All providers, in order."""
@@ -167,6 +181,7 @@ class Ledger:
     async def ask(self, entry: Entry, ctx: Context) -> Answer:
         """What the provider says now; its tools stay those of last time where it fails or hangs."""
         provider, heard = entry.backend.provider, self._heard(entry)
+        before = statuses_of(provider)
         try:
             with anyio.fail_after(self._options.list_timeout_s):
                 tools, rejected = as_tools(await uncancelled(provider.list_tools(ctx)), entry.tools)
@@ -175,8 +190,11 @@ class Ledger:
             if not entry.problem:
                 logger.warning("%s could not list its tools", entry.backend.name, exc_info=True)
             why = reason(error, self._options.list_timeout_s)
-            return Answer(entry.tools, entry.rejected, why, time.monotonic() + self._options.retry_s, heard)
-        return Answer(tools, rejected, "", time.monotonic() + lasts, heard)
+            due = time.monotonic() + self._options.retry_s
+            return Answer(entry.tools, entry.rejected, why, due, statuses_of(provider), heard)
+        # What it told of while it listed may have changed its list too; then it is asked again.
+        said = statuses_of(provider) if self._heard(entry) == heard else before
+        return Answer(tools, rejected, "", time.monotonic() + lasts, said, heard)
 
     @staticmethod
     def note(entry: Entry, answer: Answer) -> None:
@@ -186,7 +204,7 @@ class Ledger:
         if bool(answer.problem) != bool(entry.problem):
             entry.since = time.time()
         entry.tools, entry.rejected = answer.tools, answer.rejected
-        entry.problem, entry.due, entry.heard = answer.problem, answer.due, answer.heard
+        entry.problem, entry.due, entry.said, entry.heard = answer.problem, answer.due, answer.said, answer.heard
 
     def _lasts(self, provider: ToolProvider) -> float:
         """How long what it said holds, in seconds: as long as it says, else until its event, else a set time."""
@@ -194,11 +212,6 @@ class Ledger:
         if said is not None:
             return max(_SHORTEST_S, said)
         return inf if isinstance(provider, Changes) else self._options.provider_cache_s
-
-    def troubles(self) -> list[ServerStatus]:
-        """Providers that could not list their tools, and do not speak for themselves."""
-        failed = [entry for entry in self._entries.values() if entry.problem]
-        return [_status(entry) for entry in failed if not statuses_of(entry.backend.provider)]
 
 
 def lasting(provider: object) -> float | None:
@@ -243,15 +256,17 @@ def reason(error: Exception, timeout_s: float) -> str:
     return f"it could not list its tools ({type(error).__name__})"
 
 
-def _status(entry: Entry) -> ServerStatus:
+def status_of(entry: Entry) -> ServerStatus:
+    """The status of a provider that does not speak for itself."""
     spaces = {tool.namespace for tool in entry.tools if not unsound_field(tool)}
+    troubled = ServerState.DEGRADED if entry.tools else ServerState.FAILED
     return ServerStatus(
         name=entry.backend.name,
-        state=ServerState.DEGRADED if entry.tools else ServerState.FAILED,
+        state=troubled if entry.problem else ServerState.READY,
         since=entry.since,
         reason=entry.problem,
-        tools=len(entry.tools),
-        stale=bool(entry.tools),
+        tools=len(entry.tools) + len(entry.rejected),
+        stale=bool(entry.problem and entry.tools),
         transport="local",
         namespace=next(iter(spaces)) if len(spaces) == 1 else "",
     )

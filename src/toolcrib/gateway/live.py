@@ -21,11 +21,12 @@ from toolcrib.errors import NotStarted
 from toolcrib.gateway.asking import Asking
 from toolcrib.gateway.background import Background
 from toolcrib.gateway.flights import Flights, Home
+from toolcrib.gateway.herald import Herald
 from toolcrib.gateway.intake import Intake
-from toolcrib.gateway.ledger import Answer, Entry, Ledger
+from toolcrib.gateway.ledger import Answer, Entry, Ledger, status_of
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.reports import statuses_of, with_rejected
-from toolcrib.gateway.snapshot import Snapshot
+from toolcrib.gateway.reports import as_taken_in, statuses_of, with_rejected
+from toolcrib.gateway.snapshot import SetAside, Snapshot
 from toolcrib.model import BackendKind, ServerState, ServerStatus
 from toolcrib.protocols import Backend, ProviderSource, Unsubscribe
 from toolcrib.providers.callbacks import ThreadSafe, called
@@ -34,6 +35,8 @@ from toolcrib.search.semantic import Embedder
 _UNSETTLED = (ServerState.CONFIGURED, ServerState.CONNECTING)
 _QUIET_S = 0.01
 """Changes that follow each other within this time make one snapshot, in seconds."""
+_LONGEST_QUIET_S = 0.2
+"""The same at most while servers are still connecting, so that the tools of many are taken in together."""
 _OWN_WAIT_S = 1.0
 """How long a request waits for what this process has just registered, in seconds."""
 
@@ -48,6 +51,9 @@ class Live:
         self._options = options
         self._ledger = Ledger(sources, options)
         self._asking = Asking(self._ledger, self._wake)
+        self._herald = Herald()
+        self._took_s = 0.0
+        """How long the last tools took to be taken in."""
         self._listeners: dict[object, Callable[[], None]] = {}
         self._statuses: tuple[ServerStatus, ...] | None = None
         self._grace_until: float | None = None
@@ -86,7 +92,7 @@ class Live:
                 group.start_soon(self._watch_expiry)
                 while True:
                     await self._dirty.wait()
-                    await anyio.sleep(_QUIET_S)
+                    await anyio.sleep(self._quiet_s())
                     self._dirty = anyio.Event()
                     await self._refresh(group)
                     await self.background.tidy(group, self._dirty)
@@ -95,6 +101,12 @@ class Live:
             self._built = -1
             self.background.rest()
             self._release()
+
+    def _quiet_s(self) -> float:
+        """How long to wait for more that changes: as long as the last time took, while more servers are to come."""
+        if self._own != self._own_seen or not self.connecting():
+            return _QUIET_S
+        return min(max(_QUIET_S, self._took_s), _LONGEST_QUIET_S)
 
     def _release(self) -> None:
         """Let everybody go who waits; what they wait for may never come."""
@@ -143,7 +155,8 @@ class Live:
         """Something changed at a source. From any thread."""
         with self._lock:
             self._ledger.tell(source)
-        self._mark(own=own)
+        # What is gone is gone at once, for whoever asks next; only what comes may take its time.
+        self._mark(own=own or self._ledger.lost(source))
 
     def _mark(self, *, own: bool) -> None:
         with self._lock:
@@ -240,13 +253,36 @@ class Live:
     # -- statuses --------------------------------------------------------------------------------------------------
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """One status a server, by name, with the definitions that the catalog set aside."""
+        """One status a server, by name, with the definitions that were set aside.
+
+        A server is ready once its tools are in the snapshot. A provider that speaks for no servers has a status where
+        it could not list its tools, or some of them were set aside.
+        """
         known = self._statuses
         if known is None:
-            told = [status for provider in self._ledger.providers() for status in statuses_of(provider)]
-            known = with_rejected((*told, *self._ledger.troubles()), self.snapshot.rejected)
-            self._statuses = known
+            found = [status for entry in self._ledger.entries() for status in self._statuses_of(entry)]
+            known = self._statuses = tuple(sorted(found, key=lambda status: status.name))
         return known
+
+    def set_aside(self) -> tuple[SetAside, ...]:
+        """Every definition that was set aside, by the catalog or by the provider itself."""
+        told = [
+            SetAside(entry.backend, status.namespace or status.name, rejected)
+            for entry in self._ledger.entries()
+            for status in statuses_of(entry.backend.provider)
+            for rejected in status.rejected
+        ]
+        return (*self.snapshot.rejected, *told)
+
+    def _statuses_of(self, entry: Entry) -> list[ServerStatus]:
+        provider = entry.backend.provider
+        set_aside = [one for one in self.snapshot.rejected if one.backend is entry.backend]
+        told = statuses_of(provider)
+        if not told and (entry.problem or set_aside):
+            told = (status_of(entry),)
+        elif self._running() is not None:  # without `run`, whoever asks waits until the tools are in
+            told = as_taken_in(told, self._intake.said.get(id(provider), ()), failed=self._intake.failed)
+        return with_rejected(told, set_aside)
 
     # -- refreshing ------------------------------------------------------------------------------------------------
 
@@ -255,8 +291,11 @@ class Live:
         with self._lock:
             own, entries = self._own, self._ledger.refreshed()
         await self._asking.begin(group, entries)
+        begun = time.monotonic()
         await self._intake.take(self._ledger.offers(), self.background)
+        self._took_s = time.monotonic() - begun
         self._statuses = None
+        self._herald.tell(self.statuses())
         self._own_seen = own
         if not self._dirty.is_set() and not any(entry.asking for entry in entries):
             self._clean.set()
@@ -279,6 +318,7 @@ class Live:
             entries = [entry for entry in self._ledger.refreshed() if self._ledger.wanted(entry)]
         heard = await self._asking.all(entries)
         if await anyio.to_thread.run_sync(self._commit, marks, own, heard):
+            self._herald.tell(self.statuses())
             self._tell()
 
     def _commit(self, marks: int, own: int, heard: Sequence[tuple[Entry, Answer]]) -> bool:

@@ -16,6 +16,8 @@ class ScriptOptions:
     """How deep scripts may stand in one another: a script, one that it calls, and so on; 1 or more."""
     read_only: bool = False
     """Whether every script sees only tools that say of themselves that they only read."""
+    watch_s: float = 2.0
+    """How often the folder of stored scripts is looked at for changes, in seconds, above 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

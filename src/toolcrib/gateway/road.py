@@ -147,7 +147,7 @@ async def _ask(ctx: Context, call: Call) -> ToolResult:
             return to_result(value)
     except ToolcribError:
         raise
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         logger.exception("the provider of %s raised", tool.id)
         raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
     raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.")

@@ -5,6 +5,7 @@ waited for any more is ended, and its calls are cancelled.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from toolcrib.gateway.inputs import as_written, with_arguments
 from toolcrib.gateway.job import Job, answer, names, pretended, reachable
 from toolcrib.gateway.known import space_of
 from toolcrib.gateway.levels import deeper, level_of
+from toolcrib.gateway.lookups import LookedUp, looked_up
 from toolcrib.gateway.options import ScriptOptions
 from toolcrib.gateway.outcomes import CALLS, NO_RESULT, checked, failure, finished, with_calls
 from toolcrib.gateway.shelves import awaited, shelves, troubled
@@ -101,11 +103,14 @@ class Scripts:
         await awaited(self._gateway, ctx, self._mentioned(await self._gateway.servers(ctx), source))
         view, statuses = await self._gateway.view(ctx), await self._gateway.servers(ctx)
         read_only = read_only or self.options.read_only
-        shelved = shelves(view, statuses, read_only=read_only)
+        shelved, more = shelves(view, statuses, read_only=read_only), LookedUp()
+        if answers is None:
+            more = await looked_up(self._gateway, ctx, view, shelved, source, read_only=read_only)
+            shelved = replace(shelved, hidden=(*shelved.hidden, *more.tools))
         inner = on_behalf(ctx, memo={**(ctx.memo or {}), _LEVEL: level + 1})
         call = partial(self._call, inner) if answers is None else partial(answer, answers)
         servers = reachable(shelved, source) if answers is None else pretended(shelved, answers)
-        return Job(servers, statuses, source, call, level, read_only=read_only)
+        return Job(servers, statuses, source, call, level, read_only=read_only, notes=more.notes)
 
     def _mentioned(self, statuses: Sequence[ServerStatus], source: str) -> list[str]:
         return [space_of(status) for status in statuses if troubled(status) and names(source, space_of(status))]

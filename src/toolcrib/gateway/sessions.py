@@ -73,7 +73,7 @@ class Sessions:
 
     def boosts(self, ctx: Context) -> Mapping[str, float]:
         """What this session's use of each tool is worth in a search that begins now: id to multiplier, above 1."""
-        if not self._options.learn or (key := _key(ctx)) is None:
+        if not self._options.learn or (key := session_key(ctx)) is None:
             return _NOTHING
         with self._lock:
             known = self._known.get(key)
@@ -88,7 +88,7 @@ class Sessions:
 
     def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
         """The session called a tool."""
-        if not self._options.learn or (key := _key(ctx)) is None:
+        if not self._options.learn or (key := session_key(ctx)) is None:
             return
         known = self._of(key)
         known.active = self._clock()
@@ -99,7 +99,7 @@ class Sessions:
 
         Of an anonymous context without a handle it is a new one every time.
         """
-        key = _key(ctx)
+        key = session_key(ctx)
         return Session() if key is None else self._of(key).session
 
     def _of(self, key: Hashable) -> _Known:
@@ -111,8 +111,8 @@ class Sessions:
         return known
 
 
-def _key(ctx: Context) -> Hashable | None:
-    """Whose session it is; None where that cannot be known."""
+def session_key(ctx: Context) -> Hashable | None:
+    """What tells the session of a request from others; None where that cannot be known."""
     handle = ctx.meta.get(SESSION_META)
     named = str(handle)[:_HANDLE] if isinstance(handle, (str, int)) else None
     if named is None and is_anonymous(ctx):

@@ -4,6 +4,7 @@ Made once a view; a request that brings tools of its own costs what those cost, 
 """
 
 import re
+import unicodedata
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,9 @@ from toolcrib.protocols import Context
 
 BARE: Final = "tools"
 """The server under which tools without a namespace stand."""
+
+NOT_WORD: Final = re.compile(r"[^A-Za-z0-9_]")
+"""What no identifier of a script holds."""
 
 Shelf = Mapping[str, Tool]
 """Tools by their own names."""
@@ -85,6 +89,16 @@ def mentions(text: str, name: str) -> bool:
     (True, False)
     """
     return name in text and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
+
+
+def identifiers(name: str) -> frozenset[str]:
+    """What the name of a server or a tool may become in scripts, in any language, where it clashes with no other."""
+    bare = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
+    word = NOT_WORD.sub("_", bare)
+    if not word.strip("_"):
+        return frozenset({word, "_unnamed", "unnamed"})
+    private = word[0] == "_" or word[0].isdigit()
+    return frozenset({word, f"_{word}", f"{word}_", f"x{word}" if private else word})
 
 
 async def awaited(gateway: Gateway, ctx: Context, servers: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolcrib.catalog.catalog import Catalog
-from toolcrib.model import Key, Rejected, Tool, Visibility
+from toolcrib.model import Key, Rejected, ServerStatus, Tool, Visibility
 from toolcrib.protocols import Backend
 from toolcrib.search.index import Index
 from toolcrib.search.meaning import Meaning
@@ -32,6 +32,20 @@ class Offer:
     tools: Sequence[Tool]
     rejected: tuple[Rejected, ...] = ()
     """What it listed that is no tool."""
+    said: tuple[ServerStatus, ...] = ()
+    """How its servers stood, as it says, when it listed these tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A definition that cannot be offered."""
+
+    backend: Backend
+    """Whose it is."""
+    namespace: str
+    rejected: Rejected
+    tool: Tool | None = None
+    """The definition itself, where its fields are what their types say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +54,27 @@ class Gathered:
 
     tools: tuple[Tool, ...]
     backends: Mapping[Key, tuple[Backend, ...]]
-    rejected: tuple[tuple[str, Rejected], ...]
+    rejected: tuple[SetAside, ...]
 
     @classmethod
     def of(cls, offers: Iterable[Offer]) -> "Gathered":
         """The first offer of a key defines the tool. Equal ones back it too; others are refused."""
         first: dict[Key, Tool] = {}
         backends: dict[Key, tuple[Backend, ...]] = {}
-        rejected: list[tuple[str, Rejected]] = []
+        rejected: list[SetAside] = []
         for offer in offers:
-            rejected.extend(("", refused) for refused in offer.rejected)
+            rejected.extend(SetAside(offer.backend, "", refused) for refused in offer.rejected)
             for tool in offer.tools:
                 if field := unsound_field(tool):
-                    rejected.append((str(tool.namespace), unsound(tool, field)))
+                    rejected.append(SetAside(offer.backend, str(tool.namespace), unsound(tool, field)))
                     continue
                 known = first.setdefault(tool.key, tool)
                 if known is tool or same_definition(known, tool):
                     backends[tool.key] = (*backends.get(tool.key, ()), offer.backend)
                 else:
                     why = f"{backends[tool.key][0].name} offers another tool of that name before it"
-                    rejected.append((tool.namespace, Rejected(tool=tool.name, reason=why)))
+                    aside = Rejected(tool=tool.name, reason=why)
+                    rejected.append(SetAside(offer.backend, tool.namespace, aside, tool))
         return cls(tuple(first.values()), backends, tuple(rejected))
 
 
@@ -71,8 +86,8 @@ class Snapshot:
     index: Index
     backends: tuple[tuple[Backend, ...], ...]
     """Who can run each tool, by position; one or more."""
-    rejected: tuple[tuple[str, Rejected], ...] = ()
-    """Definitions set aside, with the namespace of each."""
+    rejected: tuple[SetAside, ...] = ()
+    """Definitions set aside."""
 
     @classmethod
     def build(
@@ -100,7 +115,10 @@ class Snapshot:
             backends=tuple(gathered.backends[tool.key] for tool in catalog.tools),
             rejected=(
                 *gathered.rejected,
-                *((tool.namespace, Rejected(tool=tool.name, reason=why)) for tool, why in catalog.rejected),
+                *(
+                    SetAside(gathered.backends[tool.key][0], tool.namespace, Rejected(tool=tool.name, reason=why), tool)
+                    for tool, why in catalog.rejected
+                ),
             ),
         )
 
@@ -111,7 +129,7 @@ def same_offers(old: Sequence[Offer], new: Sequence[Offer]) -> bool:
 
 
 def _unchanged(old: Offer, new: Offer) -> bool:
-    if old.backend is not new.backend or len(old.tools) != len(new.tools):
+    if old.backend is not new.backend or len(old.tools) != len(new.tools) or old.rejected != new.rejected:
         return False
     return old.tools is new.tools or all(a is b for a, b in zip(old.tools, new.tools, strict=True))
 

@@ -9,6 +9,7 @@ In front it stands in comments, as TOML between two marks:
     -- ///
 """
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -93,6 +94,24 @@ class StoredScript:
 def scripts_in(folder: Path) -> list[Path]:
     """The scripts of a folder, by name; not those of folders in it."""
     return sorted(path for path in folder.iterdir() if path.suffix in LANGUAGES and path.is_file())
+
+
+Marks = Mapping[str, tuple[int, ...]]
+"""What tells one state of a folder from another: for each file, when it was written, how large and which one it is."""
+
+
+def marks_of(folder: Path) -> Marks | None:
+    """The marks of the scripts of a folder, and of what stands beside them; None where it cannot be looked at."""
+    found: dict[str, tuple[int, ...]] = {}
+    try:
+        paths = [path for path in folder.iterdir() if path.suffix in LANGUAGES or path.suffix == ".toml"]
+    except OSError:
+        return None
+    for path in paths:
+        with contextlib.suppress(OSError):  # it has just gone
+            stat = path.stat()
+            found[path.name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+    return found
 
 
 def read_file(path: Path, language: str | None = None) -> StoredScript:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Final
 from weakref import WeakSet
 
-from toolcrib.cancelled import CancelledInside, being_cancelled, uncancelled
+from toolcrib.cancelled import CancelledInside, ExitedInside, being_cancelled, uncancelled
 from toolcrib.errors import (
     AmbiguousName,
     ApprovalRequired,
@@ -84,6 +84,7 @@ def failed_inside(error: ToolcribError, tool: str) -> ExecutionFailed:
 
 __all__ = [
     "CancelledInside",
+    "ExitedInside",
     "being_cancelled",
     "failed_inside",
     "left_a_call",

@@ -21,6 +21,7 @@ from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.callbacks import Callbacks
 from toolcrib.providers.foreign import (
     CancelledInside,
+    ExitedInside,
     failed_inside,
     left_one_inside,
     misleads,
@@ -197,7 +198,7 @@ class LocalTools:
         with run_by_others():
             try:
                 return await uncancelled(entry.runner.run(ctx, values, self._workers))
-            except (Exception, SystemExit) as error:  # a handler that calls sys.exit() must not end the server
+            except Exception as error:
                 cause = _cause(error)
                 if not isinstance(cause, ToolcribError):
                     raise self._failed(entry.tool, error) from error
@@ -259,7 +260,7 @@ class LocalTools:
         if self._mask_errors:
             return ExecutionFailed(f"{tool.id} failed.", hint="Its log has the cause.")
         said = " ".join(str(cause).split())
-        if not isinstance(cause, CancelledInside):
+        if not isinstance(cause, (CancelledInside, ExitedInside)):
             said = f"{type(cause).__name__}: {said}" if said else type(cause).__name__
         return ExecutionFailed(f"{tool.id} failed: {said if len(said) <= _MAX_CAUSE else f'{said[:_MAX_CAUSE]}…'}")
 

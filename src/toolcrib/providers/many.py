@@ -23,6 +23,7 @@ from toolcrib.protocols import (
 )
 from toolcrib.providers.adapt import adapt, original
 from toolcrib.providers.definitions import tools_from
+from toolcrib.providers.foreign import uncancelled
 from toolcrib.providers.keyed import find, label, run
 from toolcrib.providers.passing import CACHE, CHANGES, FINDER, Part, parts_for, variant
 
@@ -159,7 +160,7 @@ class Many:
         """What the member answers; None where it fails or takes too long, which is noted."""
         try:
             with anyio.move_on_after(self._timeout_s) as waiting:
-                answer = await ask(member.provider, *arguments)
+                answer = await uncancelled(ask(member.provider, *arguments))
                 member.trouble = None
                 return answer
         except Exception as error:

@@ -1,18 +1,20 @@
 """Python types to JSON Schema, and a call's arguments to what a function expects. Pydantic does the work."""
 
 import inspect
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
-from pydantic_core import PydanticSerializationError, core_schema, to_json
+from pydantic_core import PydanticSerializationError, SchemaError, to_json
 
 from toolcrib.errors import InvalidArguments, InvalidTool
 from toolcrib.model import Object
+from toolcrib.providers.schemas import NotPlain, PlainSchema, json_schema, plain_schema
 from toolcrib.providers.target import Target
 from toolcrib.schema.describe import signed
 from toolcrib.words import nearest
@@ -23,44 +25,22 @@ _MAX_PROBLEMS: Final = 8
 _USABLE: Final = "Use a type that pydantic knows: text, numbers, lists, dicts, enums, dataclasses, models."
 
 
-class PlainSchema(GenerateJsonSchema):
-    """JSON Schema without the titles that pydantic makes up; those that were given stay."""
+_FAULTS: Final = (PydanticUserError, SchemaError, TypeError, ValueError, RuntimeError)
+"""What pydantic raises for a type that it cannot use."""
 
-    ignored_warning_kinds: set[Any] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own way
-
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
-        """Never: a title that repeats the name says nothing."""
-        return False
-
-    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Without the name of the class as its title."""
-        return _untitled(super().model_schema(schema), schema["cls"])
-
-    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        """Without the name of the class as its title."""
-        return _untitled(super().dataclass_schema(schema), schema["cls"])
-
-    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        """Without the name of the class as its title."""
-        made = super().typed_dict_schema(schema)
-        return _untitled(made, schema["cls"]) if "cls" in schema else made
-
-    def generate(self, schema: core_schema.CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
-        """With an object at the root, where there is one, and not a reference to it; enums without their names."""
-        made = super().generate(schema, mode)
-        definitions = made.get("$defs", {})
-        for name, node in definitions.items():
-            if not node.keys().isdisjoint(("enum", "const")) and name.endswith(node.get("title", "")):
-                node.pop("title", None)
-        root = str(made.get("$ref", "")).removeprefix("#/$defs/")
-        return {**definitions[root], "$defs": definitions} if root in definitions else made
-
-
-def _untitled(made: JsonSchemaValue, cls: type[Any]) -> JsonSchemaValue:
-    config = getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None) or {}
-    if made.get("title") == cls.__name__ and not config.get("title"):
-        made = {key: value for key, value in made.items() if key != "title"}
-    return made
+_PLAIN_DEFAULTS: Final = (str, int, bool, type(None))
+_SAID_OTHERWISE: Final = (
+    "alias",
+    "default_factory",
+    "deprecated",
+    "discriminator",
+    "examples",
+    "field_title_generator",
+    "json_schema_extra",
+    "title",
+    "validation_alias",
+)
+"""What a field may say that changes its schema, beside its description and its metadata."""
 
 
 class _Closed(BaseModel):
@@ -78,14 +58,14 @@ class Parameters:
         """`described` is the meaning of parameters, by name. Raises `InvalidTool` that names the parameter."""
         self._who = who
         self._fields = {
-            f"p{place}": (parameter, _field(parameter, described.get(parameter.name)))
+            f"p{place}": (parameter, _field(who, parameter, described.get(parameter.name)))
             for place, parameter in enumerate(target.parameters)
         }
         # A name that is filled in already must not come in through **kwargs.
         self._taken = target.bound | {parameter.name for parameter in target.order}
         _refuse_twins(who, [_public(*pair) for pair in self._fields.values()])
-        self._model = self._made(target.extra)
-        self.schema: Object = self._written()
+        self._extra = target.extra
+        self.schema: Object = self._joined() or self._written()
 
     def values(self, arguments: Object) -> dict[str, Any]:
         """The values for a call, by parameter. Raises `InvalidArguments` that names each field."""
@@ -110,20 +90,39 @@ class Parameters:
             if name in made.model_fields_set or not own or field.default_factory is not None:
                 yield parameter.name, getattr(made, name)
 
-    def _made(self, extra: inspect.Parameter | None) -> type[BaseModel]:
+    @cached_property
+    def _model(self) -> type[BaseModel]:
+        """What checks arguments; made for the first call, as that takes a while."""
+        extra = self._extra
         definitions: dict[str, Any] = {
             name: (field.annotation, _renamed(field, _public(parameter, field)))
             for name, (parameter, field) in self._fields.items()
         }
         try:
             return create_model("Arguments", __base__=_base(extra, self._who), **definitions)
-        except (PydanticUserError, TypeError, ValueError) as error:
+        except _FAULTS as error:
             raise self._unusable(extra, error) from error
+
+    def _joined(self) -> dict[str, Any] | None:
+        """The schema that `_written` gives, out of those of its types; None where it is not that simple."""
+        if self._extra is not None and self._extra.annotation not in (self._extra.empty, Any):
+            return None
+        try:
+            known = {_public(parameter, field): _piece(field) for parameter, field in self._fields.values()}
+        except (NotPlain, *_FAULTS):
+            return None  # where that is a fault, the model says which
+        needed = [_public(parameter, field) for parameter, field in self._fields.values() if field.is_required()]
+        return {
+            "additionalProperties": self._extra is not None,
+            "properties": known,
+            **({"required": needed} if needed else {}),
+            "type": "object",
+        }
 
     def _written(self) -> dict[str, Any]:
         try:
             schema = self._model.model_json_schema(schema_generator=PlainSchema)
-        except (PydanticUserError, ValueError, RecursionError) as error:
+        except _FAULTS as error:
             raise self._unusable(None, error) from error
         schema.setdefault("properties", {})
         return schema
@@ -131,8 +130,8 @@ class Parameters:
     def _unusable(self, extra: inspect.Parameter | None, error: Exception) -> InvalidTool:
         """The error of the first parameter whose type cannot be used."""
         for parameter, field in self._fields.values():
-            if why := _problem(Annotated[field.annotation, field] if field.metadata else field.annotation):
-                return InvalidTool(f'{self._who}: the type of "{parameter.name}" cannot be used: {why}', hint=_USABLE)
+            if why := _problem(Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation):
+                return _refused(self._who, parameter, why)
         what = f"**{extra.name}" if extra else "its parameters"
         return InvalidTool(f"{self._who}: the type of {what} cannot be used: {_line(error)}", hint=_USABLE)
 
@@ -157,17 +156,39 @@ class Parameters:
         return f"Valid: {signed(self._who, self.schema)}"
 
 
-def _field(parameter: inspect.Parameter, described: str | None) -> FieldInfo:
+def _field(who: str, parameter: inspect.Parameter, described: str | None) -> FieldInfo:
     """The parameter as one of pydantic's fields, with its description from wherever there is one."""
     annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
-    if parameter.default is parameter.empty:
-        field = FieldInfo.from_annotation(annotation)
-    else:
-        field = FieldInfo.from_annotated_attribute(annotation, parameter.default)
+    try:
+        if parameter.default is parameter.empty:
+            field = FieldInfo.from_annotation(annotation)
+        else:
+            field = FieldInfo.from_annotated_attribute(annotation, parameter.default)
+    except _FAULTS as error:
+        raise _refused(who, parameter, _line(error)) from error
     if field.description is None:
         field.description = next(_notes(field.metadata), described)
     field.metadata = [item for item in field.metadata if not isinstance(item, str)]
     return field
+
+
+def _piece(field: FieldInfo) -> dict[str, Any]:
+    """The schema of a parameter that is simple in every way. Raises `NotPlain`, and whatever pydantic raises."""
+    if any(getattr(field, name) is not None for name in _SAID_OTHERWISE):
+        raise NotPlain
+    made = dict(plain_schema(field.annotation, field.metadata))
+    if not field.is_required():
+        default = field.default
+        if type(default) not in _PLAIN_DEFAULTS and not (type(default) is float and math.isfinite(default)):
+            raise NotPlain
+        made["default"] = default
+    if field.description is not None:
+        made["description"] = field.description
+    return dict(sorted(made.items()))
+
+
+def _refused(who: str, parameter: inspect.Parameter, why: str) -> InvalidTool:
+    return InvalidTool(f'{who}: the type of "{parameter.name}" cannot be used: {why}', hint=_USABLE)
 
 
 def _notes(metadata: Sequence[Any]) -> Iterator[str]:
@@ -213,19 +234,15 @@ def _problem(annotation: Any) -> str:
     """Why pydantic cannot use a type; empty where it can."""
     try:
         json_schema(annotation, "validation")
-    except (PydanticUserError, TypeError, ValueError, RecursionError) as error:
+    except _FAULTS as error:
         return _line(error)
     return ""
 
 
-def json_schema(annotation: Any, mode: JsonSchemaMode) -> dict[str, Any]:
-    """The JSON Schema of a type. Raises pydantic's own errors, or `TypeError`."""
-    return TypeAdapter[Any](annotation).json_schema(mode=mode, schema_generator=PlainSchema)
-
-
 def _line(error: Exception) -> str:
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return first.partition(". Set `arbitrary_types_allowed")[0].rstrip(".")[:200] + "."
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    said = lines[-1].strip() if isinstance(error, SchemaError) else lines[0]  # that one tells the way to it first
+    return said.partition(". Set `arbitrary_types_allowed")[0].rstrip(".")[:200] + "."
 
 
 def _path(loc: tuple[int | str, ...], arguments: Any) -> str:

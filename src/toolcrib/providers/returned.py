@@ -10,10 +10,10 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from toolcrib.errors import ExecutionFailed
-from toolcrib.model import ToolResult
+from toolcrib.model import Object, ToolResult
 from toolcrib.providers.blocks import block_fields, result_of
-from toolcrib.providers.parameters import PlainSchema
 from toolcrib.providers.results import structured, to_result
+from toolcrib.providers.schemas import promised
 
 _UNSTRUCTURED: Final = (str, bytes, bytearray, memoryview, ToolResult, type(None), Iterator, AsyncIterable)
 """What is told as text or as content, or is nothing at all."""
@@ -89,12 +89,11 @@ def _is_content(cls: type[Any]) -> bool:
     return issubclass(cls, ToolResult) or whole or helper or asks or block_fields(cls)
 
 
-def _promise(annotation: Any) -> tuple[TypeAdapter[Any] | None, dict[str, Any] | None]:
+def _promise(annotation: Any) -> tuple[TypeAdapter[Any] | None, Object | None]:
     if promises_nothing(annotation):
         return None, None
     try:
-        adapter = TypeAdapter[Any](annotation)
-        schema = adapter.json_schema(mode="serialization", schema_generator=PlainSchema)
+        adapter, schema = promised(annotation)
     except (PydanticUserError, TypeError, ValueError, NameError, RecursionError):
         return None, None
     return (adapter, schema) if schema else (None, None)

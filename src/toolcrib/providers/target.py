@@ -191,7 +191,7 @@ class _Hints:
         return self._type(annotation, "the return annotation")
 
     def _type(self, annotation: Any, what: str) -> Any:
-        if annotation is inspect.Parameter.empty:
+        if annotation is inspect.Parameter.empty or (isinstance(annotation, type) and not typing.get_args(annotation)):
             return annotation
         holder = types.SimpleNamespace(__annotations__={"it": annotation})
         try:

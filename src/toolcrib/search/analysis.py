@@ -118,9 +118,9 @@ class Analysis:
     def add(self, position: int, tool: Tool) -> None:
         """Read a tool."""
         found: dict[Field, list[int]] = {}
-        memo = self._numbers
+        memo = self._numbers.__getitem__
         for field, text in texts(tool):
-            numbers = found[field] = [number for chunk in CHUNK.findall(text) for number in memo[chunk]]
+            numbers = found[field] = [*chain.from_iterable(map(memo, CHUNK.findall(text)))]
             self._span(position, field, self._telling(numbers) if field in _PROSE else numbers)
         name = found[Field.NAME]
         if len(name) > 1:
@@ -137,11 +137,11 @@ class Analysis:
         self.body.add(chain(name, *beside, description[:_BODY_WORDS], parameters[:_BODY_PARAMETERS]))
         self.description.add(self._telling(description[:_PHRASE_WORDS]))
         self.parameters.add(parameters)
-        self.literals.append(reduce(or_, (FORMATS.get(known, 0) for known in formats(tool.input_schema)), 0))
+        self.literals.append(reduce(or_, [FORMATS.get(known, 0) for known in formats(tool.input_schema)], 0))
 
     def _first_sentence(self, text: str) -> list[int]:
         sentence = _SENTENCE_END.split(text.lstrip()[:_MAX_SENTENCE], maxsplit=1)[0]
-        return self._telling(number for chunk in CHUNK.findall(sentence) for number in self._numbers[chunk])
+        return self._telling(chain.from_iterable(map(self._numbers.__getitem__, CHUNK.findall(sentence))))
 
     def _telling(self, numbers: Iterable[int]) -> list[int]:
         stopped = self._stopped
@@ -154,10 +154,15 @@ class Analysis:
         self.lengths.append(len(numbers))
 
     def _split(self, chunk: str) -> tuple[int, ...]:
-        words = split(chunk)
-        numbers = tuple([self._vocabulary.number(word, stem(word)) for word in words])
-        self._stopped.update(number for number, word in zip(numbers, words, strict=True) if word in STOP_WORDS)
-        return numbers
+        return tuple([self._number(word) for word in split(chunk)])
+
+    def _number(self, word: str) -> int:
+        number = self._vocabulary.word_numbers.get(word)
+        if number is None:
+            number = self._vocabulary.number(word, stem(word))
+        if word in STOP_WORDS:
+            self._stopped.add(number)
+        return number
 
 
 class _Numbers(dict[str, tuple[int, ...]]):

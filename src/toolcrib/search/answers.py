@@ -97,7 +97,7 @@ def _hits(task: Task, query: Query, ranking: Ranking, places: Sequence[tuple[int
     told = Told(lambda: explained(view, query, ranking, options))
     weak = ranking.probability < options.weak_below
     hits = []
-    rows = zip(ranking.found, places, matched(view, query, ranking), strict=True)
+    rows = zip(ranking.found, places, matched(query, ranking), strict=True)
     for number, (found, (part, position), words) in enumerate(rows):
         index = view.parts[part].index
         hits.append(

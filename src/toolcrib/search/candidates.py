@@ -13,7 +13,7 @@ from toolcrib.search.features import SKETCH_BITS, query_sketches
 from toolcrib.search.lexical import Met
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.segment import Bools
-from toolcrib.search.signals import Sense
+from toolcrib.search.signals import Sense, has
 from toolcrib.search.view import View
 
 Doubles = npt.NDArray[np.float64]
@@ -21,9 +21,13 @@ Floats = npt.NDArray[np.float32]
 Reals = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int32]
 Keys = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.intp]
 
 _ALIKE = 0.25
 """Cosine above which a tool that shares no word with a query is worth a look."""
+
+_MOST_NAMED = 256
+"""Tools called by their whole names that always go on; of more, such as thousands of one name, the best."""
 
 _STRIDE = 8
 """One value in so many is a sample."""
@@ -45,7 +49,7 @@ class Candidates:
 def candidates(
     view: View, met: Met, sense: Sense, allowed: Sequence[Bools], count: int, options: SearchOptions
 ) -> Candidates:
-    """The tools with the most of `lexical / max(lexical) + 1.3 * cosine`, of those allowed; named ones always.
+    """The tools with the most of `lexical / max(lexical) + 1.3 * cosine`, of those allowed, and up to 256 named ones.
 
     Of many tools only the sketches are compared, and the cosine is worked out for those that are best by them.
     Source of the formula: the prototype, which tried it beside reciprocal rank fusion and others.
@@ -58,12 +62,15 @@ def candidates(
     bases = []
     for number, (part, score) in enumerate(zip(view.parts, met.scores, strict=True)):
         scores = score[positions[number]]
-        near = part.index.features.meaning.products(positions[number], sense.meaning).max(axis=1)
+        near = part.index.features.meaning.products(positions[number], sense.meaning).max(axis=0)
         stay = (scores > 0) | (near >= _ALIKE)
         positions[number] = positions[number][stay]
         bases.append((share * scores + options.semantic_share * near)[stay])
     best = _best(view, positions, bases, count)
     if met.names:
+        if sum(map(len, named)) > _MOST_NAMED:
+            first = _best(view, positions, bases, max(_MOST_NAMED, count))
+            named = [more[has(at, more)] for at, more in zip(first, named, strict=True)]
         best = [_joined(at, more) for at, more in zip(best, named, strict=True)]
     total = sum(
         int(np.count_nonzero(score if part.whole and passes is part.seen else score[passes]))
@@ -87,13 +94,13 @@ def _preselected(
     """The allowed tools that are best by their words and sketches."""
     whole = [part.whole and passes is part.seen for part, passes in zip(view.parts, allowed, strict=True)]
     places = [
-        np.arange(len(passes), dtype=np.int32) if all_ else np.flatnonzero(passes).astype(np.int32)
-        for all_, passes in zip(whole, allowed, strict=True)
+        part.places if passes is part.seen else passes.nonzero()[0].astype(np.int32)
+        for part, passes in zip(view.parts, allowed, strict=True)
     ]
     if sum(map(len, places)) <= options.preselected:
         return places
     # Two vectors of zeros have the same sketch: that nothing is known of either is no likeness.
-    wanted = query_sketches(sense.meaning)[:, sense.meaning.values.any(axis=0)]
+    wanted = query_sketches(sense.meaning)[:, sense.meaning.values.any(axis=1)]
     bases = []
     for part, score, at, all_ in zip(view.parts, met.scores, places, whole, strict=True):
         base = _estimates(part.index.features.sketch, wanted)
@@ -104,7 +111,9 @@ def _preselected(
 
 
 def _joined(positions: Ints, more: Ints) -> Ints:
-    return np.union1d(positions, more).astype(np.int32) if len(more) else positions
+    """Sorted positions, and more of them."""
+    missing = more[~has(positions, more)]
+    return np.sort(np.concatenate([positions, missing])) if len(missing) else positions
 
 
 def _estimates(sketch: Keys, wanted: Keys) -> Floats:
@@ -148,17 +157,27 @@ def _best(view: View, positions: Sequence[Ints], bases: Sequence[Reals], count: 
     if len(everything) <= count:
         return list(positions)
     edge = _edge(everything, count)
-    above = [np.flatnonzero(base >= edge) for base in bases]
-    if sum(map(len, above)) == count:
-        return [at[places] for at, places in zip(positions, above, strict=True)]
-    open_places = count - int(np.count_nonzero(everything > edge))
-    tied = (
-        (part.index.ids[position], number, position)
-        for number, (part, at, base) in enumerate(zip(view.parts, positions, bases, strict=True))
-        for position in at[base == edge].tolist()
-    )
-    last = nsmallest(open_places, tied)
-    return [
-        np.sort(np.concatenate([at[base > edge], np.array([p for _, n, p in last if n == number], dtype=np.int32)]))
-        for number, (at, base) in enumerate(zip(positions, bases, strict=True))
+    above = [(base > edge).nonzero()[0] for base in bases]
+    tied = [(base == edge).nonzero()[0] for base in bases]
+    left = count - sum(map(len, above))
+    if sum(map(len, tied)) > left:
+        tied = _first(view, positions, tied, left)
+    return [at[np.sort(np.concatenate([over, level]))] for at, over, level in zip(positions, above, tied, strict=True)]
+
+
+def _first(view: View, positions: Sequence[Ints], tied: Sequence[Places], count: int) -> list[Places]:
+    """Of some places among the positions of each part, the `count` first by the ids of their tools."""
+    ranks = [part.index.ranks[at[places]] for part, at, places in zip(view.parts, positions, tied, strict=True)]
+    few = [
+        places[np.argpartition(order, count)[:count]] if len(places) > count else places
+        for places, order in zip(tied, ranks, strict=True)
     ]
+    if len(few) == 1:
+        return few
+    found = (
+        (part.index.ids[at[place]], number, place)
+        for number, (part, at, places) in enumerate(zip(view.parts, positions, few, strict=True))
+        for place in places.tolist()
+    )
+    first = nsmallest(count, found)
+    return [np.array([place for _, n, place in first if n == number], dtype=np.intp) for number in range(len(few))]

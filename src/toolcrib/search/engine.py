@@ -32,7 +32,7 @@ def search(
     Raises `ValueError` for a mask of another length than the index, and for an overlay built with another embedder.
     """
     options = options or index.options
-    view = _view(index, mask, overlay)
+    view = index.view(mask, overlay)
     limit = max(1, min(options.default_limit if request.limit is None else request.limit, options.max_limit))
     allowed = _allowed(view, request.filters)
     task = Task(view, allowed, limit, request, options, lexicon or Lexicon.default(), boosts or {})
@@ -51,16 +51,9 @@ def listing(
     index: Index, filters: Filters | None = None, *, mask: bytes | None = None, overlay: Index | None = None
 ) -> tuple[Tool, ...]:
     """All tools that a search could find, by id."""
-    view = _view(index, mask, overlay)
+    view = index.view(mask, overlay)
     _, listed = _listed(view, _allowed(view, filters or Filters()), view.count)
     return tuple(view.parts[part].index.tools[position] for part, position in listed)
-
-
-def _view(index: Index, mask: bytes | None, overlay: Index | None) -> View:
-    if overlay is not None and overlay.meaning != index.meaning:
-        raise ValueError("the overlay was built with another embedder than the index")
-    parts = index.parts(mask)
-    return View.of(*parts, *(() if overlay is None else overlay.parts(None)))
 
 
 def _allowed(view: View, filters: Filters) -> list[Bools]:

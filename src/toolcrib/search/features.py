@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from toolcrib.search.analysis import NAME_WORDS, SENTENCE_WORDS, Analysis, Stream, Vocabulary
 from toolcrib.search.kinds import PARAMETERS, VERBS
-from toolcrib.search.quantized import Query, Rows, quantized
+from toolcrib.search.quantized import Query, Rows, product, quantized
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -121,7 +121,7 @@ def features(
     sums = _sums(body, name, vectors)
     whole, own = _unit(sums[:, 0]), _unit(sums[:, 1])
     meaning = whole if embedded is None else embedded
-    hashes = np.array([crc32(stem.encode("utf-8", "replace")) for stem in vocabulary.stems], dtype=np.uint64)
+    hashes = np.array([stem_key(stem) for stem in vocabulary.stems], dtype=np.uint64)
     stems = np.array(vocabulary.word_stems, dtype=np.intp)
     keys, positions = _pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
     rows = quantized(meaning)
@@ -139,9 +139,14 @@ def features(
     )
 
 
-def pair_key(first: str, second: str) -> int:
-    """What stands for two neighbouring stems, 64 bits."""
-    return crc32(first.encode("utf-8", "replace")) << 32 | crc32(second.encode("utf-8", "replace"))
+def stem_key(stem: str) -> int:
+    """What stands for a stem in a pair, 32 bits."""
+    return crc32(stem.encode("utf-8", "replace"))
+
+
+def pair_key(first: int, second: int) -> int:
+    """What stands for two neighbouring stems, 64 bits, made of what stands for each."""
+    return first << 32 | second
 
 
 def sketched(rows: Rows) -> Keys:
@@ -154,7 +159,7 @@ def sketched(rows: Rows) -> Keys:
 
 def query_sketches(vectors: Query) -> Keys:
     """The same of the vectors of a query: uint64[2, vectors]."""
-    return _packed(vectors.values.T @ _projection(len(vectors.values)) > 0)
+    return _packed(product(vectors.values, _directions(vectors.values.shape[1])) > 0)
 
 
 def _packed(signs: npt.NDArray[np.bool_]) -> Keys:
@@ -165,6 +170,12 @@ def _packed(signs: npt.NDArray[np.bool_]) -> Keys:
 def _projection(dim: int) -> Floats:
     drawn = np.random.default_rng(seed=dim).integers(0, 2, (dim, SKETCH_BITS))
     return (2 * drawn - 1).astype(np.float32)
+
+
+@cache
+def _directions(dim: int) -> Floats:
+    """The projections, each in a row."""
+    return np.ascontiguousarray(_projection(dim).T)
 
 
 def _unit(vectors: Floats) -> Floats:

@@ -10,7 +10,7 @@ from toolcrib.search.entries import Ints
 from toolcrib.search.meaning import Meaning, default_meaning
 from toolcrib.search.options import SearchOptions
 from toolcrib.search.segment import Bools, Segment
-from toolcrib.search.view import Part
+from toolcrib.search.view import Part, View
 
 _SMALL = 64
 """Tools of a delta that are always kept apart."""
@@ -18,12 +18,14 @@ _SHARE = 20
 """A delta is kept apart up to this fraction of the tools: one in 20."""
 _GONE = 5
 """A base is kept while fewer than this fraction of its tools are gone: one in 5."""
+_VIEWS = 16
+"""Views that are remembered."""
 
 
 class Index:
     """Searchable tools. A position is a tool's place in `tools`; a mask has one byte for each."""
 
-    __slots__ = ("_open", "_size", "_tools", "meaning", "options", "places", "segments")
+    __slots__ = ("_size", "_tools", "_views", "meaning", "options", "places", "segments")
 
     def __init__(self, size: int, segments: Sequence[Segment], places: Sequence[Ints]) -> None:
         """Use `Index.build`."""
@@ -34,7 +36,8 @@ class Index:
         """For each segment, where each of its tools stands in `tools`; -1 for those that are gone."""
         self.options = self.segments[0].options
         self.meaning = self.segments[0].meaning
-        self._open: tuple[Part, ...] | None = None
+        self._views: dict[bytes | None, View] = {}
+        """By mask; never changed in place, since several threads may search."""
 
     @classmethod
     def build(
@@ -85,16 +88,30 @@ class Index:
             self._tools = tuple(_laid_out(self._pairs(), ()))
         return self._tools
 
+    def view(self, mask: bytes | None = None, overlay: "Index | None" = None) -> View:
+        """What a search with that mask, and the tools of that overlay beside, may find.
+
+        Without an overlay, the views that were made last are remembered, each for its very mask. Raises `ValueError`
+        for a mask of another length, and for an overlay built with another embedder.
+        """
+        view = self._views.get(mask)
+        if view is None:
+            view = View.of(*self.parts(mask))
+            self._views = dict([*self._views.items(), (mask, view)][-_VIEWS:])
+        if overlay is None:
+            return view
+        if overlay.meaning != self.meaning:
+            raise ValueError("the overlay was built with another embedder than the index")
+        return View.of(*view.parts, *overlay.view().parts)
+
     def parts(self, mask: bytes | None) -> tuple[Part, ...]:
         """What a search with that mask may find. Raises `ValueError` for a mask of another length."""
         if mask is None:
-            if self._open is None:
-                self._open = tuple(self._part(*pair, None) for pair in self._pairs())
-            return self._open
+            return tuple([self._part(*pair, None) for pair in self._pairs()])
         if len(mask) != len(self):
             raise ValueError(f"the mask has {len(mask)} bytes for {len(self)} tools")
         seen = np.frombuffer(mask, dtype=np.uint8) != 0
-        return tuple(self._part(segment, places, seen) for segment, places in self._pairs())
+        return tuple([self._part(segment, places, seen) for segment, places in self._pairs()])
 
     def _pairs(self) -> Iterable[tuple[Segment, Ints]]:
         return zip(self.segments, self.places, strict=True)

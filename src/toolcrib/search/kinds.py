@@ -12,9 +12,11 @@ LITERALS = ("url", "email", "ip", "path", "date", "time", "money", "number", "co
 """Kinds of literals, by bit."""
 
 # A run of characters is tried from its start alone: from each of them, a long one would take time with its square.
-_LITERAL = re.compile(
-    r"""
-      (?P<url>https?://\S|\bwww\.\w)
+# Plain words are passed over in a run, since no literal begins in one that is followed by a space: this is what a query
+# consists of. Words with which a date may begin are left to the alternatives below.
+_PATTERN = r"""
+      (?:(?!next|to[dm]|yest|[jfmasond][aepuco][nbrlygptvc])[a-z]{1,20}(?:[\s,!?;]+|\.?$|\.\s+))+
+    | (?P<url>https?://\S|\bwww\.\w)
     | (?P<email>(?<![\w.+-])[\w.+-]+@[\w-]+\.\w)
     | (?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}\b)
     | (?P<coordinates>-?\d{1,3}\.\d{3,}\s*,\s*-?\d{1,3}\.\d{3,})
@@ -27,9 +29,10 @@ _LITERAL = re.compile(
     | (?P<time>\b\d\d?:\d\d\b|\b\d\d?\s?[ap]m\b)
     | (?P<money>[$€£]\s?\d|(?<![\w.,])\d[\d.,]*\s?(?:dollars?|usd|eur|euros?)\b)
     | (?P<number>\b\d+(?:\.\d+)?\b)
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
+"""
+_LITERAL = re.compile(_PATTERN, re.IGNORECASE | re.VERBOSE)
+_LOWER = re.compile(_PATTERN, re.VERBOSE)
+"""The same for lower-case ASCII, where case need not be thought of at every character."""
 
 _BITS = {kind: 1 << bit for bit, kind in enumerate(LITERALS)}
 
@@ -40,7 +43,8 @@ def literals(text: str) -> int:
     >>> named(literals("mail ann@example.org the 3 files of https://example.org/a")), literals("plain words")
     (('url', 'email', 'number'), 0)
     """
-    return reduce(or_, (_BITS[match.lastgroup or "number"] for match in _LITERAL.finditer(text)), 0)
+    found = _LOWER.finditer(text.lower()) if text.isascii() else _LITERAL.finditer(text)
+    return reduce(or_, (_BITS[match.lastgroup] for match in found if match.lastgroup), 0)
 
 
 def named(kinds: int) -> tuple[str, ...]:

@@ -19,7 +19,9 @@ from toolcrib.search.view import View, idf
 
 Doubles = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
+Spans = tuple[tuple[int, int], ...]
 
 UNKNOWN = 0.5
 """What a word that nobody knows counts, as a share of the rarest known word, when coverage is worked out.
@@ -30,6 +32,9 @@ _MAX_NEAR = 4
 
 _SHORT_FORM = 12
 """Letters and digits of a word that is looked up in the lexicon as it was typed."""
+
+_REMEMBERED = 2048
+"""Terms of a view whose ways are remembered."""
 
 _RARE = 50
 """A synonym is looked for when at most one visible tool in so many has it, or few have: a common one tells little."""
@@ -45,23 +50,31 @@ class Way(NamedTuple):
     weight: float
     """What it counts beside the word itself, above 0 to 1."""
     idf: float
-    spans: tuple[tuple[int, int], ...]
+    spans: Spans
     """Where its postings are, in each part."""
     df: int
     """How many visible tools have it."""
     covers: float
     """The idf that a tool is given for having it."""
+    tools: tuple[Ints, ...]
+    """The tools that have it, visible or not, in each part."""
+    impacts: tuple[Floats, ...]
+    """How strongly it marks them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """A term that at least one visible tool meets."""
 
     term: Term
     ways: tuple[Way, ...]
     """The best first."""
-    idf: float
-    """How rare the term is; where it is unknown itself, how rare the best way is."""
+    rising: Sequence[Way]
+    """The same, those that cover most last."""
+
+    @property
+    def idf(self) -> float:
+        """How rare the term is; where it is unknown itself, how rare the best way is."""
+        return self.ways[0].idf
 
 
 class Meeting(NamedTuple):
@@ -79,46 +92,55 @@ class Meeting(NamedTuple):
 class Postings:
     """All postings of one part that the words of a query met; those of a way together, the best way of a term last."""
 
-    ways: tuple[tuple[int, Way], ...]
+    ways: Sequence[tuple[int, Way]]
     """Each way, and the number of its term."""
-    starts: Places
-    """Where its postings begin in the part."""
     ends: Places
-    """Where they end in `positions`."""
+    """Where its postings end in `positions`."""
     positions: Ints
-    terms: Places
-    """The number of the term of each way."""
-    covers: Doubles
-    """What each way gives."""
+    number: int
+    """Of the part."""
 
-    def covered(self, positions: Ints, size: int, terms: int) -> Doubles:
-        """What each term gives to some tools of a part of `size`: float64[terms, tools]."""
-        found = np.zeros((terms, len(positions)))
-        at, tools = self._among(positions, size)
+    def covered(self, rows: "Rows", terms: int) -> Doubles:
+        """What each term gives to some tools of the part: float64[terms, tools]."""
+        found = np.zeros((terms, rows.count))
+        at, tools = rows.among(self.positions)
         if len(at):
             way = self.ends.searchsorted(at, side="right")
-            found[self.terms[way], tools] = self.covers[way]
+            numbers = np.array([term for term, _ in self.ways], dtype=np.intp)
+            covers = np.array([way.covers for _, way in self.ways])
+            found[numbers.take(way), tools] = covers.take(way)
         return found
 
-    def meetings(self, positions: Ints, size: int, known: Sequence[Known]) -> list[Meeting]:
+    def meetings(self, rows: "Rows", known: Sequence[Known]) -> list[Meeting]:
         """The best way in which each term met each of some tools."""
-        at, tools = self._among(positions, size)
+        at, tools = rows.among(self.positions)
         number = self.ends.searchsorted(at, side="right")
         begins = self.ends - np.diff(self.ends, prepend=0)
-        postings = at - begins[number] + self.starts[number]
+        starts = np.array([way.spans[self.number][0] for _, way in self.ways], dtype=np.intp)
+        postings = at - begins[number] + starts[number]
         found: dict[tuple[int, int], Meeting] = {}
         for tool, way, posting in zip(tools.tolist(), number.tolist(), postings.tolist(), strict=True):
             term, met = self.ways[way]
             found[term, tool] = Meeting(tool, known[term], met, posting)
         return list(found.values())
 
-    def _among(self, positions: Ints, size: int) -> tuple[Places, Ints]:
-        """The postings of some tools, and the place of each tool among them."""
-        place = np.full(size, -1, dtype=np.int32)
-        place[positions] = np.arange(len(positions), dtype=np.int32)
-        tools = place[self.positions]
-        at = np.flatnonzero(tools >= 0)
-        return at, tools[at]
+
+class Rows:
+    """Some tools of a part, and which place each has among them."""
+
+    __slots__ = ("_place", "count")
+
+    def __init__(self, positions: Ints, size: int) -> None:
+        """The tools at some positions of a part of `size`."""
+        self.count = len(positions)
+        self._place = np.full(size, -1, dtype=np.int32)
+        self._place[positions] = np.arange(self.count, dtype=np.int32)
+
+    def among(self, positions: Ints) -> tuple[Places, Ints]:
+        """Which of some postings are of these tools, and the place of the tool of each of those."""
+        tools = self._place.take(positions)
+        at = (tools >= 0).nonzero()[0]
+        return at, tools.take(at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,30 +168,59 @@ def meet(view: View, query: Query, table: Table, lexicon: Lexicon, options: Sear
     unknown: list[Term] = []
     corrected: dict[str, str] = {}
     typed = _typed(view, query, lexicon, options)
+    memo = _memo(view, lexicon, options)
     for term in query.terms:
-        found = _found(view, term, table, lexicon, options)
-        if found is None and term.places[0] not in typed:
+        key = term.stem, term.surface
+        found = memo.get(key)
+        if found is None:
+            found = _remember(memo, key, _ways(view, term, table, lexicon, options))
+        ways, rising = found
+        if ways:
+            known.append(Known(term, ways, rising))
+            if ways[0].how == "spelling":
+                corrected[term.surface] = _surface(view, ways[0])
+        elif term.places[0] not in typed:
             unknown.append(term)
-        elif found is None:
-            continue
-        else:
-            known.append(found)
-            if found.ways[0].how == "spelling":
-                corrected[term.surface] = _surface(view, found.ways[0])
     known += typed.values()
     rarest = idf(view.count, 0)
-    vague = sum(UNKNOWN * rarest for term in unknown if not any(map(str.isdigit, term.surface)))
+    vague = sum([UNKNOWN * rarest for term in unknown if not any(map(str.isdigit, term.surface))])
     names = _names(view, query)
     scores, postings = _scored(view, known, names)
     return Met(
         known=tuple(known),
         names=names,
-        total=sum(item.idf for item in known) + vague,
+        total=sum([item.ways[0].idf for item in known]) + vague,
         scores=scores,
         postings=postings,
         unmatched=_unmatched(query, known, unknown),
         corrected=corrected,
     )
+
+
+Ways = tuple[tuple[Way, ...], Sequence[Way]]
+"""The ways of a term, the best first, and once more, those that cover most last; none where nothing meets it."""
+
+Memo = dict[tuple[str, str], Ways]
+"""By stem and surface of a term."""
+
+
+def _memo(view: View, lexicon: Lexicon, options: SearchOptions) -> Memo:
+    """The ways that were worked out before for this view, with this lexicon and these options."""
+    kept = view.memo.get("ways")
+    if kept is None or kept[0] is not lexicon or kept[1] is not options:
+        kept = view.memo["ways"] = (lexicon, options, {})
+    found: Memo = kept[2]
+    return found
+
+
+def _remember(memo: Memo, key: tuple[str, str], ways: tuple[Way, ...]) -> Ways:
+    if len(memo) >= _REMEMBERED:
+        memo.clear()
+    found = memo[key] = ways, sorted(ways, key=_covers)
+    return found
+
+
+_covers = attrgetter("covers")
 
 
 def _typed(view: View, query: Query, lexicon: Lexicon, options: SearchOptions) -> dict[int, Known]:
@@ -180,20 +231,27 @@ def _typed(view: View, query: Query, lexicon: Lexicon, options: SearchOptions) -
             term = Term(word.lower(), word.lower(), word, range(place, place + 1))
             ways = _synonyms(view, term, 0.0, lexicon, options)
             if ways:
-                found[place] = Known(term, ways, ways[0].idf)
+                found[place] = Known(term, ways, sorted(ways, key=_covers))
     return found
 
 
-def _found(view: View, term: Term, table: Table, lexicon: Lexicon, options: SearchOptions) -> Known | None:
-    """The ways in which a term meets visible tools; None where there are none."""
+def _ways(view: View, term: Term, table: Table, lexicon: Lexicon, options: SearchOptions) -> tuple[Way, ...]:
+    """The ways in which a term meets visible tools."""
     df, spans = view.spans(term.stem)
     rarity = idf(view.count, df) if df else 0.0
     synonyms = _synonyms(view, term, rarity, lexicon, options)
     if df:
-        return Known(term, (Way(term.stem, "exact", 1.0, rarity, spans, df, rarity), *synonyms), rarity)
+        return (_way(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *synonyms)
     near = _near(view, term, options) if not synonyms and correctable(term.surface, table) else ()
-    ways = near or synonyms
-    return Known(term, ways, ways[0].idf) if ways else None
+    return near or synonyms
+
+
+def _way(view: View, stem: str, how: str, weight: float, met: tuple[int, Spans], idf: float, covers: float) -> Way:
+    df, spans = met
+    indexes = [part.index for part in view.parts]
+    tools = tuple([index.positions[start:stop] for index, (start, stop) in zip(indexes, spans, strict=True)])
+    impacts = tuple([index.impacts[start:stop] for index, (start, stop) in zip(indexes, spans, strict=True)])
+    return Way(stem, how, weight, idf, spans, df, covers, tools, impacts)
 
 
 def _synonyms(view: View, term: Term, rarity: float, lexicon: Lexicon, options: SearchOptions) -> tuple[Way, ...]:
@@ -205,7 +263,7 @@ def _synonyms(view: View, term: Term, rarity: float, lexicon: Lexicon, options: 
         df, spans = view.spans(root)
         if 0 < df <= rare and root != term.stem:
             own = idf(view.count, df)
-            found.append(Way(root, "synonym", weight, own, spans, df, weight * min(own, rarity or own)))
+            found.append(_way(view, root, "synonym", weight, (df, spans), own, weight * min(own, rarity or own)))
     found.sort(key=_by_rarity)
     return tuple(found)
 
@@ -231,7 +289,7 @@ def _near(view: View, term: Term, options: SearchOptions) -> tuple[Way, ...]:
     ways = []
     for distance, df, root, spans in found[:_MAX_NEAR]:
         own, weight = idf(view.count, -df), options.spelling_weights[distance - 1]
-        ways.append(Way(root, "spelling", weight, own, spans, -df, weight * min(own, best)))
+        ways.append(_way(view, root, "spelling", weight, (-df, spans), own, weight * min(own, best)))
     return tuple(ways)
 
 
@@ -247,39 +305,33 @@ def _surface(view: View, way: Way) -> str:
 def _names(view: View, query: Query) -> tuple[Known, ...]:
     """The whole names of visible tools that stand in the query, each once."""
     found: dict[str, Known] = {}
-    for name, places in query.names(view.begins):
+    for name, places in query.names(view.begins, view.knows()):
         df, spans = view.spans(WHOLE + name)
         if df:
-            rarity = idf(view.count, df)
             term = query.whole(name, places)
             if name not in found or term.spelt > found[name].term.spelt:
-                found[name] = Known(term, (Way(term.stem, "exact", 1.0, rarity, spans, df, 0.0),), rarity)
+                rarity = idf(view.count, df)
+                ways = (_way(view, term.stem, "exact", 1.0, (df, spans), rarity, 0.0),)
+                found[name] = Known(term, ways, ways)
     return tuple(found.values())
-
-
-_covers = attrgetter("covers")
 
 
 def _scored(
     view: View, known: Sequence[Known], names: Sequence[Known]
 ) -> tuple[tuple[Doubles, ...], tuple[Postings, ...]]:
     """BM25F of each tool, and the postings of the words. Where a term has several ways, what they give is added up."""
-    words = tuple((number, way) for number, item in enumerate(known) for way in sorted(item.ways, key=_covers))
+    words = [(number, way) for number, item in enumerate(known) for way in item.rising]
     ways = [way for _, way in words] + [item.ways[0] for item in names]
     weights = np.array([way.weight * way.idf for way in ways])
-    terms = np.array([term for term, _ in words], dtype=np.intp)
-    covers = np.array([way.covers for _, way in words])
     scores, postings = [], []
     for number, part in enumerate(view.parts):
-        index = part.index
-        spans = [way.spans[number] for way in ways]
-        lengths = np.array([stop - start for start, stop in spans], dtype=np.intp)
-        at = np.concatenate([_NONE, *(index.positions[start:stop] for start, stop in spans)])
-        impacts = np.concatenate([_NOTHING, *(index.impacts[start:stop] for start, stop in spans)])
-        scores.append(np.bincount(at, np.repeat(weights, lengths) * impacts, len(index)).astype(np.float64, copy=False))
+        at = np.concatenate([_NONE, *[way.tools[number] for way in ways]])
+        impacts = np.concatenate([_NOTHING, *[way.impacts[number] for way in ways]])
+        lengths = np.array([len(way.tools[number]) for way in ways], dtype=np.intp)
+        added = np.bincount(at, weights.repeat(lengths) * impacts, len(part.index))
+        scores.append(added.astype(np.float64, copy=False))
         ends = lengths[: len(words)].cumsum()
-        starts = np.array([start for start, _ in spans[: len(words)]], dtype=np.intp)
-        postings.append(Postings(words, starts, ends, at[: int(ends[-1]) if len(ends) else 0], terms, covers))
+        postings.append(Postings(words, ends, at[: int(ends[-1]) if len(ends) else 0], number))
     return tuple(scores), tuple(postings)
 
 

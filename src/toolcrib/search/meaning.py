@@ -1,7 +1,7 @@
 """Where vectors come from: the static table, which is always there, and another embedder where one is set."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
@@ -12,6 +12,7 @@ from toolcrib.search.features import Features, Floats, WordFeatures, features, w
 from toolcrib.search.semantic import Embedder
 from toolcrib.search.table import Table, default_table
 from toolcrib.search.text import STOP_WORDS, words
+from toolcrib.search.wordrows import WordRows
 
 _MAX_TEXT = 1_200
 """Characters of a tool that another embedder reads."""
@@ -27,6 +28,12 @@ class Meaning:
 
     table: Table
     embedder: Embedder | None = None
+    rows: WordRows = field(init=False, repr=False, compare=False)
+    """What the table says of the words of queries."""
+
+    def __post_init__(self) -> None:
+        """Nothing is remembered yet."""
+        object.__setattr__(self, "rows", WordRows(self.table, self.weights))
 
     def of(self, analysis: Analysis, vocabulary: Vocabulary, tools: Sequence[Tool]) -> tuple[WordFeatures, Features]:
         """What the words of a vocabulary mean, and the tools that were read, in the order of reading."""

@@ -4,13 +4,18 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from toolcrib.search.analysis import WHOLE
 from toolcrib.search.kinds import literals
-from toolcrib.search.text import CHUNK, STOP_WORDS, split, stem
+from toolcrib.search.text import CHUNK, Word, read_chunk
 
 _MAX_TEXT = 8_000
 """Characters of a query that are read."""
+
+_MAX_REMEMBERED = 1_000
+"""Characters of a query that is remembered for a while: one request is read at several places."""
 
 _MAX_TERMS = 256
 """Words of a query that count."""
@@ -27,11 +32,12 @@ _MAX_CLAUSES = 8
 _MIN_CLAUSE = 2
 """Telling words without which a part belongs to the one before it."""
 
-_BREAK = re.compile(r"(?<=[.!?])\s|[;\n]|,\s|\s(?:and\s(?:then|also)|and|then|also|as\swell\sas)\s", re.IGNORECASE)
+_BREAK = re.compile(
+    r"[\s;,](?:(?<=[.!?]\s)|(?<=[;\n])|(?<=,)\s|(?<=\s)(?i:and\s(?:then|also)|and|then|also|as\swell\sas)\s)"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """One thing to look for."""
 
     stem: str
@@ -63,21 +69,24 @@ class Query:
     literals: int
     """The kinds of literals in it, one bit a kind."""
 
-    def names(self, begins: Callable[[str], bool]) -> Iterator[tuple[str, range]]:
-        """Words in a row that may be a whole name: joined, and the typed words they come from, by place.
+    def names(self, begins: Callable[[str], bool], spells: Callable[[str], bool]) -> Iterator[tuple[str, range]]:
+        """Words in a row that are a whole name: joined, and the typed words they come from, by place.
 
-        `begins` tells whether some name of several words begins with a word.
+        `begins` tells whether some name of several words begins with a word, `spells` whether one is spelt so, with
+        `WHOLE` before it.
         """
         for start, (first, word) in enumerate(self.chain):
-            yield word, range(first, first + 1)
+            name = WHOLE + word
+            if spells(name):
+                yield word, range(first, first + 1)
             if not begins(word):
                 continue
-            name = word
             for count, (last, more) in enumerate(self.chain[start + 1 : start + _MAX_SPELT_WORDS], 2):
                 if count > _MAX_NAME_WORDS and last != first:
                     break
                 name += more
-                yield name, range(first, last + 1)
+                if spells(name):
+                    yield name[len(WHOLE) :], range(first, last + 1)
 
     def whole(self, name: str, places: range) -> Term:
         """The term for a whole name."""
@@ -95,42 +104,40 @@ def read(text: str) -> Query:
     >>> read("Find a flight to Oslo, then book a hotel").clauses
     (('find', 'a', 'flight', 'to', 'oslo'), ('then', 'book', 'a', 'hotel'))
     """
-    text = text[:_MAX_TEXT]
+    return _remembered(text) if len(text) <= _MAX_REMEMBERED else _read(text[:_MAX_TEXT])
+
+
+def _read(text: str) -> Query:
     typed = tuple(CHUNK.findall(text))
-    split_words = [(place, split(chunk)) for place, chunk in enumerate(typed)]
-    pairs = [(place, word, len(words) == 1) for place, words in split_words for word in words][:_MAX_TERMS]
-    telling = [pair for pair in pairs if pair[1] not in STOP_WORDS] or pairs
+    pairs = [(place, word, words) for place, words in enumerate(map(read_chunk, typed)) for word in words][:_MAX_TERMS]
     terms: dict[str, Term] = {}
-    for place, word, alone in telling:
-        root = stem(word)
-        if root not in terms:
-            terms[root] = Term(root, word, typed[place] if alone else word, range(place, place + 1))
-    chain = tuple((place, word) for place, word, _ in pairs)
-    return Query(
-        typed,
-        tuple(terms.values()),
-        chain,
-        _clauses(text, chain),
-        literals(text),
-    )
+    for place, word, words in [pair for pair in pairs if pair[1].telling] or pairs:
+        if word.stem not in terms:
+            shown = typed[place] if len(words) == 1 else word.text
+            terms[word.stem] = Term(word.stem, word.text, shown, range(place, place + 1))
+    chain = tuple([(place, word.text) for place, word, _ in pairs])
+    return Query(typed, tuple(terms.values()), chain, _clauses(text, pairs), literals(text))
 
 
-def _clauses(text: str, pairs: Sequence[tuple[int, str]]) -> tuple[tuple[str, ...], ...]:
+_remembered = lru_cache(maxsize=16)(_read)
+
+
+def _clauses(text: str, pairs: Sequence[tuple[int, Word, tuple[Word, ...]]]) -> tuple[tuple[str, ...], ...]:
     """The words, parted where the query passes from one need to the next."""
     breaks = [match.end() for match in _BREAK.finditer(text)]
     if not breaks or not pairs:
-        return (tuple([word for _, word in pairs]),)
+        return (tuple([word.text for _, word, _ in pairs]),)
     starts = [match.start() for match in CHUNK.finditer(text)]
     parts: list[list[str]] = []
     last, telling = -1, _MIN_CLAUSE
-    for place, word in pairs:
+    for place, word, _ in pairs:
         part = bisect_right(breaks, starts[place])
         if part != last and telling >= _MIN_CLAUSE and len(parts) < _MAX_CLAUSES:
             parts.append([])
             telling = 0
         last = part
-        telling += word not in STOP_WORDS
-        parts[-1].append(word)
+        telling += word.telling
+        parts[-1].append(word.text)
     if len(parts) > 1 and telling < _MIN_CLAUSE:
         parts[-2].extend(parts.pop())
-    return tuple(tuple(part) for part in parts)
+    return tuple([tuple(part) for part in parts])

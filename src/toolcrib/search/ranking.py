@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -94,9 +95,12 @@ def rank(
     return Ranking(found, max(chosen.total, len(order.places)), probability, met, understood, judged)
 
 
+@lru_cache(maxsize=64)
 def weights_of(options: Weights) -> Doubles:
     """The weights in the order of the signals' columns."""
-    return np.array([getattr(options, name) for name in NAMES])
+    weights = np.array([getattr(options, name) for name in NAMES])
+    weights.flags.writeable = False
+    return weights
 
 
 class _Order(NamedTuple):
@@ -131,16 +135,22 @@ def _ordered(
             else [index.ids[position] for position in judgement.positions.tolist()]
         )
     boost = _boosted(view, judged, raw, boosts) if boosts else {}
-    places = sorted(range(len(raw)), key=lambda place: (-raw[place], ranks[place]))
+    places = _sorted(raw, ranks)
     repeated: dict[int, int] = {}
     if sense.clauses > 1:
         clauses = [clause for judgement in judged for clause in judgement.clause.tolist()]
         repeated = _repeated(places, clauses)
         final = [value - options.same_need * repeated.get(place, 0) for place, value in enumerate(raw)]
-        places.sort(key=lambda place: (-final[place], ranks[place]))
+        places = _sorted(final, ranks)
     else:
         final = raw
     return _Order(places, final, part, row, boost, repeated)
+
+
+def _sorted(raw: Sequence[float], ranks: Sequence[Any]) -> list[int]:
+    """The places by raw, the highest first, then by rank."""
+    keys = [(-value, rank) for value, rank in zip(raw, ranks, strict=True)]
+    return sorted(range(len(keys)), key=keys.__getitem__)
 
 
 def _boosted(view: View, judged: Sequence[Judged], raw: list[float], boosts: Mapping[str, float]) -> dict[int, float]:

@@ -1,7 +1,7 @@
 """Why each hit was found, out of the very numbers that ranked it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import overload
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from toolcrib.model import Reason, ScorePart
 from toolcrib.search.analysis import NAME_WORDS
 from toolcrib.search.kinds import named
+from toolcrib.search.lexical import Rows
 from toolcrib.search.options import FIELD_NAMES, SearchOptions
 from toolcrib.search.query import Query
 from toolcrib.search.ranking import Found, Ranking
@@ -74,18 +75,15 @@ class Told:
         return self._all
 
 
-def matched(view: View, query: Query, ranking: Ranking) -> list[tuple[str, ...]]:
+def matched(query: Query, ranking: Ranking) -> list[tuple[str, ...]]:
     """The query words that each hit covers, in the query's order."""
     met = ranking.met
-    rows = [(judged.covered > 0).T.tolist() for judged in ranking.judged]
+    typed = [known.term.places[0] for known in met.known]
     found: list[tuple[str, ...]] = []
     for hit, (number, position) in zip(ranking.found, ranking.places(), strict=True):
-        flags = rows[number][hit.row]
-        places = {place for known, flag in zip(met.known, flags, strict=True) if flag for place in known.term.places}
+        places = {*compress(typed, ranking.judged[number].covered[:, hit.row].tolist())}
         for item in met.names:
-            start, stop = item.ways[0].spans[number]
-            at = view.parts[number].index.positions[start:stop]
-            if position in at:
+            if position in item.ways[0].tools[number]:
                 places.update(item.term.places)
         found.append(tuple([query.words[place] for place in sorted(places)]))
     return found
@@ -205,7 +203,7 @@ def _phrases(
 def _words(index: Segment, number: int, ranking: Ranking, positions: Ints, whys: Sequence[Why], weight: float) -> None:
     """What each word of the query met, and where: the shares of coverage."""
     met = ranking.met
-    meetings = met.postings[number].meetings(positions, len(index), met.known)
+    meetings = met.postings[number].meetings(Rows(positions, len(index)), met.known)
     for at, field, words, added in index.parts([meeting.posting for meeting in meetings]):
         tool, known, way, posting = meetings[at]
         own = known.term.surface in words

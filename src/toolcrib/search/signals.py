@@ -7,17 +7,17 @@ seen. Here the words of a tool weigh what the static table says, the same in eve
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
-from itertools import chain, islice, pairwise
+from functools import lru_cache, reduce
+from itertools import chain, pairwise
 from operator import or_
 
 import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.analysis import NAME_WORDS
-from toolcrib.search.features import COARSE, pair_key
+from toolcrib.search.features import SLOTS, pair_key, stem_key
 from toolcrib.search.kinds import VERBS
-from toolcrib.search.lexical import Met
+from toolcrib.search.lexical import Met, Rows
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.meaning import Meaning, finite
 from toolcrib.search.options import SearchOptions, Weights
@@ -53,8 +53,8 @@ class Sense:
 
     words: tuple[str, ...]
     """Its telling words, each once, misspelt ones corrected."""
-    stems: dict[str, int]
-    """Their stems, and the first word of each, by place; then those of their synonyms, the place and `SYNONYM`."""
+    related: tuple[tuple[str, ...], ...]
+    """For each, the stems of its synonyms."""
     synonym: float
     """How much a word asks for its synonyms, at least."""
     meaning: Vectors
@@ -76,9 +76,9 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning, lexicon: Le
     if corrected:
         clauses = [[corrected.get(word, word) for word in clause] for clause in clauses]
     known = tuple(dict.fromkeys(chain.from_iterable(clauses)))
-    vectors, weights = meaning.table.words(known), meaning.weights(known)
+    said = meaning.rows.of(known)
     counts = _counts(clauses, known)
-    sums = np.concatenate([np.minimum(counts, 1) @ vectors, counts @ vectors])
+    sums = np.concatenate([np.minimum(counts, 1) @ said.vectors, counts @ said.vectors])
     if meaning.embedder is None:
         topic, texts = directions(sums).split(len(clauses))
     else:
@@ -86,14 +86,15 @@ def sense(query: Query, corrected: dict[str, str], meaning: Meaning, lexicon: Le
         texts = vectors_of(finite(meaning.embedder.embed([*map(" ".join, clauses)])))
     telling = [place for place, word in enumerate(known) if word not in STOP_WORDS] or list(range(len(known)))
     words = tuple([known[place] for place in telling])
+    rows = np.array(telling, dtype=np.intp)
     return Sense(
         words=words,
-        stems=_stems(words, lexicon),
+        related=tuple([lexicon.stems(word) for word in words]),
         synonym=options.synonym_weight,
         meaning=texts,
         topic=topic,
-        coarse=directions(vectors[telling, :COARSE]),
-        pairs=_pairs(clauses, dict(zip(words, weights[telling].tolist(), strict=True))),
+        coarse=said.coarse.take(rows),
+        pairs=_pairs(clauses, dict(zip(words, said.weights.take(rows).tolist(), strict=True))),
         heads=tuple(filter(_verb, map(_head, clauses))),
         clauses=len(clauses),
     )
@@ -116,34 +117,37 @@ class Judged:
 
 def judge(part: Part, number: int, met: Met, query: Query, sense: Sense, positions: Ints) -> Judged:
     """The signals of the tools at some positions of a part."""
-    index = part.index
-    rows = index.features
-    found = np.zeros((len(positions), len(NAMES)))
-    near = rows.meaning.products(positions, sense.meaning)
-    clause = near.argmax(axis=1)
-    covered = met.postings[number].covered(positions, len(index), len(met.known))
+    index, count = part.index, len(positions)
+    if not count:
+        none = np.zeros(0, dtype=np.intp)
+        return Judged(positions, np.zeros((0, len(NAMES))), none, np.zeros((0, SLOTS)), np.zeros((len(met.known), 0)))
+    features = index.features
+    rows = Rows(positions, len(index))
+    columns = np.zeros((len(NAMES), count))
+    near = features.meaning.products(positions, sense.meaning)
+    clause = near.argmax(axis=0)
+    covered = met.postings[number].covered(rows, len(met.known))
     if met.total > 0:
-        found[:, _AT["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / met.total
-    found[:, _AT["meaning"]] = near[np.arange(len(near)), clause]
-    found[:, _AT["topic"]] = rows.topic.products(positions, sense.topic).max(axis=1)
-    likeness = _likeness(index, rows.slots[positions], sense)
-    shares = likeness * rows.shares[positions]
-    found[:, _AT["name"]] = shares[:, :NAME_WORDS].sum(axis=1)
-    found[:, _AT["sentence"]] = shares[:, NAME_WORDS:].sum(axis=1)
+        columns[_AT["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / met.total
+    columns[_AT["meaning"]] = near.max(axis=0)
+    columns[_AT["topic"]] = features.topic.products(positions, sense.topic).max(axis=0)
+    likeness = _likeness(index, features.slots[positions], sense)
+    shares = likeness * features.shares[positions]
+    columns[_AT["name"]] = shares[:, :NAME_WORDS].sum(axis=1)
+    columns[_AT["sentence"]] = shares[:, NAME_WORDS:].sum(axis=1)
     if sense.pairs:
-        found[:, _AT["phrase"]] = _phrases(index, positions, sense)
+        columns[_AT["phrase"]] = _phrases(index, rows, sense)
     if query.literals:
-        taken = np.bitwise_count(rows.literals[positions] & np.uint16(query.literals))
-        found[:, _AT["literal"]] = taken / query.literals.bit_count()
+        taken = np.bitwise_count(features.literals[positions] & np.uint16(query.literals))
+        columns[_AT["literal"]] = taken / query.literals.bit_count()
     if sense.heads:
-        verbs = rows.verbs[positions]
+        verbs = features.verbs[positions]
         asked_for = reduce(or_, map(_verb, sense.heads))
-        found[:, _AT["verb"]] = np.where(verbs == 0, 0, np.where(verbs & asked_for, 1, -1))
+        columns[_AT["verb"]] = np.where(verbs == 0, 0, np.where(verbs & asked_for, 1, -1))
     for item in met.names:
-        start, stop = item.ways[0].spans[number]
-        column = found[:, _AT["named" if item.term.spelt else "called"]]
-        column[has(index.positions[start:stop], positions)] = 1.0
-    return Judged(positions, found, clause, likeness, covered)
+        _, tools = rows.among(item.ways[0].tools[number])
+        columns[_AT["named" if item.term.spelt else "called"], tools] = 1.0
+    return Judged(positions, np.ascontiguousarray(columns.T), clause, likeness, covered)
 
 
 def has(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
@@ -156,54 +160,54 @@ def has(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _likeness(index: Segment, slots: Ints, sense: Sense) -> Doubles:
-    """How much of each word of a tool the query asks for."""
-    taken = slots >= 0
-    words = slots[taken]
-    likeness = np.zeros(slots.shape)
-    if sense.words and len(words):
-        cosines = index.words.coarse.whole(words, sense.coarse).max(axis=1) * index.words.coarse.scales.take(words)
-        cosines -= _UNLIKE
-        cosines /= 1 - _UNLIKE
-        met = _met(index, words, sense)
-        np.maximum(cosines, sense.synonym, out=cosines, where=met >= SYNONYM)
-        cosines[(met >= 0) & (met < SYNONYM)] = 1.0
-        likeness[taken] = np.clip(cosines, 0.0, 1.0, out=cosines)
-    return likeness
+    """How much of each word of a tool the query asks for; 0 where there is no word."""
+    if not sense.words or not len(slots):
+        return np.zeros(slots.shape)
+    coarse, words = index.words.coarse, slots.ravel()
+    likeness: Doubles = coarse.whole(slots, sense.coarse).max(axis=0) * coarse.scales.take(words)
+    likeness -= _UNLIKE
+    likeness /= 1 - _UNLIKE
+    least = np.zeros(len(index.vocabulary.stems) + 1)  # the last one is of no word
+    for stem_number, place in _known(index, sense).items():
+        least[stem_number] = sense.synonym if place >= SYNONYM else 1.0
+    np.maximum(likeness, least.take(index.words.stems.take(words)), out=likeness)
+    return np.minimum(likeness, 1.0, out=likeness).reshape(slots.shape)
 
 
 def asking(index: Segment, words: Ints, sense: Sense) -> Iterator[tuple[int, str]]:
     """The word of the query, by its place, that asks most for each word of a tool, and how: exact, synonym, meaning."""
-    nearest = index.words.coarse.whole(words, sense.coarse).argmax(axis=1).tolist()
-    for met, near in zip(_met(index, words, sense).tolist(), nearest, strict=True):
+    nearest = index.words.coarse.whole(words[:, None], sense.coarse).argmax(axis=0).tolist()
+    known = _known(index, sense)
+    for stem_number, near in zip(index.words.stems.take(words).tolist(), nearest, strict=True):
+        met = known.get(stem_number, -1)
         if met < 0:
             yield near, "meaning"
         else:
             yield met % SYNONYM, "synonym" if met >= SYNONYM else "exact"
 
 
-def _stems(words: Sequence[str], lexicon: Lexicon) -> dict[str, int]:
-    places = range(len(words) - 1, -1, -1)
-    related = {root: place + SYNONYM for place in places for root in lexicon.stems(words[place])}
-    return related | {stem(words[place]): place for place in places}
+def _known(index: Segment, sense: Sense) -> dict[int, int]:
+    """The numbers of the stems that are asked for, and the first word of the query that asks for each, by place.
+
+    For those of its synonyms, the place and `SYNONYM`.
+    """
+    numbers = index.vocabulary.stem_numbers
+    places = range(len(sense.words) - 1, -1, -1)
+    found = {numbers[root]: place + SYNONYM for place in places for root in sense.related[place] if root in numbers}
+    for place in places:
+        number = numbers.get(stem(sense.words[place]))
+        if number is not None:
+            found[number] = place
+    return found
 
 
-def _met(index: Segment, words: Ints, sense: Sense) -> npt.NDArray[np.intp]:
-    """What `Sense.stems` has for each word of a tool; -1 where nothing."""
-    known = index.vocabulary.stem_numbers
-    found = sorted((known[root], place) for root, place in sense.stems.items() if root in known)
-    if not found:
-        return np.full(len(words), -1)
-    numbers, places = np.array(found, dtype=np.intp).T
-    stems = index.words.stems.take(words)
-    at = np.minimum(numbers.searchsorted(stems), len(numbers) - 1)
-    return np.where(numbers[at] == stems, places[at], -1)
-
-
-def _phrases(index: Segment, positions: Ints, sense: Sense) -> Doubles:
-    found = np.zeros(len(positions))
-    for (_, _, weight), at in phrases(index, sense):
-        found += weight * has(at, positions)
-    return found / sum(weight for _, _, weight in sense.pairs.values())
+def _phrases(index: Segment, rows: Rows, sense: Sense) -> Doubles:
+    met = [*phrases(index, sense)]
+    if not met:
+        return np.zeros(rows.count)
+    at, tools = rows.among(np.concatenate([positions for _, positions in met]))
+    weights = np.array([weight for (_, _, weight), _ in met]).repeat([len(positions) for _, positions in met])
+    return np.bincount(tools, weights.take(at), rows.count) / sum([weight for _, _, weight in sense.pairs.values()])
 
 
 def phrases(index: Segment, sense: Sense) -> Iterator[tuple[tuple[str, str, float], Ints]]:
@@ -218,26 +222,34 @@ def phrases(index: Segment, sense: Sense) -> Iterator[tuple[tuple[str, str, floa
 
 def _counts(clauses: Sequence[Sequence[str]], words: Sequence[str]) -> Floats:
     """How often each word stands in each clause."""
-    counts = np.zeros((len(clauses), len(words)), dtype=np.float32)
     number = {word: place for place, word in enumerate(words)}
-    for row, clause in enumerate(clauses):
+    counts = [[0] * len(words) for _ in clauses]
+    for row, clause in zip(counts, clauses, strict=True):
         for word in clause:
-            counts[row, number[word]] += 1
-    return counts
+            row[number[word]] += 1
+    return np.array(counts, dtype=np.float32)
 
 
 def _pairs(clauses: Sequence[Sequence[str]], weight: Mapping[str, float]) -> dict[int, tuple[str, str, float]]:
     words = [word for clause in clauses for word in clause if word in weight]
-    found = {}
-    for first, second in pairwise(words):
-        found[pair_key(stem(first), stem(second))] = (first, second, weight[first] + weight[second])
-    return found
+    keys = {word: stem_key(stem(word)) for word in weight}
+    return {
+        pair_key(keys[first], keys[second]): (first, second, weight[first] + weight[second])
+        for first, second in pairwise(words)
+    }
 
 
 def _head(clause: Sequence[str]) -> str:
     """The verb that a clause begins with, or nearly so."""
-    telling = islice((word for word in clause if word not in STOP_WORDS), _HEAD_WORDS)
-    return next(filter(_verb, telling), "")
+    left = _HEAD_WORDS
+    for word in clause:
+        if word not in STOP_WORDS:
+            if _verb(word):
+                return word
+            left -= 1
+            if not left:
+                break
+    return ""
 
 
 def head_for(sense: Sense, verbs: int) -> str:
@@ -245,5 +257,6 @@ def head_for(sense: Sense, verbs: int) -> str:
     return next((head for head in sense.heads if _verb(head) & verbs), sense.heads[0])
 
 
+@lru_cache(maxsize=16_384)
 def _verb(word: str) -> int:
     return VERBS.get(word, 0) | VERBS.get(stem(word), 0)

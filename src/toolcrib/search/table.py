@@ -49,7 +49,7 @@ _FLAT = 2
 class Table:
     """Rows of word pieces, eight bits a component in memory (5.3 MB for the shipped table)."""
 
-    __slots__ = ("_idf", "_inner", "_longest", "_memo", "_nothing", "_outer", "_rows", "_scales", "dim")
+    __slots__ = ("_begins", "_idf", "_inner", "_longest", "_memo", "_nothing", "_outer", "_rows", "_scales", "dim")
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Table:
         inside = [piece.startswith(_INSIDE) for piece in vocabulary]
         self._outer = {piece: row for row, piece in enumerate(vocabulary) if not inside[row]}
         self._inner = {piece[len(_INSIDE) :]: row for row, piece in enumerate(vocabulary) if inside[row]}
+        self._begins = frozenset(piece[0] for piece in self._outer if piece)
         self._longest = max(map(len, chain(self._outer, self._inner)), default=0)
         self._memo: Callable[[str], tuple[int, ...]] = lru_cache(maxsize=_MEMO)(self._find)
 
@@ -154,7 +155,7 @@ class Table:
 
     def _find(self, word: str) -> tuple[int, ...]:
         word = _folded(word)
-        if not 0 < len(word) <= _MAX_WORD:
+        if not 0 < len(word) <= _MAX_WORD or word[0] not in self._begins:
             return ()
         found: list[int] = []
         place = 0

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from functools import lru_cache
+from typing import NamedTuple
 
 MAX_WORD = 64
 """Characters of a word that count; longer ones are cut."""
@@ -50,6 +51,31 @@ def split(chunk: str) -> tuple[str, ...]:
     if chunk.isalpha() and (chunk.islower() or chunk[1:].islower()):
         return (chunk.lower()[:MAX_WORD],)
     return tuple(part.lower()[:MAX_WORD] for part in _CAMEL.findall(chunk))
+
+
+class Word(NamedTuple):
+    """A word of a query."""
+
+    text: str
+    stem: str
+    telling: bool
+    """Whether it is no stop word."""
+
+
+def read_chunk(chunk: str) -> tuple[Word, ...]:
+    """The words of one chunk of text, each with its stem; remembered, since queries share most of their words.
+
+    >>> read_chunk("theIssues")
+    (Word(text='the', stem='the', telling=False), Word(text='issues', stem='issu', telling=True))
+    """
+    return _remembered(chunk) if len(chunk) <= MAX_WORD else _read_chunk(chunk)
+
+
+def _read_chunk(chunk: str) -> tuple[Word, ...]:
+    return tuple([Word(word, stem(word), word not in STOP_WORDS) for word in split(chunk)])
+
+
+_remembered = lru_cache(maxsize=16_384)(_read_chunk)
 
 
 def _split_unicode(chunk: str) -> tuple[str, ...]:

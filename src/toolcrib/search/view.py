@@ -1,14 +1,18 @@
 """What one caller sees: parts of indexes, and the statistics that are counted inside them and nowhere else."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import log
+from typing import Any
 
 import numpy as np
 
+from toolcrib.search.entries import Ints
 from toolcrib.search.segment import Bools, Segment
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """A segment of an index, and which of its tools the caller sees."""
 
@@ -16,18 +20,21 @@ class Part:
     seen: Bools
     count: int = field(init=False)
     """How many those are."""
+    whole: bool = field(init=False)
+    """Whether the caller sees all of it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", int(np.count_nonzero(self.seen)))
+        object.__setattr__(self, "whole", self.count == len(self.seen))
 
-    @property
-    def whole(self) -> bool:
-        """Whether the caller sees all of it."""
-        return self.count == len(self.seen)
+    @cached_property
+    def places(self) -> Ints:
+        """The positions of the tools that the caller sees."""
+        return self.seen.nonzero()[0].astype(np.int32)
 
     def frequency(self, start: int, stop: int) -> int:
         """How many visible tools are among those of some postings."""
-        if stop == start or self.count == len(self.seen):
+        if stop == start or self.whole:
             return stop - start
         return int(np.count_nonzero(self.seen[self.index.positions[start:stop]]))
 
@@ -39,6 +46,8 @@ class View:
     parts: tuple[Part, ...]
     count: int
     """How many tools there are."""
+    memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What others derive from the view once; it lives as long as the view, which no caller with another one meets."""
 
     @classmethod
     def of(cls, *parts: Part) -> "View":
@@ -53,6 +62,13 @@ class View:
             return part.frequency(*span), (span,)
         spans = tuple([part.index.span(stem) for part in self.parts])
         return sum([part.frequency(*span) for part, span in zip(self.parts, spans, strict=True)]), spans
+
+    def knows(self) -> Callable[[str], bool]:
+        """What tells whether some tool, visible or not, has a stem."""
+        first, *others = [part.index.vocabulary.stem_numbers for part in self.parts]
+        if not others:
+            return first.__contains__
+        return lambda stem: stem in first or any(stem in numbers for numbers in others)
 
     def begins(self, word: str) -> bool:
         """Whether the name of a visible tool begins with the word, and has others behind it."""

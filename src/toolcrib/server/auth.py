@@ -17,9 +17,10 @@ from toolcrib.model import Caller
 from toolcrib.protocols import Authenticator
 from toolcrib.server.context import CALLER_KEY
 from toolcrib.server.options import Token
+from toolcrib.server.refusals import refusal
 
 _SCHEME: Final = "bearer "
-_HINT: Final = "Send the header Authorization: Bearer <token>."
+_HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
 
 
 class StaticTokens:
@@ -67,15 +68,14 @@ class Authenticated:
         try:
             caller = await self._authenticator.authenticate(Headers(scope=scope))
         except NotAuthenticated as error:
-            await refusal(error)(scope, receive, send)
+            await unknown(error)(scope, receive, send)
             return
         await self._app({**scope, CALLER_KEY: caller, "user": _principal(caller)}, receive, send)
 
 
-def refusal(error: NotAuthenticated) -> JSONResponse:
+def unknown(error: NotAuthenticated) -> JSONResponse:
     """What somebody unknown is answered."""
-    headers = {"WWW-Authenticate": 'Bearer realm="toolcrib"'}
-    return JSONResponse({"error": error.payload()}, status_code=401, headers=headers)
+    return refusal(401, error, headers={"WWW-Authenticate": 'Bearer realm="toolcrib"'})
 
 
 def _principal(caller: Caller) -> AuthenticatedUser:

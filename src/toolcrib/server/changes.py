@@ -1,17 +1,18 @@
-"""Tells clients that their list of tools changed: each one of his own list, and of nobody else's.
+"""Tells clients that a list of theirs changed: each one of his own list, and of nobody else's.
 
-Of every session and subscription it remembers a mark of what that caller would be listed. When something changes
-anywhere, the marks are made again, and only those whose own mark is another are told, once for all that changes within
-a short while. That while begins with their own change, so that nobody's notices follow the rhythm of others.
+Of every session and subscription it remembers, for each list that it follows, a mark of what that caller would be
+listed. When something changes anywhere, the marks are made again, and only those whose own mark is another are told,
+once for all that changes within a short while. That while begins with their own change, so that nobody's notices follow
+the rhythm of others.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
@@ -24,11 +25,16 @@ from toolcrib.server.failures import is_own_cancellation
 logger = logging.getLogger(__name__)
 
 _DEBOUNCE_S: Final = 0.15
-_LIMIT: Final = 20_000
-_LIMIT_EACH: Final = 2_000
+_LIMIT: Final = 60_000
+_LIMIT_EACH: Final = 6_000
+"""Three a client: tools, prompts, resources."""
 
 Tell = Callable[[], Awaitable[None]]
 """Tells one client that its list changed."""
+
+
+Marker = Callable[[Context], Awaitable[str]]
+"""Knows the lists of one kind apart: see `Marks`."""
 
 
 class Marks(Protocol):
@@ -41,9 +47,10 @@ class Marks(Protocol):
 class Follower:
     """A session or subscription that is told of changes. What waits to be told is one flag, however much changed."""
 
-    def __init__(self, ctx: Context, tell: Tell, ready: anyio.Event) -> None:
+    def __init__(self, ctx: Context, tell: Tell, ready: anyio.Event, marker: Marker) -> None:
         """Not told before `ready`."""
         self.ctx = ctx
+        self.marker = marker
         self.tell = tell
         self.ready = ready
         self.ended = anyio.Event()
@@ -120,15 +127,25 @@ class ListChanges:
     def _note(self) -> None:
         self._dirty.set()
 
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Run something beside, until it ends or `run` does; whether that could be done."""
+        if self._group is None:
+            return False
+        self._group.start_soon(work)
+        return True
+
     # -- followers -------------------------------------------------------------------------------------------------
 
-    async def follow(self, ctx: Context, tell: Tell, ready: anyio.Event) -> Follower | None:
+    async def follow(
+        self, ctx: Context, tell: Tell, ready: anyio.Event, marker: Marker | None = None
+    ) -> Follower | None:
         """Tell of changes of this caller's list from now on, once `ready`; None where there are too many followers, or
         too many of this caller's.
 
-        The context is kept: it must hold nothing that ends with its request. Call `leave` in the end.
+        The list is that of the tools, unless a `marker` of another kind is given. The context is kept: it must hold
+        nothing that ends with its request. Call `leave` in the end.
         """
-        follower = Follower(ctx, tell, ready)
+        follower = Follower(ctx, tell, ready, marker or self._marks.mark)
         if len(self._followers) >= self.limit or self._of_caller[follower.whose] >= self.per_caller:
             return None
         self._followers.add(follower)
@@ -137,7 +154,7 @@ class ListChanges:
             for provider in follower.own:
                 if isinstance(provider, Changes):
                     follower.ends.append(provider.subscribe(partial(self._attend, follower)))
-            follower.mark = await self._marks.mark(ctx)
+            follower.mark = await follower.marker(ctx)
         except BaseException:
             self.leave(follower)
             raise
@@ -176,7 +193,7 @@ class ListChanges:
     async def _moved(self, follower: Follower) -> bool:
         """Whether the follower's list is another than the one remembered; not, where that cannot be known."""
         try:
-            return await self._marks.mark(follower.ctx) != follower.mark
+            return await follower.marker(follower.ctx) != follower.mark
         except (Exception, asyncio.CancelledError) as error:
             if is_own_cancellation(error):
                 raise
@@ -210,6 +227,6 @@ class ListChanges:
         await follower.ready.wait()
         await anyio.sleep(self._debounce_s)
         follower.again = False
-        follower.mark = await self._marks.mark(follower.ctx)
+        follower.mark = await follower.marker(follower.ctx)
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await follower.tell()

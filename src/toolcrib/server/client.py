@@ -16,6 +16,12 @@ BACK_CHANNEL_KEY: Final = "toolcrib.back_channel"
 
 _CARRIED: Final = {"elicitation", "sampling", "roots"}
 """Capabilities whose requests and answers pass through a repeated call."""
+_NEEDED: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""The capability that each request of a server needs."""
 _ANSWER_S: Final = 600.0
 """How long a person or a model may take to answer, in seconds."""
 
@@ -29,15 +35,41 @@ class RequestClient:
 
     @property
     def capabilities(self) -> Object:
-        """What the client declared and a server behind us may use: its answers to questions can only be carried back
-        in the versions in which a call is simply repeated with them.
+        """What the client declared and a server behind us may use: that to which its answers can be carried back, by a
+        repeated call, or, in older versions, while the call waits.
         """
-        if not is_modern(self._request.protocol_version):
-            return {}
         declared = self._request.session.client_capabilities
         if declared is None:
             return {}
-        return declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_CARRIED)
+        carried = declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_CARRIED)
+        if self.is_modern:
+            return cast("Object", carried)
+        return {name: part for name, part in carried.items() if self._can_give(name)}
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether what a call needs to know is its answer, and the client calls again."""
+        return is_modern(self._request.protocol_version)
+
+    def _can_give(self, capability: str) -> bool:
+        if capability == "elicitation":
+            return self.can_elicit
+        return self._request.session.can_send_request or self._has_standing_stream()
+
+    def can_answer(self, request: Object) -> bool:
+        """Whether the client can be asked this now, in a version in which it is asked while its call waits."""
+        needed = _NEEDED.get(str(request.get("method")))
+        return needed is not None and needed in self.capabilities
+
+    async def answer(self, request: Object) -> Object:
+        """What the client says to a request of a server's; one that it can answer. Raises `MCPError`."""
+        params = request.get("params") or {}
+        method = request["method"]
+        if method == "elicitation/create":
+            return await self.elicit(params)
+        if method == "sampling/createMessage":
+            return await self.sample(params)
+        return await self._send(mcp_types.ListRootsRequest(), mcp_types.ListRootsResult)
 
     @property
     def can_elicit(self) -> bool:

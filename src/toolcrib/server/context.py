@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mcp.server.context import ServerRequestContext
+from mcp_types import LOG_LEVEL_META_KEY
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Scope
 
@@ -69,6 +71,14 @@ def captured(scope: Scope) -> Scope:
     return {**scope, _SURROUNDINGS_KEY: surroundings()}
 
 
+def plain_responses(responses: Mapping[str, Any]) -> Object:
+    """Input responses as wire JSON."""
+    return {
+        key: value.model_dump(by_alias=True, mode="json", exclude_none=True) if isinstance(value, BaseModel) else value
+        for key, value in responses.items()
+    }
+
+
 def kept(ctx: Context) -> Context:
     """The context without what is valid only while its request is being answered."""
     return replace(ctx, client=None, input_responses=None, request_state=None, meta={}, memo=None)
@@ -98,7 +108,11 @@ def _own_meta(meta: Mapping[str, Any] | None) -> Object:
     """The request's `_meta` without what belongs to this hop."""
     if not meta:
         return {}
-    return {key: value for key, value in meta.items() if key not in _NOT_CARRIED and not key.startswith(_RESERVED)}
+    return {
+        key: value
+        for key, value in meta.items()
+        if key not in _NOT_CARRIED and (not key.startswith(_RESERVED) or key == LOG_LEVEL_META_KEY)
+    }
 
 
 __all__ = [
@@ -112,6 +126,7 @@ __all__ = [
     "RequestContext",
     "captured",
     "kept",
+    "plain_responses",
     "show_all",
     "to_context",
 ]

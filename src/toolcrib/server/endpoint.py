@@ -9,6 +9,7 @@ from typing import Any, Final
 import anyio
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,10 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolcrib.errors import NotStarted
 from toolcrib.server.client import BACK_CHANNEL_KEY
 from toolcrib.server.context import SESSION_HEADER
+from toolcrib.server.lean import PARTS_KEY, Filling
 from toolcrib.server.options import HttpOptions
 
-_PROGRESS: Final = b'"progressToken"'
+_NOTIFIED: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
+"""What a request holds whose client wants to hear something before the answer."""
 _LISTEN: Final = "subscriptions/listen"
+_LIST: Final = "tools/list"
 _WATCH_AFTER_S: Final = 0.1
 """Calls shorter than this are not worth a task that watches whether their client is still there, in seconds."""
 
@@ -27,8 +31,9 @@ _WATCH_AFTER_S: Final = 0.1
 class StreamableHttp:
     """Sends a request to the era it speaks.
 
-    Answers are plain JSON: events cost more, and an SDK client refuses one above 1 MiB. Only who asks for progress, in
-    the modern era, gets a stream of events, and who listens for changes. A modern call ends when its client goes away.
+    Answers are plain JSON: events cost more, and an SDK client refuses one above 1 MiB. Only who asks for progress or
+    messages of a log, in the modern era, gets a stream of events, and who listens for changes. A modern call ends when
+    its client goes away.
     """
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:
@@ -69,16 +74,21 @@ class StreamableHttp:
         if body is None:
             return
         again = _Again(body, receive)
-        if _PROGRESS in body and "text/event-stream" in headers.get("accept", ""):
+        if any(key in body for key in _NOTIFIED) and "text/event-stream" in headers.get("accept", ""):
             await events.handle_request(scope, again, send)
         else:
+            if headers.get("mcp-method") == _LIST:
+                filling = Filling(send)
+                scope, send = {**scope, PARTS_KEY: filling.parts}, filling
             await _while_connected(plain.handle_request, scope, again, send)
 
     async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a session, and know whether its client holds a stream open for what the server asks."""
         session = Headers(scope=scope).get(SESSION_HEADER, "")
         if scope["method"] != "GET":
-            await app({**scope, BACK_CHANNEL_KEY: lambda: self._standing[session] > 0}, receive, send)
+            filling = Filling(send)
+            own = {BACK_CHANNEL_KEY: lambda: self._standing[session] > 0, PARTS_KEY: filling.parts}
+            await app({**scope, **own}, receive, filling)
             return
         opened = False
 

@@ -1,13 +1,39 @@
-"""Entries of `tools/list`, made once for each definition and era."""
+"""Entries of `tools/list`, made, checked and encoded once for each definition and era."""
 
+import json
+import logging
 from collections import OrderedDict
 from typing import Any, Final
+
+from mcp_types import methods
+from pydantic import ValidationError
 
 from toolcrib.surfaces.front import Listed
 from toolcrib.wire import is_modern, listed, tool_to_wire
 
+logger = logging.getLogger(__name__)
+
 _LIMIT: Final = 65_536
-"""How many entries are kept. An entry refers to the tool's own schemas, so that it takes less than 1 kB."""
+"""How many entries are kept. An entry refers to the tool's own schemas; encoded, it takes as much as on the wire."""
+_MODERN: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+class Fragment:
+    """One entry."""
+
+    __slots__ = ("_encoded", "entry")
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        """Of plain JSON."""
+        self.entry = entry
+        self._encoded: bytes | None = None
+
+    @property
+    def encoded(self) -> bytes:
+        """As JSON; made when it is first asked for."""
+        if self._encoded is None:
+            self._encoded = json.dumps(self.entry, separators=(",", ":")).encode()
+        return self._encoded
 
 
 class Fragments:
@@ -16,14 +42,27 @@ class Fragments:
     def __init__(self, limit: int = _LIMIT) -> None:
         """None yet."""
         self._limit = limit
-        self._made: OrderedDict[tuple[bytes, bool], dict[str, Any]] = OrderedDict()
+        self._made: OrderedDict[tuple[bytes, bool], Fragment | None] = OrderedDict()
 
-    def entry(self, tool: Listed, version: str) -> dict[str, Any]:
-        """The tool in the shape that clients of this version take; not to be changed."""
+    def of(self, tool: Listed, version: str) -> Fragment | None:
+        """The tool in the shape that clients of this version take; None for one that the version cannot carry."""
         key = (tool.mark, is_modern(version))
-        entry = self._made.get(key)
-        if entry is None:
-            entry = self._made[key] = listed(tool_to_wire(tool.tool, tool.name), version)
+        if key not in self._made:
+            self._made[key] = _made(tool, version)
             if len(self._made) > self._limit:
                 self._made.popitem(last=False)
-        return entry
+        return self._made[key]
+
+
+def _made(tool: Listed, version: str) -> Fragment | None:
+    entry = listed(tool_to_wire(tool.tool, tool.name), version)
+    try:
+        page = methods.serialize_server_result("tools/list", version, {"tools": [entry], **_MODERN})
+    except ValidationError:
+        logger.exception("%s cannot be listed: its definition is none", tool.tool.id)
+        return None
+    try:
+        json.dumps(entry)
+    except (TypeError, ValueError):
+        entry = page["tools"][0]  # without what is no plain JSON, such as a mapping that is no dict
+    return Fragment(entry)

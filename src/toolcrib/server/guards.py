@@ -5,18 +5,19 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from toolcrib.errors import SettingsError
+from toolcrib.errors import InvalidRequest, SettingsError
 from toolcrib.protocols import Authenticator
 from toolcrib.server.auth import Authenticated, StaticTokens
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.refusals import refusal
 
 HEALTH: Final = ("/healthz", "/readyz")
 """Paths that need no token and name nobody."""
 
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+_SHOWN_LENGTH: Final = 100
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 
@@ -83,17 +84,25 @@ class Guard:
         if problem is None:
             await self._app(scope, receive, send)
             return
-        status, text = problem
-        await PlainTextResponse(text, status_code=status)(scope, receive, send)
+        status, error = problem
+        await refusal(status, error)(scope, receive, send)
 
-    def _problem(self, path: str, headers: Headers) -> tuple[int, str] | None:
+    def _problem(self, path: str, headers: Headers) -> tuple[int, InvalidRequest] | None:
         host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
         # A probe of a container's health comes by its address; it learns nothing that is worth guarding.
         if not self._any_host and path not in HEALTH and not _matches(host, self._hosts):
-            return 421, "Host not allowed; add it to http.allowed_hosts."
+            return 421, _foreign("Host", host, "http.allowed_hosts")
         if origin and not _matches(origin, self._origins):
-            return 403, "Origin not allowed; add it to http.allowed_origins."
+            return 403, _foreign("Origin", origin, "http.allowed_origins")
         return None
+
+
+def _foreign(header: str, value: str, setting: str) -> InvalidRequest:
+    shown = value if len(value) <= _SHOWN_LENGTH else f"{value[:_SHOWN_LENGTH]}..."
+    return InvalidRequest(
+        f'{header} "{shown}" is not allowed here; nothing was run.',
+        hint=f"Use the server's own address, or add it to {setting} in the server's settings.",
+    )
 
 
 def below_mount(scope: Scope) -> str:

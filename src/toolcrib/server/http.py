@@ -10,6 +10,7 @@ import anyio
 import anyio.abc
 import uvicorn
 from mcp.server.lowlevel import Server
+from mcp_types import CONNECTION_CLOSED
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,6 +21,7 @@ from toolcrib.server.guards import bracketed, is_loopback
 from toolcrib.server.mcp import end_streams
 from toolcrib.server.mount import HttpApp, Owner, Readiness
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.refusals import SHUTTING_DOWN
 
 
 def http_app(
@@ -94,7 +96,7 @@ class _InFlight:
 _SHUTTING_DOWN: Final = {
     "jsonrpc": "2.0",
     "id": None,
-    "error": {"code": -32000, "message": "The server is shutting down; the call was given up."},
+    "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
 }
 
 

@@ -4,27 +4,29 @@ Built on the SDK's low-level server. It knows nothing of transports.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-import anyio
 import mcp_types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from pydantic import BaseModel
+from mcp_types import SERVER_INFO_META_KEY, methods
 
 from toolcrib._version import VERSION
 from toolcrib.errors import AmbiguousName, NotFound, ToolcribError
-from toolcrib.model import Object, ToolResult
+from toolcrib.gateway.library import Offered
+from toolcrib.model import ToolResult
 from toolcrib.protocols import Context
 from toolcrib.server.changes import ListChanges
-from toolcrib.server.context import RequestContext, kept, to_context
+from toolcrib.server.context import RequestContext, plain_responses, to_context
+from toolcrib.server.documents import DocumentHandlers
 from toolcrib.server.failures import guarded, isolated
+from toolcrib.server.followers import Followers
 from toolcrib.server.fragments import Fragments
+from toolcrib.server.lean import set_aside
+from toolcrib.server.rounds import in_rounds
 from toolcrib.surfaces.front import Front
 from toolcrib.surfaces.results import error_result
 from toolcrib.wire import is_modern, result_to_wire
@@ -34,7 +36,13 @@ logger = logging.getLogger(__name__)
 _LIST_TTL_MS: Final = 5_000
 """How long a client may keep a list: servers come and go."""
 _OPENING: Final = ("initialize", "server/discover")
-_CHANGED: Final = "notifications/tools/list_changed"
+_CAPABILITIES: Final = {
+    "prompts": "prompts",
+    "resources": "resources",
+    "completions": "completions",
+    "logging": "says",
+}
+"""Capabilities that depend on the servers behind, with what the library calls them."""
 
 
 class ToolServer(Server[Any]):
@@ -53,7 +61,10 @@ class ToolServer(Server[Any]):
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
         """What the opening answer says; the SDK's HTTP transports ask for it without arguments."""
-        told_of = notification_options or NotificationOptions(tools_changed=self.changes is not None)
+        tells = self.changes is not None
+        told_of = notification_options or NotificationOptions(
+            tools_changed=tells, prompts_changed=tells, resources_changed=tells
+        )
         return super().create_initialization_options(told_of, experimental_capabilities, extensions)
 
 
@@ -72,17 +83,16 @@ def make_server(
     With `changes`, which somebody has to run, clients are told when their list of tools changed: sessions of versions
     before 2026-07-28 by a notification, later clients by `subscriptions/listen`.
     """
-    handlers = Handlers(front)
     server = ToolServer(
         name, changes=changes, version=version, title=title, description=description, website_url=website_url
     )
+    handlers = Handlers(front, lambda: server.server_info_stamp)
     server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, handlers.list_tools)
     server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, handlers.call_tool)
-    server.middleware[:] = [handlers.introduce]
+    server.middleware[:] = [handlers.introduce, handlers.list_lean]
+    DocumentHandlers(front.gateway).register(server)
     if changes is not None:
-        followers = _Followers(changes)
-        server.add_request_handler("subscriptions/listen", mcp_types.SubscriptionsListenRequestParams, followers.listen)
-        server.middleware.append(followers.follow_session)
+        Followers(changes, front.gateway.library).register(server)
     return server
 
 
@@ -95,18 +105,29 @@ def end_streams(server: Server[Any]) -> None:
 class Handlers:
     """One function a method."""
 
-    def __init__(self, front: Front) -> None:
-        """Over a front."""
+    def __init__(self, front: Front, stamp: Callable[[], dict[str, Any]] = dict) -> None:
+        """Over a front; `stamp` is what an answer in the SDK's place says of the server."""
         self._front = front
+        self._stamp = stamp
         self._fragments = Fragments()
 
     async def introduce(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Put the caller's own digest into the instructions of the opening answer."""
+        """Put the caller's own digest, and what he may ask for, into the opening answer."""
         result = await call_next(ctx)
         if ctx.method in _OPENING and isinstance(result, dict):
-            words = await self._words(to_context(ctx))
-            return {**result, "instructions": words} if words else result
+            asker = to_context(ctx)
+            words, offered = await self._words(asker), await self._offered(asker)
+            capabilities = _offered_only(result.get("capabilities", {}), offered)
+            return {**result, "capabilities": capabilities, **({"instructions": words} if words else {})}
         return result
+
+    async def _offered(self, ctx: Context) -> Offered:
+        """What the caller may ask for; everything, where that cannot be found out."""
+        try:
+            return await isolated(partial(self._front.gateway.library.offered, ctx))
+        except Exception:
+            logger.exception("what a client may read could not be found out")
+            return Offered(prompts=True, resources=True, completions=True, watches=True, says=True)
 
     async def _words(self, ctx: Context) -> str:
         """The digest; nothing where it cannot be had: requests will say what is wrong."""
@@ -116,12 +137,27 @@ class Handlers:
             logger.exception("the instructions for a client could not be made")
             return ""
 
-    async def list_tools(self, request: RequestContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
-        """One page of `tools/list`."""
+    async def list_lean(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Answer `tools/list` in the SDK's place, which would check and copy all entries once more."""
+        if ctx.method != "tools/list" or not ctx.session._connection.initialize_accepted:  # noqa: SLF001 - no other way
+            return await call_next(ctx)
+        methods.validate_client_request(ctx.method, ctx.protocol_version, ctx.params)
+        params = mcp_types.PaginatedRequestParams.model_validate(ctx.params or {}, by_name=False)
+        result = await self.list_tools(ctx, params, lean=True)
+        if isinstance(result, dict) and is_modern(ctx.protocol_version):
+            return {**result, "_meta": {SERVER_INFO_META_KEY: self._stamp()}}
+        return result
+
+    async def list_tools(
+        self, request: RequestContext, params: mcp_types.PaginatedRequestParams, *, lean: bool = False
+    ) -> HandlerResult:
+        """One page of `tools/list`; lean, with a mark in place of the entries where that will be filled in."""
         ctx = to_context(request)
         page = await guarded(isolated(partial(self._front.page, ctx, params.cursor)))
         version = request.protocol_version
-        result: dict[str, Any] = {"tools": [self._fragments.entry(entry, version) for entry in page.items]}
+        made = [one for one in (self._fragments.of(entry, version) for entry in page.items) if one is not None]
+        mark = set_aside(request.request.scope, (one.encoded for one in made)) if lean and request.request else None
+        result: dict[str, Any] = {"tools": mark or [one.entry for one in made]}
         if page.cursor:
             result["nextCursor"] = page.cursor
         if is_modern(version):
@@ -140,84 +176,29 @@ class Handlers:
         responses = params.input_responses
         return to_context(
             request,
-            input_responses=_plain(responses) if responses is not None else None,
+            input_responses=plain_responses(responses) if responses is not None else None,
             request_state=params.request_state,
         )
 
+    async def _once(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
+        return await isolated(partial(self._front.call, ctx, params.name, params.arguments or {}))
+
     async def _call(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
         try:
-            return await isolated(partial(self._front.call, ctx, params.name, params.arguments or {}))
+            return await in_rounds(ctx, lambda one: self._once(one, params))
         except (NotFound, AmbiguousName):
             raise
         except ToolcribError as error:
             return error_result(error)
 
 
-class _Followers:
-    """Who wants to be told of changes, and how he is told."""
-
-    def __init__(self, changes: ListChanges) -> None:
-        self._changes = changes
-
-    async def follow_session(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Tell the session that opens here of changes, until its connection ends."""
-        result = await call_next(ctx)
-        if ctx.method == "initialize":
-            try:
-                await isolated(partial(self._follow, ctx))
-            except Exception:
-                logger.exception("a session is not told when its tools change")
-        return result
-
-    async def _follow(self, ctx: ServerRequestContext[Any, Any]) -> None:
-        # The SDK shows handlers neither the notifications of a connection nor its end; a request's session does.
-        connection = ctx.session._connection  # noqa: SLF001 - the one way to both
-        if _CHANGED in connection.state:
-            return
-        connection.state[_CHANGED] = True
-        tell = partial(connection.notify, _CHANGED, None)
-        follower = await self._changes.follow(kept(to_context(ctx)), tell, connection.initialized)
-        if follower is None:
-            logger.warning("too many sessions: one is not told when its tools change")
-        else:
-            connection.exit_stack.callback(self._changes.leave, follower)
-
-    async def listen(
-        self, request: RequestContext, params: mcp_types.SubscriptionsListenRequestParams
-    ) -> mcp_types.SubscriptionsListenResult:
-        """One stream of changes; it ends when its client goes, or the server does."""
-        number = request.request_id
-        if number is None:
-            raise MCPError(mcp_types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
-        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: number}
-        wants_tools = params.notifications.tools_list_changed is True
-        acknowledged, known = mcp_types.SubscriptionFilter(tools_list_changed=wants_tools or None), anyio.Event()
-
-        async def send(notification: mcp_types.ServerNotification) -> None:
-            await request.session.send_notification(notification, related_request_id=number)
-
-        async def tell() -> None:
-            if wants_tools:
-                params = mcp_types.NotificationParams(_meta=meta)
-                await send(mcp_types.ToolListChangedNotification(params=params))
-
-        follow = partial(self._changes.follow, kept(to_context(request)), tell, known)
-        follower = await guarded(isolated(follow))
-        if follower is None:
-            raise MCPError(mcp_types.INTERNAL_ERROR, "Too many subscriptions are open; try again later.")
-        try:
-            opening = mcp_types.SubscriptionsAcknowledgedNotificationParams(notifications=acknowledged, _meta=meta)
-            await send(mcp_types.SubscriptionsAcknowledgedNotification(params=opening))
-            known.set()
-            await follower.ended.wait()
-        finally:
-            self._changes.leave(follower)
-        return mcp_types.SubscriptionsListenResult(_meta=meta)
-
-
-def _plain(responses: Mapping[str, Any]) -> Object:
-    """Input responses as wire JSON."""
-    return {
-        key: value.model_dump(by_alias=True, mode="json", exclude_none=True) if isinstance(value, BaseModel) else value
-        for key, value in responses.items()
+def _offered_only(capabilities: dict[str, Any], offered: Offered) -> dict[str, Any]:
+    """The capabilities without those that the servers behind give nobody."""
+    kept = {
+        name: part
+        for name, part in capabilities.items()
+        if name not in _CAPABILITIES or getattr(offered, _CAPABILITIES[name])
     }
+    if "resources" in kept and not offered.watches:
+        kept["resources"] = {**kept["resources"], "subscribe": False}
+    return kept

@@ -7,17 +7,20 @@ from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
+from mcp_types import METHOD_NOT_FOUND
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from toolcrib.errors import NotStarted
+from toolcrib.errors import NotFound, NotStarted
 from toolcrib.protocols import Authenticator
 from toolcrib.server.context import captured
 from toolcrib.server.guards import HEALTH, Guard, authenticated, below_mount
+from toolcrib.server.middleware import AskedLater
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.refusals import Explained, refusal
 
 Readiness = Callable[[], tuple[bool, dict[str, Any]]]
 """Whether to send traffic, and figures that name nobody."""
@@ -26,6 +29,7 @@ Owner = Callable[[], AbstractAsyncContextManager[None]]
 """Runs what the app stands for, unless it runs already."""
 
 _WELL_KNOWN: Final = "/.well-known/"
+_ELSEWHERE: Final = NotFound("There is no MCP endpoint at this path.", hint="Check the path; by default it is /mcp.")
 
 
 class Endpoint(Protocol):
@@ -66,11 +70,12 @@ class HttpApp:
         """Where clients connect, when it is served by itself."""
         self.end_streams = end_streams
         self._endpoint = endpoint
+        self._explained = Explained(endpoint, max_body_bytes=options.max_body_bytes)
         self._owner = owner or contextlib.nullcontext
         self._paths = paths
         self._ready = ready
         self._owned = False
-        self._guarded = authenticated(self._serve, options, authenticator)
+        self._guarded = authenticated(AskedLater(self._serve), options, authenticator)
         routes = [Route(HEALTH[0], self._healthz), Route(HEALTH[1], self._readyz)]
         router = Router(routes, default=self._at_path, redirect_slashes=False, lifespan=self._lifespan)
         self._app: ASGIApp = Guard(router, options)
@@ -114,7 +119,7 @@ class HttpApp:
         elif self._is_ours(below_mount(scope)):
             await self._guarded(scope, receive, send)
         else:
-            await PlainTextResponse("Not Found", status_code=404)(scope, receive, send)
+            await refusal(404, _ELSEWHERE, code=METHOD_NOT_FOUND)(scope, receive, send)
 
     def _is_ours(self, path: str) -> bool:
         # Clients ask here for an authorization server, and take anything but 404 for one.
@@ -124,7 +129,7 @@ class HttpApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._endpoint(scope, receive, send)
+            await self._explained(scope, receive, send)
         except NotStarted:
             await _not_running()(scope, receive, send)
 
@@ -142,4 +147,4 @@ _HINT: Final = "Start the app it belongs to (`async with app`), or run the lifes
 
 def _not_running() -> Response:
     error = NotStarted("The server is not running.", hint=_HINT)
-    return JSONResponse({"error": error.payload()}, status_code=503, headers={"Retry-After": "1"})
+    return refusal(503, error, headers={"Retry-After": "1"})

@@ -1,7 +1,8 @@
 """toolcrib over this process's own stdin and stdout.
 
 Standard output belongs to the protocol: while serving, whatever else writes there goes to standard error. Lines are
-bounded, a line that is no JSON-RPC message is answered, and what was asked before the end of input is still answered.
+bounded, a line that is no JSON-RPC message is answered, and what was asked before the end of input is still answered:
+with its result, or, after a while, with the word that the server is shutting down.
 """
 
 import asyncio
@@ -21,10 +22,15 @@ from mcp.shared.message import SessionMessage
 
 from toolcrib.server.http import stop_requested
 from toolcrib.server.mcp import end_streams
+from toolcrib.server.refusals import SHUTTING_DOWN
+from toolcrib.upstream.lines import Lines, Lost, read_line, request_id_in
 from toolcrib.upstream.own_pipes import claim, release
 
 _MAX_LINE: Final = 64 * 1024 * 1024
 """The longest message, in bytes."""
+_CHUNK: Final = 256 * 1024
+_LAST_WORDS_S: Final = 0.5
+"""For the last answers to leave, to a client that may not read any more."""
 
 Incoming = SessionMessage | Exception
 
@@ -43,13 +49,19 @@ async def serve_stdio(server: Server[Any], *, drain_s: float, stop: anyio.Event 
 
 
 async def serve_pipes(
-    server: Server[Any], reader: asyncio.StreamReader, write_fd: int, *, drain_s: float, stop: anyio.Event | None
+    server: Server[Any],
+    reader: asyncio.StreamReader,
+    write_fd: int,
+    *,
+    drain_s: float,
+    stop: anyio.Event | None,
+    max_line_bytes: int = _MAX_LINE,
 ) -> None:
-    """Serve one client over a line reader and a file descriptor, which is set not to block."""
+    """Serve one client over a reader and a file descriptor, which is set not to block."""
     os.set_blocking(write_fd, False)
     read_send, read_receive = anyio.create_memory_object_stream[Incoming](0)
     write_send, write_receive = anyio.create_memory_object_stream[SessionMessage](0)
-    wire = _Wire(reader, write_fd)
+    wire = _Wire(reader, write_fd, max_line_bytes)
     async with anyio.create_task_group() as group:
 
         async def run() -> None:
@@ -63,13 +75,16 @@ async def serve_pipes(
             end_streams(server)
             with anyio.move_on_after(drain_s):
                 await wire.all_answered()
+            with anyio.move_on_after(_LAST_WORDS_S):
+                await wire.give_up()
 
 
 class _Wire:
     """Newline-delimited JSON-RPC over two pipes, and what is still unanswered."""
 
-    def __init__(self, reader: asyncio.StreamReader, write_fd: int) -> None:
+    def __init__(self, reader: asyncio.StreamReader, write_fd: int, limit: int) -> None:
         self._reader = reader
+        self._limit = limit
         self._write_fd = write_fd
         self._unanswered: set[str | int] = set()
         self._idle = anyio.Event()
@@ -79,6 +94,12 @@ class _Wire:
         if self._unanswered:
             self._idle = anyio.Event()
             await self._idle.wait()
+
+    async def give_up(self) -> None:
+        """Say of all that is still unanswered that it never will be."""
+        for request_id in tuple(self._unanswered):
+            self._settle(request_id)
+            await self._refuse(mcp_types.CONNECTION_CLOSED, SHUTTING_DOWN, request_id)
 
     async def read_all(self, sink: MemoryObjectSendStream[Incoming], stop: anyio.Event | None) -> None:
         """Hand on every message until the end of input or the request to stop."""
@@ -90,41 +111,27 @@ class _Wire:
 
             await group.start(watch)
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while line := await self._line():
-                    await self._take(line, sink)
+                await self._read_lines(sink)
             group.cancel_scope.cancel()
 
-    async def _line(self) -> bytes:
-        """The next line, empty at the end; a line that is too long is answered and skipped."""
-        while True:
-            try:
-                return await self._reader.readuntil(b"\n")
-            except asyncio.IncompleteReadError as end:
-                return end.partial
-            except asyncio.LimitOverrunError as overrun:
-                await self._skip(overrun.consumed)
-                await self._refuse(mcp_types.INVALID_REQUEST, f"The message is larger than {_MAX_LINE} bytes.")
+    async def _read_lines(self, sink: MemoryObjectSendStream[Incoming]) -> None:
+        lines = Lines(self._limit)
+        while chunk := await self._reader.read(_CHUNK):
+            for line in lines.feed(chunk):
+                await self._take(line, sink)
+        for line in lines.feed(b"\n"):
+            await self._take(line, sink)
 
-    async def _skip(self, consumed: int) -> None:
-        """Throw away the rest of the line."""
-        while True:
-            await self._reader.readexactly(consumed)
-            try:
-                await self._reader.readuntil(b"\n")
-            except asyncio.LimitOverrunError as overrun:
-                consumed = overrun.consumed
-            except asyncio.IncompleteReadError:
-                return
-            else:
-                return
-
-    async def _take(self, line: bytes, sink: MemoryObjectSendStream[Incoming]) -> None:
+    async def _take(self, line: bytes | Lost, sink: MemoryObjectSendStream[Incoming]) -> None:
+        if isinstance(line, Lost):
+            await self._take_lost(line, sink)
+            return
         if not line.strip():
             return
         try:
             message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            await self._refuse(mcp_types.PARSE_ERROR, "The line is no JSON-RPC message.")
+            await self._refuse(mcp_types.PARSE_ERROR, "The line is no JSON-RPC message.", request_id_in(line))
             return
         if isinstance(message, mcp_types.JSONRPCRequest):
             self._unanswered.add(message.id)
@@ -132,9 +139,18 @@ class _Wire:
             self._settle((message.params or {}).get("requestId"))
         await sink.send(SessionMessage(message))
 
-    async def _refuse(self, code: int, text: str) -> None:
+    async def _take_lost(self, line: Lost, sink: MemoryObjectSendStream[Incoming]) -> None:
+        """Answer a request that was too long; fail the question that it was the answer to."""
+        answers = read_line(line, self._limit)
+        for answer in answers:
+            await sink.send(SessionMessage(answer))
+        if not answers:
+            text = f"The message is larger than {self._limit:,} bytes and was not read; send less at once."
+            await self._refuse(mcp_types.INVALID_REQUEST, text, request_id_in(line))
+
+    async def _refuse(self, code: int, text: str, request_id: str | int | None) -> None:
         error = mcp_types.ErrorData(code=code, message=text)
-        await self._send(mcp_types.JSONRPCError(jsonrpc="2.0", id=None, error=error))
+        await self._send(mcp_types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
     async def write_all(self, source: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Write every message until the server ends, or nobody reads any more."""
@@ -172,7 +188,7 @@ async def _own_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    reader = asyncio.StreamReader(limit=_MAX_LINE)
+    reader = asyncio.StreamReader(limit=_CHUNK)
     transport: asyncio.BaseTransport | None = None
     source = os.fdopen(wire_in, "rb", buffering=0)
     loop = asyncio.get_running_loop()

@@ -32,7 +32,12 @@ class ScriptTable:
 def read(scripts: Section, folder: Path) -> ScriptTable:
     """The table's values over the defaults; `folder` is where relative paths begin."""
     found = ScriptTable(
-        options=over(ScriptOptions(), levels=scripts.count("levels", low=1), read_only=scripts.flag("read_only")),
+        options=over(
+            ScriptOptions(),
+            levels=scripts.count("levels", low=1),
+            read_only=scripts.flag("read_only"),
+            watch_s=scripts.seconds("watch"),
+        ),
         limits=_limits(scripts.section("limits")),
         sandbox=_sandbox(scripts.section("sandbox")),
         folder=_folder(scripts, folder),

@@ -38,7 +38,7 @@ _URL_KEYS: Final = ("url", "server_url", "http_url")
 _KEYS: Final = frozenset(
     {"type", "transport", "command", "args", "env", "env_file", "cwd", "url", "server_url", "http_url", "headers"}
     | {"allowed_tools", "required", "disabled", "enabled", "timeouts"}
-    | {"namespace", "show_all", "delegate_search", "retries", "retry_interval"}
+    | {"namespace", "asks", "prompts", "resources", "show_all", "delegate_search", "retries", "retry_interval"}
 )
 """All keys of an entry. Those of the other transport are passed over in silence: clients write an empty `env`."""
 
@@ -120,6 +120,9 @@ class Reader:
             namespace=stated(entry),
             retries=entry.count("retries", low=0),
             retry_interval_s=entry.seconds("retry_interval"),
+            asks=entry.flag("asks") or False,
+            prompts=entry.flag("prompts") is not False,
+            resources=entry.flag("resources") is not False,
             show_all=entry.flag("show_all") or False,
             delegate_search=entry.flag("delegate_search") or False,
             start_timeout_s=timeouts.seconds("start") or self.defaults.start_timeout_s,

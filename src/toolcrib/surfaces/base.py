@@ -19,8 +19,11 @@ class Surface(Protocol):
     def names(self) -> tuple[str, ...]:
         """What its tools are called, listed or not."""
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:
-        """Its tools, as this caller should read them; none where they would be of no use to him."""
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
+        """Its tools, as this caller should read them; none where they would be of no use to him.
+
+        `searched` says whether a search may find what is not in the view.
+        """
 
     async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
         """Run one of them; None when the name is not one of its tools."""

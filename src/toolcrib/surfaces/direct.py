@@ -13,7 +13,7 @@ class DirectSurface:
     name = "direct"
     names: tuple[str, ...] = ()
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """None."""
         return ()
 

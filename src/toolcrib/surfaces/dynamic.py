@@ -39,7 +39,7 @@ class DynamicSurface:
         self._guarded: WeakKeyDictionary[Session, Guard] = WeakKeyDictionary()
         self._lock = Lock()
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """The five."""
         return META_TOOLS
 

@@ -1,24 +1,24 @@
 """Everything one client may list and call: the meta-tools of the surfaces in use, and the tools listed beside them."""
 
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
 
+from toolcrib.catalog.misses import SEARCH
 from toolcrib.catalog.paging import Page, page
-from toolcrib.errors import AmbiguousName, NameCollision, SettingsError, ToolNotFound
-from toolcrib.gateway.gateway import Gateway
+from toolcrib.errors import AmbiguousName, SettingsError, ToolcribError, ToolNotFound
+from toolcrib.gateway.gateway import SEARCH_ELSEWHERE, Gateway
 from toolcrib.gateway.scripts import Scripts
 from toolcrib.gateway.view import Found, View, with_more
-from toolcrib.model import Key, Object, ServerStatus, Tool, ToolResult, Visibility
+from toolcrib.model import Key, Object, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.surfaces.base import Surface
 from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.direct import DirectSurface
 from toolcrib.surfaces.dynamic import DynamicSurface
+from toolcrib.surfaces.naming import Collision, Names, Order, bare_names
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.surfaces.progressive import ProgressiveSurface
 from toolcrib.surfaces.search import SearchSurface
@@ -35,8 +35,11 @@ _MAKERS: Final[Mapping[str, Callable[[Gateway, SurfaceOptions, Scripts | None], 
     "direct": lambda *_: DirectSurface(),
 }
 """How each of `SURFACES` is made."""
-_PUBLIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""Names that every client takes."""
+_OTHER_HINTS: Final[Mapping[str, str]] = {
+    SEARCH: "List the tools to see which there are.",
+    SEARCH_ELSEWHERE: "Try again once it is mended.",
+}
+"""What is said instead where there is no search."""
 _KEYS_SIZE: Final = 100
 """What the keys of a list entry take, in bytes."""
 
@@ -56,8 +59,18 @@ class Listed:
 class Front:
     """The surfaces in use, over one gateway."""
 
-    def __init__(self, gateway: Gateway, options: SurfaceOptions, scripts: Scripts | None = None) -> None:
-        """Raises `SettingsError` for a surface that does not exist. `scripts` run what the progressive one is given."""
+    def __init__(
+        self,
+        gateway: Gateway,
+        options: SurfaceOptions,
+        scripts: Scripts | None = None,
+        *,
+        order: Order = tuple,
+    ) -> None:
+        """`scripts` run what the progressive surface is given; `order` is that of the servers in the settings.
+
+        Raises `SettingsError` for a surface that does not exist.
+        """
         self._gateway = gateway
         self._options = options
         unknown = [name for name in options.surfaces if name not in SURFACES]
@@ -67,6 +80,14 @@ class Front:
         self._surfaces = tuple(_MAKERS[name](gateway, options, scripts) for name in dict.fromkeys(options.surfaces))
         self._lists_all = "direct" in options.surfaces
         self._meta_names = [name for surface in self._surfaces for name in surface.names]
+        self._order = order
+        if not options.prefix:
+            gateway.withheld = lambda view: self._called(view, everything=self._lists_all).withheld()
+
+    @property
+    def gateway(self) -> Gateway:
+        """What it stands before."""
+        return self._gateway
 
     @property
     def meta_names(self) -> frozenset[str]:
@@ -79,8 +100,7 @@ class Front:
         """One page of the list. Raises `StaleCursor`."""
         await self._gateway.live.grace()
         view = await self._gateway.view(ctx)
-        metas = [] if ctx.show_all else self._metas(view, await self._gateway.servers(ctx))
-        entries = [*metas, *self._beside(ctx, view)]
+        entries = [*await self._metas(ctx, view), *self._beside(ctx, view)]
         return page(
             entries,
             view_version=f"{view.version}/{'all' if ctx.show_all else 'list'}",
@@ -92,8 +112,7 @@ class Front:
     async def mark(self, ctx: Context) -> str:
         """Stands for the list that this client would get: while it is the same, so is the list."""
         view = await self._gateway.view(ctx)
-        metas = [] if ctx.show_all else self._metas(view, await self._gateway.servers(ctx))
-        told = "\0".join(entry.tool.description for entry in metas)
+        told = "\0".join(entry.tool.description for entry in await self._metas(ctx, view))
         natives = b"".join(entry.mark for entry in self._beside(ctx, view))
         return blake2b(told.encode("utf-8", "replace") + b"\0" + natives, digest_size=12).hexdigest()
 
@@ -106,12 +125,15 @@ class Front:
     def _everything(self, ctx: Context) -> bool:
         return ctx.show_all or self._lists_all
 
-    def _metas(self, view: View, statuses: tuple[ServerStatus, ...]) -> list[Listed]:
-        """The meta-tools; made anew only when a status changed."""
-        made = view.memo.get((self, "metas"))
+    async def _metas(self, ctx: Context, view: View) -> list[Listed]:
+        """The meta-tools; made anew only when a status changed. None where every tool is listed by name."""
+        if ctx.show_all:
+            return []
+        statuses, searched = await self._gateway.servers(ctx), self._gateway.elsewhere.is_searched(ctx, view)
+        made = view.memo.get((self, "metas", searched))
         if made is None or made[0] is not statuses:
-            tools = [tool for surface in self._surfaces for tool in surface.meta_tools(view, statuses)]
-            made = view.memo[self, "metas"] = (statuses, [_listed(tool.name, tool) for tool in tools])
+            tools = [tool for one in self._surfaces for tool in one.meta_tools(view, statuses, searched=searched)]
+            made = view.memo[self, "metas", searched] = (statuses, [_listed(tool.name, tool) for tool in tools])
         found: list[Listed] = made[1]
         return found
 
@@ -132,9 +154,11 @@ class Front:
 
     def _entries(self, view: View, tools: Iterable[Tool], *, everything: bool) -> tuple[Listed, ...]:
         """Those of the tools that are listed; none under the name of a meta-tool that is listed beside them."""
-        names = sorted(
-            self._named(view, self._shown(view, tools, everything=everything)).items(), key=lambda pair: pair[1].id
-        )
+        if self._options.prefix:
+            called: Mapping[str, Tool] = self._full(view, self._shown(view, tools, everything=everything))
+        else:
+            called = self._called(view, everything=everything).tools
+        names = sorted(called.items(), key=lambda pair: pair[1].id)
         taken = () if everything and not self._lists_all else self._meta_names
         return tuple(_listed(name, self._promised(tool)) for name, tool in names if name not in taken)
 
@@ -144,25 +168,22 @@ class Front:
 
     # -- names -----------------------------------------------------------------------------------------------------
 
-    def _names(self, view: View, *, everything: bool) -> dict[str, Tool]:
-        """Public name to tool, of the tools that are listed."""
+    def _called(self, view: View, *, everything: bool) -> Names:
+        """Public names of the tools that are listed: with their namespace, or, where the setting says so, without."""
         key = (self, "names", everything)
         if key not in view.memo:
-            view.memo[key] = self._named(view, self._shown(view, view.tools(), everything=everything))
-        found: dict[str, Tool] = view.memo[key]
+            shown = self._shown(view, view.tools(), everything=everything)
+            view.memo[key] = (
+                Names(self._full(view, shown))
+                if self._options.prefix
+                else bare_names(view, shown, self._meta_names, self._order())
+            )
+        found: Names = view.memo[key]
         return found
 
-    def _named(self, view: View, shown: Sequence[Tool]) -> dict[str, Tool]:
-        """With their namespace, or, where the setting says so and nobody else wants the name, without."""
-        if self._options.prefix:
-            return {view.wire_name(tool): tool for tool in shown}
-        wanted = Counter(tool.name for tool in shown)
-        wanted.update(self._meta_names)
-        bare = {
-            tool.name if wanted[tool.name] == 1 and _PUBLIC.fullmatch(tool.name) else view.wire_name(tool): tool
-            for tool in shown
-        }
-        return bare if len(bare) == len(shown) else {view.wire_name(tool): tool for tool in shown}
+    @staticmethod
+    def _full(view: View, shown: Sequence[Tool]) -> dict[str, Tool]:
+        return {view.wire_name(tool): tool for tool in shown}
 
     def _shown(self, view: View, tools: Iterable[Tool], *, everything: bool) -> list[Tool]:
         """Those of the view's tools that are listed by name, by id."""
@@ -186,19 +207,14 @@ class Front:
     async def check_names(self, ctx: Context) -> None:
         """Refuse two listed tools of one public name. Raises `NameCollision`, naming both.
 
-        Only names without their namespace can collide. Tools that collide later are listed with it.
+        Only names without their namespace can collide.
         """
-        if self._options.prefix:
-            return
-        view = await self._gateway.view(ctx)
-        owners = dict(zip(self._meta_names, self._meta_names, strict=True))
-        for tool in self._shown(view, view.tools(), everything=self._lists_all):
-            other = owners.setdefault(tool.name, tool.id)
-            if other != tool.id:
-                raise NameCollision(
-                    f"{other} and {tool.id} both want the name {tool.name}.",
-                    hint="Set prefix = true, or leave one out with allowedTools.",
-                )
+        for collision in await self.collisions(ctx):
+            raise collision.error()
+
+    async def collisions(self, ctx: Context) -> tuple[Collision, ...]:
+        """The tools that are not listed, as another one has their name."""
+        return self._called(await self._gateway.view(ctx), everything=self._lists_all).collisions
 
     # -- calling ---------------------------------------------------------------------------------------------------
 
@@ -212,20 +228,25 @@ class Front:
                 result = await surface.call(ctx, name, arguments)
                 if result is not None:
                     return result
-        found = await self._found(ctx, name)
-        return await self._gateway.run(ctx, found, arguments)
+        try:
+            return await self._gateway.run(ctx, await self._found(ctx, name), arguments)
+        except ToolcribError as error:
+            if ctx.show_all or all(surface.name == "direct" for surface in self._surfaces):
+                for hint, other in _OTHER_HINTS.items():
+                    error.hint = error.hint.replace(hint, other)
+            raise
 
     async def knows(self, ctx: Context, name: str) -> bool:
         """Whether a meta-tool, or a tool of the caller, has exactly that public name."""
         if not ctx.show_all and name in self._meta_names:
             return True
         view = await self._gateway.view(ctx)
-        return view.by_wire(name) is not None or name in self._names(view, everything=self._everything(ctx))
+        return view.by_wire(name) is not None or name in self._called(view, everything=self._everything(ctx)).tools
 
     async def _found(self, ctx: Context, name: str) -> Found:
         view = await self._gateway.view(ctx)
         if not self._options.prefix:
-            tool = self._names(view, everything=self._everything(ctx)).get(name)
+            tool = self._called(view, everything=self._everything(ctx)).tools.get(name)
             if tool is not None:
                 return view.find(tool.id)
         return view.by_wire(name) or await self._gateway.find(ctx, name)

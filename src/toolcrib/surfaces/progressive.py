@@ -62,7 +62,7 @@ class ProgressiveSurface:
         """What its tools are called."""
         return tuple(self._defined)
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """All of them, always: what they say does not depend on who asks."""
         return self._tools
 

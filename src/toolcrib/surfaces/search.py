@@ -42,13 +42,12 @@ class SearchSurface:
         self._replies = Replies(counter(options.tokens))
         self.names: tuple[str, ...] = (SEARCH, EXECUTE, CALL_MANY) if options.call_many else (SEARCH, EXECUTE)
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus]) -> tuple[Tool, ...]:
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
         """`tool_search`, whose description holds the digest of servers, `execute_tool`, and `call_many` where it is on.
 
         None where all there is is listed by name anyway.
         """
-        needed = self._options.meta_only or statuses or _discoverable(view) or self._gateway.elsewhere.is_searched(view)
-        if not needed:
+        if not (self._options.meta_only or statuses or searched or _discoverable(view)):
             return ()
         servers = digest(view, statuses, tokens=self._options.digest_tokens)
         text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT

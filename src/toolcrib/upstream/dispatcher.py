@@ -52,7 +52,9 @@ class RawDispatcher(JSONRPCDispatcher[TransportContext]):
                 on_notify_intercept(method, params)
             if method == "notifications/tools/list_changed":
                 self._link.doubt.ring()
-            # Nothing else is of use here, and each one let through would cost a task.
+            else:
+                self._link.notices.hear(method, params)
+            # None is let through: each would cost a task.
             return True
 
         try:
@@ -86,10 +88,15 @@ def _tidy_discover(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _capabilities(raw: dict[str, Any]) -> dict[str, Any]:
-    """Only what is used here: whether there are tools, and notices of their changes."""
-    capabilities = raw.get("capabilities")
-    tools = capabilities.get("tools") if isinstance(capabilities, dict) else None
-    return {"tools": {"listChanged": tools.get("listChanged") is True}} if isinstance(tools, dict) else {}
+    """Only what is used here: what there is, and notices of its changes."""
+    given = raw.get("capabilities")
+    if not isinstance(given, dict):
+        return {}
+    return {
+        name: {flag: part.get(flag) is True for flag in flags}
+        for name, flags in _USED.items()
+        if isinstance(part := given.get(name), dict)
+    }
 
 
 def _implementation(info: Any) -> dict[str, Any]:
@@ -105,6 +112,13 @@ def _instructions(raw: dict[str, Any]) -> dict[str, str]:
     return {"instructions": text} if isinstance(text, str) else {}
 
 
+_USED: Final[Mapping[str, tuple[str, ...]]] = {
+    "tools": ("listChanged",),
+    "prompts": ("listChanged",),
+    "resources": ("listChanged", "subscribe"),
+    "completions": (),
+    "logging": (),
+}
 _TIDY: Final[Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "initialize": _tidy_initialize,
     "server/discover": _tidy_discover,

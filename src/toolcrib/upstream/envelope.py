@@ -12,10 +12,16 @@ from mcp.shared.inbound import (
     MCP_METHOD_HEADER,
     MCP_NAME_HEADER,
     MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
     encode_header_value,
     mcp_param_headers,
 )
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from toolcrib._version import VERSION
@@ -51,6 +57,8 @@ class Envelope:
         meta = {key: value for key, value in forwarded.items() if key not in _HOP_KEYS}
         if self.show_all:
             meta[SHOW_ALL_KEY] = True
+        if not self.modern:
+            meta.pop(LOG_LEVEL_META_KEY, None)
         if self.modern:
             meta[PROTOCOL_VERSION_META_KEY] = self.version
             meta[CLIENT_INFO_META_KEY] = CLIENT_INFO
@@ -62,6 +70,14 @@ class Envelope:
         headers = {MCP_PROTOCOL_VERSION_HEADER: self.version}
         if self.modern:
             headers[MCP_METHOD_HEADER] = method
+        return headers
+
+    def named_headers(self, method: str, params: Object) -> dict[str, str]:
+        """The headers of a request that may be about something with a name or a URI."""
+        headers = self.headers(method)
+        key = NAME_BEARING_METHODS.get(method)
+        if self.modern and key is not None and isinstance(named := params.get(key), str):
+            headers[MCP_NAME_HEADER] = encode_header_value(named)
         return headers
 
     def call_headers(self, name: str, arguments: Object, wanted: HeaderMap) -> dict[str, str]:

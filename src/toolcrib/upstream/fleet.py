@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -159,9 +159,9 @@ class Fleet:
         """Call back whenever a server came, went, or changed its tools or its status."""
         return self._listeners.add(callback)
 
-    async def settled(self) -> None:
-        """Wait until no server is in its first attempt any more."""
-        while any(status.state in _UNSETTLED for status in self.statuses()):
+    async def settled(self, names: Container[str] | None = None) -> None:
+        """Wait until no server, or none of those names, is in its first attempt any more."""
+        while any(s.state in _UNSETTLED for s in self.statuses() if names is None or s.name in names):
             await self._changed.wait()
 
     def _tell(self) -> None:

@@ -153,7 +153,8 @@ class Gate(httpx2.AsyncBaseTransport):
         if SESSION_HEADER in request.headers and _tells_session_lost(status, rpc_error):
             self._session_lost()
             return self._error(Kind.SESSION, "its session has ended")
-        if rpc_error is not None:
+        # Who is unknown is unknown to all of the server, however the refusal is worded.
+        if rpc_error is not None and status != httpx2.codes.UNAUTHORIZED:
             return _whole(response, body)
         if status in _TROUBLE or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
             self._doubt.ring()

@@ -15,7 +15,7 @@ from toolcrib._version import VERSION
 from toolcrib.upstream.aio import Connections
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.gate import Gate
-from toolcrib.upstream.link import Bell, End, Link, Streams
+from toolcrib.upstream.link import Bell, End, Link, Notices, Streams
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.posts import Posts
 from toolcrib.upstream.redact import Redactor, bare_url
@@ -62,10 +62,10 @@ def client_of(gate: Gate, fleet: FleetOptions) -> httpx2.AsyncClient:
 
 def http_link(options: ServerOptions, fleet: FleetOptions, network: Network, redact: Redactor) -> Link:
     """A link to a streamable HTTP endpoint; nothing is sent before the session speaks."""
-    end, doubt = End(), Bell()
-    posts = Posts(options, fleet, doubt.ring)
+    end, doubt, notices = End(), Bell(), Notices()
+    posts = Posts(options, fleet, doubt.ring, notices)
     transport = _streamable(options, fleet, network, redact, end, doubt, posts)
-    return Link(transport=transport, end=end, doubt=doubt, shortcut=posts)
+    return Link(transport=transport, end=end, doubt=doubt, notices=notices, shortcut=posts)
 
 
 @asynccontextmanager

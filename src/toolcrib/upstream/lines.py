@@ -31,10 +31,14 @@ _OUTCOME: Final = rb'"(?:result|error)"'
 _ID_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*" + _OUTCOME)
 _OUTCOME_FIRST: Final = re.compile(rb"\s*\{\s*" + _OUTCOME)
 _ID_LAST: Final = re.compile(_VERSION + rb"\s*,\s*" + _ID + rb"\s*\}\s*\Z")
-_UNUSED: Final = frozenset(
-    f"notifications/{what}"
-    for what in ("message", "prompts/list_changed", "resources/list_changed", "resources/updated")
+_METHOD: Final = rb'"method"\s*:\s*"[^"\\]{1,200}"'
+# The same for a request: an id that stands before anything nested, beside what only a request has.
+_BEFORE: Final = rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?"
+_REQUEST_ID_FIRST: Final = re.compile(_BEFORE + _ID + rb"\s*,\s*(?:" + _VERSION + rb'\s*,\s*)?"(?:method|params)"')
+_REQUEST_ID_SECOND: Final = re.compile(
+    _BEFORE + _METHOD + rb"\s*,\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*[,}]"
 )
+_REQUEST_FIRST: Final = re.compile(_BEFORE + rb'"(?:method|params)"')
 _BEGINNING: Final = b'{"jsonrpc"'
 
 
@@ -104,6 +108,18 @@ def read_line(line: bytes | Lost, limit: int) -> list[JSONRPCMessage]:
     return list(_messages(value))
 
 
+def request_id_in(line: bytes | Lost) -> int | str | None:
+    """The id of the request that the line was to be; None where that cannot be told for sure.
+
+    >>> request_id_in(b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {broken')
+    7
+    """
+    head, tail = (line.head, line.tail) if isinstance(line, Lost) else (line[:_END_LENGTH], line[-_END_LENGTH:])
+    found = _REQUEST_ID_FIRST.match(head) or _REQUEST_ID_SECOND.match(head)
+    found = found or (_REQUEST_FIRST.match(head) and _ID_LAST.search(tail))
+    return _id_of(found) if found else None
+
+
 def _messages(value: Any) -> Iterator[JSONRPCMessage]:
     for item in value if isinstance(value, list) else [value]:
         if isinstance(item, dict) and (message := _message(item)) is not None:
@@ -117,7 +133,7 @@ def _message(item: dict[str, Any]) -> JSONRPCMessage | None:
     if isinstance(method, str):
         params = params if isinstance(params, dict) else None
         if request_id is None:
-            return None if method in _UNUSED else JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
+            return JSONRPCNotification(jsonrpc="2.0", method=method, params=params)
         return JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
     if request_id is None:
         return None
@@ -148,6 +164,9 @@ def _answer(head: bytes, tail: bytes, message: str) -> list[JSONRPCMessage]:
     found = _ID_FIRST.match(head) or (_OUTCOME_FIRST.match(head) and _ID_LAST.search(tail))
     if not found:
         return []
+    return [JSONRPCError(jsonrpc="2.0", id=_id_of(found), error=ErrorData(code=PARSE_ERROR, message=message))]
+
+
+def _id_of(found: re.Match[bytes]) -> int | str:
     number, text = found["number"], found["text"]
-    request_id = int(number) if number is not None else text.decode(errors="replace")
-    return [JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=message))]
+    return int(number) if number is not None else str(text, errors="replace")

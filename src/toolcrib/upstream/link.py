@@ -1,8 +1,8 @@
 """A way to one server: the transport that leads there, how the connection ended, and what the server said meanwhile."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
 
 import anyio
 from mcp.client import Transport
@@ -62,6 +62,34 @@ class Bell:
         self.hush()
 
 
+_REVISED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
+
+
+class Notices:
+    """What a server says by itself, beside its answers, for those who asked to hear it."""
+
+    def __init__(self) -> None:
+        """Nobody has asked yet."""
+        self.revised = Bell()
+        """Rings when its prompts and resources should be listed again."""
+        self.updated: Callable[[str], object] | None = None
+        """Takes the URI of a resource that changed."""
+        self.said: Callable[[Mapping[str, Any]], object] | None = None
+        """Takes the params of a message for a log."""
+
+    def hear(self, method: Any, params: Mapping[str, Any] | None) -> None:
+        """Pass a notice on to whom it is for."""
+        if method in _REVISED:
+            self.revised.ring()
+        elif params is None:
+            return
+        elif method == "notifications/resources/updated":
+            if self.updated is not None and isinstance(uri := params.get("uri"), str):
+                self.updated(uri)
+        elif method == "notifications/message" and self.said is not None:
+            self.said(params)
+
+
 def nothing() -> str:
     """What a server that has no stderr said there."""
     return ""
@@ -94,6 +122,7 @@ class Link:
     end: End
     doubt: Bell
     """Rings when the tools should be listed again: they changed, or the server may be in trouble."""
+    notices: Notices = field(default_factory=Notices)
     shortcut: Shortcut | None = None
     last_words: Callable[[], str] = nothing
     """The last telling line of the server's stderr."""

@@ -79,7 +79,7 @@ class Lister:
         cursors: set[str] = set()
         for number in range(1, self._max_pages + 1):
             try:
-                page = await session.page(cursor)
+                page = await session.page("tools/list", cursor)
             except ExchangeError as error:
                 if error.code == METHOD_NOT_FOUND and not session.has_tools:
                     return Listing()

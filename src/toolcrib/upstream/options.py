@@ -33,6 +33,10 @@ class ServerOptions:
     """http, sse: sent with each request."""
     allowed_tools: tuple[str, ...] | None = None
     """The only tools offered, by their own names; None means all."""
+    prompts: bool = True
+    """Whether its prompts are offered."""
+    resources: bool = True
+    """Whether its resources, and templates of them, are offered."""
     start_timeout_s: float = 60.0
     """Until it has answered the handshake."""
     list_timeout_s: float = 30.0
@@ -44,6 +48,9 @@ class ServerOptions:
     """How often it is tried again, with no lasting connection in between, before it is given up; None has no end."""
     retry_interval_s: float | None = None
     """The longest first pause between two attempts, above 0; None is the fleet's `backoff_first_s`."""
+    asks: bool = False
+    """Whether a server of a version before 2026-07-28 is told that it may ask the person, or the model, behind a client
+    in the middle of a call. It gets an answer while one session alone uses it; see `asked`."""
     show_all: bool = False
     """Ask for all its tools by name: for a toolcrib, or a server like it, behind this one."""
     delegate_search: bool = False
@@ -66,6 +73,8 @@ class FleetOptions:
     """How long a server may take to answer `server/discover` before it is taken for an older one."""
     connect_wait_s: float = 5.0
     """How long a call waits for a server whose first attempt, or first one after a loss, is under way."""
+    resend_s: float = 3.0
+    """How long a server may have been away for calls that could not be sent to be tried again: it may only restart."""
     backoff_first_s: float = 1.0
     """Attempts are never closer together than this, save for one after a long good connection."""
     backoff_max_s: float = 60.0

@@ -16,8 +16,9 @@ from pydantic_core import from_json, to_json
 
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.gate import SESSION_HEADER, Gate
-from toolcrib.upstream.link import ProgressFn, Unsuited
+from toolcrib.upstream.link import Notices, ProgressFn, Unsuited
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.reasons import NO_MESSAGE
 
 _HEADERS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _EVENTS: Final = "text/event-stream"
@@ -31,12 +32,19 @@ _CANCEL_S: Final = 1.0
 class Posts:
     """May be used from any task, side by side; only while a gate is open."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, list_changed: Callable[[], None]) -> None:
-        """`list_changed` is called for a server that says so in the middle of an answer."""
+    def __init__(
+        self,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        list_changed: Callable[[], None],
+        notices: Notices | None = None,
+    ) -> None:
+        """`list_changed` is called for a server that says so in the middle of an answer; `notices` hear the rest."""
         self._url = httpx2.URL("")
         self._limit = options.max_message_bytes
         self._timeout = {"connect": fleet.http_connect_timeout_s, "read": None, "write": None, "pool": None}
         self._list_changed = list_changed
+        self._notices = notices or Notices()
         self._gate: Gate | None = None
         self._numbers = itertools.count(1)
         self._redirected = False
@@ -99,7 +107,7 @@ class Posts:
         try:
             return _outcome(from_json(await response.aread()), response.status_code)
         except ValueError as error:
-            raise ExchangeError(Kind.ANSWER, f"Failed to parse JSON response: {error}") from error
+            raise ExchangeError(Kind.ANSWER, NO_MESSAGE) from error
 
     async def _streamed(
         self, response: httpx2.Response, number: str, headers: Mapping[str, str], progress: ProgressFn | None
@@ -135,6 +143,8 @@ class Posts:
             answer = {"result": {}} if method == "ping" else {"error": _NOT_FOUND}
             noted = await self._post({"jsonrpc": "2.0", "id": message["id"], **answer}, headers)
             await noted.aclose()
+        elif isinstance(params, dict) or params is None:
+            self._notices.hear(method, params)
 
     async def _cancel(self, number: str, headers: Mapping[str, str]) -> None:
         params = {"requestId": number, "reason": "caller cancelled"}

@@ -16,11 +16,14 @@ _ADVICE: Final = {
     405: 'this path does not take MCP requests; check the url, or set type "sse" for an older server',
     407: "the proxy asks for credentials",
 }
+_NO_STREAM: Final = 'there is no event stream of an older server at this path; check the url, or set type "http"'
+_ADVICE_SSE: Final = {**_ADVICE, **dict.fromkeys((400, 404, 405, 406), _NO_STREAM)}
+NO_MESSAGE: Final = "its answer says that it is JSON, but is no JSON-RPC message; check the url"
 _TELLING: Final = ("error_description", "message", "detail", "error")
 
 
-def of_status(status: int, headers: httpx2.Headers, body: bytes) -> str:
-    """What an HTTP error status says.
+def of_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: bool = False) -> str:
+    """What an HTTP error status says; `sse` where the older transport was tried.
 
     >>> of_status(429, httpx2.Headers({"retry-after": "30"}), b"")
     'HTTP 429 Too Many Requests, retry after 30'
@@ -32,7 +35,7 @@ def of_status(status: int, headers: httpx2.Headers, body: bytes) -> str:
     if (after := headers.get("retry-after")) is not None:
         told += f", retry after {after}"
     said = _said(body)
-    advice = _ADVICE.get(status, "")
+    advice = (_ADVICE_SSE if sse else _ADVICE).get(status, "")
     return ": ".join(part for part in (told, advice) if part) + (f' (it said "{said}")' if said else "")
 
 

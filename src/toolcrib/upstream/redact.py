@@ -58,10 +58,12 @@ class Redactor:
 
     def __call__(self, text: str, limit: int = 300) -> str:
         """One line of at most `limit` characters."""
-        line = plain(text[:_READ_LIMIT])
-        if self._pattern is not None:
-            line = self._pattern.sub(_BLANK, line)
+        line = self.blank(plain(text[:_READ_LIMIT]))
         return bounded(_URL.sub(r"\1\2", line), limit)
+
+    def blank(self, text: str) -> str:
+        """The whole text, without the secrets that the options hold."""
+        return text if self._pattern is None else self._pattern.sub(_BLANK, text)
 
 
 def _secrets(options: ServerOptions) -> Iterator[str]:

@@ -1,35 +1,44 @@
 """One remote MCP server as a tool provider: what callers of its tools meet."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import anyio
 from pydantic_core import to_json
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, ServerUnavailable, UpstreamError
-from toolcrib.model import Object, ServerStatus, Tool, ToolResult
-from toolcrib.protocols import Context, Unsubscribe
+from toolcrib.model import Object, ServerState, ServerStatus, Tool, ToolResult
+from toolcrib.protocols import Context, Documents, DueTo, Unsubscribe
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.http import Network
 from toolcrib.upstream.listing import Offer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.session import Session
 from toolcrib.upstream.supervisor import Supervisor
-from toolcrib.wire import read_result
+from toolcrib.wire import read_document, read_result
 
 _UNKNOWN_EFFECT: Final = "Whether the call took effect is unknown; check before you repeat it."
+_FORGETFUL: Final = "it does not know the session that it has only just opened"
+_FIRST_PAUSE_S: Final = 0.05
+_MOST_PAUSE_S: Final = 0.4
 _DATA_BYTES: Final = 8192
 """The largest `data` of a server's error that is passed on."""
 
 
 class Server:
-    """A `ToolProvider`, with `Changes` and `StatusSource`. Its tools' namespace is its name or of the options."""
+    """A `ToolProvider`, with `Changes`, `StatusSource` and `DocumentSource`.
+
+    The namespace of what it offers is its name, or that of the options.
+    """
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions, network: Network) -> None:
         """Nothing is tried before `run`."""
         self.options = options
         self.gateway_id = fleet.gateway_id
         """Of the fleet it belongs to."""
+        self._resend_s = fleet.resend_s
         self._supervisor = Supervisor(options, fleet, network)
 
     @property
@@ -87,47 +96,97 @@ class Server:
         """One call within its deadline; `name` is the tool that an error tells of."""
         with anyio.move_on_after(self.options.call_timeout_s):
             return await self._call(ctx, offer, arguments)
-        raise CallTimeout(
-            f'"{self.name}" did not answer {name} within {self.options.call_timeout_s:g} s and was told to stop.',
-            hint=_UNKNOWN_EFFECT,
-            data={"server": self.name, "timeout_s": self.options.call_timeout_s},
-        )
+        raise self._late(name)
 
     async def _call(self, ctx: Context, offer: Offer, arguments: Object) -> ToolResult:
-        try:
-            raw = await self._ask(ctx, offer, arguments)
-        except ExchangeError as error:
-            if error.kind is not Kind.SESSION:
-                raise self._named(error) from error
-            # The server refused without looking at it: asking once more, in a new session, cannot run it twice.
-            try:
-                raw = await self._ask(ctx, offer, arguments)
-            except ExchangeError as again:
-                raise self._named(again) from again
+        raw = await self._exchanged(
+            ctx, lambda session: session.call(ctx, offer.tool.name, arguments, offer.wanted_headers)
+        )
         if self.status.stale:
             self._supervisor.wake()
-        return self._read(raw)
+        return self._read(read_result, raw)
 
-    async def _ask(self, ctx: Context, offer: Offer, arguments: Object) -> dict[str, Any]:
+    async def _exchanged(self, ctx: Context, work: Callable[[Session], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """What the server answers to a caller."""
+        self._supervisor.voice.used_by(ctx)
+        with self._supervisor.asked.during(ctx):
+            return await self._answered(work)
+
+    async def _answered(self, work: Callable[[Session], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Asked again where nothing ran: once in a new session, where the server forgot the old one, and for a moment
+        where it cannot be reached, since it may only restart.
+        """
+        forgotten, pauses = False, self._pauses()
+        while True:
+            try:
+                return await work(await self._session())
+            except ExchangeError as error:
+                pause = next(pauses, None) if error.kind is Kind.UNSENT else None
+                if pause is None and (forgotten or error.kind is not Kind.SESSION):
+                    raise self._named(error) from error
+                forgotten = forgotten or error.kind is Kind.SESSION
+            await anyio.sleep(pause or 0.0)
+
+    def _pauses(self) -> Iterator[float]:
+        """Between attempts to send, in seconds, as long as the server has only just gone; none where it long has."""
+        status = self.status
+        left = self._resend_s - (0.0 if status.state is ServerState.READY else time.time() - status.since)
+        pause = _FIRST_PAUSE_S
+        while left >= pause:
+            left -= pause
+            yield pause
+            pause = min(2 * pause, _MOST_PAUSE_S)
+
+    async def _session(self) -> Session:
         session = self._supervisor.session or await self._supervisor.connected()
         if session is None:
             raise self._unavailable()
-        return await session.call(ctx, offer.tool.name, arguments, offer.wanted_headers)
+        return session
 
-    def _read(self, raw: dict[str, Any]) -> ToolResult:
+    def _read(self, read: Callable[[dict[str, Any]], ToolResult], raw: dict[str, Any]) -> ToolResult:
         try:
-            return read_result(raw)
+            return read(raw)
         except UpstreamError as error:
             raise UpstreamError(f'"{self.name}": {error.message}', data={"server": self.name}) from error
+
+    # -- what it offers to read ------------------------------------------------------------------------------------
+
+    def documents(self) -> Documents | None:
+        """Its prompts and resources as last read; None before the first time."""
+        return self._supervisor.keeper.documents
+
+    async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
+        """The answer to one request about a prompt or a resource, whole, as structured content. Raises as `call_tool`
+        does.
+        """
+        with anyio.move_on_after(self.options.call_timeout_s):
+            raw = await self._exchanged(ctx, lambda session: session.ask(ctx, method, params))
+            return self._read(partial(read_document, method), raw)
+        raise self._late(method)
+
+    async def watch(self, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Call back, with its URI, whenever the resource or one below it changed. Raises as `ask` does."""
+        with anyio.move_on_after(self.options.call_timeout_s):
+            try:
+                return await self._supervisor.watches.add(uri, callback)
+            except ExchangeError as error:
+                raise self._named(error) from error
+        raise self._late("resources/subscribe")
+
+    def hear(self, callback: Callable[[DueTo | None, Object], None]) -> Unsubscribe:
+        """Call back with each message for a log, and with the one caller it can be due to."""
+        return self._supervisor.voice.hear(callback)
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
     def _unavailable(self, reason: str = "") -> ServerUnavailable:
         status = self.status
         reason = reason or status.reason or "it is still connecting"
-        lasting = _duration(time.time() - status.since)
+        # How long it was ready tells nothing of a server that is not there for this call.
+        lasting = f" ({status.state.value} for {_duration(time.time() - status.since)})"
+        since = "" if status.state is ServerState.READY else lasting
         return ServerUnavailable(
-            f'The server "{self.name}" is not available: {reason} ({status.state.value} for {lasting}).',
+            f'The server "{self.name}" is not available: {reason}{since}.',
             hint=f"Nothing was run. {self._next_try()}",
             data={
                 "server": self.name,
@@ -138,10 +197,20 @@ class Server:
             },
         )
 
+    def _late(self, name: str) -> CallTimeout:
+        return CallTimeout(
+            f'"{self.name}" did not answer {name} within {self.options.call_timeout_s:g} s and was told to stop.',
+            hint=_UNKNOWN_EFFECT,
+            data={"server": self.name, "timeout_s": self.options.call_timeout_s},
+        )
+
     def _named(self, error: ExchangeError) -> ExecutionFailed:
         """The error that a caller of this server sees."""
-        if error.kind in (Kind.UNSENT, Kind.SESSION):
+        if error.kind is Kind.UNSENT:
+            self._supervisor.missed(error.reason)
             return self._unavailable(error.reason)
+        if error.kind is Kind.SESSION:
+            return self._unavailable(_FORGETFUL)
         if error.kind in (Kind.CLOSED, Kind.LOST):
             return self._lost(error)
         data: dict[str, Any] = {"server": self.name}

@@ -111,6 +111,10 @@ class Servers:
         if self._home is not None:
             self.fleet.set_servers(self._servers)
 
+    def names(self) -> tuple[str, ...]:
+        """What the servers are called, in the order of the settings."""
+        return tuple(server.name for server in self._servers)
+
     @property
     def configured(self) -> bool:
         """Whether there are any servers, connected or not."""

@@ -61,7 +61,7 @@ async def _opened(client: httpx2.AsyncClient, url: str, redact: Redactor) -> Asy
         async with client.stream("GET", url, headers=_HEADERS) as response:
             if not response.is_success:
                 body = await response.aread()
-                reason = reasons.of_status(response.status_code, response.headers, body)
+                reason = reasons.of_status(response.status_code, response.headers, body, sse=True)
                 raise ExchangeError(Kind.STATUS, redact(reason))
             yield response
     except httpx2.TransportError as error:

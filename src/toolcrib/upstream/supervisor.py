@@ -14,8 +14,10 @@ from typing import Final
 import anyio
 
 from toolcrib.model import ServerState, ServerStatus, Tool
+from toolcrib.upstream.asked import Asked
 from toolcrib.upstream.board import Board
 from toolcrib.upstream.connect import link_to
+from toolcrib.upstream.documents import Keeper
 from toolcrib.upstream.exchange import ExchangeError, Kind, leaves
 from toolcrib.upstream.http import Network
 from toolcrib.upstream.link import Bell
@@ -24,6 +26,8 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session import Session, open_session
 from toolcrib.upstream.targets import resolved, transport_name
+from toolcrib.upstream.voice import Voice
+from toolcrib.upstream.watches import Watches
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +77,11 @@ class Supervisor:
                 transport=transport_name(options),
             )
         )
+        self.keeper = Keeper(options, fleet, lambda: self.board.post(self.board.status.state, tools_changed=True))
+        """Its prompts and resources."""
+        self.watches = Watches(options.name, fleet.listen_retry_s)
+        self.voice = Voice(options.name, self._redact)
+        self.asked = Asked(self.voice)
         self.given_up = False
         """Whether it failed for good, as the options' `retries` say."""
 
@@ -92,6 +101,14 @@ class Supervisor:
             with anyio.move_on_after(wait_s):
                 await self.board.until(lambda: self.session is not None or not self._promising)
         return self.session
+
+    def missed(self, reason: str) -> None:
+        """A call could not be sent: tell at once. Listing again, which that begins, tells when the server is back."""
+        session = self.session
+        if session is not None and self.board.status.state is ServerState.READY:
+            self._tell(reason, retry_at=None)
+            session.link.doubt.ring()
+            self.wake()
 
     def wake(self) -> None:
         """Somebody wants the server: cut the present pause short."""
@@ -125,7 +142,7 @@ class Supervisor:
         """Stay failed until cancelled."""
         self._promising, self.given_up = False, True
         told = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
-        logger.warning("%s is failed: %s", self._options.name, told)
+        logger.warning("%s has failed: %s", self._options.name, told)
         self.board.post(ServerState.FAILED, reason=told, stale=self._was_ready, retry_at=None)
         await anyio.sleep_forever()
 
@@ -137,11 +154,13 @@ class Supervisor:
         awaited = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
-                async with open_session(link, self._options, self._fleet, self._redact) as session:
+                async with open_session(link, self._options, self._fleet, self._redact, self.asked) as session:
                     limit.deadline = anyio.current_time() + self._options.list_timeout_s
                     awaited = f"no tool list within {self._options.list_timeout_s:g} s"
                     # The handshake of an older server is all errors at first; a notice from here on counts.
                     link.doubt.hush()
+                    self.voice.connected()
+                    link.notices.said = self.voice.say
                     listing = await self._lister.read(session, self.listing.offers)
                     limit.deadline, ready_at = math.inf, anyio.current_time()
                     self._ready(session, listing)
@@ -176,11 +195,16 @@ class Supervisor:
 
     async def _pause(self, reason: str, delay_s: float) -> None:
         """Wait with what the reason says on the board; a call may cut it short, but not below the first step."""
+        self._tell(reason, retry_at=time.time() + delay_s)
+        await self._rest(delay_s)
+
+    def _tell(self, reason: str, *, retry_at: float | None) -> None:
+        """Put on the board, and in the log where it is new, that it cannot be used, and why."""
         state = ServerState.DEGRADED if self._was_ready else ServerState.FAILED
         if (state, reason) != (self.board.status.state, self.board.status.reason):
-            logger.warning("%s is %s: %s", self._options.name, state.value, reason)
-        self.board.post(state, reason=reason, stale=self._was_ready, retry_at=time.time() + delay_s)
-        await self._rest(delay_s)
+            words = "is degraded" if self._was_ready else "has failed"
+            logger.warning("%s %s: %s", self._options.name, words, reason)
+        self.board.post(state, reason=reason, stale=self._was_ready, retry_at=retry_at)
 
     async def _rest(self, delay_s: float) -> None:
         earliest = anyio.current_time() + min(delay_s, self._first_s)
@@ -197,8 +221,10 @@ class Supervisor:
 
     def _ready(self, session: Session, listing: Listing) -> None:
         self._session = session
+        self.keeper.begin(session)
+        self.watches.begin(session)
         self._promising = self._was_ready = True
-        logger.info("%s is ready: %d tools, protocol %s", self._options.name, len(listing.tools), session.protocol)
+        logger.debug("%s lists %d tools, protocol %s", self._options.name, len(listing.tools), session.protocol)
         self._adopt(session, listing)
 
     def _adopt(self, session: Session, listing: Listing) -> bool:
@@ -224,6 +250,8 @@ class Supervisor:
             if session.can_listen:
                 group.start_soon(session.listen, self._fleet.listen_retry_s)
             group.start_soon(self._keep_current, session)
+            group.start_soon(self.keeper.keep, session)
+            group.start_soon(self.watches.keep, session)
             await session.link.end.wait()
             group.cancel_scope.cancel()
         if session.link.end.reopen:
@@ -251,7 +279,7 @@ class Supervisor:
             failures = 0
             quiet = anyio.current_time() - quiet_since > 2 * gap_s
             gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
-            await anyio.sleep(gap_s)
+            await self._rest(gap_s)
 
     async def _renew(self, session: Session) -> None:
         """Open the session anew after trouble, between two calls: its stream of notices may be gone for good."""

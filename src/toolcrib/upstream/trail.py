@@ -36,6 +36,17 @@ def listed_through(tool: Tool, gateway_id: str) -> Tool | None:
     return replace(tool, meta={**tool.meta, VIA_KEY: [*via, gateway_id]})
 
 
+def is_own_echo(entry: Mapping[str, Any], gateway_id: str) -> bool:
+    """Whether an entry of a list was listed through this gateway before, or through too many.
+
+    >>> is_own_echo({"_meta": {"toolcrib/via": ["a", "b"]}}, "b"), is_own_echo({}, "b")
+    (True, False)
+    """
+    meta = entry.get("_meta")
+    via = _ids(meta, VIA_KEY) if isinstance(meta, Mapping) else []
+    return gateway_id in via or len(via) >= MAX_PATH
+
+
 def _ids(meta: Mapping[str, Any], key: str) -> list[str]:
     found = meta.get(key)
     if not isinstance(found, list):

@@ -60,8 +60,44 @@ async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallTo
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
 
 
+async def list_prompts(_: Any, __: Any) -> types.ListPromptsResult:
+    about = types.PromptArgument(name="about", required=True)
+    return types.ListPromptsResult(prompts=[types.Prompt(name="sum_up", description="Sum up", arguments=[about])])
+
+
+async def get_prompt(_: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    text = f"Sum up my notes about {(params.arguments or {})['about']}."
+    return types.GetPromptResult(
+        messages=[types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))]
+    )
+
+
+async def list_resources(_: Any, __: Any) -> types.ListResourcesResult:
+    return types.ListResourcesResult(resources=[types.Resource(uri="notes://all", name="all", mime_type="text/plain")])
+
+
+async def list_templates(_: Any, __: Any) -> types.ListResourceTemplatesResult:
+    one = types.ResourceTemplate(uri_template="notes://{number}", name="one")
+    return types.ListResourceTemplatesResult(resource_templates=[one])
+
+
+async def read_resource(_: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    which = params.uri.removeprefix("notes://")
+    text = "\n".join(notes) if which == "all" else notes[int(which) - 1]
+    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text=text)])
+
+
 server: Any = Server(
-    "notes", version="1", instructions="Keeps notes.", on_list_tools=list_tools, on_call_tool=call_tool
+    "notes",
+    version="1",
+    instructions="Keeps notes.",
+    on_list_tools=list_tools,
+    on_call_tool=call_tool,
+    on_list_prompts=list_prompts,
+    on_get_prompt=get_prompt,
+    on_list_resources=list_resources,
+    on_list_resource_templates=list_templates,
+    on_read_resource=read_resource,
 )
 
 

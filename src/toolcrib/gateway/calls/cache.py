@@ -18,6 +18,7 @@ from toolcrib.gateway.calls.hints import reads_only
 from toolcrib.gateway.calls.measure import canonical, digest, whole_size
 from toolcrib.gateway.calls.options import CacheOptions
 from toolcrib.gateway.calls.trail import answered_from_cache
+from toolcrib.gateway.documents import is_document
 from toolcrib.gateway.policy import Patterns
 from toolcrib.gateway.sessions import is_anonymous
 from toolcrib.model import Tool, ToolResult
@@ -59,6 +60,8 @@ class ResultCache:
 
     async def __call__(self, ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
         """The answer that was kept, or what the call gives."""
+        if is_document(call.tool):  # a client that is told of a change reads anew
+            return await proceed(ctx, call)
         if not reads_only(call.tool):
             return await self._writing(ctx, call, proceed)
         key = self._key(ctx, call)

@@ -1,0 +1,108 @@
+"""URIs of resources, as clients see them.
+
+A URI stays as its server wrote it wherever that leads back to the server. Where it does not, because another server
+has the same one, it is written `toolcrib://<namespace>/<uri>`, which always does.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final
+from urllib.parse import quote, unquote
+
+SCHEME: Final = "toolcrib://"
+_WEB: Final = re.compile(r"https?://", re.IGNORECASE)
+_EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
+_ACROSS: Final = ("+", "#", "/", "?", "&", ";")
+"""How expressions begin whose values may hold a slash, or begin with what joins them to the rest."""
+_SESSIONS: Final = 500
+_EACH: Final = 500
+_LENGTH: Final = 500
+"""Sessions, URIs of one, and characters of one that are remembered."""
+
+
+def addressed(namespace: str, uri: str) -> str:
+    """The URI that leads to this server, whoever else has the same one. Holds for a template as well.
+
+    >>> addressed("my db", "memo://insights")
+    'toolcrib://my%20db/memo://insights'
+    """
+    return f"{SCHEME}{quote(namespace, safe='')}/{uri}"
+
+
+def taken_apart(uri: str) -> tuple[str, str] | None:
+    """The namespace and the server's own URI in what `addressed` gives; None for any other.
+
+    >>> taken_apart("toolcrib://my%20db/memo://insights")
+    ('my db', 'memo://insights')
+    """
+    if not uri.startswith(SCHEME):
+        return None
+    namespace, slash, own = uri[len(SCHEME) :].partition("/")
+    return (unquote(namespace), own) if slash and namespace and own else None
+
+
+def is_of_the_web(uri: str) -> bool:
+    """Whether a client may fetch it by itself; such a URI is left alone."""
+    return _WEB.match(uri) is not None
+
+
+class Template:
+    """A URI template (RFC 6570), which knows the URIs that it may stand for. Takes linear time, whatever it holds.
+
+    >>> Template("users://{id}/notes").fits("users://7/notes"), Template("users://{id}").fits("users://7/notes")
+    (True, False)
+    """
+
+    def __init__(self, text: str) -> None:
+        """Of its text; braces that do not match are taken as they are."""
+        parts = _EXPRESSION.split(text)
+        self._literals = parts[::2]
+        self._across = [part.startswith(_ACROSS) for part in parts[1::2]]
+
+    def fits(self, uri: str) -> bool:
+        """Whether the URI begins, goes on and ends with what the template says, with any values between."""
+        first, *middle = self._literals
+        if not uri.startswith(first):
+            return False
+        if not middle:
+            return uri == first
+        at, last = len(first), middle.pop()
+        for across, literal in zip(self._across, middle, strict=False):
+            found = uri.find(literal, at)
+            if found < 0 or not _may_be(uri[at:found], across=across):
+                return False
+            at = found + len(literal)
+        end = len(uri) - len(last)
+        return end >= at and uri.endswith(last) and _may_be(uri[at:end], across=self._across[-1])
+
+
+def _may_be(value: str, *, across: bool) -> bool:
+    return across or "/" not in value
+
+
+class Told:
+    """Which server told a session of a URI that no list holds. The least recently used sessions go first."""
+
+    def __init__(self) -> None:
+        """Nobody was told anything yet."""
+        self._sessions: OrderedDict[Hashable, OrderedDict[str, str]] = OrderedDict()
+
+    def keep(self, session: Hashable, uri: str, namespace: str) -> bool:
+        """That server told the session of it; whether that is remembered."""
+        if len(uri) > _LENGTH:
+            return False
+        known = self._sessions.setdefault(session, OrderedDict())
+        self._sessions.move_to_end(session)
+        known[uri] = namespace
+        known.move_to_end(uri)
+        if len(known) > _EACH:
+            known.popitem(last=False)
+        if len(self._sessions) > _SESSIONS:
+            self._sessions.popitem(last=False)
+        return True
+
+    def get(self, session: Hashable | None, uri: str) -> str | None:
+        """The server that told the session of it first, of those remembered."""
+        known = self._sessions.get(session)
+        return None if known is None else known.get(uri)

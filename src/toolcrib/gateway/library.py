@@ -1,0 +1,295 @@
+"""Prompts and resources of all servers, for one caller at a time: listed, got, read, completed, watched.
+
+What the policy denies is treated as if it did not exist. Requests go the way of calls: audit, approval, limits,
+breaker and retries hold for them, under the id `namespace:name` of a prompt and `namespace:uri` of a resource.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, cast
+
+import anyio
+
+from toolcrib.errors import (
+    ApprovalRequired,
+    InvalidRequest,
+    NotFound,
+    NotStarted,
+    ToolcribError,
+    UpstreamError,
+)
+from toolcrib.gateway.documents import Collection, Collections, Document, Kind, namespace_of, stand_in
+from toolcrib.gateway.live import Live
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.reports import statuses_of
+from toolcrib.gateway.road import Road
+from toolcrib.gateway.routes import Place, Routes, no_resource
+from toolcrib.gateway.sessions import LOCAL
+from toolcrib.gateway.view import Found, may_see
+from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult
+from toolcrib.protocols import Backend, Context, DocumentSource, DueTo, Policy, Unsubscribe
+from toolcrib.schema import Schema
+
+_ANY: Final = Schema({"type": "object"}, "a document")
+_NO_COMPLETION: Final = {"completion": {"values": [], "total": 0, "hasMore": False}}
+_SHOWN: Final = 200
+"""Characters of a name or URI that an error repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """Which kinds of requests some server of the caller's answers, or may answer once it is connected."""
+
+    prompts: bool = False
+    resources: bool = False
+    completions: bool = False
+    watches: bool = False
+    says: bool = False
+    """Whether there may be messages for a log."""
+
+
+class Library:
+    """What a gateway's servers offer to read."""
+
+    def __init__(self, live: Live, policy: Policy, road: Road, options: GatewayOptions) -> None:
+        """Of the servers that `live` knows."""
+        self._live = live
+        self._policy = policy
+        self._road = road
+        self._options = options
+        self._collections = Collections(live.backends, policy)
+        self._routes = Routes(self._collections, policy)
+        self._awaited: weakref.WeakSet[object] = weakref.WeakSet()
+        self._heard: weakref.WeakSet[object] = weakref.WeakSet()
+        self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}
+        self._attending = False
+
+    # -- listing ---------------------------------------------------------------------------------------------------
+
+    async def collection(self, ctx: Context) -> Collection:
+        """What the caller sees; shortly after a server's start, once that has listed what it offers."""
+        await self._live.grace()
+        await self._live.ready()
+        await self._settled(ctx.caller)
+        return self._collections.of(ctx.caller)
+
+    async def mark(self, ctx: Context, *kinds: Kind) -> str:
+        """Stands for the caller's lists of these kinds; without waiting for any server."""
+        await self._live.ready()
+        marks = self._collections.of(ctx.caller).marks
+        return " ".join(marks[kind] for kind in kinds)
+
+    async def offered(self, ctx: Context) -> Offered:
+        """What the caller may ask for, as far as it is known by now."""
+        await self._live.ready()
+        held = self._collections.held()
+        sources = [(backend, documents) for backend, documents in held if self._knows(ctx.caller, backend)]
+        if not held:
+            return Offered()
+        seen = self._collections.of(ctx.caller)
+        unknown = any(documents is None for _, documents in sources)
+        known = [documents for _, documents in sources if documents is not None]
+        has_resources = bool(seen.resources or seen.templates) or any(one.reads for one in known)
+        return Offered(
+            prompts=unknown or bool(seen.prompts),
+            resources=unknown or has_resources,
+            completions=unknown or any(one.completes for one in known),
+            watches=unknown or any(one.watches for one in known),
+            says=bool(sources),
+        )
+
+    def _knows(self, caller: Caller, backend: Backend) -> bool:
+        """Whether the caller may know of the server, by itself."""
+        return may_see(self._policy, caller, Tool(name="", namespace=namespace_of(backend)))
+
+    async def _settled(self, caller: Caller) -> None:
+        """Wait, once for each server, until one that is connected has listed what it offers."""
+        late = [
+            backend.provider
+            for backend, documents in self._collections.held()
+            if documents is None and backend.provider not in self._awaited and self._knows(caller, backend)
+        ]
+        with anyio.move_on_after(self._options.start_grace_s), contextlib.suppress(NotStarted):
+            while any(_is_listing(provider) for provider in late):
+                await self._live.changed()
+        for provider in late:
+            if _is_ready(provider):
+                self._awaited.add(provider)
+
+    # -- asking ----------------------------------------------------------------------------------------------------
+
+    async def get(self, ctx: Context, name: str, arguments: Object | None) -> ToolResult:
+        """The answer to `prompts/get`, under the prompt's public name or its id `namespace:name`.
+
+        Raises `NotFound`, `ApprovalRequired` or another `ExecutionFailed`, as calls do.
+        """
+        collection = await self.collection(ctx)
+        document = _prompt(collection, name)
+        if document is None or self._decision(ctx.caller, "prompts", document.namespace, document.name) is _HIDE:
+            raise self._refused(ctx, name, _no_prompt(name))
+        params = {"name": document.name, **({"arguments": dict(arguments)} if arguments is not None else {})}
+        tool = stand_in("prompts", document.namespace, document.name)
+        result = await self._travelled(ctx, tool, document.backends, "prompts/get", params)
+        if result.kind != "complete":
+            return result
+        messages = [
+            self._routes.message(ctx, collection, document.namespace, one) for one in result.structured["messages"]
+        ]
+        return replace(result, structured={**result.structured, "messages": messages})
+
+    async def read(self, ctx: Context, uri: str) -> ToolResult:
+        """The answer to `resources/read`. Raises `NotFound`, `AmbiguousName`, and as `get` does."""
+        collection = await self.collection(ctx)
+        place = self._placed(ctx, collection, uri)
+        tool = stand_in("resources", place.namespace, place.uri)
+        result = await self._travelled(ctx, tool, place.backends, "resources/read", {"uri": place.uri})
+        if result.kind != "complete":
+            return result
+        contents = [self._part(ctx, collection, place, uri, part) for part in result.structured["contents"]]
+        return replace(result, structured={**result.structured, "contents": contents})
+
+    async def complete(self, ctx: Context, params: Object) -> ToolResult:
+        """The answer to `completion/complete`, for a prompt or template that the caller sees; empty where its server
+        completes nothing. Raises `NotFound`, or an `ExecutionFailed`.
+        """
+        collection = await self.collection(ctx)
+        ref = params["ref"]
+        is_prompt = ref.get("type") == "ref/prompt"
+        key = "name" if is_prompt else "uri"
+        kind: Kind = "prompts" if is_prompt else "templates"
+        named = str(ref.get(key))
+        document = _prompt(collection, named) if is_prompt else collection.templates.get(named)
+        decision = self._decision(ctx.caller, kind, document.namespace, document.name) if document else _HIDE
+        if document is None or decision is _HIDE:
+            raise _no_prompt(named) if is_prompt else no_resource(named)
+        source = cast("DocumentSource", document.backends[0].provider)
+        documents = source.documents()
+        if decision is not Decision.ALLOW or documents is None or not documents.completes:
+            return ToolResult(structured=_NO_COMPLETION)
+        return await source.ask(ctx, "completion/complete", {**params, "ref": {**ref, key: document.name}})
+
+    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Call back, with the public URI, whenever the resource or one below it changed.
+
+        Raises as `read` does, and `InvalidRequest` for a server that tells of no changes.
+        """
+        collection = await self.collection(ctx)
+        place = self._placed(ctx, collection, uri)
+        if self._decision(ctx.caller, "resources", place.namespace, place.uri) is not Decision.ALLOW:
+            raise ApprovalRequired(f"{uri[:_SHOWN]} cannot be watched: each look at it must be agreed to.")
+        source = cast("DocumentSource", place.backends[0].provider)
+        documents = source.documents()
+        if documents is not None and not documents.watches:
+            raise InvalidRequest(f"The server of {uri[:_SHOWN]} does not tell of changes.", hint="Read it again.")
+
+        def changed(own: str) -> None:
+            callback(
+                uri
+                if own == place.uri
+                else self._routes.shown(ctx, self._collections.of(ctx.caller), place.namespace, own)
+            )
+
+        return await source.watch(place.uri, changed)
+
+    def _placed(self, ctx: Context, collection: Collection, uri: str) -> Place:
+        try:
+            return self._routes.place(ctx, collection, uri)
+        except ToolcribError as error:
+            self._road.refused(ctx, uri, error)
+            raise
+
+    def _part(self, ctx: Context, collection: Collection, place: Place, uri: str, part: Object) -> Object:
+        """A part of what was read, under the URI that was asked for where it is all of it."""
+        if part.get("uri") == place.uri:
+            return {**part, "uri": uri}
+        return self._routes.pointing(ctx, collection, place.namespace, part)
+
+    def readdressed(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
+        """A tool's result, in which every resource can be read by the URI that it gives."""
+        return self._routes.readdressed(ctx, namespace, result)
+
+    def hear(self, ctx: Context, callback: Callable[[Object], None]) -> Unsubscribe:
+        """Call back with what servers, of which the caller may know, say for a log, where it is due to him alone."""
+        place = object()
+        if not self._attending:
+            self._attending = True
+            self._live.subscribe(self._attend)
+        self._listeners[place] = (ctx, callback)
+        self._attend()
+        return lambda: (self._listeners.pop(place, None), None)[1]
+
+    def _attend(self) -> None:
+        """Listen to every server that there is by now."""
+        for backend, _ in self._collections.held():
+            if backend.provider not in self._heard:
+                self._heard.add(backend.provider)
+                cast("DocumentSource", backend.provider).hear(partial(self._said, backend))
+
+    def _said(self, backend: Backend, due_to: DueTo | None, message: Object) -> None:
+        for ctx, callback in tuple(self._listeners.values()):
+            if due_to is not None and _is_his(ctx, due_to) and self._knows(ctx.caller, backend):
+                callback(message)
+
+    async def _travelled(
+        self, ctx: Context, tool: Tool, backends: Sequence[Backend], method: str, params: dict[str, Any]
+    ) -> ToolResult:
+        readers = tuple(
+            replace(one, provider=_Reader(cast("DocumentSource", one.provider), method)) for one in backends
+        )
+        result = await self._road.travel(ctx, Found(tool, readers, _ANY, tool.id), params)
+        if result.kind == "complete" and not isinstance(result.structured, Mapping):
+            raise UpstreamError(f"{tool.id[:_SHOWN]} was answered with something else than what {method} gives.")
+        return result
+
+    def _decision(self, caller: Caller, kind: Kind, namespace: str, name: str) -> Decision:
+        return self._policy.decide(caller, stand_in(kind, namespace, name), Action.CALL)
+
+    def _refused(self, ctx: Context, name: str, error: ToolcribError) -> ToolcribError:
+        self._road.refused(ctx, name, error)
+        return error
+
+
+_HIDE: Final = Decision.HIDE
+
+
+class _Reader:
+    """A server as something that can be called: each call is one request of that method."""
+
+    def __init__(self, source: DocumentSource, method: str) -> None:
+        self._source = source
+        self._method = method
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
+        return ()
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult:  # noqa: ARG002 - as above
+        return await self._source.ask(ctx, self._method, arguments)
+
+
+def _prompt(collection: Collection, name: str) -> Document | None:
+    return collection.prompts.get(name) or collection.prompt_ids.get(name)
+
+
+def _no_prompt(name: str) -> NotFound:
+    return NotFound(f'No prompt is called "{name[:_SHOWN]}".', hint="List the prompts.")
+
+
+def _is_ready(provider: object) -> bool:
+    return any(status.state is ServerState.READY for status in statuses_of(cast("Any", provider)))
+
+
+def _is_listing(provider: object) -> bool:
+    return cast("DocumentSource", provider).documents() is None and _is_ready(provider)
+
+
+def _is_his(ctx: Context, due_to: DueTo) -> bool:
+    """Whether what is due to one caller may be told in this context: callers without authentication are known apart
+    by their sessions alone.
+    """
+    caller, session = due_to
+    if (caller.tenant, caller.id) != (ctx.caller.tenant, ctx.caller.id):
+        return False
+    return ctx.caller != LOCAL or (session is not None and session == ctx.session)

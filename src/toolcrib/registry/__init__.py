@@ -1,0 +1,13 @@
+"""Two registries with the interfaces of older systems, over one `App`.
+
+`Registry` gathers local functions, providers and remote MCP servers under ids, and executes them. `ToolRegistry` keeps
+tools out of a server's list until they are searched for; it can be attached to a server that is there already, and
+is itself a provider.
+"""
+
+from toolcrib.model import SearchRequest
+from toolcrib.registry.config import BackendConfig, Config
+from toolcrib.registry.gathered import Registry
+from toolcrib.registry.searched import ToolRegistry
+
+__all__ = ["BackendConfig", "Config", "Registry", "SearchRequest", "ToolRegistry"]

@@ -1,0 +1,65 @@
+"""URIs of resources, and templates of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolcrib.gateway.addresses import Template, Told, addressed, taken_apart
+
+NAMES = st.text(min_size=1).filter(lambda text: text.isprintable() and ":" not in text)
+
+
+@given(NAMES, st.text(min_size=1))
+def test_an_address_leads_back_to_its_server_and_its_uri(namespace: str, uri: str) -> None:
+    assert taken_apart(addressed(namespace, uri)) == (namespace, uri)
+
+
+@pytest.mark.parametrize("uri", ["memo://x", "toolcrib://", "toolcrib://a", "toolcrib://a/", "toolcrib:///x", ""])
+def test_nothing_else_is_an_address(uri: str) -> None:
+    assert taken_apart(uri) is None
+
+
+def test_an_expanded_address_of_a_template_is_the_address_of_what_it_expands_to() -> None:
+    assert addressed("a", "users://{id}").replace("{id}", "7") == addressed("a", "users://7")
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "fits"),
+    [
+        ("memo://x", "memo://x", True),
+        ("memo://x", "memo://xy", False),
+        ("users://{id}", "users://7", True),
+        ("users://{id}", "users://7/notes", False),
+        ("users://{id}/notes", "users://7/notes", True),
+        ("users://{id}/notes", "users://7/8/notes", False),
+        ("file:///{+path}", "file:///a/b.txt", True),
+        ("file://{/path*}", "file:///a/b", True),
+        ("q://{a}-{b}.txt", "q://1-2.txt", True),
+        ("q://{a}-{b}.txt", "q://1-2", False),
+        ("search://find{?q,limit}", "search://find?q=a/b&limit=2", True),
+        ("search://find{?q}", "search://other?q=a", False),
+        ("odd://{", "odd://{", True),
+    ],
+)
+def test_a_template_knows_what_it_may_stand_for(template: str, uri: str, *, fits: bool) -> None:
+    assert Template(template).fits(uri) is fits
+
+
+@given(st.lists(st.text(alphabet="abc/.{}", max_size=5), max_size=6), st.text(alphabet="abc/.", max_size=20))
+def test_no_template_raises(parts: list[str], uri: str) -> None:
+    assert Template("{x}".join(parts)).fits(uri) in (True, False)
+
+
+def test_a_template_made_to_be_slow_ends() -> None:
+    """Backtracking would take longer than the universe has lasted."""
+    assert not Template("x://" + "{a}x" * 2000 + "!").fits("x://" + "x" * 8000)
+
+
+def test_what_was_told_is_remembered_for_a_while_and_for_its_session_alone() -> None:
+    told = Told()
+    told.keep("ann", "memo://1", "a")
+    assert (told.get("ann", "memo://1"), told.get("bob", "memo://1"), told.get(None, "memo://1")) == ("a", None, None)
+    for number in range(2, 502):
+        told.keep("ann", f"memo://{number}", "a")
+    assert (told.get("ann", "memo://1"), told.get("ann", "memo://501")) == (None, "a")
+    assert not told.keep("ann", "memo://" + "x" * 500, "a")

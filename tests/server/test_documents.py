@@ -1,0 +1,408 @@
+"""Prompts and resources of the servers behind, as clients of both protocol eras meet them."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import mcp
+import mcp_types as types
+import pytest
+from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated
+from mcp.shared.exceptions import MCPError
+from tests.server.conftest import TOKENS, at_address, client_at, token, until
+from tests.server.shop import Shop, in_front_of
+
+from toolcrib.app import App
+from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.server.http import http_app
+from toolcrib.server.options import HttpOptions
+from toolcrib.upstream.options import ServerOptions
+
+pytestmark = pytest.mark.anyio
+
+ERAS = ["legacy", "auto"]
+LINKING = {"name": "b:link", "arguments": {"uris": ["memo://x", "b://own", "memo://secret-place", "https://a.b/c"]}}
+
+
+def client_of(app: App, mode: Any, **more: Any) -> AbstractAsyncContextManager[mcp.Client]:
+    return mcp.Client(app.server, mode=mode, **more)
+
+
+async def read(client: mcp.Client, uri: str) -> str:
+    result = await client.read_resource(uri)
+    (first, *_) = result.contents
+    assert isinstance(first, types.TextResourceContents)
+    return first.text
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_prompts_are_listed_with_their_namespace_and_got_by_that_name(mode: Any) -> None:
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("a"), Shop("b")) as app, client_of(app, mode) as client:
+            listed = (await client.list_prompts()).prompts
+            assert [prompt.name for prompt in listed] == ["a__greet", "b__greet"]
+            assert listed[0].title == "T greet"
+            assert listed[0].icons is not None
+            assert listed[0].icons[0].src == "https://example.com/i.png"
+            assert listed[0].arguments is not None
+            assert (listed[0].arguments[0].name, listed[0].meta) == ("who", {"k": "v"})
+            got = await client.get_prompt("b__greet", {"who": "me"})
+            assert got.messages[0].content == types.TextContent(type="text", text="b greet {'who': 'me'}")
+            assert (got.description, (got.meta or {})["m"]) == ("about", 1)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_uri_stays_as_it_is_until_two_servers_have_it(mode: Any) -> None:
+    a, b = Shop("a", uris=["memo://x", "a://own"]), Shop("b", uris=["memo://x", "b://own"])
+    with anyio.fail_after(10):
+        async with in_front_of(a, b) as app, client_of(app, mode) as client:
+            listed = (await client.list_resources()).resources
+            assert [one.uri for one in listed] == [
+                "toolcrib://a/memo://x",
+                "a://own",
+                "toolcrib://b/memo://x",
+                "b://own",
+            ]
+            assert (listed[0].title, listed[0].mime_type, listed[0].size) == ("R", "text/plain", 3)
+            assert await read(client, "a://own") == "a has a://own"
+            result = await client.read_resource("toolcrib://b/memo://x")
+            assert [part.uri for part in result.contents] == ["toolcrib://b/memo://x", "b://part"]
+            with pytest.raises(MCPError, match="toolcrib://a/memo://x, toolcrib://b/memo://x") as refused:
+                await client.read_resource("memo://x")
+            assert refused.value.code == types.INVALID_PARAMS
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_templates_lead_to_their_servers_and_are_completed_there(mode: Any) -> None:
+    a, b = Shop("a"), Shop("b")
+    a.templates.append("doc://{id}")
+    b.templates.append("doc://{id}")
+    with anyio.fail_after(10):
+        async with in_front_of(a, b) as app, client_of(app, mode) as client:
+            listed = [one.uri_template for one in (await client.list_resource_templates()).resource_templates]
+            assert listed == [
+                "a://users/{id}",
+                "toolcrib://a/doc://{id}",
+                "b://users/{id}",
+                "toolcrib://b/doc://{id}",
+            ]
+            assert await read(client, "b://users/7") == "b has b://users/7"
+            assert await read(client, "toolcrib://b/doc://7") == "b has doc://7"
+            ref = types.ResourceTemplateReference(type="ref/resource", uri="toolcrib://b/doc://{id}")
+            completed = await client.complete(ref, {"name": "id", "value": "7"})
+            assert completed.completion.values == ["b", "doc://{id}", "7"]
+            asked = types.PromptReference(type="ref/prompt", name="a__greet")
+            assert (await client.complete(asked, {"name": "who", "value": "z"})).completion.values == [
+                "a",
+                "greet",
+                "z",
+            ]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_every_uri_that_a_result_gives_can_be_read(mode: Any) -> None:
+    a, b = Shop("a", uris=["memo://x"]), Shop("b", uris=["memo://x", "b://own"])
+    with anyio.fail_after(10):
+        async with in_front_of(a, b) as app:
+            app_http = http_app(app.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            async with at_address(app_http) as url, client_at(f"{url}/mcp", mode, token("s3cret-a")) as client:
+                given = await client.call_tool("execute_tool", LINKING)
+                links = [block.uri for block in given.content if isinstance(block, types.ResourceLink)]
+                assert links == ["toolcrib://b/memo://x", "b://own", "memo://secret-place", "https://a.b/c"]
+                (inside,) = [block for block in given.content if isinstance(block, types.EmbeddedResource)]
+                assert inside.resource.uri == "toolcrib://b/memo://x"
+                assert [(await read(client, uri))[:5] for uri in links] == ["b has"] * 4
+                got = await client.get_prompt("b__greet", {"who": "me"})
+                assert isinstance(got.messages[1].content, types.ResourceLink)
+                assert got.messages[1].content.uri == "toolcrib://b/memo://x"
+
+
+async def test_what_a_server_alone_gives_stays_as_it_came() -> None:
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("b")) as app, client_of(app, "auto") as client:
+            given = await client.call_tool("execute_tool", LINKING)
+            links = [block.uri for block in given.content if isinstance(block, types.ResourceLink)]
+            assert links == LINKING["arguments"]["uris"]  # type: ignore[index]  # it is a dict
+            assert await read(client, "memo://secret-place") == "b has memo://secret-place"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_an_error_of_the_server_keeps_its_code(mode: Any) -> None:
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("a")) as app, client_of(app, mode) as client:
+            with pytest.raises(MCPError, match="Resource not found") as refused:
+                await client.read_resource("memo://missing")
+            assert refused.value.code == -32002
+
+
+async def test_a_long_list_comes_in_pages() -> None:
+    names = [f"{number:04d}{'x' * 240}" for number in range(2000)]
+    with anyio.fail_after(20):
+        async with in_front_of(Shop("a", prompts=names)) as app, client_of(app, "auto") as client:
+            seen, cursor, pages = list[str](), None, 0
+            while True:
+                page = await client.list_prompts(cursor=cursor)
+                seen += [prompt.title or "" for prompt in page.prompts]
+                pages, cursor = pages + 1, page.next_cursor
+                if cursor is None:
+                    break
+            assert pages > 1
+            assert sorted(seen) == [f"T {name}" for name in names]
+
+
+async def test_a_list_that_cannot_be_had_leaves_the_last_good_one_and_the_other_servers_alone() -> None:
+    a, b = Shop("a"), Shop("b")
+    with anyio.fail_after(10):
+        async with in_front_of(a, b) as app, client_of(app, "auto") as client:
+            a.broken, b.prompts = True, ["greet", "part"]
+            asked = a.asked.count("prompts/list")
+            await a.bus.publish(PromptsListChanged())
+            await b.bus.publish(PromptsListChanged())
+            await until(lambda: a.asked.count("prompts/list") > asked)
+            names: list[str] = []
+            while "b__part" not in names:
+                names = [one.name for one in (await client.list_prompts(cache_mode="bypass")).prompts]
+                await anyio.lowlevel.checkpoint()
+            assert names == ["a__greet", "b__greet", "b__part"]
+
+
+# -- who sees what -----------------------------------------------------------------------------------------------------
+
+SECRET = ByScopes([Rule(tools=("a:*",), scopes=("admin",))])
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_hidden_server_has_nothing_to_read_and_looks_like_one_that_is_not_there(mode: Any) -> None:
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("a"), Shop("b"), policy=SECRET) as app, client_of(app, mode) as client:
+            assert [one.name for one in (await client.list_prompts()).prompts] == ["b__greet"]
+            assert [one.uri for one in (await client.list_resources()).resources] == ["memo://x"]
+            assert [one.uri_template for one in (await client.list_resource_templates()).resource_templates] == [
+                "b://users/{id}"
+            ]
+            assert await read(client, "memo://x") == "b has memo://x"
+            hidden, unknown = list[str](), list[str]()
+            for server, told in (("a", hidden), ("z", unknown)):
+                for ask in (
+                    client.get_prompt(f"{server}__greet", {"who": "me"}),
+                    client.read_resource(f"toolcrib://{server}/memo://x"),
+                    client.complete(types.PromptReference(type="ref/prompt", name=f"{server}__greet"), _WHO),
+                ):
+                    with pytest.raises(MCPError) as refused:
+                        await ask
+                    told.append(
+                        f"{refused.value.code} {refused.value}".replace(f"{server}__", "").replace(f"//{server}", "")
+                    )
+            assert hidden == unknown
+
+
+_WHO = {"name": "who", "value": ""}
+
+
+async def test_single_prompts_and_resources_can_be_hidden_by_id_and_by_tag() -> None:
+    policy = ByScopes([Rule(tools=("a:greet",), scopes=("admin",)), Rule(tags=("mcp:resource",), scopes=("admin",))])
+    with anyio.fail_after(10):
+        async with (
+            in_front_of(Shop("a", prompts=["greet", "part"]), policy=policy) as app,
+            client_of(app, "auto") as client,
+        ):
+            assert [one.name for one in (await client.list_prompts()).prompts] == ["a__part"]
+            assert (await client.list_resources()).resources == []
+            with pytest.raises(MCPError, match="No resource is known"):
+                await client.read_resource("memo://x")
+
+
+async def test_what_must_be_agreed_to_is_not_read_without() -> None:
+    policy = ByScopes([Rule(tools=("a:*",), effect="approve")])
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("a"), policy=policy) as app, client_of(app, "legacy") as client:
+            with pytest.raises(MCPError, match="agree"):
+                await client.read_resource("memo://x")
+
+
+# -- what is announced -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_only_what_some_server_of_the_caller_has_is_announced(mode: Any) -> None:
+    async def announced(app: App) -> list[str]:
+        async with client_of(app, mode) as client:
+            told = client.server_capabilities.model_dump(exclude_none=True)
+            return sorted(told)
+
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("a")) as app:
+            assert await announced(app) == ["completions", "logging", "prompts", "resources", "tools"]
+        async with in_front_of(Shop("a"), resources=False) as app:
+            assert await announced(app) == ["completions", "logging", "prompts", "tools"]
+        async with in_front_of(Shop("a"), prompts=False, resources=False) as app:
+            assert await announced(app) == ["logging", "tools"]
+        async with in_front_of(Shop("a"), policy=SECRET) as app:
+            assert await announced(app) == ["tools"]
+
+
+async def test_a_server_is_not_asked_for_what_is_switched_off() -> None:
+    shop = Shop("a")
+    with anyio.fail_after(10):
+        async with in_front_of(shop, prompts=False) as app, client_of(app, "auto") as client:
+            assert (await client.list_resources()).resources != []
+            assert (await client.list_prompts()).prompts == []
+            assert "prompts/list" not in shop.asked
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+class Heard:
+    """A client's message handler."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, Any]] = []
+
+    async def __call__(self, message: Any) -> None:
+        self.messages.append((getattr(message, "method", ""), getattr(message, "params", None)))
+
+    def methods(self) -> list[str]:
+        return [method for method, _ in self.messages]
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")  # the older era's own words
+@pytest.mark.parametrize("over", ["memory", "http"])
+async def test_a_session_is_told_of_changed_lists_and_of_the_resources_it_watches(over: str) -> None:
+    shop, heard = Shop("a", uris=["memo://x", "memo://y"]), Heard()
+    with anyio.fail_after(15):
+        async with in_front_of(shop) as app:
+            web = http_app(app.server, HttpOptions(), ready=lambda: (True, {}))
+            async with at_address(web) as url:
+                there = client_of(app, "legacy", message_handler=heard)
+                if over == "http":
+                    there = client_at(f"{url}/mcp", "legacy", message_handler=heard)
+                async with there as client:
+                    await client.list_prompts()
+                    shop.prompts.append("part")
+                    while "notifications/prompts/list_changed" not in heard.methods():
+                        await shop.bus.publish(PromptsListChanged())
+                        await anyio.sleep(0.02)
+                    shop.uris.append("memo://z")
+                    while "notifications/resources/list_changed" not in heard.methods():
+                        await shop.bus.publish(ResourcesListChanged())
+                        await anyio.sleep(0.02)
+                    await client.session.subscribe_resource("memo://x")
+                    while "notifications/resources/updated" not in heard.methods():
+                        await shop.bus.publish(ResourceUpdated(uri="memo://y"))
+                        await shop.bus.publish(ResourceUpdated(uri="memo://x"))
+                        await anyio.sleep(0.02)
+                    await client.session.unsubscribe_resource("memo://x")
+    updated = {params.uri for method, params in heard.messages if method == "notifications/resources/updated"}
+    assert updated == {"memo://x"}
+
+
+async def test_a_subscription_is_told_of_the_resources_it_names_and_of_no_others() -> None:
+    a, b = Shop("a"), Shop("b")
+    with anyio.fail_after(10):
+        async with in_front_of(a, b) as app, client_of(app, "2026-07-28") as client:
+            wanted = ["toolcrib://b/memo://x", "nobody://has/this"]
+            async with client.listen(resource_subscriptions=wanted, prompts_list_changed=True) as subscription:
+                assert subscription.honored.resource_subscriptions == ["toolcrib://b/memo://x"]
+                assert subscription.honored.prompts_list_changed is True
+                await a.bus.publish(ResourceUpdated(uri="memo://x"))
+                await b.bus.publish(ResourceUpdated(uri="memo://x"))
+                assert await anext(aiter(subscription)) == ResourceUpdated(uri="toolcrib://b/memo://x")
+
+
+# -- messages for logs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")  # the older era's own words
+async def test_a_session_that_sets_a_level_hears_what_its_own_servers_say() -> None:
+    heard, shop = list[tuple[str, str | None, Any]](), Shop("a")
+
+    async def listen(params: types.LoggingMessageNotificationParams) -> None:
+        heard.append((params.level, params.logger, params.data))
+
+    with anyio.fail_after(10):
+        async with in_front_of(shop) as app, client_of(app, "legacy", logging_callback=listen) as client:
+            saying = {"name": "a:link", "arguments": {"say": ["one"]}}
+            await client.call_tool("execute_tool", saying)
+            await client.session.set_logging_level("error")
+            await client.call_tool("execute_tool", saying)
+            await client.session.set_logging_level("info")
+            await client.call_tool("execute_tool", {"name": "a:link", "arguments": {"say": ["two"]}})
+            await until(lambda: bool(heard))
+    assert heard == [("warning", "a.db", "two")]
+
+
+@pytest.mark.parametrize("over", ["memory", "http"])
+async def test_a_request_that_asks_for_it_hears_what_servers_say_meanwhile(over: str) -> None:
+    heard = list[tuple[str, str | None, Any]]()
+
+    async def listen(params: types.LoggingMessageNotificationParams) -> None:
+        heard.append((params.level, params.logger, params.data))
+
+    async def ask(client: mcp.Client, level: str, word: str) -> None:
+        meta: Any = {types.LOG_LEVEL_META_KEY: level}
+        call = {"name": "a:link", "arguments": {"say": [word]}}
+        await client.call_tool("execute_tool", call, meta=meta)
+
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("a")) as app:
+            web = http_app(app.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            async with at_address(web) as url:
+                there = client_of(app, "2026-07-28", logging_callback=listen)
+                if over == "http":
+                    there = client_at(f"{url}/mcp", "2026-07-28", token("s3cret-a"), logging_callback=listen)
+                async with there as client:
+                    await ask(client, "error", "one")
+                    await ask(client, "info", "two")
+                    await until(lambda: bool(heard))
+    assert heard == [("warning", "a.db", "two")]
+
+
+async def test_what_a_server_says_is_due_to_nobody_once_several_have_used_it() -> None:
+    heard = list[Any]()
+
+    async def listen(params: types.LoggingMessageNotificationParams) -> None:
+        heard.append(params.data)
+
+    meta: Any = {types.LOG_LEVEL_META_KEY: "debug"}
+    with anyio.fail_after(10):
+        async with in_front_of(Shop("a")) as app:
+            web = http_app(app.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
+            async with (
+                at_address(web) as url,
+                client_at(f"{url}/mcp", "2026-07-28", token("s3cret-a"), logging_callback=listen) as ann,
+                client_at(f"{url}/mcp", "2026-07-28", token("s3cret-b")) as bob,
+            ):
+                for client, word in ((ann, "alone"), (bob, "his"), (ann, "hers")):
+                    call = {"name": "a:link", "arguments": {"say": [word]}}
+                    await client.call_tool("execute_tool", call, meta=meta)
+    assert heard == ["alone"]
+
+
+# -- gateways behind each other ----------------------------------------------------------------------------------------
+
+
+async def test_gateways_in_front_of_each_other_list_nothing_in_circles() -> None:
+    a, b = Shop("a", uris=["a://own"]), Shop("b", uris=["b://own"])
+    with anyio.fail_after(20):
+        async with in_front_of(a) as one, in_front_of(b) as other:
+            one.add_server(ServerOptions(name="other", target=other.server))
+            other.add_server(ServerOptions(name="one", target=one.server))
+            async with client_of(one, "auto") as here, client_of(other, "auto") as there:
+                uris: list[set[str]] = []
+                while uris != [{"a://own", "b://own"}] * 2:
+                    uris = [{entry.uri for entry in await resources(client)} for client in (here, there)]
+                    await anyio.sleep(0.01)
+                for shop in (a, b):
+                    shop.uris.append(f"{shop.name}://more")
+                    await shop.bus.publish(ResourcesListChanged())
+                while uris != [{"a://own", "b://own", "a://more", "b://more"}] * 2:
+                    uris = [{entry.uri for entry in await resources(client)} for client in (here, there)]
+                    assert all(len(some) <= 4 for some in uris)
+                    await anyio.sleep(0.01)
+                assert await read(here, "b://more") == "b has b://more"
+                assert len((await here.list_prompts(cache_mode="bypass")).prompts) == 2
+
+
+async def resources(client: mcp.Client) -> list[types.Resource]:
+    return (await client.list_resources(cache_mode="bypass")).resources

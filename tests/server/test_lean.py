@@ -1,0 +1,117 @@
+"""Long lists cost their bytes: what a client gets over HTTP is what one in memory gets."""
+
+import json
+from typing import Any
+
+import anyio
+import httpx2
+import mcp
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+from tests.server.conftest import JSON, Crib, at_address, client_at, crib, names
+from tests.server.test_stdio import OPENING, request
+
+from toolcrib.model import Tool, Visibility
+from toolcrib.server.http import http_app
+from toolcrib.server.lean import PARTS_KEY, Filling, set_aside
+from toolcrib.server.options import HttpOptions
+
+pytestmark = pytest.mark.anyio
+
+ODD = Tool(
+    name="odd",
+    description='Says "nextCursor": "x" and \u00e9, \u2028, \U0001f980',
+    input_schema={"type": "object", "properties": {"a": {"default": None, "x-own": [1.5, None]}}, "$defs": {"b": {}}},
+    output_schema={"type": "array"},
+    annotations={"readOnlyHint": True},
+    icons=({"src": "https://a/b.png"},),
+    meta={"k": {"n": None}},
+    visibility=Visibility.NATIVE,
+)
+
+
+def app_of(served: Crib) -> Any:
+    return http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_the_list_is_the_same_over_http_and_in_memory(mode: Any) -> None:
+    with anyio.fail_after(10):
+        async with crib(ODD, surfaces=["search", "direct"]) as served, at_address(app_of(served)) as url:
+            async with client_at(f"{url}/mcp", mode) as there, mcp.Client(served.server, mode=mode) as here:
+                over_http, in_memory = await there.list_tools(), await here.list_tools()
+    assert over_http == in_memory
+    assert "odd" in [tool.name for tool in over_http.tools]
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_the_answer_is_one_json_of_the_length_that_its_head_says(*, modern: bool) -> None:
+    meta: dict[str, Any] = {f"io.modelcontextprotocol/{key}": {} for key in ("clientCapabilities",)}
+    meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28"
+    with anyio.fail_after(10):
+        async with crib(ODD, surfaces=["direct"]) as served:
+            app = app_of(served)
+            transport = httpx2.ASGITransport(app=app)
+            async with app.running(), httpx2.AsyncClient(transport=transport, headers=JSON) as http:
+                headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
+                params: dict[str, Any] = {"_meta": meta}
+                if not modern:
+                    opened = await http.post("http://localhost/mcp", json=OPENING)
+                    headers, params = {"mcp-session-id": opened.headers["mcp-session-id"]}, {}
+                answer = await http.post(
+                    "http://localhost/mcp", headers=headers, json=request(7, "tools/list", **params)
+                )
+    assert answer.headers["content-length"] == str(len(answer.content))
+    (tool,) = answer.json()["result"]["tools"]
+    assert tool["inputSchema"] == ODD.input_schema
+    assert tool["_meta"] == ODD.meta
+    assert ("_meta" in answer.json()["result"]) is modern
+    assert answer.json()["id"] == 7
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_cursor_that_is_none_is_refused_as_ever(mode: Any) -> None:
+    with anyio.fail_after(10):
+        async with crib(ODD) as served, at_address(app_of(served)) as url:
+            async with client_at(f"{url}/mcp", mode) as client:
+                with pytest.raises(MCPError) as refused:
+                    await client.list_tools(cursor="nonsense")
+    assert refused.value.code == types.INVALID_PARAMS
+
+
+async def test_a_definition_that_no_client_could_read_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
+    bad = Tool(name="bad", annotations={"readOnlyHint": {"no": "hint"}}, visibility=Visibility.NATIVE)
+    async with crib(ODD, bad, surfaces=["direct"]) as served, mcp.Client(served.server, mode="legacy") as client:
+        assert await names(client) == ["odd"]
+    assert "bad cannot be listed" in caplog.text
+
+
+async def test_an_answer_without_marks_passes_as_it_is() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    filling = Filling(send)
+    start = {"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"2")]}
+    body = {"type": "http.response.body", "body": b"ok", "more_body": True}
+    for message in (start, body, body):
+        await filling(message)
+    assert sent == [start, body, body]
+
+
+async def test_a_mark_is_filled_in_once_and_cannot_be_guessed() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    filling = Filling(send)
+    assert set_aside({}, [b"1"]) is None
+    mark = set_aside({PARTS_KEY: filling.parts}, [b'{"a":1}', b"2"])
+    assert mark != set_aside({PARTS_KEY: {}}, [])
+    await filling({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
+    await filling({"type": "http.response.body", "body": json.dumps({"tools": mark, "n": 1}).encode()})
+    assert json.loads(sent[1]["body"]) == {"tools": [{"a": 1}, 2], "n": 1}
+    assert dict(sent[0]["headers"])[b"content-length"] == str(len(sent[1]["body"])).encode()

@@ -1,0 +1,81 @@
+"""What a server of an older version asks in the middle of a call."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+import pytest
+from tests.upstream.support import CTX, call, raw, said, server_of
+from tests.upstream.test_calls import Watcher
+
+from toolcrib.model import Caller, Object
+
+pytestmark = pytest.mark.anyio
+
+FORM = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
+TALK = {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5}
+MODEL = {"role": "assistant", "content": {"type": "text", "text": "ho"}, "model": "m"}
+ELICIT: dict[str, Any] = {"method": "elicitation/create", "params": FORM}
+SAMPLE: dict[str, Any] = {"method": "sampling/createMessage", "params": TALK}
+
+
+@dataclass
+class Person(Watcher):
+    """A client with a person and a model."""
+
+    name: str = "her"
+
+    async def elicit(self, params: Object) -> Object:
+        assert params["message"] == "Sure?"
+        return {"action": "accept", "content": {"who": self.name}}
+
+    async def sample(self, params: Object) -> Object:
+        assert params["maxTokens"] == 5
+        return MODEL
+
+
+BOTH: Object = {"elicitation": {}, "sampling": {}}
+HERS = replace(CTX, session="1", client=Person(capabilities=BOTH))
+ASKING: dict[str, Any] = {"options": {"asks": True}}
+
+
+async def test_nothing_can_be_asked_unless_the_options_say_so() -> None:
+    async with server_of(raw()) as server:
+        assert await said(server, "given") == {}
+        assert "refused" in await said(server, "ask_back", HERS, **ELICIT)
+    async with server_of(raw(**ASKING)) as server:
+        assert set(await said(server, "given")) == {"elicitation", "sampling"}
+
+
+async def test_the_client_of_the_call_is_asked() -> None:
+    async with server_of(raw(**ASKING)) as server:
+        answer = await said(server, "ask_back", HERS, **ELICIT)
+        assert answer == {"action": "accept", "content": {"who": "her"}}
+        answer = await said(server, "ask_back", HERS, **SAMPLE)
+        assert (answer["content"]["text"], answer["model"]) == ("ho", "m")
+
+
+async def test_a_client_that_cannot_be_asked_does_not_want_to() -> None:
+    unable = replace(HERS, client=Person())
+    async with server_of(raw(**ASKING)) as server:
+        assert (await said(server, "ask_back", unable, **ELICIT))["action"] == "cancel"
+        assert await said(server, "ask_back", unable, **SAMPLE) == {"refused": "There is no model to be asked."}
+
+
+@pytest.mark.parametrize("other", [replace(HERS, session="2"), replace(HERS, caller=Caller(id="other"))])
+async def test_nobody_is_asked_once_several_have_used_the_connection(other: Any) -> None:
+    async with server_of(raw(**ASKING)) as server:
+        await call(server, "echo", other)
+        assert (await said(server, "ask_back", HERS, **ELICIT))["action"] == "cancel"
+
+
+async def test_a_client_that_fails_ends_nothing() -> None:
+    class Failing(Person):
+        async def elicit(self, params: Object) -> Object:
+            raise RuntimeError("no screen")
+
+    failing = replace(HERS, client=Failing(capabilities=BOTH))
+    with anyio.fail_after(10):
+        async with server_of(raw(**ASKING)) as server:
+            assert await said(server, "ask_back", failing, **ELICIT) == {"refused": "The client failed to answer."}
+            assert await said(server, "echo", a=1) == {"a": 1}

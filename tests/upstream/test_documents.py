@@ -1,0 +1,202 @@
+"""Prompts and resources of one server: lists read with patience, requests and their answers, changes, messages."""
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from tests.upstream.support import CTX, call, fleet_of, names, raw, said, server_of, until
+
+from toolcrib.errors import UpstreamError
+from toolcrib.model import Caller, Object
+from toolcrib.protocols import Context, Documents, DueTo
+from toolcrib.upstream.server import Server
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = {"name": "greet", "title": "Greet", "icons": [{"src": "https://a/b.png"}], "_meta": {"k": 1}, "unheard": True}
+RESOURCE = {"uri": "memo://x", "name": "x", "annotations": {"priority": 1}}
+TEMPLATE = {"uriTemplate": "memo://{id}", "name": "t"}
+LISTS: dict[str, dict[str, Any]] = {
+    "prompts/list": {"prompts": [PROMPT]},
+    "resources/list": {"resources": [RESOURCE]},
+    "resources/templates/list": {"resourceTemplates": [TEMPLATE]},
+}
+MODERN = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+ALL = {"prompts": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}, "completions": {}}
+REVISED = {"method": "notifications/prompts/list_changed"}
+
+
+def library(**spec: Any) -> Any:
+    return raw(**{"capabilities": ALL, "lists": LISTS, **spec})
+
+
+async def known(server: Server) -> Documents:
+    """What it offers, once that is known."""
+    await until(server, lambda: server.documents() is not None)
+    documents = server.documents()
+    assert documents is not None
+    return documents
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_entries_are_kept_as_they_came(*, modern: bool) -> None:
+    lists = {method: {**result, **MODERN} for method, result in LISTS.items()}
+    spec = {"discover": "serve", "lists": lists} if modern else {}
+    async with server_of(library(**spec)) as server:
+        assert await known(server) == Documents(
+            prompts={"greet": PROMPT},
+            resources={"memo://x": RESOURCE},
+            templates={"memo://{id}": TEMPLATE},
+            reads=True,
+            completes=True,
+            watches=True,
+        )
+
+
+async def test_a_server_that_has_none_is_not_asked() -> None:
+    async with server_of(raw()) as server:
+        assert await known(server) == Documents()
+        assert not {"prompts/list", "resources/list"} & set(await said(server, "seen"))
+
+
+async def test_one_list_that_fails_costs_the_others_nothing_and_tools_even_less() -> None:
+    lists = {**LISTS, "prompts/list": {"error": -32603}, "resources/templates/list": {"error": -32601}}
+    async with server_of(library(lists=lists)) as server:
+        documents = await known(server)
+        assert (documents.prompts, list(documents.resources), documents.templates) == ({}, ["memo://x"], {})
+        assert "echo" in names(server)
+        assert server.status.reason == ""
+
+
+async def test_an_entry_that_some_client_could_not_be_listed_is_set_aside_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bad = [{"name": 1}, {"title": "nameless"}, "text", {"name": "a\nb"}, {"name": "x", "arguments": "none"}]
+    async with server_of(library(lists={**LISTS, "prompts/list": {"prompts": [*bad, PROMPT]}})) as server:
+        assert list((await known(server)).prompts) == ["greet"]
+    assert caplog.text.count("was set aside") == len(bad)
+
+
+async def test_pages_are_read_until_they_end_or_begin_again() -> None:
+    page = {"prompts": [PROMPT], "nextCursor": "again"}
+    async with server_of(library(lists={"prompts/list": page})) as server:
+        assert list((await known(server)).prompts) == ["greet"]
+        assert (await said(server, "seen")).count("prompts/list") == 2
+
+
+async def test_a_notice_has_it_list_again_and_a_failure_leaves_the_last_good_list() -> None:
+    more = {**LISTS, "prompts/list": {"prompts": [PROMPT, {"name": "part"}]}}
+    async with server_of(library()) as server:
+        before = await known(server)
+        await call(server, "tell", notices=[REVISED], lists=more)
+        await until(server, lambda: server.documents() is not before)
+        assert list((await known(server)).prompts) == ["greet", "part"]
+        broken = {**more, "prompts/list": {"error": -32603}, "resources/list": {"resources": []}}
+        await call(server, "tell", notices=[REVISED], lists=broken)
+        await until(server, lambda: not server.documents().resources)  # type: ignore[union-attr]  # it is known
+        assert list((await known(server)).prompts) == ["greet", "part"]
+        assert (await said(server, "seen")).count("tools/list") == 1
+
+
+async def test_a_request_is_passed_on_with_its_arguments_and_meta() -> None:
+    ctx = Context(caller=CTX.caller, meta={"traceparent": "00-1"})
+    async with server_of(library()) as server:
+        answer = await server.ask(ctx, "prompts/get", {"name": "greet", "arguments": {"who": "me"}})
+        text = answer.structured["messages"][0]["content"]["text"]
+        assert text == '{"name": "greet", "arguments": {"who": "me"}, "_meta": {"traceparent": "00-1"}}'
+
+
+async def test_an_answer_that_is_none_is_an_error_that_names_the_server() -> None:
+    async with server_of(library()) as server:
+        with pytest.raises(UpstreamError, match='"raw": The server answered resources/read with something'):
+            await server.ask(CTX, "resources/read", {"uri": "nonsense"})
+        assert (await server.ask(CTX, "resources/read", {"uri": "nothing"})).structured == {"contents": []}
+
+
+# -- single resources --------------------------------------------------------------------------------------------------
+
+
+def updated(uri: str) -> dict[str, Any]:
+    return {"method": "notifications/resources/updated", "params": {"uri": uri}}
+
+
+async def test_who_watches_a_resource_hears_of_it_and_of_what_is_below_it() -> None:
+    heard: list[str] = []
+    async with server_of(library()) as server:
+        end = await server.watch("memo://x", heard.append)
+        again = await server.watch("memo://x", heard.append)
+        notices = [updated(uri) for uri in ("memo://other", "memo://x", "memo://xy", "memo://x/part")]
+        await call(server, "tell", notices=notices)
+        assert heard == ["memo://x", "memo://x", "memo://x/part", "memo://x/part"]
+        end()
+        again()
+        end()
+        while len(await said(server, "watched")) < 2:
+            await anyio.lowlevel.checkpoint()
+        assert await said(server, "watched") == ["resources/subscribe memo://x", "resources/unsubscribe memo://x"]
+
+
+async def test_a_server_that_refuses_says_why_and_nothing_is_left() -> None:
+    async with server_of(library()) as server:
+        with pytest.raises(UpstreamError, match="nobody watches that"):
+            await server.watch("no", lambda _: None)
+        with pytest.raises(UpstreamError):
+            await server.watch("no", lambda _: None)
+        assert (await said(server, "watched")).count("resources/subscribe no") == 2
+
+
+async def test_what_is_watched_is_watched_again_after_a_loss_and_told_to_be_safe() -> None:
+    heard = anyio.Event()
+    async with server_of(library()) as server:
+        await server.watch("memo://x", lambda _: heard.set())
+        with pytest.raises(Exception, match="lost"):
+            await call(server, "die")
+        await heard.wait()
+        assert await said(server, "watched") == ["resources/subscribe memo://x"]
+
+
+# -- messages for logs -------------------------------------------------------------------------------------------------
+
+
+def message(level: str, data: Any) -> dict[str, Any]:
+    return {"method": "notifications/message", "params": {"level": level, "data": data, "logger": "db"}}
+
+
+async def test_what_a_server_says_for_a_log_is_logged_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[tuple[DueTo | None, Object]] = []
+    caplog.set_level(logging.INFO)
+    notices = [message("error", {"key": ["my s3cret!"]}), message("debug", "quiet"), message("nonsense", "x")]
+    async with server_of(library(options={"env": {"API_KEY": "s3cret!"}})) as server:
+        server.hear(lambda caller, said: heard.append((caller, said)))
+        await call(server, "tell", notices=notices)
+    assert [(one.levelname, one.getMessage()) for one in caplog.records if "says" in one.message] == [
+        ("ERROR", 'raw says: {"key":["my ***"]}')
+    ]
+    assert heard == [
+        ((CTX.caller, None), {"level": "error", "logger": "raw.db", "data": {"key": ["my ***"]}}),
+        ((CTX.caller, None), {"level": "debug", "logger": "raw.db", "data": "quiet"}),
+    ]
+
+
+async def test_a_flood_of_messages_is_cut() -> None:
+    heard: list[Object] = []
+    async with fleet_of(library(), limit_s=30) as fleet:
+        server = fleet.server("raw")
+        server.hear(lambda _, said: heard.append(said))
+        await call(server, "flood", lines=5000, notices=True)
+    assert 20 <= len(heard) < 1000
+
+
+async def test_a_message_is_due_to_a_caller_only_while_he_alone_has_used_the_connection() -> None:
+    heard: list[DueTo | None] = []
+    here, there = replace(CTX, session="1"), replace(CTX, session="2")
+    other = Context(caller=Caller(id="other"))
+    async with server_of(library()) as server:
+        server.hear(lambda due_to, _: heard.append(due_to))
+        await call(server, "tell", here, notices=[message("info", 0)])
+        await call(server, "tell", there, notices=[message("info", 1)])
+        await call(server, "tell", other, notices=[message("info", 2)])
+        await call(server, "tell", notices=[message("info", 3)])
+    assert heard == [(CTX.caller, "1"), (CTX.caller, None), None, None]
