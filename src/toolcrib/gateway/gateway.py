@@ -15,7 +15,14 @@ import anyio.to_thread
 from toolcrib.catalog.misses import SEARCH
 from toolcrib.catalog.paging import page
 from toolcrib.discovery.arguments import settle
-from toolcrib.errors import ExecutionFailed, InvalidRequest, ServerUnavailable, ToolcribError, ToolNotFound
+from toolcrib.errors import (
+    ExecutionFailed,
+    HandlerNotFound,
+    InvalidRequest,
+    ServerUnavailable,
+    ToolcribError,
+    ToolNotFound,
+)
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.calls.breaker import BreakerState
 from toolcrib.gateway.elsewhere import Elsewhere, merged
@@ -106,6 +113,7 @@ class Gateway:
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
         gateway_id: str = "",
+        mask_errors: bool = False,
     ) -> None:
         """A gateway over providers that come and go; run `live.run` in a task group to keep it current.
 
@@ -113,8 +121,8 @@ class Gateway:
         are those of the table in the package. The one that the options name is not loaded here: that takes time, and
         is left to whoever starts the gateway. `middleware` stands in the way of every call, the first outermost;
         `selector` orders those who can run a tool, by default local functions first and remote servers last; `audit`
-        is told of every call. A search that `gateway_id` has passed on already, and that comes back to it through
-        other gateways, finds nothing.
+        is told of every call. What a provider raises is told to its caller, unless `mask_errors`. A search that
+        `gateway_id` has passed on already, and that comes back to it through other gateways, finds nothing.
         """
         self.options = options or GatewayOptions()
         self.live = Live(sources, self.options)
@@ -124,10 +132,17 @@ class Gateway:
         if embedder is not None:
             self.embed_with(embedder)
         self._views = Views(self.live.snapshot, self._policy)
-        self._offered = Offered(self._policy, self.options.list_timeout_s)
-        self.elsewhere = Elsewhere(self.live.backends, self._policy, self.options.find_timeout_s)
         self._overlays = Overlays(self.options.request_tools)
-        self._road = Road(self.options.calls, self._policy, middleware=middleware, selector=selector, audit=audit)
+        self._offered = Offered(self._policy, self.options.list_timeout_s, self._overlays.knows)
+        self.elsewhere = Elsewhere(self.live.backends, self._policy, self.options.find_timeout_s)
+        self._road = Road(
+            self.options.calls,
+            self._policy,
+            middleware=middleware,
+            selector=selector,
+            audit=audit,
+            mask_errors=mask_errors,
+        )
         self.library = Library(self.live, self._policy, self._road, self.options)
         """What the servers offer to read."""
         self.sessions = Sessions(self.options.sessions)
@@ -280,6 +295,9 @@ class Gateway:
             result = await self._road.travel(ctx, found, settled)
         except ExecutionFailed:
             self.sessions.record(ctx, found.tool.id, success=False)
+            raise
+        except HandlerNotFound:
+            self.live.doubt(found.backends)
             raise
         if result.kind == "complete":
             self.sessions.record(ctx, found.tool.id, success=not result.is_error)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,8 +37,9 @@ class Heard:
 class Offered:
     """Asks a request's providers for their tools."""
 
-    def __init__(self, policy: Policy, timeout_s: float) -> None:
-        """Each provider has `timeout_s` seconds, side by side."""
+    def __init__(self, policy: Policy, timeout_s: float, known: Callable[[tuple[Tool, ...]], bool]) -> None:
+        """Each provider has `timeout_s` seconds, side by side; `known` tools are not looked into again."""
+        self._known = known
         self._policy = policy
         self._timeout_s = timeout_s
         self._kept: OrderedDict[Hashable, tuple[float, tuple[Tool, ...]]] = OrderedDict()
@@ -89,10 +90,12 @@ class Offered:
     async def _ask(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
         with anyio.fail_after(self._timeout_s):
             tools, rejected = as_tools(await uncancelled(provider.list_tools(ctx)))
+        if not rejected and self._known(tools):
+            return tools
         fields = [unsound_field(tool) for tool in tools]
         broken = [unsound(tool, field) for tool, field in zip(tools, fields, strict=True) if field]
         for refused in (*rejected, *broken):
-            logger.warning("%s lists something that is no tool: %s", label(provider), refused.reason)
+            logger.warning("%s lists something that is no tool: %s: %s", label(provider), refused.tool, refused.reason)
         if broken:
             tools = tuple(tool for tool, field in zip(tools, fields, strict=True) if not field)
         return tools

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from operator import attrgetter
+from operator import attrgetter, is_
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.gateway.snapshot import Gathered, Offer, Snapshot
@@ -33,8 +33,14 @@ class Overlays:
         """Keeps at most so many tools in all; those not seen for longest go first."""
         self._most = most
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._same: dict[tuple[int, ...], int] = {}
+        """Where those are that are kept, by their very objects."""
         self._count = 0
         self._lock = threading.Lock()
+
+    def knows(self, tools: tuple[Tool, ...]) -> bool:
+        """Whether these very objects were looked into before. Tools are never changed once they are made."""
+        return self._place_of_same(tools) is not None
 
     def over(self, view: View, plain: Sequence[Offer], overriding: Sequence[Offer] = ()) -> View:
         """The view with these tools; its version changes with them. `overriding` stand before shared tools."""
@@ -59,14 +65,14 @@ class Overlays:
     def _again(self, view: View, offer: Offer) -> View | None:
         """The view with the tools of the only provider of a request, where they stood beside the same view before."""
         tools = tuple(offer.tools)
-        kept = self._known(_place(tools), tools, view.snapshot.index)
+        kept = self._known(self._place(tools), tools, view.snapshot.index)
         if kept is None or kept.beside != view.version or offer.rejected or kept.catalog.rejected:
             return None
         overlay = Snapshot(kept.catalog, kept.index, ((offer.backend,),) * len(kept.catalog))
         return replace(view, overlay=overlay, version=f"{view.version}.{kept.mark}", memo={}, base=view)
 
     def _of(self, tools: tuple[Tool, ...], shared: Index, beside: str) -> _Kept:
-        place = _place(tools)
+        place = self._place(tools)
         kept = self._known(place, tools, shared)
         if kept is not None and (kept.beside == beside or not beside):
             return kept
@@ -79,24 +85,45 @@ class Overlays:
         self._keep(place, made)
         return made
 
+    def _place(self, tools: tuple[Tool, ...]) -> int:
+        place = self._place_of_same(tools)
+        return _place(tools) if place is None else place
+
+    def _place_of_same(self, tools: tuple[Tool, ...]) -> int | None:
+        with self._lock:
+            place = self._same.get(tuple(map(id, tools)), -1)
+            kept = self._kept.get(place)
+        return place if kept is not None and all(map(is_, kept.tools, tools)) else None
+
     def _known(self, place: int, tools: tuple[Tool, ...], shared: Index) -> _Kept | None:
         with self._lock:
             kept = self._kept.get(place)
             if kept is None or not _serves(kept, tools, shared):
                 return None
             self._kept.move_to_end(place)
+            if not all(map(is_, kept.tools, tools)):  # made anew, and perhaps kept from now on
+                self._put(place, replace(kept, tools=tools))
         return kept
 
     def _keep(self, place: int, made: _Kept) -> None:
         if len(made.tools) > self._most:
             return
         with self._lock:
-            before = self._kept.pop(place, None)
-            self._kept[place] = made
-            self._count += len(made.tools) - (len(before.tools) if before else 0)
+            self._put(place, made)
             while self._count > self._most:
-                _, oldest = self._kept.popitem(last=False)
-                self._count -= len(oldest.tools)
+                self._drop(next(iter(self._kept)))
+
+    def _put(self, place: int, made: _Kept) -> None:
+        if place in self._kept:
+            self._drop(place)
+        self._kept[place] = made
+        self._same[tuple(map(id, made.tools))] = place
+        self._count += len(made.tools)
+
+    def _drop(self, place: int) -> None:
+        tools = self._kept.pop(place).tools
+        self._count -= len(tools)
+        self._same.pop(tuple(map(id, tools)), None)
 
 
 def _shadowing(view: View, places: Sequence[int]) -> View:
