@@ -47,6 +47,7 @@ FORBIDDEN = {
     "signal by kill": "os.kill(victim, 9)",
     "have a signal sent by a descriptor": "fcntl.fcntl(1, fcntl.F_SETOWN, victim)",
     "change the limits of another process": "resource.prlimit(victim, resource.RLIMIT_NOFILE, (64, 64))",
+    "change its own limits": "resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))",
     "slow down another process": "os.setpriority(os.PRIO_PROCESS, victim, 19)",
     "move another process": "os.sched_setaffinity(victim, {0})",
     "empty a file": "os.truncate(path, 0)",
@@ -98,7 +99,7 @@ def test_it_cannot(what: str, tmp_path: Path) -> None:
     [
         "os.open('/etc/passwd', os.O_RDONLY)",
         "thread = threading.Thread(target=print); thread.start(); thread.join()",
-        "resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))",
+        "resource.getrlimit(resource.RLIMIT_STACK)",
         "call('tgkill', os.getpid(), threading.get_native_id(), 0)",
     ],
 )

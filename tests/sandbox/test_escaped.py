@@ -100,6 +100,9 @@ NONSENSE = {
     "a call twice": call(1) + call(1),
     "more calls at once than allowed": call(1, 1, 4) + call(2, 1, 4) + call(3, 1, 4),
     "more printed text than allowed": frame(b"p" + b"x" * 60_000) * 2,
+    "empty printed text": frame(b"p") * 1000,
+    "a sleep of no length": frame(b"s"),
+    "sleeps without end": frame(b"s\0\0\0\1") * 100_000,
     "two warnings": frame(b"na") + frame(b"nb"),
 }
 
@@ -165,7 +168,7 @@ def test_any_bytes_are_frames_or_an_error(data: bytes) -> None:
         try:
             while True:
                 kind, body = await frames.read_frame(reader, frames.caps(LIMITS))
-                assert kind in b"rbunpcvde"
+                assert kind in b"rbunspcvde"
                 frames.loads(body, nodes=100)
         except (EOFError, frames.ProtocolError):
             return

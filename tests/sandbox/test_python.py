@@ -116,7 +116,7 @@ async def test_without_monty_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         ("result({'x': [slow.echo(v=1)]})", "result.x[0] is the call slow.echo, which was not awaited"),
         (
             "await slow.echo(v=slow.echo(v=1))",
-            "slow.echo: the arguments.v is the call slow.echo, which was not awaited",
+            "RuntimeError: slow.echo.v is the call slow.echo, which was not awaited",
         ),
         ("lambda: 1", "result is a function or an object, which JSON cannot carry"),
         ("[len]", "result[0] is a function or an object, which JSON cannot carry"),
@@ -132,3 +132,60 @@ async def test_a_text_that_only_looks_like_a_call_is_a_text(python: PythonSandbo
     with anyio.fail_after(30):
         result = await python.run("['<coroutine external_future(7)>', '<b>']", tools)
     assert result.value == ["<coroutine external_future(7)>", "<b>"]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            "try:\n    undefined(1)\n    r = 'called'\nexcept NameError as error:\n    r = str(error)\nr",
+            "name 'undefined'",
+        ),
+        ("'<function calls>'", "<function calls>"),
+        ("await call_tool(server='slow', tool='echo', v=1)", {"v": 1}),
+        ("await call_tool('slow', tool='echo', v=1)", {"v": 1}),
+        ("try:\n    r = await slow.digits()\nexcept RuntimeError as error:\n    r = str(error)\nr", "too many digits"),
+    ],
+)
+async def test_what_a_script_calls_is_what_is_there(
+    python: PythonSandbox, servers: Servers, source: str, expected: object
+) -> None:
+    tools = {"slow": {**servers.tools()["slow"], "digits": lambda _: {"x": [10**5000]}}}
+    with anyio.fail_after(30):
+        value = (await python.run(source, tools)).value
+    assert expected in value if isinstance(expected, str) else value == expected
+
+
+async def test_a_function_that_is_not_there_is_a_mistake_with_its_line(python: PythonSandbox, tools: Tools) -> None:
+    with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+        await python.run("1\nx = calculater_add(a=1)\n2", tools)
+    assert (caught.value.kind, caught.value.line) == ("script", 2)
+    assert "calculater_add" in caught.value.message
+
+
+@pytest.mark.parametrize("sleep", ["import time\ntime.sleep(0.9)", "import asyncio\nawait asyncio.sleep(0.9)"])
+async def test_a_sleep_is_no_stall(python: PythonSandbox, tools: Tools, sleep: str) -> None:
+    with anyio.fail_after(30):
+        assert (await python.run(f"{sleep}\n5", tools, limits=Limits(stall_s=0.3))).value == 5
+
+
+async def test_a_check_is_bounded_in_time(python: PythonSandbox, tools: Tools) -> None:
+    with anyio.fail_after(30):
+        checked = await python.check("x = 7**(10**7)\ny = x*x\nz = y*y\ncalculator.add(a=1, b=2)", tools)
+    assert [call.tool for call in checked.calls] == ["add"]
+
+
+async def test_calls_that_wait_hold_no_more_than_the_script_may(python: PythonSandbox, tools: Tools) -> None:
+    source = "x = [slow.sleep(s=60, v='x' * 1000000) for i in range(100)]"
+    with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
+        await python.run(source, tools, limits=Limits(lua_bytes=32 << 20))
+    assert caught.value.kind == "memory"
+
+
+async def test_calls_that_were_awaited_together_are_not_warned_of(python: PythonSandbox, tools: Tools) -> None:
+    source = (
+        "import asyncio\ntry:\n    await asyncio.gather(slow.echo(v=1), slow.fail())\nexcept RuntimeError:\n    pass\n1"
+    )
+    with anyio.fail_after(30):
+        result = await python.run(source, tools)
+    assert result.unawaited == ()

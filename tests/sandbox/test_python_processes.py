@@ -140,3 +140,69 @@ async def test_of_what_a_script_makes_the_gateway_holds_no_more_than_a_frame(
             assert tracemalloc.get_traced_memory()[1] < 4 * MIB
         finally:
             tracemalloc.stop()
+
+
+async def test_an_interpreter_that_died_while_it_waited_costs_no_script(box: PythonSandbox, tools: Tools) -> None:
+    with anyio.fail_after(60):
+        await box.run("1", tools)
+        assert await is_left_with(1)
+        for pid in interpreters():
+            os.kill(pid, signal.SIGKILL)
+        assert (await box.run("2", tools)).value == 2
+
+
+async def test_a_killed_interpreter_is_noticed_while_its_script_waits(box: PythonSandbox, servers: Servers) -> None:
+    with anyio.fail_after(15):
+        task = asyncio.create_task(box.run("await slow.sleep(s=60)", servers.tools()))
+        await servers.arrived.wait()
+        for pid in interpreters():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ScriptError) as caught:
+            await task
+    assert caught.value.kind == "killed"
+
+
+def clear(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.unlink()
+
+
+async def test_the_program_is_made_again_where_it_was_cleared_away(
+    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    async with PythonSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
+        for _ in range(3):
+            clear(tmp_path)
+            with anyio.fail_after(30):
+                assert (await box.run("1", tools)).value == 1
+
+
+async def test_no_interpreter_outlives_a_gateway_that_was_killed(tmp_path: Path) -> None:
+    program = tmp_path / "gateway.py"
+    program.write_text(
+        "import asyncio\n"
+        "from toolcrib.sandbox import PythonSandbox\n"
+        "async def main():\n"
+        "    async with PythonSandbox() as box:\n"
+        "        call = lambda _: print('called', flush=True)\n"
+        "        await box.run('import asyncio\\nawait s.t()\\nwhile True:\\n    pass', {'s': {'t': call}})\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    with anyio.fail_after(60):
+        assert await process.stdout.readline() == b"called\n"
+        below = descendants(process.pid)
+        process.kill()
+        await process.wait()
+        while any(is_running(pid) for pid in below):
+            await anyio.lowlevel.checkpoint()
+    assert len(below) >= 3
+
+
+def is_running(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False

@@ -30,7 +30,12 @@ _log = logging.getLogger(__name__)
 
 _OUT_OF_MEMORY: Final = 77
 """The exit status by which a worker says that Python ran out of memory."""
-_DETAIL_NODES: Final = 10_000
+_DETAIL_NODES: Final = 100
+"""Beside the names of calls."""
+_AT_A_TIME: Final = 64
+_SLEEPS_PER_S: Final = 10
+"""Of which a worker tells; ours tells of one."""
+_LAST_LINE: Final = 1 << 20
 _BUSY_SHARE: Final = 0.05
 """A silent process that used more of the time than this computes, and its processor limit will end it."""
 _AWAIT: Final[dict[Language, str]] = {
@@ -80,6 +85,7 @@ class Conversation:
         self._pending: dict[int, int] = {}
         self._started = 0
         self._sent = 0
+        self._slept = 0
         self._answers: deque[int] = deque()
         self._value: JSON = None
         self._has_value = False
@@ -105,7 +111,7 @@ class Conversation:
         except EOFError:
             if not self._begun and self._verdict is None:
                 raise NeverBegan from None
-            raise self._failure(self._verdict or _kind_of(await self._worker.close())) from None
+            raise self._failure(self._verdict or _kind_of(await self._worker.close(), self._language)) from None
         finally:
             wall.cancel()
             stall.cancel()
@@ -113,33 +119,41 @@ class Conversation:
     # -- listening -------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> ScriptResult:
-        allowed = frames.caps(self._limits)
+        allowed, count = frames.caps(self._limits), 0
         while True:
+            count += 1
             kind, body = await frames.read_frame(self._worker.reader, allowed)
+            if count % _AT_A_TIME == 0:  # what is here already is read without waiting, and others wait
+                await asyncio.sleep(0)
             if self._verdict is not None:
                 raise EOFError
             self._heard = time.monotonic()
             if (kind == b"b") is self._begun:
                 raise frames.ProtocolError(f"a frame of kind {kind!r} out of turn")
-            match kind:
-                case b"b":
-                    self._begin(body)
-                case b"c":
-                    await self._start_call(body)
-                case b"p":
-                    self._print(body)
-                case b"n":
-                    self._warn(f"The sandbox is weaker than it should be: {body.decode(errors='replace')}.")
-                case b"u":
-                    raise _unsafe(body.decode(errors="replace"))
-                case b"v":
-                    await self._keep(body)
-                case b"d":
-                    return self._done(await frames.read_json(body, _details))
-                case b"e":
-                    raise self._failed(await frames.read_json(body, _details))
-                case _:
-                    raise frames.ProtocolError(f"a frame of kind {kind!r} in the middle")
+            if kind == b"d":
+                return self._done(await frames.read_json(body, self._details))
+            await self._take(kind, body)
+
+    async def _take(self, kind: bytes, body: bytes) -> None:
+        match kind:
+            case b"b":
+                self._begin(body)
+            case b"c":
+                await self._start_call(body)
+            case b"p":
+                self._print(body)
+            case b"s":
+                self._sleeps(body)
+            case b"n":
+                self._warn(f"The sandbox is weaker than it should be: {body.decode(errors='replace')}.")
+            case b"u":
+                raise _unsafe(body.decode(errors="replace"))
+            case b"v":
+                await self._keep(body)
+            case b"e":
+                raise self._failed(await frames.read_json(body, self._details))
+            case _:
+                raise frames.ProtocolError(f"a frame of kind {kind!r} in the middle")
 
     def _begin(self, body: bytes) -> None:
         self._begun = True
@@ -147,9 +161,16 @@ class Conversation:
             self._computing = frames.PID.unpack(body)[0]
 
     def _print(self, body: bytes) -> None:
-        if len(self._printed) + len(body) > self._limits.print_bytes:
-            raise frames.ProtocolError("more printed text than is allowed")
+        if not body or len(self._printed) + len(body) > self._limits.print_bytes:
+            raise frames.ProtocolError("printed text that is empty, or more than is allowed")
         self._printed += body
+
+    def _sleeps(self, body: bytes) -> None:
+        """It says nothing until then, which is no stall."""
+        self._slept += 1
+        if len(body) != frames.SLEEP.size or self._slept > _SLEEPS_PER_S * (self._limits.wall_s + 1):
+            raise frames.ProtocolError("a sleep of no length, or too many")
+        self._heard += min(frames.SLEEP.unpack(body)[0] / 1000, self._limits.wall_s)
 
     def _warn(self, text: str) -> None:
         if self._warnings:
@@ -231,6 +252,9 @@ class Conversation:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
+    def _details(self, text: bytes) -> dict[str, Any]:
+        return frames.load_object(text, nodes=_DETAIL_NODES + self._limits.calls)
+
     def _done(self, details: dict[str, Any]) -> ScriptResult:
         if (details.get("has_value") is True) != self._has_value:
             raise frames.ProtocolError("a value that is not there")
@@ -245,12 +269,12 @@ class Conversation:
             printed=self._text(),
             unawaited=unawaited,
             warnings=(*self._warnings, *warnings),
-            stats={"cpu_s": _number(details.get("cpu_s"))},
+            stats=_stats(details.get("cpu_s")),
         )
 
     def _failed(self, details: dict[str, Any]) -> ScriptError:
         kind, message, trace = (details.get(name) for name in ("kind", "message", "traceback"))
-        line = details.get("line")
+        line = _line(details.get("line"))
         if (
             not isinstance(message, str)
             or not isinstance(trace, str)
@@ -260,7 +284,7 @@ class Conversation:
         return failure(
             kind,
             message,
-            line=line if isinstance(line, int) else None,
+            line=line,
             traceback=trace,
             printed=self._text(),
             hint=hint_for(message),
@@ -295,16 +319,12 @@ class Conversation:
             cpu, self._heard = used, time.monotonic()
 
 
-def _details(text: bytes) -> dict[str, Any]:
-    return frames.load_object(text, nodes=_DETAIL_NODES)
-
-
 def _arguments(text: bytes, *, nodes: int, schema: Object | None) -> dict[str, Any]:
     given = frames.load_object(text, nodes=nodes)
     return given if schema is None else as_schema_says(given, schema)
 
 
-def _kind_of(status: int | None) -> Kind:
+def _kind_of(status: int | None, language: Language) -> Kind:
     """What the end of a process means that said nothing before."""
     if status is None:
         return "killed"
@@ -318,6 +338,7 @@ def _kind_of(status: int | None) -> Kind:
         signal.SIGKILL: "killed",
         signal.SIGTERM: "killed",
         signal.SIGINT: "killed",
+        signal.SIGABRT: "memory" if language == "python" else "crash",  # so ends Monty's client when it gets no more
     }
     return kinds.get(-status, "crash")
 
@@ -337,5 +358,11 @@ def _texts(value: JSON) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _number(value: JSON) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+def _stats(cpu_s: JSON) -> dict[str, Any]:
+    """What it says of itself, where that can be."""
+    return {"cpu_s": float(cpu_s)} if isinstance(cpu_s, int | float) and 0 <= cpu_s <= _LAST_LINE else {}
+
+
+def _line(value: JSON) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LAST_LINE
+    return value if known else None

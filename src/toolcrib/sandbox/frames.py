@@ -7,6 +7,7 @@ the worker come, by the first byte of the body:
     r   ready                                             b   it has the job; 4 bytes may say who computes for it
     n   a warning, as text
     u   it will not run: why, as text                     p   printed bytes
+    s   it sleeps: for how many milliseconds (4 bytes)
     c   a call: number (4 bytes), server (2), tool (2),   v   the value, as JSON
         then the arguments as JSON                        d   done: JSON
                                                           e   failed: JSON
@@ -32,6 +33,7 @@ _HEAD: Final = struct.Struct(">Ic")
 CALL: Final = struct.Struct(">IHH")
 ANSWER: Final = struct.Struct(">IB")
 PID: Final = struct.Struct(">I")
+SLEEP: Final = struct.Struct(">I")
 
 _SMALL: Final = 4 * KIB
 _AT_ONCE: Final = 64 * KIB
@@ -49,6 +51,7 @@ def caps(limits: Limits) -> dict[int, int]:
     sizes = {
         b"r": 1,
         b"b": 1 + PID.size,
+        b"s": 1 + SLEEP.size,
         b"u": _SMALL,
         b"n": _SMALL,
         b"c": 1 + CALL.size + limits.out_bytes,
@@ -57,7 +60,7 @@ def caps(limits: Limits) -> dict[int, int]:
         b"d": _SMALL + limits.calls * KIB,
         b"e": _SMALL + 3 * _TEXT_OVERHEAD * limits.error_bytes,
     }
-    return {kind[0]: min(size, limits.frame_bytes) for kind, size in sizes.items()}
+    return {kind[0]: size if kind == b"e" else min(size, limits.frame_bytes) for kind, size in sizes.items()}
 
 
 async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> tuple[bytes, bytes]:

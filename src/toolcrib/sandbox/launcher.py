@@ -1,6 +1,7 @@
 """A small program that starts Monty's worker confined, made for this user at start and removed at the end."""
 
 import logging
+import os
 import py_compile
 import shlex
 import shutil
@@ -32,6 +33,7 @@ class Launcher:
         self._seccomp = seccomp
         self._memory = memory
         self._folder: Path | None = None
+        self._said = ""
 
     def prepare(self, library: Path) -> str:
         """The path of the program, or of Monty itself where it is started bare.
@@ -43,31 +45,51 @@ class Launcher:
             self._bare("there is nothing to confine a process with on Windows")
             return binary
         try:
-            program = self._written(binary)
+            self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
+            program, problem = self._tried(binary)
         except OSError as error:
             self.remove()
             raise SandboxUnavailable(
-                f"Python scripts are not run here: no file can be made in the folder for temporary files: {error}.",
-                hint="Set the environment variable TMPDIR to a folder that this user may write to.",
+                f"Python scripts are not run here: no program can be made in the folder for temporary files: {error}.",
+                hint="Set the environment variable TMPDIR to a folder where this user may write and start programs.",
             ) from error
-        problem = _trial(program)
-        if problem:
-            program.write_text(self._text(binary, files=False), encoding="utf-8")
-            narrow, problem = problem, _trial(program)
-            if not problem:
-                _log.warning("Python scripts' processes may read files of this user: %s", narrow)
         if problem:
             self._bare(problem)
         return binary if problem else str(program)
 
-    def _written(self, binary: str) -> Path:
-        """The program, in a folder of its own. Raises OSError."""
-        self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
-        program = self._folder / "monty"
-        program.write_text(self._text(binary, files=True), encoding="utf-8")
+    def renew(self) -> None:
+        """Make the program again where somebody cleared it away, as happens to old temporary files. Raises OSError."""
+        if self._folder is None or all(path.exists() for path in self._files()):
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        found = self._folder.stat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise OSError(f"{self._folder} is somebody else's now")
+        self._write(self._said)
+
+    def _tried(self, binary: str) -> tuple[Path, str]:
+        """The program, and what is wrong with it; bound to few files where that can be. Raises OSError."""
+        program = self._write(self._text(binary, files=True))
+        problem = _trial(program)
+        if problem:
+            program = self._write(self._text(binary, files=False))
+            narrow, problem = problem, _trial(program)
+            if not problem:
+                _log.warning("Python scripts' processes may read files of this user: %s", narrow)
+        return program, problem
+
+    def _files(self) -> list[Path]:
+        folder = self._folder or Path()
+        return [folder / "monty", *(folder / "worker" / f"{name}.pyc" for name in _MODULES)]
+
+    def _write(self, text: str) -> Path:
+        """The program and what it imports. Raises OSError."""
+        self._said = text
+        program, *modules = self._files()
+        program.write_text(text, encoding="utf-8")
         program.chmod(0o700)
-        for name in _MODULES:
-            py_compile.compile(str(_WORKER / f"{name}.py"), str(self._folder / "worker" / f"{name}.pyc"), doraise=True)
+        for name, path in zip(_MODULES, modules, strict=True):
+            py_compile.compile(str(_WORKER / f"{name}.py"), str(path), doraise=True)
         return program
 
     def remove(self) -> None:
@@ -114,10 +136,10 @@ def _binary(library: Path) -> str:
 
 
 def _trial(program: Path) -> str:
-    """What goes wrong when it is started, or an empty text."""
+    """What goes wrong when it is started, or an empty text. Raises OSError where programs cannot be started there."""
     try:
         trial = subprocess.run([program, "--version"], capture_output=True, timeout=_TRIAL_S, check=False)  # noqa: S603 - ours
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
         return str(error)
     said = trial.stderr.decode(errors="replace").strip()[-300:]
     return (said or f"the worker ended with status {trial.returncode}") if trial.returncode else ""

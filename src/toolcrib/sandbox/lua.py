@@ -1,6 +1,7 @@
 """Scripts in Lua 5.4: each in a process of its own that can only compute and talk to us."""
 
 import json
+import secrets
 from collections.abc import Mapping
 from importlib import util
 from types import TracebackType
@@ -129,7 +130,8 @@ def _library() -> str:
 def _job(
     source: str, servers: Mapping[str, ServerNames], limits: Limits, seccomp_wish: Seccomp, *, check: bool
 ) -> bytes:
-    prelude = {"servers": offered(servers), "check": check, **kept_inside(limits)}
+    seed = [secrets.randbits(62), secrets.randbits(62)]  # forked processes would all draw the same
+    prelude = {"servers": offered(servers), "check": check, "seed": seed, **kept_inside(limits)}
     kernel = {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes}
     return json.dumps(
         {"source": source, "seccomp": seccomp_wish, "limits": kernel, "prelude": json.dumps(prelude)}

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 BOOT: Final = Path(__file__).parent / "worker" / "boot.py"
+_LOOKS: Final = 50
+_LOOK_S: Final = 0.02
 _REAP_S: Final = 5.0
 """After SIGKILL nothing is left to wait for but the kernel."""
 
@@ -37,6 +39,9 @@ class End(Protocol):
 
     async def wait(self) -> int | None:
         """Its exit status, negative for a signal, None when nobody knows. May be asked more than once."""
+
+    def abandon(self) -> None:
+        """End it, and keep nothing of it; nobody will wait."""
 
 
 class Worker:
@@ -95,6 +100,9 @@ class Spawned:
     async def wait(self) -> int | None:
         return await asyncio.shield(self._ended)
 
+    def abandon(self) -> None:
+        self.kill()
+
     async def _reap(self) -> int:
         if self._pidfd is None:
             return await asyncio.to_thread(self._child.wait)
@@ -103,7 +111,20 @@ class Spawned:
         self._pidfd = None
         with suppress(ProcessLookupError, PermissionError):  # what it started; nobody else has its number before `wait`
             os.killpg(self._child.pid, signal.SIGKILL)
-        return self._child.wait()
+        status = self._child.wait()
+        await _bury_group(self._child.pid)
+        return status
+
+
+async def _bury_group(group: int) -> None:
+    """Reap those of a group that ended and fell to this process, as to the first one of a container."""
+    for _ in range(_LOOKS):
+        try:
+            while os.waitpid(-group, os.WNOHANG)[0]:  # noqa: ASYNC222 - it does not wait
+                pass
+        except ChildProcessError:
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
 async def readable(fd: int) -> None:
@@ -134,7 +155,7 @@ async def connected(sock: socket.socket, end: End) -> Worker:
         reader, writer = await asyncio.open_unix_connection(sock=sock)
     except BaseException:
         sock.close()
-        end.kill()
+        end.abandon()
         raise
     return Worker(reader, writer, end)
 
@@ -181,6 +202,9 @@ class _Piped:
 
     async def wait(self) -> int | None:
         return await self._process.wait()
+
+    def abandon(self) -> None:
+        self.kill()
 
 
 def cpu_seconds(pid: int) -> float | None:

@@ -61,7 +61,7 @@ class PythonSandbox:
         paths = list(dict.fromkeys([str(client.parent), str(typing.parent)]))
         library = {"paths": paths, "program": program, "usual": usual}
         try:
-            await self._workers.start(WorkerKind("monty", json.dumps(library)))
+            await self._workers.start(WorkerKind("monty", json.dumps(library)), self._launcher.renew)
         except BaseException:
             self._launcher.remove()
             raise

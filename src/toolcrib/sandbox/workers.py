@@ -56,9 +56,15 @@ class Workers:
         """The process that the others are forked from, where there is one."""
         return self._zygote.pid if self._zygote is not None else None
 
-    async def start(self, kind: WorkerKind) -> None:
-        """Have the first process ready. Raises `SandboxUnavailable`."""
-        pool = Pool(await self._maker(kind), size=self._options.pool, start_s=self._options.start_s)
+    async def start(self, kind: WorkerKind, before: Callable[[], object] = bool) -> None:
+        """Have the first process ready. `before` is done before each is made. Raises `SandboxUnavailable`."""
+        maker = await self._maker(kind)
+
+        async def make() -> Worker:
+            before()
+            return await maker()
+
+        pool = Pool(make, size=self._options.pool, start_s=self._options.start_s)
         try:
             await pool.start()
         except BaseException:

@@ -43,7 +43,7 @@ class Zygote:
         self._process: Spawned | None = None
         self._control: socket.socket | None = None
         self._refused = False
-        self._asked: deque[asyncio.Future[tuple[int, int]]] = deque()
+        self._asked: deque[asyncio.Future[_Forked]] = deque()
         self._children: dict[int, asyncio.Future[int | None]] = {}
 
     @property
@@ -100,7 +100,7 @@ class Zygote:
         if self._control is None:
             raise OSError("the prepared process is gone")
         ours, theirs = socket.socketpair()
-        answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[_Forked] = asyncio.get_running_loop().create_future()
         with theirs:
             try:
                 socket.send_fds(self._control, [b"f"], [theirs.fileno()])
@@ -109,12 +109,11 @@ class Zygote:
                 raise
         self._asked.append(answer)
         try:
-            pid, pidfd = await asyncio.wait_for(asyncio.shield(answer), self._start_s)
+            end = await asyncio.wait_for(asyncio.shield(answer), self._start_s)
         except BaseException:
             ours.close()  # a worker without its other side ends by itself
-            answer.add_done_callback(_close_unused)
+            answer.add_done_callback(_abandon_unused)
             raise
-        end = _Forked(pid, pidfd, self._children.setdefault(pid, asyncio.get_running_loop().create_future()))
         return await connected(ours, end)
 
     # -- what the prepared process says ----------------------------------------------------------------------------
@@ -139,13 +138,13 @@ class Zygote:
         elif self._asked:
             self._answer(self._asked.popleft(), pid, fds)
 
-    def _answer(self, asked: "asyncio.Future[tuple[int, int]]", pid: int, fds: list[int]) -> None:
+    def _answer(self, asked: "asyncio.Future[_Forked]", pid: int, fds: list[int]) -> None:
         if not fds:
             self._refused = True  # what it forked before lives on: it is not asked again, and not ended
             asked.set_exception(OSError("the prepared process could not fork"))
             return
         self._children[pid] = asyncio.get_running_loop().create_future()
-        asked.set_result((pid, fds[0]))
+        asked.set_result(_Forked(pid, fds[0], self._children[pid]))
 
     def _hang_up(self) -> None:
         control, self._control = self._control, None
@@ -160,11 +159,6 @@ class Zygote:
             if not ended.done():
                 ended.set_result(None)
         self._children.clear()
-
-
-def _close_unused(answer: "asyncio.Future[tuple[int, int]]") -> None:
-    if not answer.cancelled() and answer.exception() is None:
-        os.close(answer.result()[1])
 
 
 class _Forked:
@@ -188,6 +182,18 @@ class _Forked:
         try:
             return await asyncio.shield(self._ended)
         finally:
-            if self._pidfd is not None:
-                os.close(self._pidfd)
-                self._pidfd = None
+            self._close()
+
+    def abandon(self) -> None:
+        self.kill()
+        self._close()
+
+    def _close(self) -> None:
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def _abandon_unused(answer: "asyncio.Future[_Forked]") -> None:
+    if not answer.cancelled() and answer.exception() is None:
+        answer.result().abandon()

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 _CALL = re.compile(r"<coroutine external_future\((\d{1,9})\)>")
-_FUNCTION = re.compile(r"<(?:built-in )?function .{1,200}>")
+_FUNCTION = re.compile(r"<function '[^']{1,100}' (?:at 0x[0-9a-f]{1,16}|external)>|<built-in function [\w.]{1,100}>")
 _MAX_DIGITS_BITS = 4096
 """Larger whole numbers are no numbers of anybody's JSON."""
 

@@ -8,6 +8,7 @@ kernel has Landlock, no file but the system's libraries is read.
 
 import ctypes
 import os
+import struct
 import sys
 from importlib import import_module
 
@@ -18,6 +19,9 @@ _CLONE_THREAD = 0x00010000
 _CLONE3 = 435
 _X32 = 0x40000000
 _EPERM, _ENOSYS = 1, 38
+_READ_WRITE = 3
+_PRIVATE = {"linux": 0x22, "darwin": 0x1002}
+"""MAP_PRIVATE and MAP_ANONYMOUS."""
 _WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000
 """O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND."""
 _OF_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)
@@ -25,11 +29,14 @@ _OF_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)
 _OF_NAMES = (15, 16, 0x53564D41)
 """What prctl may do: name a thread, and a piece of memory."""
 
-_BY_NAME = ("stat", "lstat", "access", "readlink", "newfstatat", "readlinkat", "faccessat", "faccessat2", "getdents64")
-"""What looks at files; `statx` and `fstat` are asked of open ones, too."""
+_BY_NAME = ("stat", "lstat", "access", "readlink", "newfstatat", "readlinkat", "faccessat", "faccessat2", "statx")
+"""What looks at files without opening them."""
 
-_WAITING = {"x86_64": {"wait4": 61, "waitid": 247}, "aarch64": {"wait4": 260, "waitid": 95}}
-"""To learn how the engine's process ended."""
+_WAITING = {
+    "x86_64": {"wait4": 61, "waitid": 247, "pidfd_send_signal": 424},
+    "aarch64": {"wait4": 260, "waitid": 95, "pidfd_send_signal": 424},
+}
+"""To end the engine's process, of which alone a descriptor is there, and to learn how it ended."""
 
 _X86_64 = {
     "read": 0,
@@ -194,20 +201,36 @@ def main(program: str, wish: str, memory: int, *, files: bool) -> None:
     """
     os.closerange(3, 1024)
     lockdown.confine()
+    lockdown.die_with(os.getppid())
     _limit(memory)
     nowhere = os.open(os.devnull, os.O_RDONLY)
-    path = ctypes.create_string_buffer(os.fsencode(program))
-    words = [os.fsencode(word) for word in (program, *sys.argv[1:])]
-    arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+    words = [ctypes.create_string_buffer(os.fsencode(word)) for word in (program, *sys.argv[1:])]
+    path = _hidden(words[0].raw)
+    arguments = _hidden(b"".join(struct.pack("P", place) for place in (*map(ctypes.addressof, words), 0)))
     if files:
         landlock.restrict(program)
-    reason = "" if wish == "off" else _install(ctypes.addressof(path), ctypes.addressof(arguments))
+    reason = "" if wish == "off" else _install(path, arguments)
     if reason and wish == "require":
         sys.exit(reason)
     os.dup2(nowhere, 2)  # what it says there is meant for nobody
     if lockdown.LIBC is not None:
-        lockdown.LIBC.execve(path, arguments, (ctypes.c_char_p * 1)(None))
+        lockdown.LIBC.execve(ctypes.c_void_p(path), ctypes.c_void_p(arguments), None)
     sys.exit(1)
+
+
+def _hidden(data: bytes) -> int:
+    """Where a copy of the data lies, at an address that nobody can guess."""
+    if lockdown.LIBC is None:
+        raise OSError("this system has no C library of that kind")
+    lockdown.LIBC.mmap.restype = ctypes.c_void_p
+    wish = ctypes.c_void_p((1 << 32) + (int.from_bytes(os.urandom(8)) % (1 << 34) << 12))
+    place = lockdown.LIBC.mmap(
+        wish, ctypes.c_size_t(len(data)), _READ_WRITE, _PRIVATE[sys.platform], -1, ctypes.c_size_t(0)
+    )
+    if place in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "no memory at a place of its own")
+    ctypes.memmove(place, data, len(data))
+    return int(place)
 
 
 def _limit(memory: int) -> None:
@@ -236,13 +259,14 @@ def _install(path: int, arguments: int) -> str:
 def program(machine: str, pid: int, path: int, arguments: int) -> bytes:
     """The filter as BPF code, for the process of that number.
 
-    It may become another program once: `path` and `arguments` are where they lie in memory now. Afterwards nobody
-    knows the addresses, and to try them all would take years.
+    It may become another program once: `path` and `arguments` are where they lie in memory now, at random. Afterwards
+    nobody knows the addresses, and to try all pairs would take longer than the world is old.
 
     >>> len(program("x86_64", 1, 2, 3)) % 8
     0
     """
-    more = {"execve": _address(seccomp.ARG0, path) + _address(seccomp.ARG1, arguments)}
+    places = ((seccomp.ARG0, path), (seccomp.ARG1, arguments), (seccomp.ARG2, 0))
+    more = {"execve": b"".join(_address(*place) for place in places)}
     return _filter(machine, pid, more=more)
 
 
@@ -263,7 +287,7 @@ def _filter(
         "fcntl": _among(seccomp.ARG1, _OF_DESCRIPTORS),
         "prctl": _among(seccomp.ARG0, _OF_NAMES),
         "tgkill": _among(seccomp.ARG0, (pid,)),
-        "prlimit64": _among(seccomp.ARG0, (0,)),
+        "prlimit64": _address(seccomp.ARG0, 0) + _address(seccomp.ARG2, 0) + allow,
         **{name: check + allow for name, check in (more or {}).items()},
     }
     code = op(seccomp.LOAD, seccomp.ARCH) + op(seccomp.EQUAL, arch, 1, 0) + op(seccomp.RETURN, seccomp.KILL_PROCESS)

@@ -44,10 +44,10 @@ def adopt() -> None:
 def limit_always(*, threads: bool = False) -> None:
     """No files, no processes, nothing that is left when this process ends.
 
-    With `threads` there may be more of those, which the kernel counts as it counts processes, and it can wait for one
-    descriptor at a time, which the kernel counts as it counts files.
+    With `threads` there may be more of those, which the kernel counts as it counts processes, and it can wait for two
+    descriptors at a time, which the kernel counts as it counts files; two are open already.
     """
-    wanted = {"CORE": 0, "FSIZE": 0, "MEMLOCK": 0, "MSGQUEUE": 0, "NOFILE": 1 if threads else 0}
+    wanted = {"CORE": 0, "FSIZE": 0, "MEMLOCK": 0, "MSGQUEUE": 0, "NOFILE": 2 if threads else 0}
     if not threads:
         wanted["NPROC"] = 0
     _set({name: (value, value) for name, value in wanted.items()})

@@ -5,6 +5,7 @@ gateway, whatever its process has become.
 """
 
 import json
+import os
 import struct
 import sys
 from importlib import import_module
@@ -48,7 +49,7 @@ class Engine:
             min_processes=1,
             max_processes=1,
             max_checkouts_per_worker=2,
-            feed_duration_limit_grace=None,
+            feed_duration_limit_grace=_GRACE_S,
         )
         self._pool.__enter__()
         self._session = Session(self._monty, self._pool, self._usual)
@@ -58,8 +59,10 @@ class Engine:
         """Take the job; the number of the interpreter's process."""
         if self._session is None or not self._session.fits(job):
             self._session = self._again(job)
-        self._script = Script(self._session, job)
+        elif not self._session.is_alive():
+            raise ProcessLookupError("the interpreter ended while it waited")
         self._pid = self._session.feed.worker_pid
+        self._script = Script(self._session, job, self._watched())
         return _PID.pack(self._pid or 0)
 
     def _again(self, job: dict[str, Any]) -> Session:
@@ -67,6 +70,15 @@ class Engine:
         if self._session is not None:
             self._session.close()
         return Session(self._monty, self._pool, job)
+
+    def _watched(self) -> int | None:
+        """What can be read once the interpreter has ended; None where the system has nothing like it."""
+        if sys.platform != "linux" or not self._pid:
+            return None
+        try:
+            return os.pidfd_open(self._pid)
+        except OSError:
+            return None
 
     def lock(self, job: dict[str, Any]) -> str:
         """Bound both processes; the interpreter's is behind its filter since it began, this one goes behind its own."""

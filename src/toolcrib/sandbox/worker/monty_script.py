@@ -10,11 +10,12 @@ from typing import Any
 
 from . import bound, pipes
 from .diagnostics import refusals
-from .monty_calls import Calls
+from .monty_calls import Calls, InterpreterGone
 
 _FILE = "script"
 _CHECK_S = 0.05
 _TRACE_LINES = 40
+_KILLED = "the script's process was ended from outside"
 _INPUT = re.compile(r'File "<python-input-\d+>"')
 """The script, and all that was fed before it, as Monty names them."""
 
@@ -49,6 +50,14 @@ class Session:
         snapshot = snapshot.resume({"future": ...})
         snapshot.resume({snapshot.pending_call_ids[0]: {"return_value": None}})
 
+    def is_alive(self) -> bool:
+        """Whether the interpreter answers."""
+        try:
+            self.feed.feed_run("None", skip_type_check=True)
+        except self.monty.MontyError:
+            return False
+        return True
+
     def close(self) -> None:
         """End it."""
         self._context.__exit__(None, None, None)
@@ -63,15 +72,15 @@ def _key(job: Mapping[str, Any]) -> tuple[float, int, int, str]:
 class Script:
     """A script in a session of Monty's."""
 
-    def __init__(self, session: Session, job: Mapping[str, Any]) -> None:
-        """Nothing of the script is run."""
+    def __init__(self, session: Session, job: Mapping[str, Any], watched: int | None) -> None:
+        """Nothing of the script is run. `watched` is a descriptor of the interpreter's process, where there is one."""
         self._monty = session.monty
         self._session = session.feed
         self._modules = session.modules
         self._job = job
         self._limits = job["limits"]
         self._servers = job["servers"]
-        self._calls = Calls(job["servers"], job["limits"])
+        self._calls = Calls(job["servers"], job["limits"], watched)
         self._result: list[object] = []
         self._room = self._limits["print_bytes"]
         self._cut = False
@@ -85,14 +94,16 @@ class Script:
                 self._done(self._drive(self._started()))
         except _Refused as error:
             self._failed("script", error.message, line=error.line, stage="syntax")
-        except _TooManyCalls as error:
-            self._failed("calls", f"the script made more than {self._limits['calls']} tool calls", line=error.line)
+        except _OverLimit as error:
+            self._failed(error.kind, error.message, line=error.line)
         except bound.OutOfBounds as error:
             self._failed("script", str(error))
         except self._monty.MontySyntaxError as error:
             self._told(error, "script", stage="syntax")
         except self._monty.MontyCrashedError as error:
             self._failed(*self._crash(error))
+        except InterpreterGone:
+            self._failed("killed", _KILLED)
         except self._monty.MontyError as error:
             self._told(error, _kind(str(error)))
 
@@ -151,9 +162,15 @@ class Script:
             return self._calls.slept(name, call.call_id, call.args)
         if name == "result":
             return self._keep(call.args, call.kwargs)
+        if not self._calls.knows(name):
+            return None  # Monty asks for whatever is called and not there
         if self._calls.made == self._limits["calls"]:
-            raise _TooManyCalls(self._line(call.position))
+            message = f"the script made more than {self._limits['calls']} tool calls"
+            raise _OverLimit("calls", message, self._line(call.position))
         self._calls.make(name, call.call_id, call.args, call.kwargs)
+        if self._calls.waiting_bytes > self._limits["lua_bytes"]:
+            message = f"the calls that wait for their turn hold more than {self._limits['lua_bytes']} bytes"
+            raise _OverLimit("memory", message, self._line(call.position))
         return {"future": ...}
 
     def _keep(self, values: tuple[object, ...], named: dict[str, object]) -> dict[str, Any]:
@@ -219,7 +236,7 @@ class Script:
         if getattr(error, "timed_out", False) or "SIGXCPU" in said or "signal: 24" in said:
             return "cpu", f"the script used more than {self._limits['cpu_s']} seconds of processor time"
         if "SIGKILL" in said or "signal: 9" in said:
-            return "killed", "the script's process was ended from outside"
+            return "killed", _KILLED
         return "crash", f"the script's process crashed: {said[:300]}"
 
 
@@ -230,9 +247,11 @@ class _Refused(Exception):
         self.line = line
 
 
-class _TooManyCalls(Exception):
-    def __init__(self, line: int | None) -> None:
+class _OverLimit(Exception):
+    def __init__(self, kind: str, message: str, line: int | None) -> None:
         super().__init__()
+        self.kind = kind
+        self.message = message
         self.line = line
 
 

@@ -438,6 +438,7 @@ end
 return function(source, settings)
   started = clock()
   config = decode(settings, DECODE_DEPTH)
+  math.randomseed(config.seed[1], config.seed[2])
   VALUE = { bytes = config.out_bytes, depth = config.depth, nodes = config.nodes }
   for index, server in ipairs(config.servers) do
     server.index = index - 1
