@@ -15,10 +15,17 @@ import numpy as np
 import pytest
 
 from toolcrib.app import App
-from toolcrib.errors import AlreadyStarted, NotStarted, ServerUnavailable, SettingsError, ToolNotFound
+from toolcrib.errors import (
+    AlreadyStarted,
+    InvalidRequest,
+    NotStarted,
+    ServerUnavailable,
+    SettingsError,
+    ToolNotFound,
+)
 from toolcrib.gateway.options import GatewayOptions, ScriptOptions
 from toolcrib.gateway.steady import Steady
-from toolcrib.model import Object, SearchRequest, ServerState, Tool, ToolResult
+from toolcrib.model import Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.search.semantic import Vectors
 from toolcrib.server.options import HttpOptions
@@ -305,3 +312,38 @@ async def test_the_lifespan_of_the_asgi_app_starts_the_app_and_its_servers() -> 
             stop.set()
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert not app.running
+
+
+@pytest.mark.parametrize("way", ["shared", "request"])
+async def test_a_providers_tool_may_say_its_visibility_in_words(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    words: Any = ["native", "discoverable", "hidden", "nativ"]
+    tools = [Tool(name=f"a_{word}", visibility=word) for word in words]
+    app, ctx = App(), None
+    if way == "shared":
+        app.add_provider(FakeProvider(tools))
+    else:
+        ctx = app.local_context().with_providers(FakeProvider(tools))
+    assert [tool.name for tool in await app.tools(ctx=ctx)] == ["a_discoverable", "a_native"]
+    assert (await app.find("a_hidden", ctx=ctx)).tool.visibility is Visibility.HIDDEN
+    async with mcp.Client(app.server) as client, app:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+    assert ("a_native" in listed) == (way == "shared")
+    assert "a_nativ" in caplog.text
+    assert "visibility" in caplog.text
+
+
+async def test_a_query_or_a_name_that_is_no_text_is_refused_in_words() -> None:
+    app, wrong = App(), None
+    for wrong in (None, ["a"], 5):
+        given: Any = wrong
+        for ask in (app.call, app.find):
+            with pytest.raises(InvalidRequest, match="The tool's name must be a text, not") as caught:
+                await ask(given)
+            assert "files:read" in caught.value.hint
+        with pytest.raises(InvalidRequest, match="The query must be a text, not"):
+            await app.search(given)
+
+
+async def test_one_text_as_queries_is_one_query() -> None:
+    text: Any = "echo"
+    assert SearchRequest(queries=text) == SearchRequest(queries=("echo",))

@@ -213,3 +213,33 @@ async def test_a_tool_is_unregistered_under_the_name_it_was_registered_under() -
         assert await registry.list_tools() == []
     with pytest.raises(ToolNotFound, match=r"deep\.ns\.boom"):
         await registry.unregister_tool("deep.ns.boom")
+
+
+@pytest.mark.parametrize("calls", [{"tool": "add"}, None, "add", 5])
+async def test_calls_that_are_no_list_are_refused_in_words(calls: Any) -> None:
+    async with ToolProcessor() as processor:
+        with pytest.raises(InvalidRequest, match="The calls must be a list, not") as caught:
+            await processor.process(calls)
+    assert '[{"tool": "add"' in caught.value.hint
+
+
+async def test_an_object_that_says_nothing_of_itself_has_no_description() -> None:
+    class Silent:
+        def __call__(self, x: int = 1) -> int:
+            return x
+
+    class Told(Silent):
+        """Give it back."""
+
+    class Precise(Silent):
+        """A class."""
+
+        def __call__(self, x: int = 1) -> int:
+            """Give the very number."""
+            return x
+
+    registry = create_registry()
+    described = [
+        (await registry.register_tool(kind(), name=kind.__name__)).description for kind in (Silent, Told, Precise)
+    ]
+    assert described == ["", "Give it back.", "Give the very number."]

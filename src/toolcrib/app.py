@@ -14,7 +14,15 @@ import anyio.to_thread
 from toolcrib._version import VERSION
 from toolcrib.embedders.cached import Cached
 from toolcrib.embedders.load import BUILT_IN, load
-from toolcrib.errors import AlreadyStarted, NameCollision, NotStarted, ServerUnavailable, SettingsError, ToolNotFound
+from toolcrib.errors import (
+    AlreadyStarted,
+    InvalidRequest,
+    NameCollision,
+    NotStarted,
+    ServerUnavailable,
+    SettingsError,
+    ToolNotFound,
+)
 from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
@@ -39,6 +47,7 @@ from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.servers import Servers
 
+_NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
 _NOT_STARTED: Final = "The app is not started, so that no remote server is connected: use it inside `async with`."
 
 
@@ -83,6 +92,7 @@ class App(Served):
             selector=selector,
             audit=audit,
             gateway_id=self.servers.gateway_id,
+            mask_errors=self.settings.local.mask_errors,
         )
         self.scripts = scripts_over(
             self.gateway,
@@ -193,7 +203,7 @@ class App(Served):
         self.local.unregister(tool_id)
 
     def add_provider(self, provider: object) -> None:
-        """Share a provider's tools with all callers."""
+        """Share a provider's tools with all callers. Raises `InvalidRequest` for what is no provider."""
         self.shared.add(provider)
 
     def remove_provider(self, provider: object) -> None:
@@ -246,6 +256,7 @@ class App(Served):
         `cursor`, from the reply before, gives the next page of a list. Raises `StaleCursor` where the list has changed,
         and `InvalidRequest` for a cursor beside a query.
         """
+        _check_text(query, "The query", 'Give one text, such as "send mail"; an empty one lists every tool.')
         asker = ctx or self.local_context()
         request = SearchRequest(queries=(query,), limit=limit, cursor=cursor)
         reply = await self._at_home(lambda: self.gateway.search(asker, request))
@@ -258,12 +269,14 @@ class App(Served):
 
     async def find(self, name: str, *, ctx: Context | None = None) -> Found:
         """The tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
+        _check_text(name, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._says_when_not_started():
             return await self._at_home(lambda: self.gateway.find(asker, name))
 
     async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
         """Call a tool. Raises all that `Gateway.call` does; a tool that fails in its own way gives `is_error`."""
+        _check_text(name, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._says_when_not_started():
             return await self._at_home(lambda: self.gateway.call(asker, name, arguments))
@@ -345,8 +358,8 @@ class App(Served):
             except Exception as error:  # noqa: BLE001 - it is raised below; the group would wrap it
                 ends.append(error)
             group.cancel_scope.cancel()
-        for error in ends:
-            raise error
+        for end in ends:
+            raise end
 
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         live, names = self.gateway.live, {server.name for server in self.fleet.servers()}
@@ -362,3 +375,9 @@ def _embedder(options: GatewayOptions) -> Cached:
         raise SettingsError(
             f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions
         ) from error
+
+
+def _check_text(value: object, what: str, hint: str) -> None:
+    """Raise `InvalidRequest` for what is no text."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{what} must be a text, not {type(value).__name__}.", hint=hint)

@@ -6,7 +6,7 @@ Wire JSON (schemas, content blocks, annotations, `_meta`) is kept as it came, as
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 JSON = Any
 """A JSON value: `None`, bool, int, float, str, list or dict with str keys."""
@@ -31,6 +31,8 @@ class Visibility(StrEnum):
 
 VisibilityName = Literal["native", "discoverable", "hidden"]
 """The same in words, where functions take either."""
+
+_VISIBILITIES: Final = tuple(Visibility)
 
 
 class Key(NamedTuple):
@@ -59,6 +61,11 @@ class Tool:
     visibility: Visibility = Visibility.DISCOVERABLE
     version: str | None = None
     meta: Object = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """A visibility in words is that visibility; what is none stays, for the check of the definition to refuse."""
+        if type(self.visibility) is not Visibility and self.visibility in _VISIBILITIES:
+            object.__setattr__(self, "visibility", Visibility(self.visibility))
 
     @property
     def key(self) -> Key:
@@ -165,6 +172,7 @@ class SearchRequest:
     """One search. A query without words lists every visible tool, by id."""
 
     queries: tuple[str, ...] = ("",)
+    """One text counts as one query."""
     limit: int | None = None
     """Hits a query; None means the default. Out of range is clamped."""
     filters: Filters = Filters()
@@ -177,6 +185,12 @@ class SearchRequest:
     """Show near-duplicates, of other servers above all, under the best of them."""
     cursor: str | None = None
     """Continues a list; only for a query without words."""
+
+    def __post_init__(self) -> None:
+        """Several letters are never several queries."""
+        given: Any = self.queries
+        if isinstance(given, str):
+            object.__setattr__(self, "queries", (given,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

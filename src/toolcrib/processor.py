@@ -19,9 +19,11 @@ from toolcrib.model import JSON, Caller, Tool
 from toolcrib.protocols import Context
 from toolcrib.providers.local import LocalTools
 from toolcrib.providers.results import unwrap
+from toolcrib.providers.target import documentation_of
 
 _METHODS: Final = ("execute", "run", "__call__")
 """How a class runs its tool, the first that it has."""
+_LIKE: Final = 'Give a list, such as [{"tool": "add", "arguments": {"a": 1, "b": 2}}].'
 _ASKER: Final = Context(caller=Caller(id="local"), session="processor")
 
 
@@ -43,7 +45,7 @@ class ProcessorRegistry:
         given = name or getattr(tool, "__name__", None) or type(tool).__name__
         space, dot, own = given.rpartition(".")
         function = _runner(tool, given)
-        about = {"description": inspect.getdoc(tool), **more} if inspect.getdoc(function) is None else more
+        about = {"description": inspect.getdoc(tool), **more} if documentation_of(function) is None else more
         return self.tools.register_function(function, name=own if dot else given, namespace=namespace or space, **about)
 
     async def list_tools(self, namespace: str | None = None) -> list[Tool]:
@@ -155,11 +157,15 @@ class ToolProcessor:
     async def process(self, calls: Sequence[Mapping[str, Any]], timeout: float | None = None) -> list[ProcessedCall]:  # noqa: ASYNC109 - the interface that users of it know
         """Run independent calls at once; the results in order, one failure harming none.
 
-        A call is `{"tool": name, "arguments": {...}}`; `timeout`, in seconds, bounds each of them. Raises `NotStarted`.
+        A call is `{"tool": name, "arguments": {...}}`; `timeout`, in seconds, bounds each of them. Raises `NotStarted`,
+        and `InvalidRequest` for what is no list.
         """
         gateway = self._gateway
         if gateway is None:
             raise NotStarted("The processor is not in use.", hint="Use it inside `async with`.")
+        given: Any = calls
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            raise InvalidRequest(f"The calls must be a list, not {type(given).__name__}.", hint=_LIKE)
         results: list[ProcessedCall] = [ProcessedCall(tool="")] * len(calls)
         limiter = anyio.CapacityLimiter(self._max_concurrency)
 

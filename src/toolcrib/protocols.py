@@ -228,8 +228,8 @@ class Backend:
     provider: ToolProvider
 
 
-BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend]]
-"""Puts the backends of a tool in the order in which they are tried; those it leaves out are not."""
+BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend] | Backend]
+"""Puts the backends of a tool in the order in which they are tried; those it leaves out are not. One is enough."""
 
 
 @dataclass(frozen=True, slots=True)

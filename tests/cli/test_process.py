@@ -163,6 +163,16 @@ def test_serve_over_http_says_where_and_ends_well_on_sigterm(settings: Settings)
     assert (process.returncode, out) == (0, b"")
 
 
+def test_serve_ends_well_on_sigterm_before_it_has_begun(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    os.mkfifo(file)
+    with started("serve", "--config", file) as process:
+        with file.open("wb"):  # waits until the settings are about to be read
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("words", [("--http", "--config"), ("--http", "--sse", "-c")])
 def test_serve_over_http_without_an_address_takes_that_of_the_settings(
     settings: Settings, words: tuple[str, ...]

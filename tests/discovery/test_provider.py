@@ -668,3 +668,59 @@ async def test_wrong_arguments_are_told_under_the_name_that_the_model_knows() ->
 
 def _needs(name: str) -> dict[str, Any]:
     return {"type": "object", "properties": {name: {"type": "array"}}, "required": [name]}
+
+
+class Hasty(BaseDynamicToolProvider[Any]):
+    """Forgets what its base class has to do."""
+
+    def __init__(self) -> None:
+        self.shelf: list[Any] = []
+
+    async def get_all_tools(self) -> list[Any]:
+        return self.shelf
+
+    async def execute_tool(self, tool_name: str, arguments: dict[str, Any]) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(("name", "arguments"), ASKED)
+async def test_a_base_class_that_was_not_initialised_is_said_in_the_answer(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    provider = Hasty()
+    said = "Hasty is not ready: its __init__ does not call that of its base class. Call super().__init__() in it."
+    assert await provider.execute_dynamic_tool(name, arguments) == {"success": False, "error": said}
+    assert await provider.call_many([("act", {})]) == [{"success": False, "error": said}]
+    assert await provider.call_tool("act") == {"success": False, "error": said}
+    with pytest.raises(InvalidRequest, match="Hasty is not ready"):
+        await provider.list_tools()
+    with pytest.raises(InvalidRequest, match="Hasty is not ready"):
+        provider.engine.advance_turn()
+
+
+async def test_tools_by_name_are_no_list_of_tools() -> None:
+    class ByName(Returning):
+        async def get_all_tools(self) -> Any:
+            return {"act": {"name": "act"}}
+
+    answer = await ByName(lambda: 1).execute_dynamic_tool("list_tools", {})
+    assert answer["error"] == (
+        "The tools could not be loaded: get_all_tools returned dict instead of a list. Return list(tools.values())."
+    )
+
+
+async def test_what_a_filter_says_when_it_fails_is_for_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    class Secret(Returning):
+        def filter_search_results(self, results: list[SearchResult[Any]]) -> Any:
+            raise RuntimeError("db of tenant 7 is down")
+
+    answer = await Secret(lambda: 1).execute_dynamic_tool("list_tools", {})
+    assert answer["error"] == (
+        "filter_search_results failed (RuntimeError). It must return a list of results; the log has the cause."
+    )
+    assert "tenant 7" in caplog.text
+
+
+async def test_the_reason_of_a_source_that_is_down_is_a_sentence_of_its_own() -> None:
+    answer = await Down().execute_dynamic_tool("list_tools", {})
+    assert "the registry is down. This is a failure of the source" in answer["error"]

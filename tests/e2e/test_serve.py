@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.anyio
 
 MODES = ["auto", "legacy", "2026-07-28"]
 BROKEN = {"command": "no-such-program-anywhere"}
+SILENT = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
 
 
 def stdio(config: Path) -> Any:
@@ -183,11 +186,35 @@ async def test_a_server_that_dies_in_a_call_is_named_and_comes_back(files: Files
 
 
 async def test_two_tools_of_one_bare_name_refuse_to_be_served(files: Files) -> None:
-    config = files.config({"a": notes(), "b": notes()}, surfaces=["direct"], prefix=False)
+    config = files.config({"silent": SILENT, "a": notes(), "b": notes()}, surfaces=["direct"], prefix=False)
+    said = b""
     with anyio.fail_after(40):
-        refused = await anyio.run_process(serve(config), check=False, input=b"")
-    assert refused.returncode == 3
-    assert b"a:add_note and b:add_note both want the name add_note" in refused.stderr
+        async with await anyio.open_process(serve(config), stdin=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            async for chunk in process.stderr:
+                said += chunk
+            assert await process.wait() == 3
+    assert b"a:add_note and b:add_note both want the name add_note" in said
+
+
+async def test_a_silent_server_keeps_nobody_out_where_names_go_without_their_namespace(files: Files) -> None:
+    config = files.config({"silent": SILENT, "notes": notes()}, surfaces=["direct"], prefix=False)
+    with anyio.fail_after(40):
+        async with stdio(config) as (read, write), mcp.ClientSession(read, write) as session:
+            await session.initialize()
+        async with http_gateway(config) as (url, _), mcp.Client(url) as client:
+            while "add_note" not in [tool.name for tool in (await client.list_tools()).tools]:
+                await anyio.lowlevel.checkpoint()
+            async with httpx2.AsyncClient() as http:
+                waits = await http.get(url.removesuffix("/mcp") + "/readyz")
+            assert (waits.status_code, waits.json()["servers"]) == (503, {"ready": 1, "connecting": 1})
+
+
+async def test_a_silent_server_holds_up_no_start_that_requires_another_one(files: Files) -> None:
+    config = files.config({"silent": SILENT, "notes": {**notes(), "required": True}})
+    with anyio.fail_after(40):
+        async with http_gateway(config) as (url, _), mcp.Client(url) as client:
+            assert not (await call(client, "execute_tool", {"name": "notes:list_notes"})).is_error
 
 
 async def test_a_required_server_that_fails_ends_the_start(files: Files) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from toolcrib.app import App
@@ -66,10 +67,25 @@ async def test_the_next_backend_is_asked_where_the_first_is_not_available() -> N
 @pytest.mark.parametrize("error", [ExecutionFailed("It broke."), ValueError("secret")])
 async def test_a_call_that_may_have_run_is_never_given_to_another_backend(error: Exception) -> None:
     broken, there = Named("broken", error), Named("there")
-    with pytest.raises(ExecutionFailed) as caught:
+    with pytest.raises(ExecutionFailed):
         await gateway(FakeSource(broken, there)).call(ME, "web:search")
     assert there.calls == []
-    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [BackendKind.PROVIDER, BackendKind.MCP])
+@pytest.mark.parametrize("masked", [True, False])
+async def test_what_a_provider_raises_is_told_unless_it_is_masked_or_speaks_for_a_remote_server(
+    kind: BackendKind, masked: bool
+) -> None:
+    gate = Gateway([source(kind, Named("broken", ValueError("secret")))], options=QUIET, mask_errors=masked)
+    with pytest.raises(ExecutionFailed) as caught:
+        await gate.call(ME, "web:search")
+    told = kind is BackendKind.PROVIDER and not masked
+    assert str(caught.value) == (
+        "web:search failed: ValueError: secret"
+        if told
+        else "web:search failed inside its provider. Its log has the cause."
+    )
 
 
 async def test_where_nobody_is_available_the_last_reason_is_told() -> None:
@@ -221,7 +237,7 @@ async def test_a_provider_that_was_cancelled_by_nobody_has_failed() -> None:
         async def answer(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
             raise asyncio.CancelledError
 
-    with anyio.fail_after(5), pytest.raises(ExecutionFailed, match="failed inside its provider"):
+    with anyio.fail_after(5), pytest.raises(ExecutionFailed, match="failed: something it waited for was cancelled"):
         await gateway(FakeSource(Cancelled("one"), Named("two"))).call(ME, "web:search")
 
 
@@ -248,3 +264,32 @@ async def test_a_selector_that_fails_is_told_and_audited(selector: BackendSelect
         await one.call(ME, "web:search")
     assert "secret" not in str(caught.value)
     assert [(event.tool, event.outcome) for event in events] == [("web:search", "execution_failed")]
+
+
+async def test_a_tool_that_its_provider_runs_no_more_is_another_providers_only_once_that_ones_definition_is_seen() -> (
+    None
+):
+    one, two = Named("one"), Named("two", tool=Tool(name="search", namespace="web", description="Something else."))
+    gate = gateway(FakeSource(one, two))
+    assert await gate.tools(ME) == (TOOL,)
+    one.tools = []
+    with pytest.raises(HandlerNotFound, match="does not run it any more"):
+        await gate.call(ME, "web:search")
+    assert two.calls == []
+    with anyio.fail_after(5):
+        while await gate.tools(ME) != (two.tools[0],):
+            await anyio.lowlevel.checkpoint()
+    assert (await gate.call(ME, "web:search")).structured == "two"
+
+
+async def test_none_of_a_provider_that_ran_its_tool_is_told_with_what_to_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Silent(Named):
+        async def answer(self, ctx: Context, name: str, arguments: Object) -> Any:
+            return None
+
+    with pytest.raises(HandlerNotFound) as caught:
+        await gateway(FakeSource(Silent("one"))).call(ME, "web:search")
+    assert "must return an empty text" in caught.value.hint
+    assert "web:search is listed, but its provider does not run it: From a provider, None means" in caplog.text

@@ -119,7 +119,7 @@ async def test_a_tool_that_exits_has_failed_and_an_interrupt_of_the_user_passes(
 
     with anyio.fail_after(5):
         async with running(FakeSource(Leaving(lists=True))) as gateway:
-            with pytest.raises(ExecutionFailed, match="good failed inside its provider"):
+            with pytest.raises(ExecutionFailed, match="good failed: SystemExit"):
                 await gateway.call(ME, "good")
             assert await gateway.tools(ME) == (GOOD,)
         async with running(FakeSource(Leaving(interrupt, lists=True))) as gateway:
@@ -258,7 +258,7 @@ WRONG: dict[str, list[Any]] = {
     "name": [None, 5, ["x"]], "namespace": [None, 5, ["x"]], "title": [5, ["x"]], "description": [None, 5],
     "input_schema": [None, 5, [1]], "output_schema": [5, [1], "x"], "annotations": [None, 5, [1]],
     "icons": [None, 5, "x", {"src": "x"}, ["x"], [None]], "keywords": [None, 5, "abc", [1], {"a": 1}],
-    "tags": [None, 5, "abc", [None], {"a": 1}], "visibility": [None, "native", 5], "version": [5, ["x"]],
+    "tags": [None, 5, "abc", [None], {"a": 1}], "visibility": [None, "nativ", 5], "version": [5, ["x"]],
     "meta": [None, 5, [1]],
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ import logging
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -303,6 +303,60 @@ async def test_a_handler_takes_a_dict_or_each_argument_with_or_without_ctx(handl
     tools = LocalTools()
     tools.register(PAIR.in_namespace("n"), handler)
     assert await call(tools, "n:pair", a="x", b=1) == ["me", "x", 1]
+
+
+COMMAND = {"command": {"type": "string"}, "args": {"type": "array"}}
+LIST = {"args": {"type": "array"}}
+OBJECT = {"args": {"type": "object"}}
+
+
+def unsaid(ctx, args):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - as most handlers are written
+    return ["all", args] if isinstance(args, ToolRequest) else ["one", args]
+
+
+def unsaid_and_unusual(path):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - as above
+    return ["all", path] if isinstance(path, ToolRequest) else ["one", path]
+
+
+def a_dict(ctx: Context, args: dict[str, Any]) -> Any:
+    return ["all", args] if isinstance(args, ToolRequest) else ["one", args]
+
+
+def a_mapping(args: Mapping[str, Any], /) -> Any:
+    return ["all", args] if isinstance(args, ToolRequest) else ["one", args]
+
+
+def a_list(args: list[str]) -> Any:
+    return ["one", args]
+
+
+@pytest.mark.parametrize(
+    ("handler", "known", "arguments", "given"),
+    [
+        *[(handler, COMMAND, {"command": "ls", "args": ["-l"]}, "all") for handler in (unsaid, a_dict, a_mapping)],
+        (unsaid_and_unusual, {"path": {}, "mode": {}}, {"path": "x", "mode": "r"}, "all"),
+        *[(handler, LIST, {"args": ["-l"]}, "all") for handler in (unsaid, a_dict, a_mapping)],
+        (a_list, LIST, {"args": ["-l"]}, "one"),
+        (unsaid_and_unusual, {"path": {"type": "string"}}, {"path": "x"}, "one"),
+        (unsaid, OBJECT, {"args": {"a": 1}}, "all"),
+        *[(handler, OBJECT, {"args": {"a": 1}}, "one") for handler in (a_dict, a_mapping)],
+    ],
+)
+async def test_a_handler_of_one_parameter_takes_all_arguments_although_one_has_its_name(
+    handler: Callable[..., Any], known: dict[str, Any], arguments: dict[str, Any], given: str
+) -> None:
+    tools = LocalTools()
+    schema = {"type": "object", "properties": known, "required": list(known)}
+    tools.register(Tool(name="run", input_schema=schema), handler)
+    (only,) = [name for name in ("args", "path") if name in arguments]
+    assert await call(tools, "run", **arguments) == [given, arguments if given == "all" else arguments[only]]
+
+
+def test_a_handler_whose_one_parameter_cannot_take_all_arguments_is_told_why() -> None:
+    schema = {"type": "object", "properties": COMMAND}
+    with pytest.raises(InvalidTool, match='no parameter for the property "command"') as caught:
+        LocalTools().register(Tool(name="run", input_schema=schema), a_list)
+    assert '"args" takes the property of that name alone, because of its annotation' in caught.value.hint
 
 
 async def test_absent_arguments_take_the_schemas_defaults() -> None:
@@ -666,3 +720,55 @@ def test_a_visibility_may_be_given_in_words() -> None:
 
     (tool,) = tools.tools()
     assert tool.visibility is Visibility.NATIVE
+
+
+async def test_what_several_exceptions_of_a_handler_say_is_told() -> None:
+    def many() -> None:
+        raise ExceptionGroup("many", [ValueError("a"), ExceptionGroup("one", [KeyError("b")])])
+
+    def more() -> None:
+        raise ExceptionGroup("more", [ValueError(str(n)) for n in range(8)])
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    def mute() -> None:
+        raise Mute
+
+    tools = LocalTools()
+    for function in (many, more, mute):
+        tools.register_function(function)
+    with pytest.raises(ExecutionFailed) as caught:
+        await call(tools, "many")
+    assert caught.value.message == "many failed: ExceptionGroup: many: ValueError: a; KeyError: 'b'"
+    with pytest.raises(ExecutionFailed, match=r"ValueError: 4; and 3 more$"):
+        await call(tools, "more")
+    with pytest.raises(ExecutionFailed, match=r"mute failed: Mute$"):
+        await call(tools, "mute")
+
+
+def test_what_is_wrong_with_parameters_is_said_of_the_tool() -> None:
+    tools = LocalTools()
+    with pytest.raises(InvalidTool, match=r"^files:pack: \*names cannot be filled in by name"):
+        tools.register_function(lambda *names: names, name="pack", namespace="files")
+    with pytest.raises(InvalidTool, match=r"^pair: \*names cannot be filled in by name"):
+        tools.register(PAIR, lambda *names: names)
+
+
+@pytest.mark.parametrize("field", ["keywords", "tags"])
+def test_several_words_are_a_tuple_or_a_list_and_none_are_none(field: str) -> None:
+    tools = LocalTools()
+    none: Any = {field: None}
+    assert getattr(tools.register_function(echo, **none), field) == ()
+    for wrongly, said in (("mail", f"must be several words, not one text. Write {field}=('mail',)."), (5, "not int")):
+        wrong: Any = {field: wrongly}
+        with pytest.raises(InvalidTool, match=r"^echo: ") as caught:
+            tools.register_function(echo, **wrong)
+        assert said in str(caught.value)
+        with pytest.raises(InvalidTool, match=r"^echo: ") as caught:
+            tools.register(Tool(name="echo", **wrong), lambda request: 1)
+        assert said in str(caught.value)
+    unordered: Any = {field: {"mail"}}
+    with pytest.raises(InvalidTool, match=f"{field} must be a tuple or a list of words, not set"):
+        tools.register(Tool(name="echo", **unordered), lambda request: 1)

@@ -317,3 +317,19 @@ def test_meta_that_is_no_object_is_not_taken(meta: Any) -> None:
     text = {"type": "text", "text": "x"}
     assert to_result({"content": [text], "_meta": meta}) == ToolResult(content=(text,))
     assert to_result({**text, "_meta": meta}).structured == {**text, "_meta": meta}
+
+
+@dataclass
+class Holding:
+    counts: dict[Any, str]
+
+
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, [{"x": {1: "a", "1": "b"}}], Holding({1: "a", "1": "b"})])
+def test_keys_that_are_the_same_as_text_are_refused(value: Any) -> None:
+    with pytest.raises(ExecutionFailed, match='The tool returned an object with two keys that are both "1" as text'):
+        to_result(value)
+
+
+def test_numbers_are_keys_and_may_look_alike_elsewhere() -> None:
+    value = {1: {"1": 1e22}, 2: {1: "x"}}
+    assert to_result(value).structured == {"1": {"1": 1e22}, "2": {"1": "x"}}

@@ -12,8 +12,10 @@ from toolcrib.errors import BackendNotFound, InvalidRequest
 from toolcrib.model import BackendKind
 from toolcrib.protocols import Context, Unsubscribe
 from toolcrib.providers.adapt import original
+from toolcrib.providers.builder import new_tool
 from toolcrib.providers.callbacks import Callbacks
 from toolcrib.providers.shared import ProviderList
+from toolcrib.registry import ToolRegistry
 from toolcrib.testing import FakeProvider
 
 pytestmark = pytest.mark.anyio
@@ -129,3 +131,34 @@ def test_a_listener_of_a_loop_that_is_gone_is_passed_over() -> None:
     callbacks.add(lambda: heard.append("here"))
     callbacks.tell()
     assert heard == ["here"]
+
+
+def test_a_change_that_goes_round_in_a_circle_is_told_once_to_each(caplog: pytest.LogCaptureFixture) -> None:
+    lists = [ToolRegistry() for _ in range(3)]
+    for one, other in zip(lists, [*lists[1:], lists[0]], strict=True):
+        one.add_provider(other)
+        one.add_provider(one)
+    heard = list[int]()
+    for place, one in enumerate(lists):
+        one.app.shared.subscribe(lambda place=place: heard.append(place))  # type: ignore[misc]  # the place of now
+    lists[0].register_tool(new_tool("lamp", "A lamp"), lambda: "on")
+    assert set(heard) == {0, 1, 2}
+    assert len(heard) <= 6
+    assert caplog.messages == []
+
+
+def test_a_listener_that_changes_something_is_followed_by_what_that_change_tells() -> None:
+    first, second = ToolRegistry(), ToolRegistry()
+    first.add_provider(second)
+    second.add_provider(first)
+    heard = list[int]()
+
+    def react() -> None:
+        heard.append(len(first.app.local.tools()))
+        if len(first.app.local.tools()) == 1:
+            first.register_tool(new_tool("two", "Two"), lambda: 2)
+
+    second.app.shared.subscribe(react)
+    first.register_tool(new_tool("one", "One"), lambda: 1)
+    assert heard[-1] == 2
+    assert heard.count(2) == 1

@@ -299,13 +299,13 @@ async def test_ping_and_notifications_are_answered_as_the_protocol_says() -> Non
 
 async def test_an_unknown_tool_is_an_invalid_parameter_and_a_failing_one_an_error_in_band() -> None:
     app = App()
-    app.add_provider(Provider(value=RuntimeError("a secret")))
+    app.add_provider(Provider(value=PermissionError("access denied")))
     async with mcp.Client(app.server) as client:
         with pytest.raises(MCPError) as caught:
             await client.call_tool("absent", {})
         result = await call(client, "lamp")
     assert caught.value.error.code == -32602
-    assert (result.is_error, "secret" in told(result)) == (True, False)
+    assert (result.is_error, "access denied" in told(result)) == (True, True)
 
 
 async def test_clients_are_told_of_a_changed_list_by_the_protocols_own_name() -> None:

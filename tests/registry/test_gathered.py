@@ -1,6 +1,9 @@
 """The registry of local functions and remote servers: its life cycle, its backends, and what it lists."""
 
 import asyncio
+import copy
+import dataclasses
+import pickle
 import sys
 from typing import Any
 
@@ -18,6 +21,7 @@ from toolcrib import (
     ExecutionFailed,
     InvalidRequest,
     InvalidTool,
+    NameCollision,
     NotStarted,
     Registry,
     ServerInfo,
@@ -27,6 +31,9 @@ from toolcrib import (
     ToolNotFound,
     new_tool,
 )
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.search.options import SearchOptions
+from toolcrib.settings.options import Settings
 from toolcrib.testing import FakeProvider, text_of
 
 pytestmark = pytest.mark.anyio
@@ -231,7 +238,7 @@ async def test_all_pages_of_a_list_can_be_had() -> None:
 async def test_one_text_as_tags_is_refused() -> None:
     tags: Any
     for tags in ("debug", None, 5):
-        with pytest.raises(InvalidTool, match="echo: tags must be words"):
+        with pytest.raises(InvalidTool, match=r"echo: tags must be (several|a tuple or a list of) words, not"):
             Registry().register_local_func("echo", "Say it.", {"type": "object"}, lambda request: 1, tags=tags)
 
 
@@ -274,3 +281,36 @@ async def test_the_app_that_is_served_is_the_same_one_each_time() -> None:
     assert registry.serve_http() is registry.serve_http()
     assert registry.serve_sse() is registry.serve_sse()
     assert registry.serve_http() is not registry.serve_sse()
+
+
+async def test_with_strict_another_definition_of_a_function_is_refused() -> None:
+    registry = Registry()
+    for _ in range(2):
+        registry.register_local_func("echo", "Say it.", {"type": "object"}, lambda request: 1, strict=True)
+    with pytest.raises(NameCollision, match="echo is registered already, with another definition"):
+        registry.register_local_func("echo", "Sing it.", {"type": "object"}, lambda request: 1, strict=True)
+
+
+async def test_what_is_asked_for_by_something_else_than_a_text_is_refused_in_words() -> None:
+    nothing: Any
+    async with Registry() as registry:
+        for nothing in (None, 5, ["echo"]):
+            for ask in (registry.execute, registry.call, registry.get_tool, registry.get_backends):
+                with pytest.raises(InvalidRequest, match="The tool's name must be a text, not"):
+                    await ask(nothing)
+            with pytest.raises(InvalidRequest, match="The query must be a text, not"):
+                await registry.search(nothing)
+
+
+async def test_a_selector_may_give_one_backend_instead_of_a_list() -> None:
+    registry = Registry(Config(backend_selector=lambda backends: backends[-1]))
+    registry.register_local_func("look", "", {"type": "object"}, lambda: "here")
+    async with registry:
+        assert await registry.execute("look") == "here"
+
+
+@pytest.mark.parametrize("made", [Config(), Settings(), GatewayOptions(), SearchOptions(), BackendConfig(name="a")])
+def test_configurations_can_be_copied_pickled_and_read_as_dicts(made: Any) -> None:
+    assert copy.deepcopy(made) == made
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - written here
+    assert set(dataclasses.asdict(made)) == {field.name for field in dataclasses.fields(made)}

@@ -13,6 +13,7 @@ from mcp.server.mcpserver import MCPServer
 from toolcrib import (
     Caller,
     Context,
+    ExecutionFailed,
     InvalidRequest,
     InvalidTool,
     NameCollision,
@@ -24,6 +25,8 @@ from toolcrib import (
     with_show_all,
     with_tool_providers,
 )
+from toolcrib.providers.adapt import adapt
+from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.testing import FakeProvider, text_of
 
 pytestmark = pytest.mark.anyio
@@ -169,5 +172,79 @@ async def test_a_tool_registry_lists_all_however_many_there_are() -> None:
 
 async def test_one_text_as_keywords_is_refused() -> None:
     keywords: Any = "abc"
-    with pytest.raises(InvalidTool, match="keywords must be words"):
+    with pytest.raises(InvalidTool, match="keywords must be several words, not one text"):
         ToolRegistry().register_tool(Tool(name="echo", keywords=keywords), lambda request: 1, "more")
+
+
+async def test_with_strict_another_definition_of_a_tool_is_refused() -> None:
+    registry = mail()
+    registry.register_tool(SEND, send_email, "email", "smtp", strict=True)
+    with pytest.raises(NameCollision, match="send_email is registered already, with another definition"):
+        registry.register_tool(new_tool("send_email", "Another one"), lambda: "x", strict=True)
+    assert len(await registry.search()) == 1
+
+
+async def test_registries_in_a_circle_change_and_find_without_end_or_noise(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = ToolRegistry(), ToolRegistry()
+    one.add_provider(other)
+    other.add_provider(one)
+    one.add_provider(one)
+    with anyio.fail_after(5):
+        for name in ("lamp", "door"):
+            one.register_tool(new_tool(name, "A thing"), lambda: "done")
+            assert [tool.name for tool in await other.list_tools(ME)].count(name) == 1
+            assert (await other.execute(name)).content[0]["text"] == "done"
+        other.register_tool(new_tool("wall", "A thing"), lambda: "stands")
+        assert (await one.execute("wall")).content[0]["text"] == "stands"
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("name", ["tool_search", "execute_tool"])
+async def test_a_server_with_a_tool_of_a_meta_tools_name_is_refused(name: str) -> None:
+    server: MCPServer[Any] = MCPServer("own")
+    server.tool(name=name)(lambda: "its own")
+    with pytest.raises(NameCollision, match=f"The server has a tool called {name}") as caught:
+        mail().attach(server)
+    assert "include" in caught.value.hint
+    async with mcp.Client(server) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == [name]
+
+
+async def test_a_meta_tool_that_a_server_hides_only_later_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    late, other = mcp_server(), FastMCP("other")
+    other.tool(name="tool_search")(lambda: "its own")
+    for server in (late, other):
+        mail().attach(server)
+    late.tool(name="tool_search")(lambda: "its own")
+    for server in (late, other):
+        caplog.clear()
+        low: Any = server if isinstance(server, MCPServer) else server._mcp_server
+        async with mcp.Client(low) as client:
+            for _ in range(2):
+                assert [tool.name for tool in (await client.list_tools()).tools].count("tool_search") == 1
+        told = [record.getMessage() for record in caplog.records if record.name == "toolcrib.server.attach"]
+        assert len(told) == 1
+        assert told[0].startswith("the server has a tool called tool_search of its own")
+
+
+@pytest.mark.parametrize("way", ["shared", "request"])
+async def test_what_a_provider_raises_is_told_as_of_a_function_unless_errors_are_masked(way: str) -> None:
+    class Locked:
+        async def list_tools(self, ctx: Context) -> list[Tool]:
+            return [Tool(name="admin_panel")]
+
+        async def call_tool(self, ctx: Context, name: str, arguments: Any) -> Any:
+            raise PermissionError("access denied")
+
+    for masked, said in (
+        (False, r"^admin_panel failed: PermissionError: access denied$"),
+        (True, r"^admin_panel failed inside its provider\. Its log has the cause\.$"),
+    ):
+        registry = ToolRegistry(Settings(local=LocalOptions(mask_errors=masked)))
+        ctx = ME
+        if way == "shared":
+            registry.add_provider(Locked())
+        else:
+            ctx = ME.with_providers(adapt(Locked()))
+        with pytest.raises(ExecutionFailed, match=said):
+            await registry.execute("admin_panel", ctx=ctx)

@@ -81,6 +81,19 @@ async def test_what_is_no_message_is_told_so_in_plain_words(
     assert "pydantic" not in answer.text
 
 
+@pytest.mark.parametrize(("hosts", "status"), [((), 401), (("tools.example",), 421)])
+async def test_an_address_without_a_name_takes_any_host_until_some_are_named(
+    hosts: tuple[str, ...], status: int
+) -> None:
+    options = HttpOptions(host="0.0.0.0", tokens=OPTIONS.tokens, allowed_hosts=hosts)
+    with anyio.fail_after(10):
+        async with crib() as served, at_address(http_app(served.server, options, ready=lambda: (True, {}))) as url:
+            async with httpx2.AsyncClient(headers={**JSON, "host": "evil.example"}) as http:
+                answer = await http.post(f"{url}/mcp", json={})
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"].endswith((" in the server's settings.", "that this server knows."))
+
+
 async def test_a_method_that_is_not_taken_keeps_the_names_of_those_that_are() -> None:
     headers = {**JSON, **MINE, "mcp-protocol-version": "2026-07-28"}
     with anyio.fail_after(10):

@@ -317,11 +317,19 @@ def test_two_callers_with_one_secret_forbid_http(loading: Loading) -> None:
     assert settings.http_problem == "two tokens have the same secret, so that they cannot be told apart"
 
 
-def test_a_secret_that_can_be_guessed_is_warned_of(loading: Loading) -> None:
-    settings = loading(tokens({"env": "A", "caller": "a"}), A="hunter2")
-    assert settings.warnings == (
-        "mcp.json:5: toolcrib.http.tokens[0] is a secret of fewer than 16 characters, which can be guessed",
-    )
+GUESSABLE = "a secret of fewer than 16 characters, which can be guessed"
+
+
+def test_a_secret_that_can_be_guessed_is_warned_of_wherever_it_stands(loading: Loading, tmp_path: Path) -> None:
+    (tmp_path / "tokens.json").write_text(json.dumps({"tokens": [{"token": "hunter3", "caller": "b"}]}))
+    listed = tokens({"env": "A", "caller": "a"}, tokens_file="tokens.json")
+    settings = loading(listed, A="hunter2", TOOLCRIB_TOKEN="abc")
+    assert [warning.partition(" ")[2] for warning in settings.warnings[:2]] == [
+        f"toolcrib.http.tokens[0] is {GUESSABLE}",
+        f"toolcrib.http.tokens_file holds {GUESSABLE}",
+    ]
+    assert settings.warnings[2:] == (f"TOOLCRIB_TOKEN is {GUESSABLE}",)
+    assert len(settings.http.tokens) == 3
 
 
 @pytest.mark.parametrize(

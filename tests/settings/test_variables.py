@@ -90,12 +90,19 @@ def test_an_editors_input_counts_as_missing_and_says_what_to_write(loading: Load
             {"url": "https://a", "headers": {"A": "${LINES}"}},
             "headers.A holds a line break or another control character",
         ),
+        ({"command": "${EMPTY}"}, "environment variable EMPTY is empty (command)"),
+        (
+            {"command": " ${env:EMPTY} ${OTHER:-}"},
+            "environment variable EMPTY is empty (command); environment variable OTHER is empty (command)",
+        ),
         ({"command": "run", "envFile": "${NAME}.env"}, "the file x.env does not exist (envFile)"),
     ],
 )
 def test_what_only_a_value_makes_wrong_fails_the_server_and_never_shows_the_value(
     loading: Loading, fields: dict[str, Any], problem: str
 ) -> None:
-    settings = loading(json.dumps({"mcpServers": {"a": fields}}), URL="hunter2", LINES="hunter2\nX: y", NAME="x")
+    settings = loading(
+        json.dumps({"mcpServers": {"a": fields}}), URL="hunter2", LINES="hunter2\nX: y", NAME="x", EMPTY=""
+    )
     assert settings.servers[0].problem == problem
     assert "hunter2" not in repr(settings)

@@ -1,19 +1,25 @@
 """The surface `direct`, and names without their namespace, through an MCP client in memory."""
 
 import json
+import logging
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import mcp
 import mcp_types
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from toolcrib.errors import NameCollision, SettingsError
-from toolcrib.model import Caller, Object, Tool, ToolResult, Visibility
+from toolcrib.errors import NameCollision, ServerUnavailable, SettingsError, ToolNotFound
+from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.model import BackendKind, Caller, Object, Rejected, ServerState, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.surfaces.front import Front
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
+from toolcrib.surfaces.watch import watch_names
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +32,14 @@ BARE = SurfaceOptions(surfaces=("direct",), prefix=False)
 def provider(namespace: str, *names: str, **more: Any) -> FakeProvider:
     tools = [Tool(name=name, namespace=namespace, description=name, **more) for name in names]
     return FakeProvider(tools, status=ready(namespace, tools=len(tools)))
+
+
+class Remote(FakeProvider):
+    """A server, which has a name."""
+
+    def __init__(self, name: str, *tools: str) -> None:
+        super().__init__([Tool(name=tool, namespace=name) for tool in tools], status=ready(name, tools=len(tools)))
+        self.name = name
 
 
 async def listed(client: mcp.Client) -> list[mcp_types.Tool]:
@@ -185,17 +199,93 @@ async def test_a_strict_client_takes_whatever_an_output_schema_promises(mode: st
     assert result.structured_content == ({"result": value} if wrapped else value)
 
 
-async def test_a_bare_name_that_a_late_server_wants_too_is_given_to_neither() -> None:
-    source = FakeSource(provider("bank", "delete"))
+async def test_a_bare_name_that_a_late_server_wants_too_stays_with_the_first_of_the_settings() -> None:
+    first, late = Remote("bank", "delete"), Remote("aaa", "delete")
+    source = FakeSource(first)
+    source.kind = BackendKind.MCP
     async with running(source) as gateway, connect(gateway, BARE, mode="legacy") as client:
-        await Front(gateway, BARE).check_names(ME)
-        assert [tool.name for tool in await listed(client)] == ["delete"]
-        source.replace(provider("bank", "delete"), provider("aaa", "delete"))
+        front = Front(gateway, BARE, order=lambda: ("bank", "aaa"))
+        source.replace(late, first)
         with anyio.fail_after(5):
             await gateway.live.fresh()
-        assert [tool.name for tool in await listed(client)] == ["aaa__delete", "bank__delete"]
-        with pytest.raises(MCPError, match=r"aaa:delete.*bank:delete"):
-            await client.call_tool("delete", {})
+        assert [entry.name for entry in (await front.page(ME)).items] == ["delete"]
+        await front.call(ME, "delete", {})
+        assert (len(first.calls), len(late.calls)) == (1, 0)
+        why = "bank:delete has the name delete already; set prefix = true, or leave one out with allowedTools."
+        told = {status.name: status.rejected for status in await gateway.servers(ME)}
+        assert told == {"aaa": (Rejected(tool="delete", reason=f"it is not listed: {why}"),), "bank": ()}
+        await front.call(ME, "aaa__delete", {})
+        assert len(late.calls) == 1
+        assert [tool.name for tool in await listed(client)] == ["delete"]
+
+
+async def test_whom_the_policy_shows_one_of_two_namesakes_has_it_by_its_bare_name() -> None:
+    policy = ByScopes([Rule(tools=("git:*",), scopes=("admin",))])
+    async with running(FakeSource(provider("git", "log"), provider("svn", "log")), policy=policy) as gateway:
+        front = Front(gateway, BARE)
+        assert [entry.tool.id for entry in (await front.page(ME)).items] == ["svn:log"]
+        assert [(status.name, status.rejected) for status in await gateway.servers(ME)] == [("svn", ())]
+
+
+async def test_a_tool_of_the_request_takes_no_shared_tools_bare_name() -> None:
+    own = FakeProvider([Tool(name="log", namespace="mine")])
+    async with running(FakeSource(provider("git", "log"))) as gateway:
+        front, ctx = Front(gateway, BARE), ME.with_providers(own)
+        assert [(entry.name, entry.tool.id) for entry in (await front.page(ctx)).items] == [
+            ("log", "git:log"),
+            ("mine__log", "mine:log"),
+        ]
+        await front.call(ctx, "mine__log", {})
+        assert len(own.calls) == 1
+
+
+async def test_two_namesakes_that_come_soon_after_the_start_end_it() -> None:
+    waits = FakeProvider([], status=ready("slow", state=ServerState.CONNECTING))
+    source = FakeSource(provider("git", "log"), waits)
+
+    async def watch(front: Front) -> None:
+        with pytest.raises(NameCollision, match=r"git:log and svn:log both want the name log"):
+            await watch_names(front, ME)
+
+    with anyio.fail_after(5):
+        async with running(source) as gateway, anyio.create_task_group() as group:
+            group.start_soon(watch, Front(gateway, BARE))
+            await anyio.lowlevel.checkpoint()
+            source.replace(provider("git", "log"), provider("svn", "log"), waits)
+
+
+async def test_two_namesakes_of_which_one_comes_late_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = FakeSource(provider("git", "log"))
+    with anyio.fail_after(5):
+        async with running(source) as gateway, anyio.create_task_group() as group:
+            group.start_soon(partial(watch_names, Front(gateway, BARE), ME, grace_s=0))
+            for more, count in (("act", 1), ("turn", 1), ("log", 2)):
+                source.replace(provider("git", "log"), provider("svn", "log"), provider("xyz", more))
+                await gateway.live.fresh()
+                while len(caplog.records) < count:
+                    await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    said = [record.getMessage().partition(";")[0] for record in caplog.records]
+    assert said == [
+        "svn:log: it is not listed: git:log has the name log already",
+        "xyz:log: it is not listed: git:log has the name log already",
+    ]
+
+
+async def test_a_hint_where_every_tool_is_listed_speaks_of_no_search() -> None:
+    down = FakeProvider([], status=ready("down", state=ServerState.FAILED, reason="exited"))
+    async with running(FakeSource(provider("git", "log"), down)) as gateway:
+        for options, ctx in ((DIRECT, ME), (SurfaceOptions(), replace(ME, show_all=True))):
+            with pytest.raises(ToolNotFound) as missing:
+                await Front(gateway, options).call(ctx, "water_plants", {})
+            assert missing.value.hint == "List the tools to see which there are."
+            with pytest.raises(ServerUnavailable) as unavailable:
+                await Front(gateway, options).call(ctx, "down__act", {})
+            assert unavailable.value.hint == "Try again once it is mended."
+        with pytest.raises(ToolNotFound) as missing:
+            await Front(gateway, SurfaceOptions()).call(ME, "water_plants", {})
+        assert missing.value.hint == "Search for a tool by what it does."
 
 
 async def test_a_chosen_tool_keeps_its_bare_name_beside_an_unlisted_one_of_the_same() -> None:

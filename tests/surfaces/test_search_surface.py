@@ -9,6 +9,7 @@ import mcp_types
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from toolcrib.app import App
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.model import (
@@ -25,6 +26,7 @@ from toolcrib.model import (
     Visibility,
 )
 from toolcrib.protocols import Context, Policy
+from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.surfaces.front import Front
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.search import SearchSurface
@@ -389,7 +391,7 @@ async def test_the_digest_is_one_line_a_server_in_the_description_and_the_instru
     async with running(FakeSource(mail(), down())) as gateway, connect(gateway) as client:
         description = (await client.list_tools()).tools[0].description or ""
         instructions = client.instructions or ""
-    lines = ["- git: failed", "- mail: 2 tools; Mail for everyone."]
+    lines = ["- mail: 2 tools; Mail for everyone.", "- failed: git"]
     assert description.endswith("\n".join(lines))
     assert instructions.endswith("\n".join(lines))
 
@@ -412,6 +414,28 @@ async def test_the_digest_keeps_its_budget_and_is_the_same_each_time(count: int)
     assert ("more servers" in texts[0]) == (count == 300)
 
 
+@pytest.mark.parametrize("failed", [1, 5, 60, 600])
+@pytest.mark.parametrize("ready_ones", [1, 100])
+async def test_failed_servers_take_one_line_of_the_digest_after_those_that_work(failed: int, ready_ones: int) -> None:
+    works = [
+        FakeProvider([Tool(name="act", namespace=f"zoo_{n:03}")], status=ready(f"zoo_{n:03}"))
+        for n in range(ready_ones)
+    ]
+    comes = FakeProvider([], status=ready("coming", state=ServerState.CONNECTING))
+    fails = [FakeProvider([], status=ready(f"dead_{n:03}", state=ServerState.FAILED)) for n in range(failed)]
+    async with running(FakeSource(*fails, comes, *works)) as gateway, connect(gateway) as client:
+        text = ((await client.list_tools()).tools[0].description or "").partition("Servers:\n")[2]
+    lines = text.splitlines()
+    assert lines[0].startswith("- zoo_000: 1 tool")
+    assert lines[-1].startswith("- failed: dead_000")
+    assert max(map(len, lines)) <= 110
+    named = lines[-1].count("dead_")
+    assert lines[-1].endswith(f", and {failed - named} more") == (named < failed)
+    assert sum("dead_" in line for line in lines) == 1
+    assert (lines[-2] == "- coming: connecting") == (ready_ones == 1)
+    assert estimate_tokens(text) <= 400
+
+
 async def test_chosen_tools_are_listed_natively_beside_the_surface_and_called_by_name() -> None:
     options = SurfaceOptions(always_visible=("mail:send_email", "no:such"))
     async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
@@ -429,14 +453,17 @@ async def test_a_name_that_does_not_exist_is_a_protocol_error_with_suggestions()
     assert "mail:send_email" in refused.value.message
 
 
-async def test_a_provider_that_raises_leaks_nothing_to_the_client() -> None:
+@pytest.mark.parametrize("masked", [True, False])
+async def test_a_provider_that_raises_leaks_nothing_to_the_client_where_errors_are_masked(masked: bool) -> None:
     async def fail(ctx: Context, name: str, arguments: Object) -> ToolResult:
         raise RuntimeError("password=hunter2")
 
-    async with running(FakeSource(FakeProvider([Tool(name="act")], fail))) as gateway, connect(gateway) as client:
+    app = App(Settings(local=LocalOptions(mask_errors=masked)))
+    app.add_provider(FakeProvider([Tool(name="act")], fail))
+    async with app, mcp.Client(app.server) as client:
         result = await call(client, "execute_tool", {"name": "act"})
     assert result.is_error
-    assert "hunter2" not in result.model_dump_json()
+    assert ("hunter2" in result.model_dump_json()) is not masked
 
 
 class Ours:

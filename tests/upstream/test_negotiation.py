@@ -1,11 +1,16 @@
 """Which protocol is agreed on, with servers of every kind that was met in the wild."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from tests.upstream.support import FAST, READY, raw, said, sdk, server_of
+from tests.upstream.support import FAST, READY, raw, said, sdk, server_of, until
 
 from toolcrib.model import ServerState
+from toolcrib.upstream.options import ServerOptions
+
+NEVER_AGAIN = replace(FAST, backoff_first_s=1000, backoff_max_s=2000)
 
 
 @pytest.mark.parametrize("discover", ["refuse", "invalid", "ignore"])
@@ -36,6 +41,21 @@ async def test_a_discovery_without_a_version_that_needs_no_handshake_leads_to_on
 async def test_a_server_that_refuses_both_ways_fails_with_its_own_words() -> None:
     async with server_of(raw(version="refuse"), replace(FAST, backoff_first_s=100, backoff_max_s=200)) as server:
         assert (server.status.state, server.status.reason) == (ServerState.FAILED, "no handshake today")
+
+
+async def test_a_server_that_ends_upon_the_probe_gets_the_handshake_in_a_new_life() -> None:
+    async with server_of(raw(discover="exit", options={"retries": 0}), NEVER_AGAIN) as server:
+        assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
+        assert await said(server, "seen") == ["initialize", "notifications/initialized", "tools/list", "tools/call"]
+
+
+async def test_a_server_that_ends_by_itself_is_started_once_more_and_no_oftener(tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    program = f"import pathlib; pathlib.Path({str(lives)!r}).open('a').write('x')"
+    given = ServerOptions(name="short", command=sys.executable, args=("-c", program), retries=2)
+    async with server_of(given) as server:
+        await until(server, lambda: "given up after 3 attempts" in server.status.reason)
+    assert lives.read_text() == "xxxx"
 
 
 async def test_a_probe_that_was_answered_too_late_is_made_again() -> None:

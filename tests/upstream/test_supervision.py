@@ -70,7 +70,7 @@ async def test_a_lost_server_keeps_its_tools_while_it_is_away() -> None:
 
 
 async def test_a_server_that_failed_is_tried_again_until_it_is_there(tmp_path: Path) -> None:
-    async with server_of(raw(once=str(tmp_path / "tried"))) as server:
+    async with server_of(raw(twice=str(tmp_path / "tried"))) as server:
         await until(server, lambda: server.status.state is READY)
         assert (server.status.reason, server.status.retry_at, server.status.stale) == ("", None, False)
 
@@ -102,7 +102,7 @@ async def test_a_call_brings_a_lost_server_back_before_its_time(monkeypatch: pyt
 
 async def test_a_call_to_a_failed_server_does_not_wait_but_has_it_tried_soon(tmp_path: Path) -> None:
     options = replace(FAST, backoff_first_s=0.05, backoff_max_s=0.05)
-    async with server_of(raw(once=str(tmp_path / "tried")), options) as server:
+    async with server_of(raw(twice=str(tmp_path / "tried")), options) as server:
         with pytest.raises(ServerUnavailable, match="exited with code 1"):
             await call(server, "echo")
         await until(server, lambda: server.status.state is READY)
@@ -165,6 +165,6 @@ async def test_a_server_that_comes_back_in_time_has_all_its_retries_again() -> N
 
 
 async def test_a_server_has_a_first_pause_of_its_own(tmp_path: Path) -> None:
-    given = replace(raw(once=str(tmp_path / "tried")), retry_interval_s=0.01)
+    given = replace(raw(twice=str(tmp_path / "tried")), retry_interval_s=0.01)
     async with server_of(given, replace(NEVER_AGAIN, backoff_max_s=5000)) as server:
         await until(server, lambda: server.status.state is READY)

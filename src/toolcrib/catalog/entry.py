@@ -43,6 +43,11 @@ def read(tool: Tool) -> Entry:
     )
 
 
+def check_text(tool: Tool) -> None:
+    """Refuse a definition that cannot be written, such as half of a character. Raises `InvalidTool`."""
+    _digest(tool)
+
+
 def _digest(tool: Tool) -> bytes:
     parts = (
         tool.namespace, tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema,

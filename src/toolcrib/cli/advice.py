@@ -16,6 +16,7 @@ _SETTINGS: Final[_Table] = (
         r"environment variable (\S+) is not set",
         "Set {0} where toolcrib is started, or give it a default: ${{{0}:-...}}.",
     ),
+    (r"environment variable (\S+) is empty", "Set {0} where toolcrib is started."),
     (r"asked for by the editor|known to the editor", "Write ${{env:NAME}} in its place and set that variable."),
     (r"the file .+ does not exist", "Create the file, or correct its path."),
     (r'"([^"]+)" is not a setting; did you mean "([^"]+)"', "Write {1} in place of {0}."),

@@ -3,11 +3,15 @@
 # Imports stand inside the verb to keep `toolcrib --help` fast.
 # ruff: noqa: PLC0415
 
-from typing import Annotated, Any, Final
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
+from toolcrib.cli.exits import Exit
 from toolcrib.cli.guard import guarded
 from toolcrib.cli.parameters import Config, Debug
 
@@ -40,7 +44,22 @@ class Serve(TyperCommand):
         return super().parse_args(ctx, [word for words in written for word in words])
 
 
+@contextmanager
+def _leaving_on_sigterm() -> Iterator[None]:
+    """Loading the rest takes a second, in which nothing is started yet that would have to be ended."""
+
+    def leave(*_: object) -> NoReturn:
+        raise SystemExit(Exit.OK)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @guarded
+@_leaving_on_sigterm()
 def serve(*, http: Http = None, sse: Sse = False, config: Config = None, debug: Debug = False) -> None:
     """Serve all tools over MCP: on stdin and stdout, or over HTTP.
 

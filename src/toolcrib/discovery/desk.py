@@ -1,6 +1,7 @@
 """The meta-tools' port over a host's own tools: fetched once, found by the engine, run by the host."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -19,6 +20,8 @@ from toolcrib.discovery.toolset import Known, ToolSet
 from toolcrib.errors import AmbiguousName, CallTimeout, ExecutionFailed, InvalidRequest, ToolNotFound
 from toolcrib.formats.openai import chat_tool
 from toolcrib.model import Object
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -156,12 +159,13 @@ class Desk(Generic[T]):
             raise CallTimeout(f"The tools could not be loaded: {error.message}", hint="Try again later.") from error
         except Exception as error:
             raise ExecutionFailed(
-                f"The tools could not be loaded: {told(error)}",
+                f"The tools could not be loaded: {told(error).rstrip('.')}.",
                 hint="This is a failure of the source of the tools, not an empty list; try again later.",
             ) from error
-        if tools is None or isinstance(tools, (str, bytes)) or not hasattr(tools, "__iter__"):
+        if tools is None or isinstance(tools, (str, bytes, Mapping)) or not hasattr(tools, "__iter__"):
             raise ExecutionFailed(
-                f"The tools could not be loaded: get_all_tools returned {type(tools).__name__} instead of a list."
+                f"The tools could not be loaded: get_all_tools returned {type(tools).__name__} instead of a list.",
+                hint="Return list(tools.values())." if isinstance(tools, Mapping) else "Return a list of tools.",
             )
         return list(tools)
 
@@ -188,9 +192,11 @@ class Desk(Generic[T]):
             kept: Any = self._host.keep(results)
             return [result for result in kept if isinstance(result, SearchResult)]
         except Exception as error:
+            # What it says may be about what it hides.
+            logger.exception("filter_search_results failed, so that nothing is shown")
             raise ExecutionFailed(
-                f"filter_search_results failed: {told(error)}",
-                hint="It must return a list of results.",
+                f"filter_search_results failed ({type(error).__name__}).",
+                hint="It must return a list of results; the log has the cause.",
             ) from error
 
 

@@ -30,6 +30,18 @@ T = TypeVar("T")
 _MAX_LISTED: Final = 1_000_000
 
 
+class _Made:
+    """Stands for what `BaseDynamicToolProvider.__init__` makes, and says so where it was never called."""
+
+    def __get__(self, owner: object | None, kind: type) -> Any:
+        if owner is None:
+            return self
+        raise InvalidRequest(
+            f"{kind.__name__} is not ready: its __init__ does not call that of its base class.",
+            hint="Call super().__init__() in it.",
+        )
+
+
 class BaseDynamicToolProvider(ABC, Generic[T]):
     """Five meta-tools over the tools of a subclass, which says what they are and how one runs.
 
@@ -38,6 +50,11 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
     of the tools is down. Calls are remembered for later searches by themselves; the host says when a turn begins, by
     `provider.engine.advance_turn()`. Tools are fetched once, until `invalidate_cache`.
     """
+
+    engine: ToolSearchEngine[T] = _Made()  # type: ignore[assignment]  # until __init__ has made it
+    """Searches the tools, and holds the session."""
+    _toolcrib_desk: Desk[T] = _Made()  # type: ignore[assignment]  # the same
+    _toolcrib_meta: MetaTools = _Made()  # type: ignore[assignment]  # the same
 
     def __init__(
         self,
@@ -52,12 +69,11 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         An engine that is given reads names with its own `name_of` and `namespace_of`. `guards` say when the model is
         told that it goes round in circles; they look on `execute_dynamic_tool` and `call_many`.
         """
-        self.engine: ToolSearchEngine[T] = engine or ToolSearchEngine(
+        self.engine = engine or ToolSearchEngine(
             scorer,
             name_of=self.get_tool_name if self._toolcrib_own("get_tool_name") else own_name,
             namespace_of=self.get_tool_namespace if self._toolcrib_own("get_tool_namespace") else own_namespace,
         )
-        """Searches the tools, and holds the session."""
         is_filtered = self._toolcrib_own("filter_search_results")
         host: Host[T] = Host(
             load=self.get_all_tools,
@@ -165,8 +181,17 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
 
         A call is what the meta-tool `call_tool` takes, or a pair of name and arguments.
         """
-        return await self._toolcrib_meta.call_many(calls)
+        asked = list(calls)
+        try:
+            meta = self._toolcrib_meta
+        except ToolcribError as error:
+            return [failed(error) for _ in asked]
+        return await meta.call_many(asked)
 
     async def execute_dynamic_tool(self, tool_name: str, arguments: dict[str, Any] | str | None = None) -> Answer:
         """Run one of the five, as the model asked for it; the answer is always an envelope."""
-        return await self._toolcrib_meta.run(tool_name, arguments)
+        try:
+            meta = self._toolcrib_meta
+        except ToolcribError as error:
+            return failed(error)
+        return await meta.run(tool_name, arguments)

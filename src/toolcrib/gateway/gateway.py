@@ -121,7 +121,7 @@ class Gateway:
         are those of the table in the package. The one that the options name is not loaded here: that takes time, and
         is left to whoever starts the gateway. `middleware` stands in the way of every call, the first outermost;
         `selector` orders those who can run a tool, by default local functions first and remote servers last; `audit`
-        is told of every call. What a provider raises is told to its caller, unless `mask_errors`. A search that
+        is told of every call. With `mask_errors`, what a provider raises is kept from its caller. A search that
         `gateway_id` has passed on already, and that comes back to it through other gateways, finds nothing.
         """
         self.options = options or GatewayOptions()

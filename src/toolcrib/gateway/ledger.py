@@ -56,6 +56,8 @@ class Entry:
     since: float = field(default_factory=time.time)
     due: float = 0.0
     """When it must be asked again, by `time.monotonic`."""
+    asked: float = 0.0
+    """When it answered last."""
     said: tuple[ServerStatus, ...] = ()
     """How its servers stood when it listed these tools."""
     heard: Heard = _NOTHING
@@ -142,6 +144,12 @@ class Ledger:
         """Something changed at that source. Two threads must not call it at once."""
         self._told[source] += 1
 
+    def doubt(self, backends: Sequence[Backend]) -> None:
+        """Have those asked again that do not run what they listed; at most once a second."""
+        for entry in tuple(self._entries.values()):
+            if any(entry.backend is backend for backend in backends):
+                entry.due = min(entry.due, entry.asked + _SHORTEST_S)
+
     def wanted(self, entry: Entry) -> bool:
         """Whether it must be asked now."""
         return entry.due <= time.monotonic() or self.told(entry)
@@ -204,6 +212,7 @@ class Ledger:
         if bool(answer.problem) != bool(entry.problem):
             entry.since = time.time()
         entry.tools, entry.rejected = answer.tools, answer.rejected
+        entry.asked = time.monotonic()
         entry.problem, entry.due, entry.said, entry.heard = answer.problem, answer.due, answer.said, answer.heard
 
     def _lasts(self, provider: ToolProvider) -> float:

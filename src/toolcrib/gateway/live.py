@@ -151,6 +151,12 @@ class Live:
             self._ledger.force()
         self._mark(own=False)
 
+    def doubt(self, backends: Sequence[Backend]) -> None:
+        """Ask these providers again, which do not run what they have listed."""
+        with self._lock:
+            self._ledger.doubt(backends)
+        self._mark(own=False)
+
     def _told(self, source: int, *, own: bool) -> None:
         """Something changed at a source. From any thread."""
         with self._lock:

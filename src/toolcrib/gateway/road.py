@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from toolcrib.errors import ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.calls.audit import AuditSink
@@ -19,6 +20,7 @@ from toolcrib.providers.foreign import (
     left_one_inside,
     misleads,
     run_by_others,
+    said,
     uncancelled,
 )
 from toolcrib.providers.keyed import run
@@ -26,6 +28,10 @@ from toolcrib.providers.results import to_result
 
 logger = logging.getLogger(__name__)
 
+_NOTHING: Final = (
+    "From a provider, None means that it has no such tool; where it ran the tool and has nothing to tell, "
+    "it must return an empty text."
+)
 _RANK = {kind: place for place, kind in enumerate(BackendKind)}
 
 
@@ -54,11 +60,12 @@ class Road:
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
+        mask_errors: bool = False,
     ) -> None:
-        """The first middleware is the outermost."""
+        """The first middleware is the outermost. With `mask_errors`, what any provider raises is masked."""
         self._selector = selector
         self._chain = chain(options, policy=policy, extra=middleware, failover=_fail_over, audit=audit)
-        self._way = self._chain(_ask)
+        self._way = self._chain(partial(_ask, mask_errors=mask_errors))
 
     async def travel(self, ctx: Context, found: Found, arguments: dict[str, Any]) -> ToolResult:
         """The result of the call, by the first backend that takes it.
@@ -98,7 +105,8 @@ class Road:
 def _chosen(selector: BackendSelector, found: Found) -> tuple[Backend, ...]:
     """What the selector leaves, in its order. Raises `ExecutionFailed` where it fails."""
     try:
-        chosen = tuple(selector(found.backends))
+        given = selector(found.backends)
+        chosen = (given,) if isinstance(given, Backend) else tuple(given)
     except ToolcribError:
         raise
     except Exception as error:
@@ -133,10 +141,11 @@ async def _fail_over(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
     return await proceed(ctx, last)
 
 
-async def _ask(ctx: Context, call: Call) -> ToolResult:
+async def _ask(ctx: Context, call: Call, *, mask_errors: bool) -> ToolResult:
     """What one backend answers. What it says of itself passes, such as that it is not available.
 
-    An error of a tool that it called in its turn, and anything else that it raises, becomes an `ExecutionFailed`.
+    An error of a tool that it called in its turn, and anything else that it raises, becomes an `ExecutionFailed`:
+    with its words where a provider raised it, as those of a function, unless `mask_errors`.
     """
     tool: Tool = call.tool
     routed = _routed(call)
@@ -149,8 +158,12 @@ async def _ask(ctx: Context, call: Call) -> ToolResult:
         raise
     except Exception as error:
         logger.exception("the provider of %s raised", tool.id)
-        raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
-    raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.")
+        # What goes wrong at a remote server is an error of ours already; anything else is our own fault.
+        if mask_errors or routed.backends[routed.place].kind is BackendKind.MCP:
+            raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
+        raise ExecutionFailed(f"{tool.id} failed: {said(error)}") from error
+    logger.warning("%s is listed, but its provider does not run it: %s", tool.id, _NOTHING)
+    raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.", hint=_NOTHING)
 
 
 async def _answer(routed: Routed, ctx: Context, tool: Tool) -> ToolResult | JSON | None:

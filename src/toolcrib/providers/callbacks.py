@@ -11,6 +11,15 @@ from toolcrib.protocols import Unsubscribe
 logger = logging.getLogger(__name__)
 
 
+class _Way(threading.local):
+    """Where the change that is being told in this thread has been passed on already."""
+
+    passed: frozenset[int] = frozenset()
+
+
+_way = _Way()
+
+
 class ThreadSafe:
     """A callback that is called in whichever thread tells, and is bound to no event loop."""
 
@@ -48,7 +57,25 @@ class Callbacks:
         return remove
 
     def tell(self) -> None:
-        """Call all back; one that raises is logged."""
+        """Tell of a change that was made here. Calls all back; one that raises is logged."""
+        self._tell(frozenset())
+
+    def pass_on(self) -> None:
+        """Tell of a change that was told by something else; not again, where it began here or has been here already.
+
+        So those that tell each other may stand in a circle.
+        """
+        if id(self) not in _way.passed:
+            self._tell(_way.passed)
+
+    def _tell(self, passed: frozenset[int]) -> None:
+        before, _way.passed = _way.passed, passed | {id(self)}
+        try:
+            self._call_all()
+        finally:
+            _way.passed = before
+
+    def _call_all(self) -> None:
         with self._lock:
             callbacks = tuple(self._callbacks.values())
         here = _running_loop()

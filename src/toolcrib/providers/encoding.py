@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from toolcrib.errors import ExecutionFailed
 from toolcrib.model import JSON
@@ -22,6 +22,8 @@ _MAX_STEPS: Final = 20
 _MAX_LEVELS: Final = 200
 """How deep a value may be nested: JSON readers of clients give up soon after."""
 
+_MAX_KEY: Final = 40
+"""Characters of a key that a message repeats."""
 _FAULTS = (TypeError, ValueError, RecursionError, PydanticSerializationError)
 _RAW = (bytes, bytearray, memoryview)
 _ORDINARY = "Return text, numbers, lists, dicts, dataclasses or pydantic models."
@@ -37,9 +39,16 @@ def encoded(value: Any, who: str) -> tuple[str, JSON]:
     """
     try:
         text = _dumped(value)
-        return text, from_json(text)
+        plain = from_json(text)
+        shorter = len(to_json(plain)) < len(text.encode())
     except _FAULTS as error:
         raise _refused(value, who, error) from error
+    if shorter and (twice := _twice(value)):
+        raise ExecutionFailed(
+            f'{who} returned an object with two keys that are both "{twice[:_MAX_KEY]}" as text.',
+            hint="Give the keys as text, each once.",
+        )
+    return text, plain
 
 
 def readable(text: str, who: str) -> str:
@@ -157,6 +166,19 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, (list, tuple, AbstractSet, deque)):
         return [(f"[{place}]", item) for place, item in enumerate(_ordered(value))]
     return []
+
+
+def _twice(value: Any) -> str:
+    """A key that two keys of one object are as text; empty where there is none."""
+    todo = [value]
+    while todo:
+        parts = _parts(todo.pop())
+        steps = [step for step, _ in parts]
+        for place, step in enumerate(steps if len(set(steps)) < len(steps) else ()):
+            if step in steps[:place]:
+                return step.removeprefix(".")
+        todo.extend(part for _, part in parts)
+    return ""
 
 
 def _encodes(value: Any) -> bool:

@@ -36,6 +36,11 @@ _OF_ITS_OWN_CALL: Final = (
 )
 """Errors that say of the call they end that nothing was run."""
 
+_MAX_CAUSE: Final = 1_000
+"""Characters of what an exception says that are told."""
+_MAX_INNER: Final = 5
+"""Exceptions of a group that are told."""
+
 _inner: ContextVar["WeakSet[ToolcribError] | None"] = ContextVar("toolcrib_inner_errors", default=None)
 
 
@@ -82,15 +87,49 @@ def failed_inside(error: ToolcribError, tool: str) -> ExecutionFailed:
     )
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """The one exception inside a group of one, which is what a task group raises."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, with its type, on one line of at most 1,000 characters; of a group, what each one says.
+
+    >>> said(ExceptionGroup("two", [ValueError("a"), KeyError("b")]))
+    "ExceptionGroup: two: ValueError: a; KeyError: 'b'"
+    """
+    told = _told(cause_of(error))
+    return told if len(told) <= _MAX_CAUSE else f"{told[:_MAX_CAUSE]}…"
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        inner = [_told(cause_of(one)) for one in error.exceptions[:_MAX_INNER]]
+        more = len(error.exceptions) - len(inner)
+        listed = "; ".join([*inner, *([f"and {more} more"] if more else [])])
+        return f"{type(error).__name__}: {error.message}: {listed}"
+    try:
+        words = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an exception of others may fail to say anything
+        words = ""
+    if isinstance(error, CancelledInside | ExitedInside):
+        return words
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
 __all__ = [
     "CancelledInside",
     "ExitedInside",
     "being_cancelled",
+    "cause_of",
     "failed_inside",
     "left_a_call",
     "left_one_inside",
     "misleads",
     "run_by_others",
     "run_by_us",
+    "said",
     "uncancelled",
 ]

@@ -10,7 +10,7 @@ from toolcrib.protocols import Context
 from toolcrib.providers.docstrings import documentation
 from toolcrib.providers.parameters import Parameters
 from toolcrib.providers.returned import Returned
-from toolcrib.providers.soundness import refused, sound
+from toolcrib.providers.soundness import no_words, sound
 from toolcrib.providers.target import Target, target_of
 from toolcrib.providers.workers import Workers
 
@@ -32,14 +32,14 @@ class ToolOptions(TypedDict, total=False):
     namespace: str
     title: str | None
     description: str | None
-    keywords: Iterable[str]
-    tags: Iterable[str]
+    keywords: Iterable[str] | None
+    tags: Iterable[str] | None
     visibility: Visibility | VisibilityName
     version: str | None
     annotations: Object | None
     output_schema: Object | Literal[False] | None
     meta: Object | None
-    icons: Iterable[Object]
+    icons: Iterable[Object] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,14 @@ def tool_of(
     namespace: str = "",
     title: str | None = None,
     description: str | None = None,
-    keywords: Iterable[str] = (),
-    tags: Iterable[str] = (),
+    keywords: Iterable[str] | None = (),
+    tags: Iterable[str] | None = (),
     visibility: Visibility | VisibilityName = Visibility.DISCOVERABLE,
     version: str | None = None,
     annotations: Object | None = None,
     output_schema: Object | Literal[False] | None = None,
     meta: Object | None = None,
-    icons: Iterable[Object] = (),
+    icons: Iterable[Object] | None = (),
 ) -> FunctionTool:
     """A function as a tool.
 
@@ -97,9 +97,10 @@ def tool_of(
     >>> tool_of(add).tool.input_schema["properties"]
     {'a': {'type': 'integer'}, 'b': {'default': 1, 'type': 'integer'}}
     """
-    target = target_of(function, promises=output_schema is None)
+    known = "" if name is None else _who(namespace, name)
+    target = target_of(function, who=known, promises=output_schema is None)
     named = _named(target) if name is None else name
-    who = f"{namespace}:{named}" if namespace else str(named)
+    who = _who(namespace, named)
     said = documentation(target.documentation)
     parameters = Parameters(target, said.parameters, who)
     returned = Returned(target.returns if output_schema is None else None, who)
@@ -111,7 +112,7 @@ def tool_of(
         input_schema=parameters.schema,
         output_schema=output_schema if isinstance(output_schema, Mapping) else returned.schema,
         annotations=annotations or {},
-        icons=tuple(icons),
+        icons=tuple(icons or ()),
         keywords=_words(who, "keywords", keywords),
         tags=_words(who, "tags", tags),
         visibility=cast("Visibility", visibility),
@@ -127,8 +128,12 @@ def _named(target: Target) -> str:
     return target.name
 
 
-def _words(who: str, field: str, words: Iterable[str]) -> tuple[str, ...]:
-    """The words as a tuple. One text instead of several is an error, not many words of one letter."""
-    if isinstance(words, str):
-        raise refused(who, field, "must be several words, not one text", f"Write {field}=({words!r},).")
-    return tuple(words)
+def _who(namespace: str, name: str) -> str:
+    return f"{namespace}:{name}" if namespace else str(name)
+
+
+def _words(who: str, field: str, words: Iterable[str] | None) -> tuple[str, ...]:
+    """The words as a tuple; None is none of them. One text is an error, not many words of one letter."""
+    if isinstance(words, str) or not isinstance(words, Iterable | None):
+        raise no_words(who, field, words)
+    return tuple(words or ())

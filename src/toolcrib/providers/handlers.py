@@ -1,7 +1,9 @@
 """Handlers of tools whose schema is written by hand: how each is called is decided once, when it is registered."""
 
 import copy
-from collections.abc import Callable, Mapping
+import inspect
+import typing
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,6 +23,9 @@ _FORMS: Final = (
     "These forms work, each with or without a leading ctx: handler(request), which gets all arguments as a dict; "
     "handler(a, b), with one parameter for each property of the schema; handler(**arguments)."
 )
+_WHOLE_NAMES: Final = frozenset({"args", "arguments", "params", "request"})
+"""What a parameter that takes all arguments is usually called."""
+_MAPPINGS: Final = (dict, Mapping, MutableMapping)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,7 @@ class Handler:
 
 def handler_of(function: Callable[..., Any], tool: Tool) -> Handler:
     """Decide how a handler is called for a tool. Raises `InvalidTool` that says which forms work."""
-    target = target_of(function, lenient=True)
+    target = target_of(function, who=tool.id, lenient=True)
     schema = resolve(tool.input_schema, tool.input_schema)
     known = properties(schema)
     names = [parameter.name for parameter in target.parameters]
@@ -85,7 +90,26 @@ def _whole(target: Target, known: Mapping[str, Any]) -> str | None:
     only = target.parameters[0]
     if isinstance(only.annotation, type) and issubclass(only.annotation, ToolRequest):
         return only.name
-    return None if only.name in known else only.name
+    if only.name not in known:
+        return only.name
+    return only.name if target.bound.isdisjoint(known) and _means_all(only, known) else None
+
+
+def _means_all(only: inspect.Parameter, known: Mapping[str, Any]) -> bool:
+    """Whether the only parameter takes all arguments, although one of the properties has its name too.
+
+    One that takes a dict, or does not say what it takes, does so beside other properties. Alone, the property is what
+    it means, unless that is no object and a dict is asked for, or nothing is said but a name that stands for all.
+    """
+    unsaid = only.annotation in (only.empty, Any)
+    if not unsaid and (typing.get_origin(only.annotation) or only.annotation) not in _MAPPINGS:
+        return False
+    if len(known) > 1:
+        return True
+    node = known[only.name]
+    if unsaid:
+        return only.name in _WHOLE_NAMES
+    return isinstance(node, Mapping) and node.get("type", "object") != "object"
 
 
 def _check_names(tool: Tool, target: Target, names: list[str], known: Mapping[str, Any]) -> None:
@@ -96,7 +120,7 @@ def _check_names(tool: Tool, target: Target, names: list[str], known: Mapping[st
         if name in target.bound | target.contexts:
             raise _misfit(tool, target, f'the property "{name}" cannot reach it: that name is filled in already')
         if name not in names and target.extra is None:
-            raise _misfit(tool, target, f'it has no parameter for the property "{name}"')
+            raise _misfit(tool, target, f'it has no parameter for the property "{name}"', _taken_apart(target))
 
 
 def _check_required(tool: Tool, target: Target, known: Mapping[str, Any], needed: frozenset[str]) -> None:
@@ -110,5 +134,16 @@ def _check_required(tool: Tool, target: Target, known: Mapping[str, Any], needed
             )
 
 
-def _misfit(tool: Tool, target: Target, problem: str) -> InvalidTool:
-    return InvalidTool(f"{tool.id}: the handler {target.name} cannot be called: {problem}.", hint=_FORMS)
+def _taken_apart(target: Target) -> str:
+    """Why the one parameter of a handler does not take all arguments; empty where it has none, or several."""
+    if len(target.parameters) != 1:
+        return ""
+    name = target.parameters[0].name
+    return (
+        f'Its parameter "{name}" takes the property of that name alone, because of its annotation; '
+        "annotated as dict, or not at all, it takes all arguments. "
+    )
+
+
+def _misfit(tool: Tool, target: Target, problem: str, why: str = "") -> InvalidTool:
+    return InvalidTool(f"{tool.id}: the handler {target.name} cannot be called: {problem}.", hint=f"{why}{_FORMS}")

@@ -20,12 +20,12 @@ from toolcrib.protocols import Context, ToolProvider, Unsubscribe
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.callbacks import Callbacks
 from toolcrib.providers.foreign import (
-    CancelledInside,
-    ExitedInside,
+    cause_of,
     failed_inside,
     left_one_inside,
     misleads,
     run_by_others,
+    said,
     uncancelled,
 )
 from toolcrib.providers.functions import Runner, ToolOptions, tool_of
@@ -37,9 +37,6 @@ from toolcrib.words import nearest
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_MAX_CAUSE: Final = 1_000
-"""Characters of what an exception says that are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +196,7 @@ class LocalTools:
             try:
                 return await uncancelled(entry.runner.run(ctx, values, self._workers))
             except Exception as error:
-                cause = _cause(error)
+                cause = cause_of(error)
                 if not isinstance(cause, ToolcribError):
                     raise self._failed(entry.tool, error) from error
                 # What a request's getter finds wrong is about this call, and not about one inside.
@@ -255,18 +252,7 @@ class LocalTools:
         raise ToolNotFound(f"No tool is called {quoted(asked)}.", hint=hint, suggestions=close)
 
     def _failed(self, tool: Tool, error: BaseException) -> ToolcribError:
-        cause = _cause(error)
         logger.error("%s raised", tool.id, exc_info=error)
         if self._mask_errors:
             return ExecutionFailed(f"{tool.id} failed.", hint="Its log has the cause.")
-        said = " ".join(str(cause).split())
-        if not isinstance(cause, (CancelledInside, ExitedInside)):
-            said = f"{type(cause).__name__}: {said}" if said else type(cause).__name__
-        return ExecutionFailed(f"{tool.id} failed: {said if len(said) <= _MAX_CAUSE else f'{said[:_MAX_CAUSE]}…'}")
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The one exception inside a group of one, which is what a task group raises."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+        return ExecutionFailed(f"{tool.id} failed: {said(error)}")

@@ -67,7 +67,7 @@ class ProviderList:
                 if not _is_in(provider, self._providers):
                     return
                 self._count(provider)
-            self._callbacks.tell()
+            self._callbacks.pass_on()
 
         end: object = provider.subscribe(ThreadSafe(hear))
         return end if callable(end) else _nothing

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from toolcrib.catalog.entry import check_text
 from toolcrib.errors import InvalidTool
 from toolcrib.model import Object, Tool, Visibility
 from toolcrib.names import check_key
@@ -41,12 +42,24 @@ def sound(tool: Tool) -> Tool:
     )
     _prove(own.id, "input_schema", own.input_schema)
     _check_output(own)
+    check_text(own)
     return own
 
 
 def refused(who: str, field: str, problem: str, hint: str) -> InvalidTool:
     """A definition that cannot be used because of one of its fields."""
     return InvalidTool(f"{who}: {field} {problem}.", hint=hint, data={"field": field})
+
+
+def no_words(who: str, field: str, given: object) -> InvalidTool:
+    """A definition with something else where several words belong."""
+    if isinstance(given, str):
+        return refused(who, field, "must be several words, not one text", f"Write {field}=({given[:80]!r},).")
+    return refused(who, field, f"must be a tuple or a list of words, not {type(given).__name__}", _words_like(field))
+
+
+def _words_like(field: str) -> str:
+    return f'Give a tuple of words: {field}=("mail", "smtp").'
 
 
 def _check_kinds(tool: Tool) -> None:
@@ -70,10 +83,10 @@ def _check_kinds(tool: Tool) -> None:
 def _check_words(tool: Tool) -> None:
     for field in ("keywords", "tags"):
         words: Any = getattr(tool, field)
-        fits = isinstance(words, Sequence) and not isinstance(words, (str, bytes))
-        fits = fits and all(isinstance(word, str) and word.strip() for word in words)
-        hint = f'Give a tuple of words: {field}=("mail", "smtp").'
-        _expect(tool.id, field, fits, "must be words that are not empty", hint)
+        if not isinstance(words, Sequence) or isinstance(words, (str, bytes)):
+            raise no_words(tool.id, field, words)
+        fits = all(isinstance(word, str) and word.strip() for word in words)
+        _expect(tool.id, field, fits, "must be words that are not empty", _words_like(field))
 
 
 def _check_annotations(tool: Tool) -> None:

@@ -62,31 +62,33 @@ class Target:
         return args, named
 
 
-def target_of(function: Callable[..., Any], *, lenient: bool = False, promises: bool = True) -> Target:
+def target_of(function: Callable[..., Any], *, who: str = "", lenient: bool = False, promises: bool = True) -> Target:
     """Read a callable. With `lenient`, annotations that cannot be resolved do not matter. Raises `InvalidTool`.
 
-    Without `promises`, the return annotation is not looked at, and counts as absent.
+    `who` begins what is said of its parameters, in place of its own name. Without `promises`, the return annotation is
+    not looked at, and counts as absent.
     """
     call, inner, bound = _unwrapped(function)
     name = getattr(inner, "__name__", type(inner).__name__)
     _refuse_unusable(inner, name)
+    who = who or name
     try:
         signature = inspect.signature(call)
     except (ValueError, TypeError, NameError) as error:
         raise InvalidTool(
-            f"{name}: its parameters cannot be read: {error}.", hint="Wrap it in a function of your own."
+            f"{who}: its parameters cannot be read: {error}.", hint="Wrap it in a function of your own."
         ) from error
-    hints = _Hints(inner, name, lenient=lenient)
+    hints = _Hints(inner, who, lenient=lenient)
     found = [hints.resolved(parameter) for parameter in signature.parameters.values() if parameter.name not in bound]
     for parameter in found:
         if parameter.kind is parameter.VAR_POSITIONAL:
-            raise InvalidTool(f"{name}: *{parameter.name} cannot be filled in by name.", hint="Take a list instead.")
+            raise InvalidTool(f"{who}: *{parameter.name} cannot be filled in by name.", hint="Take a list instead.")
     _refuse_unbound(inner, name, found)
     order = tuple(parameter for parameter in found if parameter.kind is not parameter.VAR_KEYWORD)
     return Target(
         call=call,
         name=name,
-        documentation=_documentation(inner),
+        documentation=documentation_of(inner),
         is_async=inspect.iscoroutinefunction(_body(inner)),
         order=order,
         contexts=frozenset(p.name for place, p in enumerate(order) if _takes_context(p, first=place == 0)),
@@ -140,9 +142,12 @@ def _refuse_unbound(inner: Any, name: str, parameters: list[inspect.Parameter]) 
         )
 
 
-def _documentation(inner: Any) -> str | None:
+def documentation_of(inner: Any) -> str | None:
+    """What a function, or the class of an object, says of itself; None where that is nothing."""
     if inspect.isroutine(inner):
-        return inspect.getdoc(inner)
+        # Every __call__ that says nothing inherits what every __call__ says.
+        silent = getattr(inner, "__name__", "") == "__call__" and inner.__doc__ is None
+        return None if silent else inspect.getdoc(inner)
     # Of an object: what its __call__ says, unless that is only what every __call__ says, else what its class says.
     said = type(inner).__call__.__doc__
     return said if said and inspect.isfunction(type(inner).__call__) else inspect.getdoc(type(inner))

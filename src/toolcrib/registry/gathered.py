@@ -79,12 +79,14 @@ class Registry:
         namespace: str = "",
         tags: Sequence[str] = (),
         version: str | None = None,
+        strict: bool = False,
         **more: Any,
     ) -> Tool:
         """Register a function for a tool whose schema is written out; any other field of `Tool` may be given.
 
-        The handler takes the arguments as one dict, or each by its name, with or without a leading context. Raises
-        `InvalidTool` or `InvalidName`; then nothing is registered.
+        The handler takes the arguments as one dict, or each by its name, with or without a leading context. A tool of
+        that name is replaced; with `strict`, another definition raises `NameCollision`. Raises `InvalidTool` or
+        `InvalidName`; then nothing is registered.
         """
         tool = Tool(
             name=name,
@@ -95,7 +97,7 @@ class Registry:
             version=version,
             **more,
         )
-        return self.app.register(tool, handler)
+        return self.app.register(tool, handler, strict=strict)
 
     def register_local(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
         """Register a function for a tool. With `strict`, another definition of a known tool raises `NameCollision`."""

@@ -32,15 +32,18 @@ class ToolRegistry:
 
     # -- registering -----------------------------------------------------------------------------------------------
 
-    def register_tool(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *keywords: str) -> Tool:
+    def register_tool(
+        self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *keywords: str, strict: bool = False
+    ) -> Tool:
         """Register a tool that is searched, not listed; the keywords are searched too.
 
         The handler takes the arguments by name, or as one request, with or without a leading context. A tool of that
-        name is replaced. Raises `InvalidTool` or `InvalidName`; then nothing is registered.
+        name is replaced; with `strict`, another definition raises `NameCollision`. Raises `InvalidTool` or
+        `InvalidName`; then nothing is registered.
         """
         made = tool.to_tool() if isinstance(tool, ToolBuilder) else sound(tool)
         searched = replace(made, keywords=(*made.keywords, *keywords), visibility=Visibility.DISCOVERABLE)
-        return self.app.register(searched, handler)
+        return self.app.register(searched, handler, strict=strict)
 
     def unregister_tool(self, name: str) -> None:
         """Forget a tool. Raises `ToolNotFound`."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain, product
-from types import MappingProxyType
 
 from toolcrib.search.lexicon_general import NOUNS, VERBS
 from toolcrib.search.lexicon_words import DOMAINS, PRINTED
@@ -174,7 +173,7 @@ def _lines(text: str) -> Iterator[tuple[str, list[str]]]:
 @cache
 def _printed() -> Lexicon:
     domains = {name: frozenset(members) for name, members in _lines(DOMAINS)}
-    return Lexicon(frozenset(_pairs(_lines(PRINTED))), MappingProxyType(domains))
+    return Lexicon(frozenset(_pairs(_lines(PRINTED))), domains)
 
 
 @cache

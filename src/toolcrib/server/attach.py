@@ -1,12 +1,15 @@
 """A front's tools on a server that somebody else built: an SDK server, or a FastMCP one."""
 
+import logging
 import weakref
+from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import mcp_types
 from mcp.server.context import HandlerResult
 from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
 
 from toolcrib.errors import InvalidRequest, NameCollision
@@ -15,6 +18,11 @@ from toolcrib.server.failures import guarded, isolated
 from toolcrib.server.mcp import Handlers
 from toolcrib.surfaces.front import Front
 from toolcrib.upstream.targets import sdk_server
+
+logger = logging.getLogger(__name__)
+
+_HIDDEN: Final = "of its own, so that the one of the registry cannot be called."
+_REMEDY: Final = "Rename the server's tool, or stand in front of the server: App().include(server, name)."
 
 _attached: "weakref.WeakKeyDictionary[Server[Any], Front]" = weakref.WeakKeyDictionary()
 
@@ -33,7 +41,9 @@ def low_level(server: object) -> Server[Any]:
 def attach(server: object, front: Front) -> None:
     """List the front's meta-tools beside the server's own tools, and answer calls of them.
 
-    What the server lists itself keeps its name. A second time changes nothing; another front raises `NameCollision`.
+    What the server lists itself keeps its name. A second time changes nothing. Raises `NameCollision` for another
+    front, and for an `MCPServer` that has a tool of a meta-tool's name; the log tells of such a tool that comes later,
+    or that another server has.
     """
     inner = low_level(server)
     known = _attached.get(inner)
@@ -44,10 +54,28 @@ def attach(server: object, front: Front) -> None:
             "Another registry is attached to this server.",
             hint="Register the tools with that one, or add this registry to it as a provider.",
         )
+    if taken := front.meta_names.intersection(_listed_by(server)):
+        raise NameCollision(f"The server has a tool called {min(taken)} {_HIDDEN}", hint=_REMEDY)
     _attached[inner] = front
     joined = _Joined(inner, front)
     inner.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, joined.list_tools)
     inner.add_request_handler("tools/call", mcp_types.CallToolRequestParams, joined.call_tool)
+
+
+def _listed_by(server: object) -> list[str]:
+    """The names that an `MCPServer` lists; none for any other server, which may have to wait for what it lists."""
+    if not isinstance(server, MCPServer):
+        return []
+    here, asked = copy_context(), server.list_tools()
+    try:
+        here.run(asked.send, None)
+    except StopIteration as done:
+        return _names({"tools": done.value})
+    except Exception:
+        logger.debug("the server could not list its tools before it serves", exc_info=True)
+    finally:
+        here.run(asked.close)
+    return []
 
 
 class _Joined:
@@ -61,16 +89,26 @@ class _Joined:
         self._own: set[str] = set()
         """Names that the server itself was seen to list."""
         self._all_seen = False
+        self._told: frozenset[str] = frozenset()
+        """Meta-tools of which it was told that nobody can call them."""
 
     async def list_tools(self, request: RequestContext, params: mcp_types.PaginatedRequestParams) -> HandlerResult:
         """The front's entries on the first page, then the server's pages under its own cursors."""
         if self._list is None:
             return await self._ours.list_tools(request, params)
         theirs = await self._list.handler(request, params)
-        self._own.update(_names(theirs))
+        self._note(_names(theirs))
         if params.cursor is not None:
             return theirs  # type: ignore[no-any-return]  # whatever the server's own handler gives
         return _with_more(theirs, [tool for tool in await self._entries(request) if tool["name"] not in self._own])
+
+    def _note(self, names: list[str]) -> None:
+        """Remember what the server lists itself; say once which meta-tools that hides."""
+        self._own.update(names)
+        hidden = self._front.meta_names & self._own - self._told
+        self._told |= hidden
+        for name in sorted(hidden):
+            logger.error("the server has a tool called %s %s %s", name, _HIDDEN, _REMEDY)
 
     async def _entries(self, request: RequestContext) -> list[dict[str, Any]]:
         """All that the front lists."""
@@ -96,7 +134,7 @@ class _Joined:
         cursor: str | None = None
         while not self._all_seen and self._list is not None:  # a call before any list finds what one after it finds
             page: Any = await self._list.handler(request, mcp_types.PaginatedRequestParams(cursor=cursor))
-            self._own.update(_names(page))
+            self._note(_names(page))
             cursor = page.get("nextCursor") if isinstance(page, dict) else getattr(page, "next_cursor", None)
             self._all_seen = cursor is None
         return params.name not in self._own

@@ -19,7 +19,9 @@ from toolcrib.settings.tokens import Tokens
 from toolcrib.settings.variables import Surroundings
 from toolcrib.upstream.options import ServerOptions
 
-EXAMPLE: Final = '{"mcpServers": {"time": {"command": "uvx", "args": ["--with", "mcp==2.3.0", "mcp-server-time==2026.10.19"]}}}'
+EXAMPLE: Final = (
+    '{"mcpServers": {"time": {"command": "uvx", "args": ["--with", "mcp==2.3.0", "mcp-server-time==2026.10.19"]}}}'
+)
 """The smallest useful settings file."""
 
 _EDITOR_FOLDERS = frozenset({".vscode", ".cursor"})

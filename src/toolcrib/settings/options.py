@@ -18,7 +18,8 @@ class LocalOptions:
     max_threads: int = 40
     """How many that are not async may run at once, in threads, 1 or more."""
     mask_errors: bool = False
-    """Whether what an exception says is kept from the caller; the log has it in any case."""
+    """Whether what an exception of a function or a provider says is kept from the caller; the log has it in any case.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

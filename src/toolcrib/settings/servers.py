@@ -44,6 +44,7 @@ _KEYS: Final = frozenset(
 
 _RESTRICTIONS: Final = frozenset({"disabled_tools", "exclude_tools", "enabled_tools", "include_tools"})
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([^}:]+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -158,12 +159,16 @@ class Reader:
         command = entry.text("command")
         if command is None and entry.spelling("command") is None:
             self._needs(entry, "command", "a command, or a url if it is remote")
+        filled = fill.fill(command or "", "command")
+        if command is not None and not filled.strip() and not fill.missing:
+            names = dict.fromkeys(_VARIABLE.findall(command))
+            fill.missing += [f"environment variable {name} is empty (command)" for name in names]
         cwd = entry.text("cwd")
         args = entry.texts("args") or ()
         return replace(
             self.defaults,
             transport="stdio",
-            command=self._in_home(fill.fill(command or "", "command")),
+            command=self._in_home(filled),
             args=tuple(fill.fill(text, f"args[{position}]") for position, text in enumerate(args)),
             env=self._env(entry, fill),
             cwd=self._folder(fill.fill(cwd, "cwd")) if cwd else None,

@@ -18,7 +18,8 @@ from toolcrib.settings.section import Section
 VARIABLE: Final = "TOOLCRIB_TOKEN"
 """Holds the secret of one more token, whose caller is called "token"."""
 
-_SHORT = 16
+_SHORT: Final = 16
+_GUESSABLE: Final = f"a secret of fewer than {_SHORT} characters, which can be guessed"
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Tokens:
         found = [*self._listed(http), *self._filed(http)]
         if secret := self.environ.get(VARIABLE, "").strip():
             found.append(Token(secret=secret, caller="token"))
+            if len(secret) < _SHORT:
+                http.problems.warnings.append(f"{VARIABLE} is {_GUESSABLE}")
         if len({token.secret for token in found}) < len(found):
             self.missing.append("two tokens have the same secret, so that they cannot be told apart")
         return tuple(found)
@@ -50,7 +53,7 @@ class Tokens:
             return None
         secret = self._variable(variable, entry.at) if variable else self._file(str(file), entry.at)
         if secret is not None and len(secret) < _SHORT:
-            entry.problems.warn(entry.at, f"is a secret of fewer than {_SHORT} characters, which can be guessed")
+            entry.problems.warn(entry.at, f"is {_GUESSABLE}")
         return secret
 
     def _variable(self, name: str, at: Field) -> str | None:
@@ -105,7 +108,10 @@ class Tokens:
             problems.add((), 'must hold "tokens": a list of objects with token and caller')
         top.refuse_unknown()
         problems.raise_any()
-        return [token for token in found if token is not None]
+        kept = [token for token in found if token is not None]
+        if any(len(token.secret) < _SHORT for token in kept):
+            http.problems.warn((*http.at, "tokens_file"), f"holds {_GUESSABLE}")
+        return kept
 
     def _token_with_secret(self, entry: Section) -> Token | None:
         secret = entry.text("token", secret=True)

@@ -12,6 +12,9 @@ from toolcrib.tokens import estimate_tokens
 
 _LINE = 110
 """The longest line, in characters."""
+_ROOM = 30
+"""Of a line, for what is said beside names, in characters."""
+_FAILED = ServerState.FAILED
 _SAMPLES = 4
 """Tools that stand for a server that says nothing of itself."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
@@ -32,18 +35,21 @@ _NOTHING: Final = _Space()
 def digest(view: View, statuses: Sequence[ServerStatus], *, tokens: int) -> str:
     """The servers of a view within a budget of estimated tokens: in words, else by name, else by number.
 
-    The same view and statuses give the same text. Tools without a namespace stand in a line of their own.
+    Those with tools come first, then those that are to come, each by name; one line tells of all that have failed. The
+    same view and statuses give the same text. Tools without a namespace stand in a line of their own.
     """
     spaces = _census(view)
     known = {space_of(status): status for status in statuses}
-    names = sorted({*spaces, *known} - {""})
-    if not names and not spaces:
+    failed = sorted(name for name, status in known.items() if status.state is _FAILED and name not in spaces)
+    names = sorted({*spaces, *known} - {"", *failed}, key=lambda name: (name not in spaces, name))
+    if not names and not spaces and not failed:
         return ""
+    last = [_failures(failed)] if failed else []
     for render in (_described, _named):
-        text = "\n".join(render(spaces, known, names))
+        text = "\n".join((*render(spaces, known, names), *last))
         if estimate_tokens(text) <= tokens:
             return text
-    return _clipped(_named(spaces, known, names), len(names), tokens)
+    return _clipped(_named(spaces, known, names), len(names), last, tokens)
 
 
 def _census(view: View) -> dict[str, _Space]:
@@ -77,14 +83,28 @@ def _named(spaces: Mapping[str, _Space], known: Mapping[str, ServerStatus], name
         yield f"- {name}: {_state(spaces.get(name, _NOTHING), known.get(name))}"
 
 
-def _clipped(lines: Iterator[str], total: int, tokens: int) -> str:
+def _clipped(lines: Iterator[str], total: int, last: Sequence[str], tokens: int) -> str:
     kept: list[str] = []
     for line in lines:
         rest = f"- and {total - len(kept)} more servers"
-        if estimate_tokens("\n".join((*kept, line, rest))) > tokens:
-            return "\n".join((*kept, rest))
+        if estimate_tokens("\n".join((*kept, line, rest, *last))) > tokens:
+            return "\n".join((*kept, rest, *last))
         kept.append(line)
-    return "\n".join(kept)
+    return "\n".join((*kept, *last))
+
+
+def _failures(names: Sequence[str]) -> str:
+    """One line for all of them, with the first names.
+
+    >>> _failures(["git", "mail"])
+    '- failed: git, mail'
+    """
+    line = f"- failed: {', '.join(names)}"
+    if len(line) <= _LINE:
+        return line
+    shown = ", ".join(names)[: _LINE - _ROOM].rpartition(", ")[0]
+    left = len(names) - (shown.count(", ") + 1 if shown else 0)
+    return f"- failed: {shown}, and {left} more" if shown else f"- failed: {left} servers"
 
 
 def _state(space: _Space, status: ServerStatus | None) -> str:

@@ -41,10 +41,7 @@ async def watch_names(front: Front, ctx: Context, *, grace_s: float = _GRACE_S) 
 
 
 async def watch_chosen(live: Live, spellings: Sequence[str]) -> None:
-    """Warn of each of `always_visible` that no tool answers to, as soon as its server is ready; ends when all is said.
-
-    >>> anyio.run(watch_chosen, None, ())
-    """
+    """Warn of each of `always_visible` that no tool answers to, once its server is ready; ends when all is said."""
     left = list(spellings)
     while left:
         for spelling, problem in tuple(_judged(live, left)):
@@ -75,8 +72,8 @@ def _judged(live: Live, spellings: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_to_come(spelling: str, statuses: Sequence[ServerStatus]) -> bool:
-    """Whether some server may still bring the tool: the one it names, or, where it names none, any."""
+    """Whether some server may still bring the tool, or a name to suggest: the one it names, or, for no such, any."""
     named = [one for one in statuses if any(spelling.startswith(space_of(one) + mark) for mark in SEPARATORS)]
     if named:
         return any(status.state is not ServerState.READY for status in named)
-    return ":" not in spelling and any(status.state in CONNECTING for status in statuses)
+    return any(status.state in CONNECTING for status in statuses)

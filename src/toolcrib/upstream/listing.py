@@ -22,7 +22,7 @@ SEARCH: Final = "tool_search"
 EXECUTE: Final = "execute_tool"
 META_TOOLS: Final = frozenset({SEARCH, EXECUTE})
 """By which a server that hides its tools offers them; they are used, and not offered again."""
-_STRIDE: Final = 50
+_STRIDE: Final = 10
 """Definitions read before others get a turn."""
 
 

@@ -53,10 +53,16 @@ _INSTRUCTIONS_LENGTH: Final = 20_000
 
 @asynccontextmanager
 async def open_session(
-    link: Link, options: ServerOptions, fleet: FleetOptions, redact: Redactor, asked: Asked
+    link: Link,
+    options: ServerOptions,
+    fleet: FleetOptions,
+    redact: Redactor,
+    asked: Asked,
+    *,
+    discover: bool = True,
 ) -> AsyncIterator["Session"]:
-    """Connect and negotiate; `asked` is what an older server asks, where the options let it. Raises `ExchangeError`,
-    alone or in a group.
+    """Connect and negotiate, with `discover` beyond the handshake; `asked` is what an older server asks, where the
+    options let it. Raises `ExchangeError`, alone or in a group.
     """
     async with link.transport as streams:
         dispatcher = RawDispatcher(streams, link, probe_timeout_s=fleet.probe_timeout_s)
@@ -68,7 +74,7 @@ async def open_session(
             sampling_callback=asked.sample if options.asks else None,
         ) as client:
             try:
-                await negotiate(client, dispatcher, patience_s=options.start_timeout_s)
+                await negotiate(client, dispatcher, patience_s=options.start_timeout_s, discover=discover)
             except MCPError as error:
                 raise _fault(error, redact) from error
             yield Session(client, dispatcher, link, redact, show_all=options.show_all)

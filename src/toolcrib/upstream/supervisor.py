@@ -22,6 +22,7 @@ from toolcrib.upstream.exchange import ExchangeError, Kind, leaves
 from toolcrib.upstream.http import Network
 from toolcrib.upstream.link import Bell
 from toolcrib.upstream.listing import Lister, Listing
+from toolcrib.upstream.negotiation import Unheard
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.session import Session, open_session
@@ -47,6 +48,8 @@ class _Outcome:
     lasted_s: float = 0.0
     """How long it was ready; 0 when it never was."""
     reopen: bool = False
+    unheard: bool = False
+    """Whether it ended upon the first question."""
 
 
 class Supervisor:
@@ -65,6 +68,8 @@ class Supervisor:
         own_s = options.retry_interval_s
         self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _LEAST_PAUSE_S)
         self._was_ready = False
+        self._may_be_shy = True
+        """Whether an end upon the first question may be due to that question."""
         self._wanted = Bell()
         self.listing = Listing()
         """The tools as last read; kept while the server is away."""
@@ -124,7 +129,7 @@ class Supervisor:
         failures = 0
         try:
             while True:
-                outcome = await self._attempt()
+                outcome = await self._attempts()
                 lasted = outcome.lasted_s > 0 and outcome.lasted_s >= self._fleet.stable_s
                 failures = 1 if lasted else failures + 1
                 at_once = outcome.reopen and outcome.lasted_s >= self._first_s
@@ -146,15 +151,28 @@ class Supervisor:
         self.board.post(ServerState.FAILED, reason=told, stale=self._was_ready, retry_at=None)
         await anyio.sleep_forever()
 
-    async def _attempt(self) -> _Outcome:
+    async def _attempts(self) -> _Outcome:
+        """One connection, or two: where the server ended upon the first question, it is asked nothing but the handshake
+        in another one. A server that does not bear that either ends by itself, and is never tried so again.
+        """
+        outcome = await self._attempt()
+        if outcome.unheard and self._may_be_shy:
+            self._promising = True
+            outcome = await self._attempt(discover=False)
+            self._may_be_shy = outcome.lasted_s > 0
+        return outcome
+
+    async def _attempt(self, *, discover: bool = True) -> _Outcome:
         """One connection, from beginning to end."""
         self._announce()
         link = link_to(self._options, self._fleet, self._network, self._redact)
-        reason, ready_at = "", None
+        reason, ready_at, unheard = "", None, False
         awaited = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
-                async with open_session(link, self._options, self._fleet, self._redact, self.asked) as session:
+                async with open_session(
+                    link, self._options, self._fleet, self._redact, self.asked, discover=discover
+                ) as session:
                     limit.deadline = anyio.current_time() + self._options.list_timeout_s
                     awaited = f"no tool list within {self._options.list_timeout_s:g} s"
                     # The handshake of an older server is all errors at first; a notice from here on counts.
@@ -168,6 +186,7 @@ class Supervisor:
                     reason = link.end.reason
             except Exception as error:  # noqa: BLE001 - whatever ends a connection, the next one is tried
                 reason = reason or self._told_by(error)
+                unheard = any(isinstance(cause, Unheard) for cause in leaves(error))
             finally:
                 self._session = None
         if limit.cancelled_caught:
@@ -175,7 +194,8 @@ class Supervisor:
             reason = f"{awaited}; it last said: {words}" if words else awaited
         lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
         self._promising = ready_at is not None
-        return _Outcome(reason=reason or link.end.reason, lasted_s=lasted_s, reopen=link.end.reopen)
+        reason = reason or link.end.reason
+        return _Outcome(reason=reason, lasted_s=lasted_s, reopen=link.end.reopen, unheard=unheard)
 
     def _announce(self) -> None:
         self._wanted.hush()

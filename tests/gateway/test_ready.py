@@ -1,0 +1,193 @@
+"""When a server is said to be ready: not before its tools can be found."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import httpx2
+import mcp
+import pytest
+from tests.upstream.inside import sdk_server
+
+from toolcrib.app import App
+from toolcrib.errors import ServerUnavailable, ToolNotFound
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.snapshot import Snapshot
+from toolcrib.model import Caller, SearchRequest, ServerState, Tool
+from toolcrib.protocols import Context
+from toolcrib.settings.options import Settings
+from toolcrib.testing import FakeProvider, FakeSource, ready, running
+
+pytestmark = pytest.mark.anyio
+
+ME = Context(caller=Caller(id="me"))
+QUIET = GatewayOptions(start_grace_s=0)
+MAIL = [Tool(name="send_mail", namespace="mail", description="Send a mail.")]
+FILES = [Tool(name="read_file", namespace="files", description="Read a file.")]
+
+
+class Held:
+    """Building a snapshot with more than nothing waits."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.builds = 0
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    hold, build = Held(), Snapshot.build
+
+    def wait(offers: Any, previous: Any, **more: Any) -> Snapshot:
+        hold.builds += 1
+        if any(tool.namespace == "mail" for offer in offers for tool in offer.tools):
+            hold.begun.set()
+            assert hold.go_on.wait(10)
+        return build(offers, previous, **more)
+
+    monkeypatch.setattr(Snapshot, "build", wait)
+    yield hold
+    hold.go_on.set()
+
+
+@contextlib.asynccontextmanager
+async def coming(held: Held, source: FakeSource, provider: FakeProvider) -> AsyncIterator[Gateway]:
+    """A gateway in which the server `mail` is connected by now, and its tools are being taken in."""
+    with anyio.fail_after(10):
+        async with running(source) as gateway:
+            provider.tools, provider.status = list(MAIL), ready("mail", tools=1)
+            source.changed()
+            await anyio.to_thread.run_sync(held.begun.wait)
+            try:
+                yield gateway
+            finally:
+                held.go_on.set()
+
+
+async def test_a_server_is_ready_for_all_to_see_only_once_its_tools_can_be_found(held: Held) -> None:
+    mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
+    async with coming(held, FakeSource(FakeProvider(FILES), mail), mail) as gateway:
+        (status,) = gateway.live.statuses()
+        assert (status.state, status.reason) == (ServerState.CONNECTING, "its tools are being taken in")
+        reply = await gateway.search(ME, SearchRequest(queries=("send a mail",)))
+        assert [one.name for one in reply.servers] == ["mail"]
+        assert not any(hit.tool in MAIL for hit in reply.hits)
+        held.go_on.set()
+        await gateway.live.settled()
+        reply = await gateway.search(ME, SearchRequest(queries=("send a mail",)))
+        assert (reply.servers, reply.hits[0].tool) == ((), MAIL[0])
+        assert gateway.live.statuses() == (mail.status,)
+
+
+async def test_a_call_of_a_tool_that_is_being_taken_in_waits_for_it(held: Held) -> None:
+    mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
+    async with coming(held, FakeSource(FakeProvider(FILES), mail), mail) as gateway:
+        async with anyio.create_task_group() as group:
+            group.start_soon(gateway.call, ME, "mail:send_mail")
+            await gateway.call(ME, "files:read_file")  # nobody else waits
+            assert mail.calls == []
+            held.go_on.set()
+    assert mail.calls == [("send_mail", {})]
+
+
+async def test_a_server_that_is_back_is_stale_until_its_new_tools_are_in(held: Held) -> None:
+    lost = ready("mail", state=ServerState.DEGRADED, reason="connection lost", stale=True)
+    mail = FakeProvider(FILES, status=lost)
+    async with coming(held, FakeSource(mail), mail) as gateway:
+        assert gateway.live.statuses() == (lost,)
+        assert not gateway.live.connecting()
+
+
+async def test_a_server_that_fails_meanwhile_is_told_of_at_once(held: Held) -> None:
+    mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
+    source = FakeSource(mail)
+    async with coming(held, source, mail) as gateway:
+        mail.status = ready("mail", state=ServerState.FAILED, reason="exited")
+        source.changed()
+        assert [status.reason for status in gateway.live.statuses()] == ["exited"]
+
+
+async def test_tools_that_cannot_be_taken_in_leave_their_server_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(offers: Any, previous: Any, **more: Any) -> Snapshot:
+        raise MemoryError
+
+    monkeypatch.setattr(Snapshot, "build", fail)
+    with anyio.fail_after(5):
+        async with running(FakeSource(FakeProvider(MAIL, status=ready("mail", tools=1)))) as gateway:
+            (status,) = gateway.live.statuses()
+            assert (status.state, status.tools) == (ServerState.DEGRADED, 0)
+            assert "could not be taken in" in status.reason
+            with pytest.raises(ServerUnavailable, match="could not be taken in"):
+                await gateway.call(ME, "mail:send_mail")
+
+
+async def test_changes_that_come_while_tools_are_taken_in_are_taken_in_together(held: Held) -> None:
+    mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
+    source = FakeSource(mail)
+    async with coming(held, source, mail) as gateway:
+        before = held.builds
+        for number in range(20):
+            more = [FakeProvider([Tool(name="act", namespace=f"server_{place}")]) for place in range(number + 1)]
+            source.replace(mail, *more)
+        held.go_on.set()
+        await gateway.live.fresh()
+        assert len(await gateway.tools(ME)) == 21
+        assert held.builds == before + 1
+
+
+async def test_readyz_says_ready_only_once_every_servers_tools_can_be_found(held: Held) -> None:
+    with anyio.fail_after(10):
+        async with App(Settings(gateway=QUIET)) as app:
+            transport = httpx2.ASGITransport(app.asgi_mount())
+            async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+                app.include(sdk_server("send_mail"), "mail")
+                await anyio.to_thread.run_sync(held.begun.wait)
+                assert app.fleet.statuses()[0].state is ServerState.READY
+                waits = await http.get("/readyz")
+                assert (waits.status_code, waits.json()["servers"]) == (503, {"connecting": 1})
+                async with mcp.Client(app.server) as client:
+                    assert "- mail: connecting" in (client.instructions or "")
+                held.go_on.set()
+                await app.settled()
+                answer = await http.get("/readyz")
+                assert (answer.status_code, answer.json()) == (
+                    200,
+                    {"ready": True, "servers": {"ready": 1}, "tools": 1},
+                )
+                assert [status.state for status in app.statuses()] == [ServerState.READY]
+
+
+async def test_a_server_that_was_removed_is_gone_for_whoever_asks_next() -> None:
+    with anyio.fail_after(10):
+        async with App(Settings(gateway=QUIET)) as app:
+            app.include(sdk_server("send_mail"), "mail")
+            app.include(sdk_server("read_file"), "files")
+            await app.settled()
+            app.remove_server("mail")
+            with pytest.raises(ToolNotFound):
+                await app.call("mail:send_mail")
+            assert [tool.id for tool in await app.tools()] == ["files:read_file"]
+            app.remove_server("files")
+            assert (await app.search("read a file")).hits == ()
+
+
+async def test_the_log_says_once_how_many_tools_a_server_has_and_which_were_set_aside(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = [Tool(name=f"bad_{n}", namespace="mail", input_schema={"type": "banana"}) for n in range(5)]
+    mail = FakeProvider([*MAIL, *broken], status=ready("mail", tools=6, protocol="2025-06-18"))
+    source = FakeSource(mail)
+    with anyio.fail_after(5), caplog.at_level(logging.INFO, "toolcrib.gateway"):
+        async with running(source) as gateway:
+            source.changed()
+            await gateway.live.fresh()
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "mail is ready: 1 tools, protocol 2025-06-18"
+    assert said[1].startswith("mail: 5 tools were set aside: bad_0 (")
+    assert said[1].endswith(", and 2 more")
+    assert len(said) == 2
