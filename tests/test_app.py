@@ -329,7 +329,7 @@ async def test_a_providers_tool_may_say_its_visibility_in_words(way: str, caplog
         listed = [tool.name for tool in (await client.list_tools()).tools]
     assert ("a_native" in listed) == (way == "shared")
     assert "a_nativ" in caplog.text
-    assert "visibility" in caplog.text
+    assert "its visibility must be one of native, discoverable, hidden" in caplog.text
 
 
 async def test_a_query_or_a_name_that_is_no_text_is_refused_in_words() -> None:

@@ -28,15 +28,15 @@ from toolcrib.gateway.calls.breaker import BreakerState
 from toolcrib.gateway.elsewhere import Elsewhere, merged
 from toolcrib.gateway.known import (
     CONNECTING,
-    SEPARATORS,
     Withheld,
     findable,
     namespaces,
     none_withheld,
     servers,
     set_aside,
-    space_of,
     tags,
+    troubled_for,
+    unready,
 )
 from toolcrib.gateway.library import Library
 from toolcrib.gateway.live import Live
@@ -206,7 +206,7 @@ class Gateway:
                 reply, troubled = merged(reply, asked.hits, request, max(1, limit)), (*troubled, *asked.troubled)
         else:
             reply = self._list(view, request)
-        return replace(reply, servers=(*self._troubled(ctx, view, request), *troubled))
+        return replace(reply, servers=(*troubled_for(self._servers(ctx, view), request.filters), *troubled))
 
     def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float]) -> SearchReply:
         """The hits of a view; with a note where they could not be compared in meaning."""
@@ -333,7 +333,7 @@ class Gateway:
             found = await self.elsewhere.look_up(ctx, view, name)
             if found is not None:
                 return found
-            server = self._server_meant(ctx, view, name)
+            server = unready(self._servers(ctx, view), name)
             if server is not None:
                 return await self._find_late(ctx, name, server, missing)
             if (aside := self._set_aside(ctx, name)) is not None:
@@ -397,24 +397,6 @@ class Gateway:
 
     async def _status(self, ctx: Context, name: str) -> ServerStatus | None:
         return next((status for status in await self.servers(ctx) if status.name == name), None)
-
-    def _server_meant(self, ctx: Context, view: View, name: str) -> str | None:
-        """The server, not ready, whose namespace the spelling gives."""
-        for status in self._servers(ctx, view):
-            start = space_of(status).casefold()
-            named = any(name.casefold().startswith(start + separator) for separator in SEPARATORS)
-            if named and status.state is not ServerState.READY:
-                return status.name
-        return None
-
-    def _troubled(self, ctx: Context, view: View, request: SearchRequest) -> tuple[ServerStatus, ...]:
-        """Servers that could have answered and could not, or whose tools are stale."""
-        wanted = request.filters.namespaces
-        return tuple(
-            status
-            for status in self._servers(ctx, view)
-            if (status.state is not ServerState.READY or status.stale) and (not wanted or space_of(status) in wanted)
-        )
 
 
 def _mark(filters: Filters) -> str:

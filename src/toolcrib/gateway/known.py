@@ -22,6 +22,26 @@ def space_of(status: ServerStatus) -> str:
     return status.namespace or status.name
 
 
+def unready(servers: Iterable[ServerStatus], name: str) -> str | None:
+    """The server, not ready, whose namespace a spelling of a tool's name gives."""
+    for status in servers:
+        start = space_of(status).casefold()
+        named = any(name.casefold().startswith(start + separator) for separator in SEPARATORS)
+        if named and status.state is not ServerState.READY:
+            return status.name
+    return None
+
+
+def troubled_for(servers: Iterable[ServerStatus], filters: Filters) -> tuple[ServerStatus, ...]:
+    """Servers that could have answered such a search and could not, or whose tools are stale."""
+    wanted = filters.namespaces
+    return tuple(
+        status
+        for status in servers
+        if (status.state is not ServerState.READY or status.stale) and (not wanted or space_of(status) in wanted)
+    )
+
+
 def namespaces(view: View) -> Mapping[str, int]:
     """How many tools of each namespace are in view, hidden ones included. At most O(request tools) a request."""
     if view.base is None:

@@ -160,7 +160,7 @@ def unsound_field(tool: Tool) -> str:
 
 def unsound(tool: Tool, field: str) -> Rejected:
     """A tool that was set aside for that field."""
-    return Rejected(tool=str(tool.name)[:_SHOWN], reason=f"its {field} is none")
+    return Rejected(tool=str(tool.name)[:_SHOWN], reason=f"its {field} must be {_WORDED[_HOLDS[field]]}")
 
 
 def _text(value: Any) -> bool:
@@ -207,6 +207,17 @@ _HOLDS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "meta": _object,
 }
 """Whether a value is what the field's type says, by field."""
+
+_WORDED: Final[Mapping[Callable[[Any], bool], str]] = {
+    _text: "a text",
+    _text_or_none: "a text, or None",
+    _object: "an object",
+    _object_or_none: "an object, or None",
+    _words: "texts in a tuple or a list",
+    _objects: "objects in a tuple or a list",
+    _visibility: f"one of {', '.join(Visibility)}",
+}
+"""What each of them asks for."""
 
 
 EMPTY: Final = Snapshot.build((), None)
