@@ -34,6 +34,7 @@ from toolcrib.gateway.known import (
     none_withheld,
     servers,
     set_aside,
+    space_of,
     tags,
     troubled_for,
     unready,
