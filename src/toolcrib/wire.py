@@ -1,7 +1,7 @@
 """MCP's wire shapes to and from the model, and errors to the wire: the only module that knows both.
 
 Wire values are plain JSON. What a peer sent is kept as it came; what a client of an older protocol version could not
-read is rewritten for that client alone, and nothing is dropped.
+read is rewritten for that client alone, and nothing is dropped but what a server says of itself under reserved keys of `_meta`.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, Final
 import mcp_types
 from mcp_types import methods
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from toolcrib.errors import UpstreamError
@@ -25,6 +25,15 @@ _KNOWN_BLOCKS: Final = {
 _ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_link"})
 _REASON_LIMIT: Final = 300
 _HALF: Final = re.compile("[\\ud800-\\udfff]")
+_RESERVED: Final = "io.modelcontextprotocol/"
+"""Of `_meta` keys with which each server speaks of itself."""
+_PASSED: Final = frozenset({"io.modelcontextprotocol/related-task"})
+_QUESTIONS: Final[Mapping[str, type[BaseModel]]] = {
+    "elicitation/create": mcp_types.ElicitRequest,
+    "sampling/createMessage": mcp_types.CreateMessageRequest,
+    "roots/list": mcp_types.ListRootsRequest,
+}
+"""What a server may ask of a client while it is answering."""
 
 
 def is_modern(version: str) -> bool:
@@ -46,8 +55,10 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
         mcp_types.Tool.model_validate(raw, by_name=False)
         _check_listable(raw)
         json.dumps(raw, allow_nan=False)
+        if not is_encodable(raw):
+            return Rejected(tool=mended(label), reason="it holds half a character, which cannot be sent")
     except ValidationError as error:
-        return Rejected(tool=label, reason=_first_problem(error))
+        return Rejected(tool=mended(label), reason=_first_problem(error))
     except ValueError:
         return Rejected(tool=label, reason="it holds a number that JSON does not have")
     return Tool(
@@ -92,13 +103,20 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
     content = raw.get("content", [])
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise UpstreamError("The server answered with a result whose content is not a list of blocks.")
-    meta = raw.get("_meta")
     return ToolResult(
         content=tuple(content),
         structured=raw.get("structuredContent"),
         is_error=raw.get("isError") is True,
-        meta=meta if isinstance(meta, dict) else {},
+        meta=_meta_of(raw),
     )
+
+
+def _meta_of(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A result's `_meta`, without what only the server that a client speaks to may say: that is this one."""
+    meta = raw.get("_meta")
+    if not isinstance(meta, dict):
+        return {}
+    return {key: value for key, value in meta.items() if not key.startswith(_RESERVED) or key in _PASSED}
 
 
 _PARTS: Final[Mapping[str, tuple[str, type]]] = {
@@ -112,7 +130,7 @@ _PARTS: Final[Mapping[str, tuple[str, type]]] = {
 def read_document(method: str, raw: Mapping[str, Any]) -> ToolResult:
     """The answer to one of these methods, whole, as structured content. Raises `UpstreamError` for what is none."""
     kind = raw.get("resultType", "complete")
-    if kind == "input_required":
+    if kind == "input_required" and method != "completion/complete":
         return _read_input_required(raw)
     key, shape = _PARTS[method]
     part = raw.get(key)
@@ -120,20 +138,39 @@ def read_document(method: str, raw: Mapping[str, Any]) -> ToolResult:
         raise UpstreamError(f"The server answered {method} with something that is no answer to it.")
     if isinstance(part, list) and not all(isinstance(item, dict) for item in part):
         raise UpstreamError(f"The server answered {method} with {key} that are no objects.")
-    return ToolResult(structured=dict(raw))
+    structured = dict(raw)
+    if isinstance(structured.pop("_meta", None), dict) and (meta := _meta_of(raw)):
+        structured["_meta"] = meta
+    return ToolResult(structured=structured)
 
 
 def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
     requests, state = raw.get("inputRequests"), raw.get("requestState")
     if not isinstance(requests, dict) and not isinstance(state, str):
         raise UpstreamError("The server asked for input without saying what it needs.")
-    meta = raw.get("_meta")
+    for key, request in requests.items() if isinstance(requests, dict) else ():
+        _check_question(str(key), request)
     return ToolResult(
         kind="input_required",
         input_requests=requests if isinstance(requests, dict) else None,
         request_state=state if isinstance(state, str) else None,
-        meta=meta if isinstance(meta, dict) else {},
+        meta=_meta_of(raw),
     )
+
+
+def _check_question(key: str, request: Any) -> None:
+    """Raise `UpstreamError` for what no client could be asked."""
+    where = f"The server asked for input in a way that is none: inputRequests.{key!r:.60}"
+    method = request.get("method") if isinstance(request, dict) else None
+    model = _QUESTIONS.get(method) if isinstance(method, str) else None
+    if model is None:
+        raise UpstreamError(f"{where} is none of {', '.join(_QUESTIONS)}.")
+    try:
+        model.model_validate(request, by_name=False)
+        page = {"resultType": "input_required", "inputRequests": {key: request}}
+        methods.validate_server_result("tools/call", LATEST_MODERN_VERSION, page)
+    except ValidationError as error:
+        raise UpstreamError(f"{where}: {_first_problem(error)}.") from error
 
 
 # -- writing what a client reads -----------------------------------------------------------------------------------
@@ -183,29 +220,33 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
         wire["_meta"] = dict(result.meta)
     if is_modern(version):
         wire["resultType"] = "complete"
-    if not _is_encodable(wire):
-        wire = _mended(wire)
+    if not is_encodable(wire):
+        wire = mended(wire)
     if not _sendable(wire, version):
         wire["content"] = [_readable(block, version) for block in wire["content"]]
     return wire
 
 
-def _is_encodable(wire: dict[str, Any]) -> bool:
-    """Whether it can be sent: half a surrogate pair cannot, and would take the whole connection along."""
+def is_encodable(value: Any) -> bool:
+    """Whether a JSON value can be sent: half a surrogate pair cannot, and would take the whole connection along."""
     try:
-        to_json(wire)
+        to_json(value)
     except ValueError:
         return False
     return True
 
 
-def _mended(value: Any) -> Any:
-    """The same with a replacement character for each half."""
+def mended(value: Any) -> Any:
+    """The JSON value with a replacement character for each half of a surrogate pair.
+
+    >>> mended({"half": ["\\ud83d", 1]})
+    {'half': ['�', 1]}
+    """
     if isinstance(value, str):
         return _HALF.sub("\ufffd", value)
     if isinstance(value, Mapping):
-        return {_mended(key): _mended(item) for key, item in value.items()}
-    return [_mended(item) for item in value] if isinstance(value, list | tuple) else value
+        return {mended(key): mended(item) for key, item in value.items()}
+    return [mended(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str, Any]:
@@ -226,6 +267,8 @@ def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str,
         wire |= {"ttlMs": ttl if isinstance(ttl, int) and ttl > 0 else 0, "cacheScope": "private"}
     if method == "prompts/get":
         wire["messages"] = [_readable_message(message, version) for message in wire["messages"]]
+    if not is_encodable(wire):
+        wire = mended(wire)
     try:
         methods.validate_server_result(method, version, wire)
     except ValidationError as error:
@@ -249,7 +292,7 @@ def _input_required_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
         wire["requestState"] = result.request_state
     if result.meta:
         wire["_meta"] = dict(result.meta)
-    return wire
+    return wire if is_encodable(wire) else mended(wire)
 
 
 def _sendable(wire: dict[str, Any], version: str) -> bool:

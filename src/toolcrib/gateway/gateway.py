@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
-from zlib import crc32
 
 import anyio
 import anyio.to_thread
@@ -30,6 +29,7 @@ from toolcrib.gateway.known import (
     CONNECTING,
     Withheld,
     findable,
+    mark_of,
     namespaces,
     none_withheld,
     servers,
@@ -235,7 +235,7 @@ class Gateway:
         filters = request.filters
         tools = findable(view) if filters == Filters() else view.listing(filters)
         limit = self.options.page_size if request.limit is None else min(request.limit, self.options.search.max_limit)
-        part = page(tools, view_version=f"{view.version}{_mark(filters)}", cursor=request.cursor, limit=limit)
+        part = page(tools, view_version=f"{view.version}{mark_of(filters)}", cursor=request.cursor, limit=limit)
         hits = tuple(
             Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool), detail=request.detail) for tool in part.items
         )
@@ -398,11 +398,3 @@ class Gateway:
 
     async def _status(self, ctx: Context, name: str) -> ServerStatus | None:
         return next((status for status in await self.servers(ctx) if status.name == name), None)
-
-
-def _mark(filters: Filters) -> str:
-    """Tells the lists of different filters apart, in a cursor; empty for the whole list."""
-    if filters == Filters():
-        return ""
-    parts = (sorted(filters.namespaces), sorted(filters.tags), filters.read_only, sorted(filters.visibility))
-    return f"/{crc32(repr(parts).encode('utf-8', 'replace')):x}"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from zlib import crc32
 
 from toolcrib.catalog.misses import quoted
 from toolcrib.errors import ToolNotFound
@@ -153,3 +154,11 @@ def _as_seen(
         Rejected(tool=key.name, reason=why) for key, why in sorted(withheld.items()) if key.namespace == space
     )
     return replace(status, tools=namespaces(view).get(space, 0), rejected=(*shown, *unlisted))
+
+
+def mark_of(filters: Filters) -> str:
+    """Tells the lists of different filters apart, in a cursor; empty for the whole list."""
+    if filters == Filters():
+        return ""
+    parts = (sorted(filters.namespaces), sorted(filters.tags), filters.read_only, sorted(filters.visibility))
+    return f"/{crc32(repr(parts).encode('utf-8', 'replace')):x}"

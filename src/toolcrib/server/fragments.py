@@ -9,12 +9,14 @@ from mcp_types import methods
 from pydantic import ValidationError
 
 from toolcrib.surfaces.front import Listed
-from toolcrib.wire import is_modern, listed, tool_to_wire
+from toolcrib.wire import is_encodable, is_modern, listed, mended, tool_to_wire
 
 logger = logging.getLogger(__name__)
 
 _LIMIT: Final = 65_536
 """How many entries are kept. An entry refers to the tool's own schemas; encoded, it takes as much as on the wire."""
+_SHARED: Final = ("inputSchema", "outputSchema", "_meta")
+"""What an entry has of the tool's own, rather than copied, where it is the same."""
 _MODERN: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
@@ -24,7 +26,7 @@ class Fragment:
     __slots__ = ("_encoded", "entry")
 
     def __init__(self, entry: dict[str, Any]) -> None:
-        """Of plain JSON."""
+        """Of plain JSON, as the SDK would send it."""
         self.entry = entry
         self._encoded: bytes | None = None
 
@@ -55,14 +57,25 @@ class Fragments:
 
 
 def _made(tool: Listed, version: str) -> Fragment | None:
-    entry = listed(tool_to_wire(tool.tool, tool.name), version)
+    whole = listed(tool_to_wire(tool.tool, tool.name), version)
     try:
-        page = methods.serialize_server_result("tools/list", version, {"tools": [entry], **_MODERN})
+        page = methods.serialize_server_result("tools/list", version, {"tools": [whole], **_MODERN})
     except ValidationError:
         logger.exception("%s cannot be listed: its definition is none", tool.tool.id)
         return None
-    try:
-        json.dumps(entry)
-    except (TypeError, ValueError):
-        entry = page["tools"][0]  # without what is no plain JSON, such as a mapping that is no dict
+    entry: dict[str, Any] = page["tools"][0]
+    if not is_encodable(entry):
+        return Fragment(mended(entry))
+    for key in _SHARED:
+        if key in entry and type(whole[key]) is dict and whole[key] == entry[key] and _is_plain(whole[key]):
+            entry[key] = whole[key]
     return Fragment(entry)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is plain JSON as it is: a mapping that is no dict is not."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -49,8 +49,9 @@ class Filling:
 
     def _filled(self, body: bytes) -> bytes:
         for mark, part in self.parts.items():
-            before, _, after = body.partition(b'"' + mark.encode() + b'"')
-            body = b"".join((before, part, after))
+            before, found, after = body.partition(b'"' + mark.encode() + b'"')
+            # An error in the place of the answer has no mark.
+            body = b"".join((before, part, after)) if found else body
         return body
 
 

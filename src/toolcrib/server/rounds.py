@@ -18,6 +18,8 @@ from toolcrib.server.client import RequestClient
 
 _ROUNDS: Final = 20
 """More are taken for a server that asks without end."""
+_QUESTIONS: Final = 20
+"""That one call may put to a client, in all its rounds."""
 
 Work = Callable[[Context], Awaitable[ToolResult]]
 
@@ -31,8 +33,14 @@ async def in_rounds(ctx: Context, work: Work) -> ToolResult:
     client = ctx.client
     if result.kind != "input_required" or not isinstance(client, RequestClient) or client.is_modern:
         return result
+    asked = 0
     for _ in range(_ROUNDS):
         requests = result.input_requests or {}
+        asked += len(requests)
+        if asked > _QUESTIONS:
+            raise ExecutionFailed(
+                f"More than {_QUESTIONS} questions were asked for one call.", hint="Nothing more was asked or run."
+            )
         if not all(map(client.can_answer, requests.values())):
             break
         answers = {key: await _answer(client, request) for key, request in requests.items()}

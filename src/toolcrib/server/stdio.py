@@ -7,6 +7,7 @@ with its result, or, after a while, with the word that the server is shutting do
 
 import asyncio
 import contextlib
+import logging
 import os
 import stat
 import sys
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.server.lowlevel import Server
@@ -25,6 +27,8 @@ from toolcrib.server.mcp import end_streams
 from toolcrib.server.refusals import SHUTTING_DOWN
 from toolcrib.upstream.lines import Lines, Lost, read_line, request_id_in
 from toolcrib.upstream.own_pipes import claim, release
+
+logger = logging.getLogger(__name__)
 
 _MAX_LINE: Final = 64 * 1024 * 1024
 """The longest message, in bytes."""
@@ -168,15 +172,28 @@ class _Wire:
             self._idle.set()
 
     async def _send(self, message: mcp_types.JSONRPCMessage) -> None:
-        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        left = memoryview(_line_of(message))
         async with self._lock:
-            while data:
+            while left:
                 try:
-                    written = os.write(self._write_fd, data)
+                    left = left[os.write(self._write_fd, left[:_CHUNK]) :]
                 except BlockingIOError:
                     await anyio.wait_writable(self._write_fd)
-                else:
-                    data = data[written:]
+                if left:
+                    # A client that reads as fast as this writes must not keep the others waiting.
+                    await anyio.lowlevel.checkpoint()
+
+
+def _line_of(message: mcp_types.JSONRPCMessage) -> bytes:
+    """The message as it is sent; empty for a notification that cannot be encoded, an error in the place of an answer."""
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    except (ValueError, TypeError, RecursionError):
+        logger.exception("a message cannot be sent as JSON")
+    if not isinstance(message, (mcp_types.JSONRPCResponse, mcp_types.JSONRPCError)):
+        return b""
+    error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message="The answer cannot be sent as JSON.")
+    return _line_of(mcp_types.JSONRPCError(jsonrpc="2.0", id=message.id, error=error))
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from toolcrib.upstream.exchange import ExchangeError
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.session import Session
 from toolcrib.upstream.trail import is_own_echo
+from toolcrib.wire import is_encodable
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +156,8 @@ def _problem(what: _List, entry: Any) -> str:
         methods.validate_server_result(what.method, LATEST_HANDSHAKE_VERSION, {what.entries: [entry]})
         methods.validate_server_result(what.method, LATEST_MODERN_VERSION, {what.entries: [entry], **_MODERN})
         json.dumps(entry, allow_nan=False)
+        if not is_encodable(entry):
+            return "it holds half a character, which cannot be sent"
         if what is _PROMPTS:
             check_name(entry["name"])
         elif not 0 < len(entry[what.key]) <= _URI_LENGTH or not entry[what.key].isprintable():

@@ -5,6 +5,7 @@ shows which request it answers, becomes an error answer to that request, so that
 deadline.
 """
 
+import gc
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +41,16 @@ _REQUEST_ID_SECOND: Final = re.compile(
 )
 _REQUEST_FIRST: Final = re.compile(_BEFORE + rb'"(?:method|params)"')
 _BEGINNING: Final = b'{"jsonrpc"'
+# Each escape in turn, so that the end of an escaped backslash is never taken for the beginning of another.
+_HIGH: Final = rb"u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE: Final = re.compile(
+    rb"\\(?:" + _HIGH + rb"\\" + _LOW + rb"|(?P<half>" + _HIGH + rb"|" + _LOW + rb")|.)", re.DOTALL
+)
+_LARGE: Final = 256 * 1024
+"""From how many bytes on a text is parsed without the collector, which would look through all that is made so far
+again and again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +113,35 @@ def read_line(line: bytes | Lost, limit: int) -> list[JSONRPCMessage]:
         start = line.find(_BEGINNING)
         return read_line(line[start:], limit) if start >= 0 else []
     try:
-        value = from_json(line)
+        value = parsed(line)
     except ValueError:
         return _answer(line[:_END_LENGTH], line[-_END_LENGTH:], "The answer is not valid JSON.")
     return list(_messages(value))
+
+
+def parsed(text: bytes) -> Any:
+    """The value of a JSON text. Half a surrogate pair, which would make all of it unreadable, becomes a replacement
+    character. Raises `ValueError`.
+
+    >>> parsed(rb'["\\ud83d", "\\ud83e\\udd80", "\\\\ud83d"]') == ["\\ufffd", "\\U0001f980", "\\\\ud83d"]
+    True
+    """
+    try:
+        return _parsed(text)
+    except ValueError:
+        if b"\\ud" not in text and b"\\uD" not in text:
+            raise
+    return _parsed(_ESCAPE.sub(lambda found: found[0] if found["half"] is None else rb"\ufffd", text))
+
+
+def _parsed(text: bytes) -> Any:
+    if len(text) < _LARGE or not gc.isenabled():
+        return from_json(text)
+    gc.disable()
+    try:
+        return from_json(text)
+    finally:
+        gc.enable()
 
 
 def request_id_in(line: bytes | Lost) -> int | str | None:

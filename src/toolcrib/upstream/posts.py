@@ -12,7 +12,7 @@ import anyio
 import httpx2
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.gate import SESSION_HEADER, Gate
@@ -105,7 +105,7 @@ class Posts:
         if not kind.startswith(_HEADERS["content-type"]):
             raise ExchangeError(Kind.ANSWER, f"Unexpected content type: {kind[:_TYPE_LENGTH] or 'none'}")
         try:
-            return _outcome(from_json(await response.aread()), response.status_code)
+            return _outcome(parsed(await response.aread()), response.status_code)
         except ValueError as error:
             raise ExchangeError(Kind.ANSWER, NO_MESSAGE) from error
 
@@ -114,7 +114,7 @@ class Posts:
     ) -> dict[str, Any]:
         try:
             async for event in httpx2.EventSource(response, max_event_size=self._limit):
-                message = from_json(event.data) if event.data else None
+                message = parsed(event.data.encode()) if event.data else None
                 if not isinstance(message, dict):
                     continue
                 if message.get("id") == number and "method" not in message:

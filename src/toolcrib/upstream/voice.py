@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from toolcrib.model import Object
 from toolcrib.protocols import Context, DueTo, Unsubscribe
 from toolcrib.upstream.redact import Redactor
+from toolcrib.wire import mended
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Voice:
             return
         own = params.get("logger")
         name = f"{self._name}.{own}" if isinstance(own, str) and own else self._name
-        message = {"level": level, "logger": name, "data": self._redacted(data, _DEPTH)}
+        message = mended({"level": level, "logger": name, "data": self._redacted(data, _DEPTH)})
         due_to = self.due_to
         for callback in tuple(self._listeners.values()):
             try:
