@@ -174,8 +174,8 @@ class DocumentSource(Protocol):
     async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
         """The answer to `prompts/get`, `resources/read` or `completion/complete`, whole, as structured content."""
 
-    async def watch(self, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
-        """Call back, with its URI, whenever that resource or one below it changed."""
+    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """For a caller, call back, with its URI, whenever that resource or one below it changed."""
 
     def hear(self, callback: Callable[[DueTo | None, Object], None]) -> Unsubscribe:
         """Call back with each message for a log, and with whom it can be due to: None where that is not one caller."""

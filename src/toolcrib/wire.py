@@ -1,7 +1,8 @@
 """MCP's wire shapes to and from the model, and errors to the wire: the only module that knows both.
 
 Wire values are plain JSON. What a peer sent is kept as it came; what a client of an older protocol version could not
-read is rewritten for that client alone, and nothing is dropped but what a server says of itself under reserved keys of `_meta`.
+read is rewritten for that client alone. Nothing is dropped but reserved keys of `_meta` with which a server speaks of
+itself.
 """
 
 import json

@@ -15,6 +15,7 @@ from toolcrib.errors import (
     StaleCursor,
     ToolNotFound,
 )
+from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.model import (
     Action,
@@ -215,14 +216,20 @@ async def test_a_provider_that_hangs_does_not_hold_up_the_others() -> None:
             assert len(await gateway.tools(ME)) == 3
 
 
-async def test_an_exception_inside_a_provider_tells_the_caller_nothing_of_it() -> None:
+@pytest.mark.parametrize("masked", [True, False])
+async def test_what_a_provider_raises_is_told_unless_it_is_to_be_hidden(masked: bool) -> None:
     async def fail(ctx: Context, name: str, arguments: Object) -> ToolResult:
-        raise RuntimeError("password=hunter2")
+        raise PermissionError("access denied")
 
-    async with running(FakeSource(FakeProvider([tool("act")], fail))) as gateway:
+    source = FakeSource(FakeProvider([tool("act")], fail))
+    gateway = Gateway([source], options=GatewayOptions(start_grace_s=0), mask_errors=masked)
+    async with anyio.create_task_group() as group:
+        await group.start(gateway.live.run)
         with pytest.raises(ExecutionFailed) as failed:
             await gateway.call(ME, "act", {})
-    assert "hunter2" not in str(failed.value)
+        group.cancel_scope.cancel()
+    assert ("access denied" in str(failed.value)) is not masked
+    assert "Traceback" not in str(failed.value)
 
 
 async def test_a_tool_that_its_provider_forgot_says_so() -> None:

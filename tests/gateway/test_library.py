@@ -52,7 +52,7 @@ class Shelf:
             return ToolResult(structured={"messages": [], "said": self.namespace})
         return ToolResult(structured={"completion": {"values": [self.namespace]}})
 
-    async def watch(self, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         self.watchers[uri] = callback
         return lambda: (self.watchers.pop(uri, None), None)[1]
 

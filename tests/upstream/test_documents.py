@@ -125,8 +125,8 @@ def updated(uri: str) -> dict[str, Any]:
 async def test_who_watches_a_resource_hears_of_it_and_of_what_is_below_it() -> None:
     heard: list[str] = []
     async with server_of(library()) as server:
-        end = await server.watch("memo://x", heard.append)
-        again = await server.watch("memo://x", heard.append)
+        end = await server.watch(CTX, "memo://x", heard.append)
+        again = await server.watch(CTX, "memo://x", heard.append)
         notices = [updated(uri) for uri in ("memo://other", "memo://x", "memo://xy", "memo://x/part")]
         await call(server, "tell", notices=notices)
         assert heard == ["memo://x", "memo://x", "memo://x/part", "memo://x/part"]
@@ -141,16 +141,16 @@ async def test_who_watches_a_resource_hears_of_it_and_of_what_is_below_it() -> N
 async def test_a_server_that_refuses_says_why_and_nothing_is_left() -> None:
     async with server_of(library()) as server:
         with pytest.raises(UpstreamError, match="nobody watches that"):
-            await server.watch("no", lambda _: None)
+            await server.watch(CTX, "no", lambda _: None)
         with pytest.raises(UpstreamError):
-            await server.watch("no", lambda _: None)
+            await server.watch(CTX, "no", lambda _: None)
         assert (await said(server, "watched")).count("resources/subscribe no") == 2
 
 
 async def test_what_is_watched_is_watched_again_after_a_loss_and_told_to_be_safe() -> None:
     heard = anyio.Event()
     async with server_of(library()) as server:
-        await server.watch("memo://x", lambda _: heard.set())
+        await server.watch(CTX, "memo://x", lambda _: heard.set())
         with pytest.raises(Exception, match="lost"):
             await call(server, "die")
         await heard.wait()

@@ -10,6 +10,8 @@ from collections.abc import Hashable
 from typing import Final
 from urllib.parse import quote, unquote
 
+RESOURCE_TAG: Final = "mcp:resource"
+"""The tag under which policies know resources."""
 SCHEME: Final = "toolcrib://"
 _WEB: Final = re.compile(r"https?://", re.IGNORECASE)
 _EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
@@ -36,10 +38,25 @@ def taken_apart(uri: str) -> tuple[str, str] | None:
     >>> taken_apart("toolcrib://my%20db/memo://insights")
     ('my db', 'memo://insights')
     """
-    if not uri.startswith(SCHEME):
+    if uri[: len(SCHEME)].lower() != SCHEME:
         return None
     namespace, slash, own = uri[len(SCHEME) :].partition("/")
     return (unquote(namespace), own) if slash and namespace and own else None
+
+
+def is_reserved(uri: str) -> bool:
+    """Whether it looks like what only `addressed` may give; from a server such a URI is never taken bare.
+
+    >>> is_reserved("ToolCrib://wiki/doc://index"), is_reserved("doc://index")
+    (True, False)
+    """
+    return uri.lstrip().lower().startswith("toolcrib:")
+
+
+def scheme_of(uri: str) -> str:
+    """The part before the first colon, in lower case; empty without one."""
+    scheme, colon, _ = uri.partition(":")
+    return scheme.lower() if colon else ""
 
 
 def is_of_the_web(uri: str) -> bool:
@@ -79,6 +96,85 @@ class Template:
 
 def _may_be(value: str, *, across: bool) -> bool:
     return across or "/" not in value
+
+
+_PLAIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/A-Z%#\\\s\x00-\x1f\x7f]*(?:/[^/.%#\\\s\x00-\x1f\x7f][^/%#\\\s\x00-\x1f\x7f]*)*/?")
+"""URIs that are their own normal form, as nearly all are."""
+_UNSEEN: Final = {number: None for number in (*range(32), 127)}
+"""Characters that many a reader of URIs drops."""
+
+
+def normal_forms(uri: str) -> tuple[str, ...]:
+    """What a server may take the URI for: one without escapes, dots and doubled slashes, and so on. Linear time.
+
+    None of them is the URI itself; nearly every URI has none. Holds for patterns and templates as well.
+
+    >>> normal_forms("files:///./%65tc//key"), normal_forms("DOC://a/x/../y"), normal_forms("doc://a/y")
+    (('files:///etc/key',), ('doc://a/y',), ())
+    """
+    if _PLAIN.fullmatch(uri):
+        return ()
+    text = _unescaped(uri).translate(_UNSEEN).strip().replace("\\", "/")
+    scheme, colon, rest = text.partition(":")
+    if not colon:
+        return ()
+    forms = dict.fromkeys(
+        form
+        for whole in (rest, rest.partition("#")[0])
+        for form in (_straight(scheme.lower(), whole), _below(scheme.lower(), whole))
+    )
+    return tuple(form for form in forms if form != uri)
+
+
+def _straight(scheme: str, rest: str) -> str:
+    """With what follows two slashes as a host."""
+    host, path = "", rest
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        path = slash + path
+    elif not rest.startswith("/"):
+        return f"{scheme}:{rest}"
+    host = "" if scheme == "file" and host.lower() == "localhost" else host.lower()
+    return f"{scheme}://{host}{_resolved(path)}"
+
+
+def _below(scheme: str, rest: str) -> str:
+    """With the host as the first step of the path, as a server reads it that joins what follows to a folder."""
+    if not rest.startswith("//") or rest.startswith("///"):
+        return _straight(scheme, rest)
+    host, slash, path = rest[2:].partition("/")
+    return f"{scheme}://{_resolved(f'/{host.lower()}{slash}{path}')[1:]}"
+
+
+def _resolved(path: str) -> str:
+    """A path that begins with a slash, or is empty, without empty steps, `.` and `..`."""
+    steps: list[str] = []
+    parts = path.split("/")
+    for part in parts:
+        if part == "..":
+            del steps[-1:]
+        elif part not in ("", "."):
+            steps.append(part)
+    if not path:
+        return ""
+    end = "/" if steps and parts[-1] in ("", ".", "..") else ""
+    return f"/{'/'.join(steps)}{end}"
+
+
+def _unescaped(text: str) -> str:
+    """Without any escape, however often it was escaped: one more pass would change nothing."""
+    if "%" not in text:
+        return text
+    found = bytearray()
+    for byte in text.encode(errors="surrogatepass"):
+        found.append(byte)
+        while len(found) > 2 and found[-3] == _PERCENT and found[-1] in _HEX and found[-2] in _HEX:
+            found[-3:] = (int(found[-2:], 16),)
+    return found.decode(errors="replace")
+
+
+_PERCENT: Final = ord("%")
+_HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
 class Told:

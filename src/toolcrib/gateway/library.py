@@ -192,7 +192,7 @@ class Library:
                 else self._routes.shown(ctx, self._collections.of(ctx.caller), place.namespace, own)
             )
 
-        return await source.watch(place.uri, changed)
+        return await source.watch(ctx, place.uri, changed)
 
     def _placed(self, ctx: Context, collection: Collection, uri: str) -> Place:
         try:

@@ -185,7 +185,7 @@ class _Wire:
 
 
 def _line_of(message: mcp_types.JSONRPCMessage) -> bytes:
-    """The message as it is sent; empty for a notification that cannot be encoded, an error in the place of an answer."""
+    """The message as it is sent. For an answer that cannot be encoded an error; for anything else of the kind nothing."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except (ValueError, TypeError, RecursionError):

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from toolcrib.upstream.exchange import ExchangeError, Kind
 from toolcrib.upstream.gate import SESSION_HEADER, Gate
+from toolcrib.upstream.lines import parsed
 from toolcrib.upstream.link import Notices, ProgressFn, Unsuited
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.reasons import NO_MESSAGE

@@ -164,11 +164,13 @@ class Server:
             return self._read(partial(read_document, method), raw)
         raise self._late(method)
 
-    async def watch(self, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
-        """Call back, with its URI, whenever the resource or one below it changed. Raises as `ask` does."""
+    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Call back, with its URI, whenever the resource or one below it changed. Raises as `ask` does, and
+        `UpstreamError` where the server does not agree.
+        """
         with anyio.move_on_after(self.options.call_timeout_s):
             try:
-                return await self._supervisor.watches.add(uri, callback)
+                return await self._supervisor.watches.add(uri, callback, partial(self._supervisor.voice.used_by, ctx))
             except ExchangeError as error:
                 raise self._named(error) from error
         raise self._late("resources/subscribe")

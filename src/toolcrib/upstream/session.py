@@ -39,6 +39,7 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.progress import Progress
 from toolcrib.upstream.reasons import NO_MESSAGE
 from toolcrib.upstream.redact import Redactor, bounded
+from toolcrib.wire import mended
 
 _NOTHING: Final[Object] = {}
 _CLOSED: Final = "Connection closed"
@@ -261,7 +262,7 @@ def _fault(error: MCPError, redact: Redactor) -> ExchangeError:
         return ExchangeError(Kind.LOST, "the connection broke off")
     if error.code == PARSE_ERROR and message.startswith(_NO_MESSAGE):
         return ExchangeError(Kind.ANSWER, NO_MESSAGE)
-    return ExchangeError(Kind.ANSWER, message, code=error.code, data=error.data)
+    return ExchangeError(Kind.ANSWER, mended(message), code=error.code, data=mended(error.data))
 
 
 def _check_sendable(params: dict[str, Any]) -> None:

@@ -76,14 +76,14 @@ class Voice:
         level = params.get("level")
         if level not in _LEVELS or "data" not in params or not self._has_room():
             return
-        data = params["data"]
+        data = mended(params["data"])
         if logger.isEnabledFor(_LEVELS[level]):
             logger.log(_LEVELS[level], "%s says: %s", self._name, self._redact(_text(data), _LENGTH))
         if not self._listeners:
             return
         own = params.get("logger")
         name = f"{self._name}.{own}" if isinstance(own, str) and own else self._name
-        message = mended({"level": level, "logger": name, "data": self._redacted(data, _DEPTH)})
+        message = {"level": level, "logger": mended(name), "data": self._redacted(data, _DEPTH)}
         due_to = self.due_to
         for callback in tuple(self._listeners.values()):
             try:
