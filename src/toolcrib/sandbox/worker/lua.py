@@ -4,6 +4,7 @@ From the job on this process can read and write its two pipes, compute, and noth
 objects here: they stay behind the closures of `prelude.lua`.
 """
 
+import gc
 import os
 from functools import partial
 from importlib import util
@@ -28,14 +29,16 @@ class Engine:
         self._bridge = bridge = _Bridge(self.runtime)
         library = compiled(_read("json.lua"), name=b"=json.prelude")()
         prelude = compiled(_read("prelude.lua"), name=b"=prelude")
-        self._run = prelude(library, bridge.send, bridge.receive, bridge.lift, bridge.cap)
+        self._run, self._warm = prelude(library, bridge.send, bridge.receive, bridge.lift, bridge.cap)
         self._filter = b""
 
     def prepare(self) -> None:
-        """Make the filter, and give up what no script needs."""
+        """Make the filter, give up what no script needs, and touch what it does."""
         self._filter = seccomp.made(seccomp.program)
         lockdown.limit_always()
         lockdown.confine()
+        self._warm()
+        gc.collect()
 
     def accept(self, job: dict[str, Any]) -> bytes:
         """Nothing is to be said of this job."""

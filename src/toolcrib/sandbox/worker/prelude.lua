@@ -435,7 +435,17 @@ local function explain(problem)
 end
 
 -- All above is made ready once, before there is a script, and forked with the process.
-return function(source, settings)
+
+-- Goes through what a script needs, so that a forked process has its own copy of that memory before the script is there.
+local function warm()
+  local chunk = load("local t = {} for i = 1, 3 do t[i] = tostring(i) end return t", "=warm", "t", script)
+  local _, value = pcall(chunk)
+  decode(encode({ value = value, text = "x", number = 1.5 }, "warm", ERROR), DECODE_DEPTH)
+  server_table({ name = "warm", original = "warm", tools = { { name = "warm", original = "warm" } } })
+  collectgarbage()
+end
+
+local function run(source, settings)
   started = clock()
   config = decode(settings, DECODE_DEPTH)
   math.randomseed(config.seed[1], config.seed[2])
@@ -483,3 +493,5 @@ return function(source, settings)
   host_send("d" .. encode({ has_value = has_value or false, unawaited = names, cut = printed_cut,
     cpu_s = clock() - started }, "done", { bytes = 1 << 30, depth = 8, nodes = 1 << 20 }))
 end
+
+return run, warm
