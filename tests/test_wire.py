@@ -1,13 +1,22 @@
 """MCP's wire shapes to and from the model."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 from toolcrib.errors import UpstreamError
 from toolcrib.model import Rejected, Tool, ToolResult
-from toolcrib.wire import listed, read_result, read_tool, result_to_wire, tool_to_wire
+from toolcrib.wire import (
+    document_to_wire,
+    listed,
+    read_document,
+    read_result,
+    read_tool,
+    result_to_wire,
+    tool_to_wire,
+)
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
 GOOD: dict[str, Any] = {"name": "act", "inputSchema": {"type": "object"}}
@@ -108,6 +117,7 @@ def test_an_older_client_is_told_in_words_that_a_tool_needs_more_input() -> None
         {"resultType": "task", "task": {}},
         {"resultType": "input_required"},
         {"resultType": "input_required", "inputRequests": [1]},
+        {"resultType": "input_required", "inputRequests": {}},
     ],
 )
 def test_what_is_no_result_is_an_error(raw: dict[str, Any]) -> None:
@@ -129,3 +139,48 @@ def test_half_a_character_becomes_a_mark_so_that_the_answer_can_be_sent(version:
     assert sent["_meta"]["a"] == "caf\ufffd"
     assert sent["structuredContent"] == {"caf\ufffd": ["caf\ufffd", 1]}
     assert json.dumps(sent, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", "2026-07-28"])
+def test_half_a_character_in_a_document_becomes_a_mark(version: str) -> None:
+    contents = [{"uri": "a://b", "text": "x", "_meta": {"k": "caf\udce9"}}]
+    sent = document_to_wire("resources/read", read_document("resources/read", {"contents": contents}), version)
+    assert sent["contents"][0]["_meta"] == {"k": "caf\ufffd"}
+
+
+STAMPED = {"io.modelcontextprotocol/serverInfo": {"name": "x"}, "io.modelcontextprotocol/subscriptionId": 1}
+PASSED = {"vendor/key": 1, "io.modelcontextprotocol/related-task": {"taskId": "1"}}
+
+
+def test_what_a_server_says_of_itself_is_no_part_of_a_result() -> None:
+    assert read_result({"content": [], "_meta": {**STAMPED, **PASSED}}).meta == PASSED
+    asking = {"resultType": "input_required", "requestState": "s"}
+    assert read_result({**asking, "_meta": STAMPED}).meta == {}
+    assert read_document("resources/read", {"contents": [], "_meta": {**STAMPED, **PASSED}}).structured == {
+        "contents": [],
+        "_meta": PASSED,
+    }
+    assert read_document("resources/read", {"contents": [], "_meta": STAMPED}).structured == {"contents": []}
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ("text", "none of elicitation/create"),
+        ({"method": "evil/x", "params": {}}, "none of elicitation/create"),
+        ({"method": ["elicitation/create"]}, "none of elicitation/create"),
+        ({"method": "elicitation/create", "params": 5}, "params"),
+        ({"method": "elicitation/create", "params": {"message": "a", "requestedSchema": {}}}, "of elicitation/create"),
+        ({"method": "sampling/createMessage", "params": {"messages": "none", "maxTokens": 1}}, "messages"),
+    ],
+)
+def test_a_question_that_nobody_can_be_asked_is_an_error_of_the_server(request_: Any, why: str) -> None:
+    raw = {"resultType": "input_required", "inputRequests": {"q": request_}}
+    for read in (read_result, partial(read_document, "prompts/get")):
+        with pytest.raises(UpstreamError, match=f"inputRequests.'q'.*{why}"):
+            read(raw)
+
+
+def test_a_completion_needs_no_more_input() -> None:
+    with pytest.raises(UpstreamError, match="no answer to it"):
+        read_document("completion/complete", {"resultType": "input_required", "requestState": "s"})

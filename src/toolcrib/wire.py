@@ -56,12 +56,10 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
         mcp_types.Tool.model_validate(raw, by_name=False)
         _check_listable(raw)
         json.dumps(raw, allow_nan=False)
-        if not is_encodable(raw):
-            return Rejected(tool=mended(label), reason="it holds half a character, which cannot be sent")
     except ValidationError as error:
         return Rejected(tool=mended(label), reason=_first_problem(error))
     except ValueError:
-        return Rejected(tool=label, reason="it holds a number that JSON does not have")
+        return Rejected(tool=mended(label), reason="it holds a number that JSON does not have")
     return Tool(
         name=label,
         namespace=namespace,
@@ -147,7 +145,7 @@ def read_document(method: str, raw: Mapping[str, Any]) -> ToolResult:
 
 def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
     requests, state = raw.get("inputRequests"), raw.get("requestState")
-    if not isinstance(requests, dict) and not isinstance(state, str):
+    if not (isinstance(requests, dict) and requests) and not isinstance(state, str):
         raise UpstreamError("The server asked for input without saying what it needs.")
     for key, request in requests.items() if isinstance(requests, dict) else ():
         _check_question(str(key), request)
@@ -168,10 +166,14 @@ def _check_question(key: str, request: Any) -> None:
         raise UpstreamError(f"{where} is none of {', '.join(_QUESTIONS)}.")
     try:
         model.model_validate(request, by_name=False)
-        page = {"resultType": "input_required", "inputRequests": {key: request}}
-        methods.validate_server_result("tools/call", LATEST_MODERN_VERSION, page)
     except ValidationError as error:
         raise UpstreamError(f"{where}: {_first_problem(error)}.") from error
+    page = {"resultType": "input_required", "inputRequests": {key: request}}
+    try:
+        methods.validate_server_result("tools/call", LATEST_MODERN_VERSION, page)
+    except ValidationError as error:
+        # Each kind of question complains that it is not this one, so that there is no first problem to name.
+        raise UpstreamError(f"{where} is not what the protocol wants of {method}.") from error
 
 
 # -- writing what a client reads -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.gateway.addresses import Template, Told, addressed, taken_apart
+from toolcrib.gateway.addresses import Template, Told, addressed, expanded, normal_forms, taken_apart
 
 NAMES = st.text(min_size=1).filter(lambda text: text.isprintable() and ":" not in text)
 
@@ -63,3 +63,25 @@ def test_what_was_told_is_remembered_for_a_while_and_for_its_session_alone() -> 
         told.keep("ann", f"memo://{number}", "a")
     assert (told.get("ann", "memo://1"), told.get("ann", "memo://501")) == (None, "a")
     assert not told.keep("ann", "memo://" + "x" * 500, "a")
+
+
+@given(st.text(alphabet="aA:/.%25eE#\\?", max_size=30))
+def test_a_normal_form_is_its_own(text: str) -> None:
+    for form in normal_forms(text):
+        assert all(again in normal_forms(text) for again in normal_forms(form))
+
+
+@pytest.mark.parametrize("uri", ["memo://x", "doc://a/", "file:///a/b.txt", "q://find?a=1", "doc://{+x}", "memo:a"])
+def test_usual_uris_are_their_own_normal_form(uri: str) -> None:
+    assert normal_forms(uri) == ()
+
+
+def test_nothing_is_escaped_so_often_that_it_is_not_seen() -> None:
+    assert normal_forms("doc://a/%" + "25" * 4000 + "73ecret") == ("doc://a/secret",)
+    assert normal_forms("doc://a/%%37%33ecret") == ("doc://a/secret",)
+
+
+def test_a_template_is_expanded_only_where_every_value_is_known() -> None:
+    assert expanded("a://{x}/{+y}{#z}", {"x": "1", "y": "2/3", "z": "4"}) == "a://1/2/3#4"
+    assert expanded("a://{x}/{y}", {"x": "1"}) is None
+    assert expanded("a://{?x,y}", {"x": "1", "y": "2"}) is None

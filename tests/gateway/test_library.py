@@ -4,11 +4,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFound, UpstreamError
+from toolcrib.errors import (
+    AmbiguousName,
+    ApprovalRequired,
+    InvalidRequest,
+    NotFound,
+    RateLimited,
+    ToolNotFound,
+    UpstreamError,
+)
 from toolcrib.gateway.calls.audit import AuditEvent
-from toolcrib.gateway.calls.options import CacheOptions, CallOptions
+from toolcrib.gateway.calls.options import CacheOptions, CallOptions, RateOptions
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
@@ -32,6 +41,9 @@ class Shelf:
             **{"reads": True, "completes": True, "watches": True, **more},
         )
         self.links: tuple[str, ...] = ()
+        self.messages: list[Object] = []
+        self.parts: list[Object] = []
+        self.values = [namespace]
         self.asked: list[tuple[str, Object]] = []
         self.watchers: dict[str, Callable[[str], None]] = {}
 
@@ -47,10 +59,10 @@ class Shelf:
     async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
         self.asked.append((method, params))
         if method == "resources/read":
-            return ToolResult(structured={"contents": [{"uri": params["uri"], "text": self.namespace}]})
+            return ToolResult(structured={"contents": [{"uri": params["uri"], "text": self.namespace}, *self.parts]})
         if method == "prompts/get":
-            return ToolResult(structured={"messages": [], "said": self.namespace})
-        return ToolResult(structured={"completion": {"values": [self.namespace]}})
+            return ToolResult(structured={"messages": self.messages, "said": self.namespace})
+        return ToolResult(structured={"completion": {"values": self.values, "total": len(self.values)}})
 
     async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         self.watchers[uri] = callback
@@ -200,11 +212,52 @@ async def test_a_listed_uri_is_never_taken_over_by_one_that_is_told() -> None:
     assert (await read(gateway, "memo://x"), await read(gateway, "toolcrib://b/memo://x")) == ("a", "b")
 
 
-async def test_an_address_that_a_server_lists_itself_is_its_own() -> None:
-    """As another toolcrib behind this one does."""
-    gateway = gateway_of(Shelf("crib", "toolcrib://a/memo://x"), Shelf("a", "memo://x"))
-    assert await read(gateway, "toolcrib://a/memo://x") == "crib"
-    assert await read(gateway, "memo://x") == "a"
+@pytest.mark.parametrize("written", ["toolcrib://wiki/doc://index", "ToolCrib://wiki/doc://index"])
+async def test_no_server_can_take_an_address_that_leads_to_another(written: str) -> None:
+    evil = Shelf("evil", written, templates={"toolcrib://wiki/{+x}": {"uriTemplate": "toolcrib://wiki/{+x}"}})
+    gateway = gateway_of(evil, Shelf("wiki", "doc://index", templates={"page://{t}": {"uriTemplate": "page://{t}"}}))
+    collection = await gateway.library.collection(ANN)
+    assert list(collection.resources) == [f"toolcrib://evil/{written}", "doc://index"]
+    assert list(collection.templates) == ["toolcrib://evil/toolcrib://wiki/{+x}", "page://{t}"]
+    for uri in ("toolcrib://wiki/doc://index", "TOOLCRIB://wiki/doc://index", "toolcrib://wiki/page://Home"):
+        assert await read(gateway, uri) == "wiki"
+    with pytest.raises(NotFound):
+        await read(gateway, "toolcrib://nobody/doc://index")
+
+
+async def test_another_toolcrib_behind_this_one_is_read_through_both() -> None:
+    crib = Shelf("crib", "toolcrib://a/memo://x")
+    gateway = gateway_of(crib, Shelf("a", "memo://x"))
+    assert await read(gateway, "toolcrib://crib/toolcrib://a/memo://x") == "crib"
+    assert crib.asked == [("resources/read", {"uri": "toolcrib://a/memo://x"})]
+    assert await read(gateway, "toolcrib://a/memo://x") == "a"
+
+
+async def test_what_a_server_tells_of_never_passes_for_another_servers() -> None:
+    evil, wiki = Shelf("evil", "e://1"), Shelf("wiki", templates={"page://{t}": {"uriTemplate": "page://{t}"}})
+    evil.links = ("toolcrib://wiki/page://Home", "Toolcrib://wiki/x", "page://Home")
+    gateway = gateway_of(evil, wiki)
+    assert await linked(gateway, "evil") == [f"toolcrib://evil/{uri}" for uri in evil.links]
+    assert await read(gateway, "toolcrib://wiki/page://Home") == "wiki"
+    assert await read(gateway, "page://Home") == "wiki"
+
+
+async def test_a_prompt_cannot_embed_what_passes_for_another_servers() -> None:
+    evil = Shelf("evil", prompts=["p"])
+    evil.messages = [{"content": {"type": "resource", "resource": {"uri": "toolcrib://wiki/doc://index"}}}]
+    gateway = gateway_of(evil, Shelf("wiki", "doc://index"))
+    (message,) = (await gateway.library.get(ANN, "evil__p", None)).structured["messages"]
+    assert message["content"]["resource"]["uri"] == "toolcrib://evil/toolcrib://wiki/doc://index"
+    assert await read(gateway, "toolcrib://wiki/doc://index") == "wiki"
+
+
+async def test_a_uri_that_may_be_a_hidden_servers_is_handed_to_nobody_else() -> None:
+    private = Shelf("b", templates={"vault://{id}": {"uriTemplate": "vault://{id}"}})
+    gateway = gateway_of(Shelf("a", "memo://x"), private, policy=ByScopes([Rule(tools=("b:*",), scopes=("b",))]))
+    with pytest.raises(NotFound):
+        await read(gateway, "vault://7")
+    assert await read(gateway, "vault://7", BOB) == "b"
+    assert await read(gateway, "memo://unlisted") == "a"
 
 
 async def test_links_of_a_server_that_reads_nothing_are_left_alone() -> None:
@@ -265,3 +318,175 @@ async def test_documents_are_no_tools() -> None:
     assert [tool.id for tool in await gateway.tools(ANN)] == ["a:link"]
     with pytest.raises(ToolNotFound), anyio.fail_after(5):
         await gateway.call(ANN, "a:greet")
+
+
+# -- what is hidden, however it is written -----------------------------------------------------------------------------
+
+
+FILES = {"files:///{+path}": {"uriTemplate": "files:///{+path}"}, "doc://{+x}": {"uriTemplate": "doc://{+x}"}}
+ETC = ByScopes([Rule(tools=("w:files:///etc/*", "w:doc://a/secret"), scopes=("b",))])
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "files:///etc/key",
+        "files:///./etc/key",
+        "files:////etc/key",
+        "files:///%65tc/key",
+        "files:///%2565tc/key",
+        "files:///etc%2Fkey",
+        "files:///x/../etc/key",
+        "files:///x/%2e%2E/etc/key",
+        "files:///\\etc\\key",
+        "FILES:///etc/key",
+        "files:/etc/key",
+        "doc://a//secret",
+        "DOC://A/secret",
+        "doc://a/x/../secret",
+        "doc://x/../a/secret",
+        "doc://a/secret/",
+        "doc://a/secret#part",
+        "doc://a/./secret",
+    ],
+)
+async def test_what_is_hidden_stays_so_however_its_uri_is_written(uri: str) -> None:
+    shelf = Shelf("w", "doc://a", templates=FILES)
+    gateway = gateway_of(shelf, policy=ETC)
+    for written in (uri, f"toolcrib://w/{uri}"):
+        with pytest.raises(NotFound):
+            await read(gateway, written)
+        with pytest.raises(NotFound):
+            await gateway.library.watch(ANN, written, print)
+    assert (shelf.asked, shelf.watchers) == ([], {})
+    assert await read(gateway, uri, BOB) == "w"
+    assert await read(gateway, "files:///open/key") == "w"
+
+
+async def test_a_rule_that_lets_somebody_see_a_uri_holds_for_it_as_it_is_written() -> None:
+    policy = ByScopes([Rule(tools=("w:page://Home", "w:file:///My%20Notes/*"))], default="hide")
+    gateway = gateway_of(Shelf("w", "page://Home", "file:///My%20Notes/a", "file:///My%20Notes/../b"), policy=policy)
+    assert list((await gateway.library.collection(ANN)).resources) == ["page://Home", "file:///My%20Notes/a"]
+    assert await read(gateway, "file:///My%20Notes/a") == "w"
+
+
+async def test_what_must_be_agreed_to_must_be_so_however_its_uri_is_written() -> None:
+    policy = ByScopes([Rule(tools=("w:doc://a/secret",), effect="approve")])
+    shelf = Shelf("w", templates=FILES)
+    gateway = gateway_of(shelf, policy=policy)
+    for uri in ("doc://a/secret", "doc://a//secret"):
+        with pytest.raises(ApprovalRequired):
+            await gateway.library.read(ANN, uri)
+        with pytest.raises(ApprovalRequired):
+            await gateway.library.watch(ANN, uri, print)
+    assert (shelf.asked, shelf.watchers) == ([], {})
+
+
+async def test_a_change_of_what_is_hidden_below_a_watched_resource_is_not_told() -> None:
+    shelf, heard, all_heard = Shelf("w", "doc://a", templates=FILES), list[str](), list[str]()
+    gateway = gateway_of(shelf, policy=ETC)
+    await gateway.library.watch(ANN, "doc://a", heard.append)
+    told = shelf.watchers["doc://a"]
+    await gateway.library.watch(BOB, "doc://a", all_heard.append)
+    for callback in (told, shelf.watchers["doc://a"]):
+        for uri in ("doc://a/secret", "DOC://a/./secret", "doc://a/open", "doc://a"):
+            callback(uri)
+    assert heard == ["doc://a/open", "doc://a"]
+    assert all_heard == ["doc://a/secret", "DOC://a/./secret", "doc://a/open", "doc://a"]
+
+
+async def test_parts_of_what_is_read_are_left_out_where_they_are_hidden() -> None:
+    shelf = Shelf("w", "doc://a", templates=FILES)
+    shelf.parts = [{"uri": "doc://a/secret", "text": "s"}, {"uri": "doc://a/open", "text": "o"}]
+    gateway = gateway_of(shelf, policy=ETC)
+    for ctx, seen in ((ANN, ["doc://a", "doc://a/open"]), (BOB, ["doc://a", "doc://a/secret", "doc://a/open"])):
+        contents = (await gateway.library.read(ctx, "doc://a")).structured["contents"]
+        assert [part["uri"] for part in contents] == seen
+
+
+async def test_completion_leaves_out_what_leads_to_a_hidden_uri() -> None:
+    shelf = Shelf("w", templates=FILES)
+    shelf.values = ["a/open", "a/secret", "a//secret"]
+    gateway = gateway_of(shelf, policy=ETC)
+    params = {"ref": {"type": "ref/resource", "uri": "doc://{+x}"}, "argument": {"name": "x", "value": "a"}}
+    assert (await gateway.library.complete(ANN, params)).structured["completion"] == {"values": ["a/open"]}
+    assert len((await gateway.library.complete(BOB, params)).structured["completion"]["values"]) == 3
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+async def test_completing_and_watching_are_audited_and_limited_as_calls_are() -> None:
+    events: list[AuditEvent] = []
+    shelf = Shelf("a", "memo://x", prompts=["greet"])
+    calls = CallOptions(rate=RateOptions(per_second=0.001, burst=2))
+    gateway = gateway_of(shelf, options=GatewayOptions(start_grace_s=0, calls=calls), audit=events.append)
+    params = {"ref": {"type": "ref/prompt", "name": "a__greet"}, "argument": {"name": "who", "value": ""}}
+    await gateway.library.complete(ANN, params)
+    end = await gateway.library.watch(ANN, "memo://x", print)
+    with pytest.raises(RateLimited):
+        await gateway.library.complete(ANN, params)
+    with pytest.raises(RateLimited):
+        await gateway.library.watch(ANN, "memo://x", print)
+    told = [(event.tool, event.outcome) for event in events]
+    assert told[:2] == [("a:greet", "ok"), ("a:memo://x", "ok")]
+    assert [outcome for _, outcome in told[2:]] == ["rate_limited", "rate_limited"]
+    end()
+    assert shelf.watchers == {}
+
+
+async def test_a_name_that_is_too_long_is_refused_before_it_is_looked_up() -> None:
+    shelf = Shelf("a", "memo://x")
+    gateway = gateway_of(shelf)
+    fits = "memo://" + "x" * 8185
+    assert await read(gateway, fits) == await read(gateway, f"toolcrib://a/{fits}") == "a"
+    long = fits + "x"
+    for uri in (long, f"toolcrib://a/{long}", f"toolcrib://{'a' * 11_000}/memo://x"):
+        with pytest.raises(InvalidRequest, match="longer than"):
+            await gateway.library.read(ANN, uri)
+        with pytest.raises(InvalidRequest, match="longer than"):
+            await gateway.library.watch(ANN, uri, print)
+    with pytest.raises(InvalidRequest, match="longer than"):
+        await gateway.library.get(ANN, long, None)
+    with pytest.raises(InvalidRequest, match="longer than"):
+        await gateway.library.complete(ANN, {"ref": {"type": "ref/resource", "uri": long}, "argument": {}})
+
+
+async def test_others_get_their_turn_while_many_resources_are_looked_at() -> None:
+    gateway, turns, over = gateway_of(Shelf("a", *(f"memo://{n}" for n in range(5000)))), 0, anyio.Event()
+    await gateway.live.ready()
+
+    async def turn() -> None:
+        nonlocal turns
+        while not over.is_set():
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(turn)
+        assert len((await gateway.library.collection(ANN)).resources) == 5000
+        over.set()
+    assert turns > 40
+
+
+async def test_many_who_ask_at_once_have_their_view_made_once() -> None:
+    decided: list[str] = []
+
+    class Counting(ByScopes):
+        def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+            decided.append(tool.name)
+            return super().decide(caller, tool, action)
+
+    gateway = gateway_of(Shelf("a", *(f"memo://{n}" for n in range(1000))), policy=Counting([]))
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(gateway.library.collection, ANN)
+    assert len([name for name in decided if name.startswith("memo:")]) == 1000
+
+
+async def test_a_policy_keeps_nothing_of_the_uris_that_clients_make_up() -> None:
+    policy = ByScopes([Rule(tools=("z:*",))])
+    gateway = gateway_of(Shelf("a", "memo://x"), policy=policy)
+    for number in range(100):
+        await read(gateway, f"memo://{number}")
+    assert policy._remembered.cache_info().currsize < 10

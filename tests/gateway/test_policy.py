@@ -215,3 +215,18 @@ async def test_through_the_gateway_a_hidden_tool_is_a_missing_one() -> None:
         assert [found.id for found in await gateway.tools(root)] == ["admin:ban", "github:read"]
         with pytest.raises(ToolNotFound):
             await gateway.call(ann, "admin:ban")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "uri", "covered"),
+    [
+        ("w:FILE:///My%20Notes/*", "file:///My Notes/a", True),
+        ("*:doc://a//x", "doc://a/x", True),
+        ("w:page://[Hh]ome", "page://home", True),
+        ("w:page://Home", "page://house", False),
+    ],
+)
+def test_a_rule_for_a_uri_covers_its_normal_form_as_well(pattern: str, uri: str, *, covered: bool) -> None:
+    policy = ByScopes([Rule(tools=(pattern,), scopes=("admin",))])
+    resource = Tool(name=uri, namespace="w", tags=("mcp:resource",))
+    assert (policy.decide(Caller(id="ann"), resource, Action.SEE) is Decision.HIDE) is covered

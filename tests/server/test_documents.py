@@ -14,6 +14,7 @@ from tests.server.shop import Shop, in_front_of
 
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.server import followers
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.upstream.options import ServerOptions
@@ -406,3 +407,33 @@ async def test_gateways_in_front_of_each_other_list_nothing_in_circles() -> None
 
 async def resources(client: mcp.Client) -> list[types.Resource]:
     return (await client.list_resources(cache_mode="bypass")).resources
+
+
+async def test_servers_that_never_agree_hold_a_subscription_up_once_and_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(ctx: Any, params: Any) -> Any:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(followers, "_AGREE_S", 0.3)
+    good, silent = Shop("a"), Shop("b", uris=[f"b://{number}" for number in range(9)])
+    silent.server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, never)
+    with anyio.fail_after(4):
+        async with in_front_of(good, silent) as app, client_of(app, "2026-07-28") as client:
+            async with client.listen(resource_subscriptions=[*silent.uris, "memo://x"]) as subscription:
+                assert subscription.honored.resource_subscriptions == ["memo://x"]
+                await good.bus.publish(ResourceUpdated(uri="memo://x"))
+                assert await anext(aiter(subscription)) == ResourceUpdated(uri="memo://x")
+
+
+async def test_half_a_character_costs_its_own_entry_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def resources(ctx: Any, params: Any) -> types.ListResourcesResult:
+        good = types.Resource(uri="memo://x", name="x")
+        return types.ListResourcesResult(resources=[good, good.model_copy(update={"uri": "b:", "title": "\ud800"})])
+
+    shop = Shop("a")
+    shop.server.add_request_handler("resources/list", types.PaginatedRequestParams, resources)
+    with anyio.fail_after(10):
+        async with in_front_of(shop) as app, client_of(app, "legacy") as client:
+            assert [one.uri for one in (await client.list_resources()).resources] == ["memo://x"]
+    assert "was set aside" in caplog.text

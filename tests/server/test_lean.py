@@ -1,6 +1,7 @@
 """Long lists cost their bytes: what a client gets over HTTP is what one in memory gets."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ from toolcrib.model import Tool, Visibility
 from toolcrib.server.http import http_app
 from toolcrib.server.lean import PARTS_KEY, Filling, set_aside
 from toolcrib.server.options import HttpOptions
+from toolcrib.wire import read_tool
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +117,63 @@ async def test_a_mark_is_filled_in_once_and_cannot_be_guessed() -> None:
     await filling({"type": "http.response.body", "body": json.dumps({"tools": mark, "n": 1}).encode()})
     assert json.loads(sent[1]["body"]) == {"tools": [{"a": 1}, 2], "n": 1}
     assert dict(sent[0]["headers"])[b"content-length"] == str(len(sent[1]["body"])).encode()
+
+
+async def test_an_answer_without_the_mark_stays_as_it_is() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    filling = Filling(send)
+    set_aside({PARTS_KEY: filling.parts}, [b"1"])
+    await filling({"type": "http.response.start", "status": 200, "headers": []})
+    await filling({"type": "http.response.body", "body": b'{"error":{}}'})
+    assert sent[1]["body"] == b'{"error":{}}'
+
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": True, "\u043a": {"default": None}}, "required": []}
+ODD_ENTRIES: list[dict[str, Any]] = [
+    {"name": "plain", "inputSchema": {"type": "object"}},
+    {"name": "list", "inputSchema": SCHEMA, "outputSchema": {"type": "array"}},
+    {"name": "any", "inputSchema": SCHEMA, "outputSchema": {"anyOf": [{"type": "object"}]}},
+    {"name": "own", "inputSchema": {**SCHEMA, "x-own": {"a": None}}, "outputSchema": SCHEMA},
+    {"name": "hints", "inputSchema": SCHEMA, "annotations": {"readOnlyHint": True, "destructiveHint": None}},
+    {"name": "more-hints", "inputSchema": SCHEMA, "annotations": {"title": "x", "own": {"deep": [1, None]}}},
+    {"name": "icon", "inputSchema": SCHEMA, "icons": [{"src": "https://a/b", "mimeType": None}]},
+    {"name": "more-icon", "inputSchema": SCHEMA, "icons": [{"src": "https://a/b", "sizes": ["any"], "extra": 1}]},
+    {"name": "meta", "inputSchema": SCHEMA, "_meta": {"n": None, "big": 12345678901234567890123, "f": 1.5e300}},
+    {"name": "task", "inputSchema": SCHEMA, "execution": {"taskSupport": "optional"}, "vendor": {"x": 1}},
+    {"name": "text", "title": "T", "description": "\u2028 \U0001f980 \x00 </script>", "inputSchema": SCHEMA},
+]
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_a_list_is_what_the_sdk_would_have_sent(version: str) -> None:
+    read = [read_tool(entry, namespace="x") for entry in ODD_ENTRIES]
+    tools = [replace(tool, visibility=Visibility.NATIVE) for tool in read if isinstance(tool, Tool)]
+    lean = await listed_over_http(version, *tools)
+    assert len(lean["tools"]) == len(ODD_ENTRIES)
+    assert lean == await listed_over_http(version, *tools, lean=False)
+
+
+async def listed_over_http(version: str, *tools: Tool, lean: bool = True) -> dict[str, Any]:
+    """The result of `tools/list` as bytes tell it."""
+    async with crib(*tools, surfaces=["direct"]) as served:
+        if not lean:
+            served.server.middleware[:] = [one for one in served.server.middleware if "list_lean" not in repr(one)]
+        app = app_of(served)
+        transport = httpx2.ASGITransport(app=app)
+        async with app.running(), httpx2.AsyncClient(transport=transport, headers=JSON) as http:
+            headers, params = {"mcp-protocol-version": version, "mcp-method": "tools/list"}, dict[str, Any]()
+            if version == "2026-07-28":
+                said = {"protocolVersion": version, "clientCapabilities": {}}
+                params["_meta"] = {f"io.modelcontextprotocol/{key}": value for key, value in said.items()}
+            else:
+                opening: Any = {**OPENING}
+                opening["params"] = {**opening["params"], "protocolVersion": version}
+                opened = await http.post("http://localhost/mcp", json=opening)
+                headers["mcp-session-id"] = opened.headers["mcp-session-id"]
+            answer = await http.post("http://localhost/mcp", headers=headers, json=request(7, "tools/list", **params))
+    result: dict[str, Any] = answer.json()["result"]
+    return result

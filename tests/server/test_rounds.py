@@ -109,3 +109,20 @@ async def test_a_client_that_fails_to_answer_fails_its_own_call() -> None:
                 refused = await client.call_tool("execute_tool", CALL)
     assert refused.is_error
     assert "failed to answer" in text_of(refused)
+
+
+async def test_only_so_many_questions_are_put_for_one_call() -> None:
+    asked = 0
+
+    async def count(context: Any, params: Any) -> types.ElicitResult:
+        nonlocal asked
+        asked += 1
+        return types.ElicitResult(action="accept", content={"sure": True})
+
+    with anyio.fail_after(10):
+        async with in_front_of(Asking(*[ELICIT] * 8, rounds=1000)) as app:
+            async with mcp.Client(app.server, mode="legacy", elicitation_callback=count) as client:
+                refused = await client.call_tool("execute_tool", CALL)
+    assert refused.is_error
+    assert "More than 20 questions" in text_of(refused)
+    assert asked == 16

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from toolcrib import wire
 from toolcrib.model import Object, Tool, ToolResult, Visibility
 from toolcrib.protocols import Context
 from toolcrib.server.changes import ListChanges
@@ -258,3 +259,40 @@ async def test_a_subscription_is_told_and_ends_in_good_order(end: str) -> None:
         peer.to_server.feed_eof() if end == "input" else peer.stop.set()
         assert (await peer.receive())["id"] == 7
     assert peer.ended
+
+
+async def test_an_answer_that_cannot_be_encoded_is_an_error_and_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def half(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(content=({"type": "text", "text": "\ud800"},))
+
+    monkeypatch.setattr(wire, "is_encodable", lambda _: True)
+    async with serving(half) as peer:
+        await peer.open()
+        peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}))
+        answer = await peer.receive()
+        assert (answer["id"], answer["error"]["code"]) == (1, -32603)
+        peer.send(request(2, "ping"))
+        assert (await peer.receive())["id"] == 2
+        peer.to_server.feed_eof()
+    assert "cannot be sent as JSON" in caplog.text
+
+
+async def test_a_large_answer_is_written_in_parts_and_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, sizes, write = "x" * 3_000_000, list[int](), os.write
+
+    def noted(fd: int, data: Any) -> int:
+        sizes.append(len(data))
+        return write(fd, data)
+
+    async def large(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        return ToolResult(content=({"type": "text", "text": text},))
+
+    monkeypatch.setattr(os, "write", noted)
+    async with serving(large) as peer:
+        await peer.open()
+        peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo"}))
+        assert (await peer.receive())["result"]["content"][0]["text"] == text
+        peer.to_server.feed_eof()
+    assert max(sizes) <= 2**18

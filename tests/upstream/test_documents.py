@@ -2,15 +2,17 @@
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.support import CTX, call, fleet_of, names, raw, said, server_of, until
+from tests.upstream.support import CTX, FAST, call, fleet_of, names, raw, said, server_of, until
 
 from toolcrib.errors import UpstreamError
 from toolcrib.model import Caller, Object
 from toolcrib.protocols import Context, Documents, DueTo
+from toolcrib.upstream import documents
 from toolcrib.upstream.server import Server
 
 pytestmark = pytest.mark.anyio
@@ -35,9 +37,9 @@ def library(**spec: Any) -> Any:
 async def known(server: Server) -> Documents:
     """What it offers, once that is known."""
     await until(server, lambda: server.documents() is not None)
-    documents = server.documents()
-    assert documents is not None
-    return documents
+    found = server.documents()
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("modern", [False, True])
@@ -64,19 +66,35 @@ async def test_a_server_that_has_none_is_not_asked() -> None:
 async def test_one_list_that_fails_costs_the_others_nothing_and_tools_even_less() -> None:
     lists = {**LISTS, "prompts/list": {"error": -32603}, "resources/templates/list": {"error": -32601}}
     async with server_of(library(lists=lists)) as server:
-        documents = await known(server)
-        assert (documents.prompts, list(documents.resources), documents.templates) == ({}, ["memo://x"], {})
+        kept = await known(server)
+        assert (kept.prompts, list(kept.resources), kept.templates) == ({}, ["memo://x"], {})
         assert "echo" in names(server)
         assert server.status.reason == ""
 
 
-async def test_an_entry_that_some_client_could_not_be_listed_is_set_aside_alone(
+async def test_entries_that_some_client_could_not_be_listed_are_set_aside_alone_and_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bad = [{"name": 1}, {"title": "nameless"}, "text", {"name": "a\nb"}, {"name": "x", "arguments": "none"}]
     async with server_of(library(lists={**LISTS, "prompts/list": {"prompts": [*bad, PROMPT]}})) as server:
-        assert list((await known(server)).prompts) == ["greet"]
-    assert caplog.text.count("was set aside") == len(bad)
+        before = await known(server)
+        assert list(before.prompts) == ["greet"]
+        more = {**LISTS, "prompts/list": {"prompts": [*bad, PROMPT, {"name": "part"}]}}
+        await call(server, "tell", notices=[REVISED], lists=more)
+        await until(server, lambda: server.documents() is not before)
+    (told,) = [one.getMessage() for one in caplog.records if "set aside" in one.message]
+    assert told.startswith(f"raw: of the entries of prompts/list, {len(bad)} were set aside: number 1 (name: ")
+    assert told.endswith(f", and {len(bad) - 3} more")
+
+
+async def test_a_list_without_end_is_cut_and_so_it_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcrib.upstream.documents._PROMPTS", replace(documents._PROMPTS, most=5))
+    many = [{"name": f"p{number}"} for number in range(8)]
+    async with server_of(library(lists={**LISTS, "prompts/list": {"prompts": many, "nextCursor": "on"}})) as server:
+        assert list((await known(server)).prompts) == ["p0", "p1", "p2", "p3", "p4"]
+    assert "3 were set aside: p5 (more than 5 are not taken)" in caplog.text
 
 
 async def test_pages_are_read_until_they_end_or_begin_again() -> None:
@@ -98,6 +116,24 @@ async def test_a_notice_has_it_list_again_and_a_failure_leaves_the_last_good_lis
         await until(server, lambda: not server.documents().resources)  # type: ignore[union-attr]  # it is known
         assert list((await known(server)).prompts) == ["greet", "part"]
         assert (await said(server, "seen")).count("tools/list") == 1
+
+
+async def test_a_list_that_changes_all_the_time_is_read_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await anyio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(documents, "anyio", SimpleNamespace(**{**vars(anyio), "sleep": sleep}))
+    slow = replace(FAST, refresh_gap_s=100, backoff_max_s=500, debounce_s=0)
+    async with server_of(library(), options=slow) as server:
+        for number in range(4):
+            before = await known(server)
+            changed = {**LISTS, "prompts/list": {"prompts": [{"name": f"p{number}"}]}}
+            await call(server, "tell", notices=[REVISED], lists=changed)
+            await until(server, lambda before=before: server.documents() is not before)  # type: ignore[misc]  # mypy infers no defaults
+    assert [gap for gap in slept if gap][:4] == [100, 200, 400, 500]
 
 
 async def test_a_request_is_passed_on_with_its_arguments_and_meta() -> None:
@@ -129,6 +165,8 @@ async def test_who_watches_a_resource_hears_of_it_and_of_what_is_below_it() -> N
         again = await server.watch(CTX, "memo://x", heard.append)
         notices = [updated(uri) for uri in ("memo://other", "memo://x", "memo://xy", "memo://x/part")]
         await call(server, "tell", notices=notices)
+        while len(heard) < 4:
+            await anyio.lowlevel.checkpoint()
         assert heard == ["memo://x", "memo://x", "memo://x/part", "memo://x/part"]
         end()
         again()

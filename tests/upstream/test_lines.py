@@ -1,5 +1,6 @@
 """Messages out of bytes: the same whatever the chunks, and whatever else is in the stream."""
 
+import gc
 import json
 from typing import Any
 
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from toolcrib.upstream.lines import Lines, Lost, read_line, request_id_in
+from toolcrib.upstream.lines import Lines, Lost, parsed, read_line, request_id_in
+from toolcrib.wire import mended
 
 LIMIT = 1000
 
@@ -204,3 +206,21 @@ def test_whatever_a_request_holds_no_other_id_is_taken_for_its_own(
     assert found in (request_id, None)
     if order.index("id") < order.index("params") and order[0] != "params":
         assert found == request_id
+
+
+@given(st.lists(st.text(st.one_of(st.characters(categories=["Cs"]), st.sampled_from('\\"u\U0001f980')))))
+def test_half_a_character_costs_no_more_than_itself(value: list[str]) -> None:
+    line = json.dumps(value).encode()
+    assert parsed(line) == mended(json.loads(line))
+
+
+def test_what_looks_like_half_a_character_and_is_none_stays() -> None:
+    text = rb'["\\ud83d", "\ud83d", "\ud83e\udd80", "\ude00\ud83d", "\\\ud800\n"]'
+    assert parsed(text) == ["\\ud83d", "\ufffd", "\U0001f980", "\ufffd\ufffd", "\\\ufffd\n"]
+
+
+def test_a_large_line_leaves_the_collector_as_it_was() -> None:
+    line = encoded({"id": 1, "result": {"text": "x" * 300_000}})
+    for line_ in (line, line[:-1]):
+        assert len(messages_in(line_)) == 1
+        assert gc.isenabled()

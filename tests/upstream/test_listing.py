@@ -190,3 +190,10 @@ async def test_the_tools_survive_a_restart_as_the_same_objects() -> None:
             await call(server, "die")
         await until(server, lambda: server.status.state is READY)
         assert all(old is new for old, new in zip(before, server.tools, strict=True))
+
+
+async def test_half_a_character_in_one_tool_costs_no_other() -> None:
+    odd = {"description": "caf\udce9", "inputSchema": {"type": "object"}}
+    async with server_of(raw(tools={"odd": odd})) as server:
+        assert {"odd", "echo"} <= set(names(server))
+        assert next(tool.description for tool in server.tools if tool.name == "odd") == "caf\ufffd"

@@ -195,3 +195,15 @@ async def test_a_closed_way_says_so() -> None:
     assert not peer.posts.suits(modern=True)
     with pytest.raises(ExchangeError, match="closed"):
         await peer.call()
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_half_a_character_does_not_cost_the_answer(kind: str) -> None:
+    def answer(message: dict[str, Any]) -> httpx2.Response:
+        text = json.dumps(result(message, content=["\ud83d", "\U0001f980"]))
+        return httpx2.Response(
+            200, headers={"content-type": kind}, text=text if kind.endswith("json") else f"data: {text}\n\n"
+        )
+
+    async with peer_of(answer) as peer:
+        assert await peer.call() == {"content": ["\ufffd", "\U0001f980"]}

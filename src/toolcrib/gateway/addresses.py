@@ -6,13 +6,15 @@ has the same one, it is written `toolcrib://<namespace>/<uri>`, which always doe
 
 import re
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
 RESOURCE_TAG: Final = "mcp:resource"
 """The tag under which policies know resources."""
 SCHEME: Final = "toolcrib://"
+LONGEST: Final = 8192
+"""Characters of a server's own URI, or of a prompt's name."""
 _WEB: Final = re.compile(r"https?://", re.IGNORECASE)
 _EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
 _ACROSS: Final = ("+", "#", "/", "?", "&", ";")
@@ -94,13 +96,36 @@ class Template:
         return end >= at and uri.endswith(last) and _may_be(uri[at:end], across=self._across[-1])
 
 
+_JOINTS: Final = {"+": "", "#": "#", "/": "/", ".": "."}
+
+
+def expanded(text: str, values: Mapping[str, str]) -> str | None:
+    """What a template gives for these values, unescaped; None where it asks for more, or for several at one place.
+
+    >>> expanded("users://{id}{/part}", {"id": "7", "part": "a"}), expanded("users://{id}", {})
+    ('users://7/a', None)
+    """
+    parts = _EXPRESSION.split(text)
+    for place in range(1, len(parts), 2):
+        joint = _JOINTS.get(parts[place][:1])
+        value = values.get(parts[place][0 if joint is None else 1 :].rstrip("*"))
+        if value is None:
+            return None
+        parts[place] = (joint or "") + value
+    return "".join(parts)
+
+
 def _may_be(value: str, *, across: bool) -> bool:
     return across or "/" not in value
 
 
-_PLAIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/A-Z%#\\\s\x00-\x1f\x7f]*(?:/[^/.%#\\\s\x00-\x1f\x7f][^/%#\\\s\x00-\x1f\x7f]*)*/?")
+_PLAIN: Final = re.compile(
+    r"(?!file://localhost/)[a-z][a-z0-9+.-]*://"
+    r"[!$&-.0-@\[^-~]*"  # neither escapes nor upper case in the host
+    r"(?:/|(?:/(?!\.)[!$&-.0-\[\]-~]+)*)"  # no step is empty, or begins with a dot
+)
 """URIs that are their own normal form, as nearly all are."""
-_UNSEEN: Final = {number: None for number in (*range(32), 127)}
+_UNSEEN: Final = dict.fromkeys((*range(32), 127))
 """Characters that many a reader of URIs drops."""
 
 
@@ -133,7 +158,7 @@ def _straight(scheme: str, rest: str) -> str:
         host, slash, path = rest[2:].partition("/")
         path = slash + path
     elif not rest.startswith("/"):
-        return f"{scheme}:{rest}"
+        return f"{scheme}:{_resolved('/' + rest)[1:]}"
     host = "" if scheme == "file" and host.lower() == "localhost" else host.lower()
     return f"{scheme}://{host}{_resolved(path)}"
 
@@ -147,18 +172,14 @@ def _below(scheme: str, rest: str) -> str:
 
 
 def _resolved(path: str) -> str:
-    """A path that begins with a slash, or is empty, without empty steps, `.` and `..`."""
+    """A path that begins with a slash, or is empty, without empty steps, `.`, `..` and a slash at its end."""
     steps: list[str] = []
-    parts = path.split("/")
-    for part in parts:
+    for part in path.split("/"):
         if part == "..":
             del steps[-1:]
         elif part not in ("", "."):
             steps.append(part)
-    if not path:
-        return ""
-    end = "/" if steps and parts[-1] in ("", ".", "..") else ""
-    return f"/{'/'.join(steps)}{end}"
+    return f"/{'/'.join(steps)}" if path else ""
 
 
 def _unescaped(text: str) -> str:
@@ -168,12 +189,11 @@ def _unescaped(text: str) -> str:
     found = bytearray()
     for byte in text.encode(errors="surrogatepass"):
         found.append(byte)
-        while len(found) > 2 and found[-3] == _PERCENT and found[-1] in _HEX and found[-2] in _HEX:
+        while found[-3:-2] == b"%" and found[-1] in _HEX and found[-2] in _HEX:
             found[-3:] = (int(found[-2:], 16),)
     return found.decode(errors="replace")
 
 
-_PERCENT: Final = ord("%")
 _HEX: Final = frozenset(b"0123456789abcdefABCDEF")
 
 

@@ -6,7 +6,7 @@ breaker and retries hold for them, under the id `namespace:name` of a prompt and
 
 import contextlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
@@ -21,7 +21,8 @@ from toolcrib.errors import (
     ToolcribError,
     UpstreamError,
 )
-from toolcrib.gateway.documents import Collection, Collections, Document, Kind, namespace_of, stand_in
+from toolcrib.gateway.addresses import LONGEST, expanded, taken_apart
+from toolcrib.gateway.documents import Collection, Collections, Document, Kind, judged, namespace_of, stand_ins
 from toolcrib.gateway.live import Live
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.reports import statuses_of
@@ -29,12 +30,14 @@ from toolcrib.gateway.road import Road
 from toolcrib.gateway.routes import Place, Routes, no_resource
 from toolcrib.gateway.sessions import LOCAL
 from toolcrib.gateway.view import Found, may_see
-from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult
+from toolcrib.model import Caller, Decision, Object, ServerState, Tool, ToolResult
 from toolcrib.protocols import Backend, Context, DocumentSource, DueTo, Policy, Unsubscribe
 from toolcrib.schema import Schema
 
 _ANY: Final = Schema({"type": "object"}, "a document")
 _NO_COMPLETION: Final = {"completion": {"values": [], "total": 0, "hasMore": False}}
+_PREFIX: Final = 2048
+"""Characters that an address has beside its server's own URI, at most."""
 _SHOWN: Final = 200
 """Characters of a name or URI that an error repeats."""
 
@@ -71,15 +74,18 @@ class Library:
 
     async def collection(self, ctx: Context) -> Collection:
         """What the caller sees; shortly after a server's start, once that has listed what it offers."""
+        await self._waited(ctx)
+        return await self._collections.of(ctx.caller)
+
+    async def _waited(self, ctx: Context) -> None:
         await self._live.grace()
         await self._live.ready()
         await self._settled(ctx.caller)
-        return self._collections.of(ctx.caller)
 
     async def mark(self, ctx: Context, *kinds: Kind) -> str:
         """Stands for the caller's lists of these kinds; without waiting for any server."""
         await self._live.ready()
-        marks = self._collections.of(ctx.caller).marks
+        marks = await self._collections.marks(ctx.caller)
         return " ".join(marks[kind] for kind in kinds)
 
     async def offered(self, ctx: Context) -> Offered:
@@ -89,7 +95,7 @@ class Library:
         sources = [(backend, documents) for backend, documents in held if self._knows(ctx.caller, backend)]
         if not held:
             return Offered()
-        seen = self._collections.of(ctx.caller)
+        seen = await self._collections.of(ctx.caller)
         unknown = any(documents is None for _, documents in sources)
         known = [documents for _, documents in sources if documents is not None]
         has_resources = bool(seen.resources or seen.templates) or any(one.reads for one in known)
@@ -126,86 +132,129 @@ class Library:
 
         Raises `NotFound`, `ApprovalRequired` or another `ExecutionFailed`, as calls do.
         """
+        _check(name, "name")
         collection = await self.collection(ctx)
         document = _prompt(collection, name)
-        if document is None or self._decision(ctx.caller, "prompts", document.namespace, document.name) is _HIDE:
+        if document is None or self._judged(ctx, document)[0] is _HIDE:
             raise self._refused(ctx, name, _no_prompt(name))
         params = {"name": document.name, **({"arguments": dict(arguments)} if arguments is not None else {})}
-        tool = stand_in("prompts", document.namespace, document.name)
-        result = await self._travelled(ctx, tool, document.backends, "prompts/get", params)
+        result = await self._asked(ctx, document.known_as[0], document.backends, "prompts/get", params)
         if result.kind != "complete":
             return result
-        messages = [
-            self._routes.message(ctx, collection, document.namespace, one) for one in result.structured["messages"]
-        ]
+        messages = [self._routes.message(ctx, document.namespace, one) for one in result.structured["messages"]]
         return replace(result, structured={**result.structured, "messages": messages})
 
     async def read(self, ctx: Context, uri: str) -> ToolResult:
-        """The answer to `resources/read`. Raises `NotFound`, `AmbiguousName`, and as `get` does."""
-        collection = await self.collection(ctx)
-        place = self._placed(ctx, collection, uri)
-        tool = stand_in("resources", place.namespace, place.uri)
-        result = await self._travelled(ctx, tool, place.backends, "resources/read", {"uri": place.uri})
+        """The answer to `resources/read`, without parts under URIs that the policy hides.
+
+        Raises `NotFound`, `AmbiguousName`, `InvalidRequest` for a URI that is too long, and as `get` does.
+        """
+        place = await self._placed(ctx, uri)
+        _, tool = judged(self._policy, ctx.caller, stand_ins("resources", place.namespace, place.uri))
+        result = await self._asked(ctx, tool, place.backends, "resources/read", {"uri": place.uri})
         if result.kind != "complete":
             return result
-        contents = [self._part(ctx, collection, place, uri, part) for part in result.structured["contents"]]
+        contents = [
+            self._part(ctx, place, uri, part)
+            for part in result.structured["contents"]
+            if part.get("uri") == place.uri or not self._is_hidden(ctx, place, part.get("uri"))
+        ]
         return replace(result, structured={**result.structured, "contents": contents})
 
     async def complete(self, ctx: Context, params: Object) -> ToolResult:
         """The answer to `completion/complete`, for a prompt or template that the caller sees; empty where its server
-        completes nothing. Raises `NotFound`, or an `ExecutionFailed`.
+        completes nothing. Values are left out that would make a template's URI one that the policy hides.
+
+        Raises `NotFound`, `InvalidRequest`, or an `ExecutionFailed`.
         """
-        collection = await self.collection(ctx)
         ref = params["ref"]
         is_prompt = ref.get("type") == "ref/prompt"
         key = "name" if is_prompt else "uri"
-        kind: Kind = "prompts" if is_prompt else "templates"
         named = str(ref.get(key))
+        _check(named, "ref.name") if is_prompt else _check_uri(named, "ref.uri")
+        collection = await self.collection(ctx)
         document = _prompt(collection, named) if is_prompt else collection.templates.get(named)
-        decision = self._decision(ctx.caller, kind, document.namespace, document.name) if document else _HIDE
-        if document is None or decision is _HIDE:
-            raise _no_prompt(named) if is_prompt else no_resource(named)
-        source = cast("DocumentSource", document.backends[0].provider)
-        documents = source.documents()
-        if decision is not Decision.ALLOW or documents is None or not documents.completes:
+        decision, tool = self._judged(ctx, document) if document else (_HIDE, None)
+        if document is None or tool is None or decision is _HIDE:
+            raise self._refused(ctx, named, _no_prompt(named) if is_prompt else no_resource(named))
+        able = [one for one in document.backends if _offers(one, "completes")]
+        if decision is not Decision.ALLOW or not able:
             return ToolResult(structured=_NO_COMPLETION)
-        return await source.ask(ctx, "completion/complete", {**params, "ref": {**ref, key: document.name}})
+        asked = {**params, "ref": {**ref, key: document.name}}
+        result = await self._asked(ctx, tool, able, "completion/complete", asked)
+        if is_prompt or result.kind != "complete":
+            return result
+        return self._without_hidden(ctx, document, params, result)
+
+    def _without_hidden(self, ctx: Context, document: Document, params: Object, result: ToolResult) -> ToolResult:
+        """Without the values that lead to a hidden URI, as far as the other values of its template are known."""
+        completion = result.structured.get("completion")
+        argument = params.get("argument", {}).get("name")
+        given = (params.get("context") or {}).get("arguments") or {}
+        if not isinstance(completion, Mapping) or not isinstance(completion.get("values"), list):
+            return result
+
+        def is_hidden(value: str) -> bool:
+            uri = expanded(document.name, {**given, argument: value})
+            return uri is not None and self._routes.hides(ctx.caller, document.namespace, uri)
+
+        values = [value for value in completion["values"] if not is_hidden(str(value))]
+        if len(values) == len(completion["values"]):
+            return result
+        left = {**{key: value for key, value in completion.items() if key != "total"}, "values": values}
+        return replace(result, structured={**result.structured, "completion": left})
 
     async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
-        """Call back, with the public URI, whenever the resource or one below it changed.
+        """Call back, with the public URI, whenever the resource changed, or one below it that is not hidden.
 
-        Raises as `read` does, and `InvalidRequest` for a server that tells of no changes.
+        Goes the way of calls. Raises as `read` does, and `InvalidRequest` for a server that tells of no changes.
         """
-        collection = await self.collection(ctx)
-        place = self._placed(ctx, collection, uri)
-        if self._decision(ctx.caller, "resources", place.namespace, place.uri) is not Decision.ALLOW:
-            raise ApprovalRequired(f"{uri[:_SHOWN]} cannot be watched: each look at it must be agreed to.")
-        source = cast("DocumentSource", place.backends[0].provider)
-        documents = source.documents()
-        if documents is not None and not documents.watches:
+        place = await self._placed(ctx, uri)
+        decision, tool = judged(self._policy, ctx.caller, stand_ins("resources", place.namespace, place.uri))
+        if decision is not Decision.ALLOW:
+            raise self._refused(ctx, tool.id, _unwatched(uri))
+        able = [one for one in place.backends if _offers(one, "watches", unknown=True)]
+        if not able:
             raise InvalidRequest(f"The server of {uri[:_SHOWN]} does not tell of changes.", hint="Read it again.")
+        ends: list[Unsubscribe] = []
 
         def changed(own: str) -> None:
-            callback(
-                uri
-                if own == place.uri
-                else self._routes.shown(ctx, self._collections.of(ctx.caller), place.namespace, own)
-            )
+            if own == place.uri:
+                callback(uri)
+            elif not self._is_hidden(ctx, place, own):
+                callback(self._routes.shown(ctx, place.namespace, own))
 
-        return await source.watch(ctx, place.uri, changed)
+        async def begin(source: DocumentSource, ctx: Context, _params: Object) -> ToolResult:
+            ends.append(await source.watch(ctx, place.uri, changed))
+            return ToolResult(structured={})
 
-    def _placed(self, ctx: Context, collection: Collection, uri: str) -> Place:
+        is_watched = False
         try:
-            return self._routes.place(ctx, collection, uri)
+            is_watched = (await self._travelled(ctx, tool, able, begin, {"uri": place.uri})).kind == "complete"
+        finally:
+            for end in () if is_watched else ends:
+                end()
+        if not is_watched:
+            raise _unwatched(uri)
+        return ends[-1] if ends else _nothing
+
+    async def _placed(self, ctx: Context, uri: str) -> Place:
+        _check_uri(uri, "uri")
+        await self._waited(ctx)
+        try:
+            return self._routes.place(ctx, uri)
         except ToolcribError as error:
             self._road.refused(ctx, uri, error)
             raise
 
-    def _part(self, ctx: Context, collection: Collection, place: Place, uri: str, part: Object) -> Object:
+    def _part(self, ctx: Context, place: Place, uri: str, part: Object) -> Object:
         """A part of what was read, under the URI that was asked for where it is all of it."""
         if part.get("uri") == place.uri:
             return {**part, "uri": uri}
-        return self._routes.pointing(ctx, collection, place.namespace, part)
+        return self._routes.pointing(ctx, place.namespace, part)
+
+    def _is_hidden(self, ctx: Context, place: Place, uri: object) -> bool:
+        return isinstance(uri, str) and self._routes.hides(ctx.caller, place.namespace, uri)
 
     def readdressed(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
         """A tool's result, in which every resource can be read by the URI that it gives."""
@@ -233,19 +282,27 @@ class Library:
             if due_to is not None and _is_his(ctx, due_to) and self._knows(ctx.caller, backend):
                 callback(message)
 
-    async def _travelled(
+    async def _asked(
         self, ctx: Context, tool: Tool, backends: Sequence[Backend], method: str, params: dict[str, Any]
     ) -> ToolResult:
-        readers = tuple(
-            replace(one, provider=_Reader(cast("DocumentSource", one.provider), method)) for one in backends
-        )
-        result = await self._road.travel(ctx, Found(tool, readers, _ANY, tool.id), params)
+        """The answer to one request of a server, the way of calls."""
+
+        async def ask(source: DocumentSource, ctx: Context, params: Object) -> ToolResult:
+            return await source.ask(ctx, method, params)
+
+        result = await self._travelled(ctx, tool, backends, ask, params)
         if result.kind == "complete" and not isinstance(result.structured, Mapping):
             raise UpstreamError(f"{tool.id[:_SHOWN]} was answered with something else than what {method} gives.")
         return result
 
-    def _decision(self, caller: Caller, kind: Kind, namespace: str, name: str) -> Decision:
-        return self._policy.decide(caller, stand_in(kind, namespace, name), Action.CALL)
+    async def _travelled(
+        self, ctx: Context, tool: Tool, backends: Sequence[Backend], ask: "_Ask", params: dict[str, Any]
+    ) -> ToolResult:
+        readers = tuple(replace(one, provider=_Reader(cast("DocumentSource", one.provider), ask)) for one in backends)
+        return await self._road.travel(ctx, Found(tool, readers, _ANY, tool.id), params)
+
+    def _judged(self, ctx: Context, document: Document) -> tuple[Decision, Tool]:
+        return judged(self._policy, ctx.caller, document.known_as)
 
     def _refused(self, ctx: Context, name: str, error: ToolcribError) -> ToolcribError:
         self._road.refused(ctx, name, error)
@@ -255,18 +312,46 @@ class Library:
 _HIDE: Final = Decision.HIDE
 
 
-class _Reader:
-    """A server as something that can be called: each call is one request of that method."""
+_Ask = Callable[[DocumentSource, Context, Object], Awaitable[ToolResult]]
 
-    def __init__(self, source: DocumentSource, method: str) -> None:
+
+class _Reader:
+    """A server as something that can be called."""
+
+    def __init__(self, source: DocumentSource, ask: _Ask) -> None:
         self._source = source
-        self._method = method
+        self._ask = ask
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
         return ()
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult:  # noqa: ARG002 - as above
-        return await self._source.ask(ctx, self._method, arguments)
+        return await self._ask(self._source, ctx, arguments)
+
+
+def _check_uri(uri: str, field: str) -> None:
+    """As `_check`, where the server's namespace may stand before its own URI."""
+    own = (taken_apart(uri) or ("", uri))[1]
+    _check(uri if len(uri) > LONGEST + _PREFIX else own, field)
+
+
+def _check(text: str, field: str) -> None:
+    """Raise `InvalidRequest` for what no server can have, before anything is looked up or kept by it."""
+    if len(text) > LONGEST:
+        raise InvalidRequest(f"{field} is longer than {LONGEST} characters.", hint="Take it from a list.")
+
+
+def _offers(backend: Backend, what: str, *, unknown: bool = False) -> bool:
+    documents = cast("DocumentSource", backend.provider).documents()
+    return unknown if documents is None else bool(getattr(documents, what))
+
+
+def _unwatched(uri: str) -> ApprovalRequired:
+    return ApprovalRequired(f"{uri[:_SHOWN]} cannot be watched: each look at it must be agreed to.")
+
+
+def _nothing() -> None:
+    """Ends what a middleware kept from beginning."""
 
 
 def _prompt(collection: Collection, name: str) -> Document | None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from toolcrib.errors import SettingsError
+from toolcrib.gateway.addresses import RESOURCE_TAG, normal_forms
 from toolcrib.model import Action, Caller, Decision, Tool
 
 Effect = Literal["allow", "hide", "approve"]
@@ -153,7 +154,7 @@ class ByScopes:
         self._scopes = frozenset(scope for rule in self.rules for scope in rule.scopes)
         self._tenants = frozenset(tenant for rule in self.rules for tenant in rule.tenants)
         self._compiled = tuple(_Compiled(rule) for rule in self.rules)
-        self._covering = lru_cache(_REMEMBERED)(self._cover)
+        self._remembered = lru_cache(_REMEMBERED)(self._cover)
 
     def scope(self, caller: Caller) -> Hashable:
         """Only what the rules ask about: callers of which they cannot tell one from the other share a scope."""
@@ -162,7 +163,9 @@ class ByScopes:
 
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
         """What the first rule that covers the tool says; ALLOW instead of APPROVE for seeing."""
-        seeing, calling = self._covering(tool.id, tuple(tool.tags))
+        # Clients make up URIs as they like, and what they make up is not kept.
+        find = self._cover if RESOURCE_TAG in tool.tags else self._remembered
+        seeing, calling = find(tool.id, tuple(tool.tags))
         held = self._held(caller)
         seen = self._first(seeing, held, caller.tenant)
         if action is Action.SEE:
@@ -191,20 +194,21 @@ class ByScopes:
 class _Compiled:
     """A rule, ready to be asked."""
 
-    __slots__ = ("_all", "_scopes", "_tags", "_tenants", "_tools", "actions", "effect", "otherwise")
+    __slots__ = ("_all", "_scopes", "_spelt", "_tags", "_tenants", "_tools", "actions", "effect", "otherwise")
 
     def __init__(self, rule: Rule) -> None:
         self.actions = _BOTH if rule.action is None else frozenset((rule.action,))
         self.effect = _DECISIONS[rule.effect]
         self.otherwise = None if rule.otherwise == "next" else _DECISIONS[rule.otherwise]
         self._tools = Patterns(rule.tools)
+        self._spelt = Patterns(form for text in rule.tools for form in _spelt(text))
         self._tags = frozenset(rule.tags)
         self._scopes = frozenset(rule.scopes)
         self._tenants = frozenset(rule.tenants)
         self._all = rule.need == "all"
 
     def covers(self, tool: str, tags: tuple[str, ...]) -> bool:
-        if self._tools and not self._tools.fit(tool):
+        if self._tools and not self._tools.fit(tool) and not (RESOURCE_TAG in tags and self._spelt.fit(tool)):
             return False
         return not self._tags or not self._tags.isdisjoint(tags)
 
@@ -215,6 +219,14 @@ class _Compiled:
         if not self._scopes:
             return True
         return self._scopes <= held if self._all else not self._scopes.isdisjoint(held)
+
+
+def _spelt(text: str) -> tuple[str, ...]:
+    """A pattern for URIs, as it must be to fit their normal forms."""
+    namespace, colon, uri = text.partition(":")
+    if "[" in text or ":" not in uri:
+        return ()
+    return tuple(f"{namespace}{colon}{form}" for form in normal_forms(uri))
 
 
 def _implied(role: str, roles: Mapping[str, Iterable[str]]) -> frozenset[str]:

@@ -36,6 +36,8 @@ _LEVELS: Final[tuple[str, ...]] = get_args(mcp_types.LoggingLevel)
 """The least severe first."""
 _LAST_WORDS_S: Final = 1.0
 """How long an answer waits for what was said before it to be sent, in seconds."""
+_AGREE_S: Final = 6.0
+"""How long a subscription waits for servers to agree, all together; it begins without those that do not."""
 _WATCHED: Final = 1000
 """Resources that one session or subscription may watch."""
 
@@ -233,15 +235,26 @@ class Followers:
 
     async def _watch_all(self, stack: ExitStack, ctx: Context, uris: Any, outbox: Outbox) -> list[str]:
         """The URIs that will be told of; those that cannot be are left out."""
-        taken: list[str] = []
-        for uri in dict.fromkeys(uris):
+        wanted, taken = tuple(dict.fromkeys(uris)), set[str]()
+
+        async def watch(uri: str, before: int) -> None:
+            async def attempt() -> None:
+                stack.callback(await self._watch(ctx, uri, outbox, before))
+
             try:
-                stack.callback(await isolated(partial(self._watch, ctx, uri, outbox, len(taken))))
+                await isolated(attempt)
             except ToolcribError as error:
                 logger.info("a resource cannot be watched: %s", error.message)
+            except Exception:
+                logger.exception("a resource cannot be watched")
             else:
-                taken.append(uri)
-        return taken
+                taken.add(uri)
+
+        with anyio.move_on_after(_AGREE_S):
+            async with anyio.create_task_group() as group:
+                for place, uri in enumerate(wanted):
+                    group.start_soon(watch, uri, place)
+        return [uri for uri in wanted if uri in taken]
 
 
 _NOTICES: Final[Mapping[str, Callable[..., mcp_types.ServerNotification]]] = {

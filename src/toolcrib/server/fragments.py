@@ -9,7 +9,7 @@ from mcp_types import methods
 from pydantic import ValidationError
 
 from toolcrib.surfaces.front import Listed
-from toolcrib.wire import is_encodable, is_modern, listed, mended, tool_to_wire
+from toolcrib.wire import is_modern, listed, tool_to_wire
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,6 @@ def _made(tool: Listed, version: str) -> Fragment | None:
         logger.exception("%s cannot be listed: its definition is none", tool.tool.id)
         return None
     entry: dict[str, Any] = page["tools"][0]
-    if not is_encodable(entry):
-        return Fragment(mended(entry))
     for key in _SHARED:
         if key in entry and type(whole[key]) is dict and whole[key] == entry[key] and _is_plain(whole[key]):
             entry[key] = whole[key]

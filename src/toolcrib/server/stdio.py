@@ -185,7 +185,7 @@ class _Wire:
 
 
 def _line_of(message: mcp_types.JSONRPCMessage) -> bytes:
-    """The message as it is sent. For an answer that cannot be encoded an error; for anything else of the kind nothing."""
+    """The message as it is sent. For an answer that cannot be encoded an error, for other such messages nothing."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except (ValueError, TypeError, RecursionError):

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -27,6 +27,12 @@ _MODERN: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _URI_LENGTH: Final = 8192
 _STRIDE: Final = 50
 """Entries read before others get a turn."""
+_MOST: Final = 10_000
+_MOST_TEMPLATES: Final = 1_000
+"""Entries taken from one list; templates are compared with a URI one by one."""
+_NAMED: Final = 3
+"""Entries set aside that are named; the others are counted."""
+_NAME_LENGTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +44,35 @@ class _List:
     """The key of its entries in a page."""
     key: str
     """What an entry is known by."""
+    most: int = _MOST
+
+
+@dataclass(slots=True)
+class _Aside:
+    """The entries of one list that were set aside, and why."""
+
+    count: int = 0
+    named: list[str] = field(default_factory=list)
+
+    def add(self, what: _List, entry: Any, place: int, problem: str) -> None:
+        """That entry, at that place of its page."""
+        self.count += 1
+        if len(self.named) < _NAMED:
+            name = entry.get(what.key) if isinstance(entry, dict) else None
+            is_name = isinstance(name, str) and 0 < len(name) <= _NAME_LENGTH and name.isprintable()
+            self.named.append(f"{name if is_name else f'number {place + 1}'} ({problem})")
+
+    def __str__(self) -> str:
+        """On one line; empty where there are none."""
+        if not self.count:
+            return ""
+        more = [f"and {self.count - len(self.named)} more"] if self.count > len(self.named) else []
+        return f"{'1 was' if self.count == 1 else f'{self.count} were'} set aside: {', '.join([*self.named, *more])}"
 
 
 _PROMPTS: Final = _List("prompts/list", "prompts", "name")
 _RESOURCES: Final = _List("resources/list", "resources", "uri")
-_TEMPLATES: Final = _List("resources/templates/list", "resourceTemplates", "uriTemplate")
+_TEMPLATES: Final = _List("resources/templates/list", "resourceTemplates", "uriTemplate", _MOST_TEMPLATES)
 
 
 class Keeper:
@@ -55,6 +85,8 @@ class Keeper:
         self._tell = tell
         self.documents: Documents | None = None if options.prompts or options.resources else Documents()
         """As last read, also while the server is away; None before the first time."""
+        self._told: dict[str, str] = {}
+        """What was said last of the entries set aside, by method."""
 
     def begin(self, session: Session) -> None:
         """A connection begins; a server that says that it has nothing of the kind is not asked."""
@@ -73,7 +105,7 @@ class Keeper:
         failures = 0
         while True:
             session.link.notices.revised.hush()
-            changed, problem = await self._refresh(session)
+            problem = await self._refresh(session)
             if problem:
                 failures += 1
                 log = logger.warning if failures == 1 else logger.debug
@@ -87,10 +119,11 @@ class Keeper:
             await session.link.notices.revised.wait()
             await anyio.sleep(self._fleet.debounce_s)
             quiet = anyio.current_time() - quiet_since > 3 * gap_s
-            gap_s = first_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
+            # However much changes each time: who changes all the time is read ever more rarely.
+            gap_s = first_s if quiet else min(2 * gap_s, self._fleet.backoff_max_s)
 
-    async def _refresh(self, session: Session) -> tuple[bool, str]:
-        """Whether anything is new, and what could not be read."""
+    async def _refresh(self, session: Session) -> str:
+        """What could not be read."""
         known, problems = self.documents or Documents(), list[str]()
         offers = session.offers
         reads = self._options.resources and offers.resources is not None
@@ -117,35 +150,39 @@ class Keeper:
             completes=offers.completions is not None,
             watches=reads and offers.resources is not None and offers.resources.subscribe is True,
         )
-        changed = fresh != self.documents
-        if changed:
+        if fresh != self.documents:
             self.documents = fresh
             self._tell()
-        return changed, "; ".join(problems)
+        return "; ".join(problems)
 
     async def _walk(self, session: Session, what: _List) -> Mapping[str, Object]:
         """All pages. Raises `ExchangeError`."""
         told = {PATH_META: [self._fleet.gateway_id]} if self._fleet.gateway_id else {}
         found: dict[str, Object] = {}
+        aside = _Aside()
         cursor: str | None = None
         cursors: set[str] = set()
         for _ in range(self._fleet.max_pages):
             page = await session.page(what.method, cursor, told)
-            await self._take(what, page.get(what.entries), found)
+            await self._take(what, page.get(what.entries), found, aside)
             cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor or cursor in cursors or len(found) >= self._fleet.max_tools:
+            if not isinstance(cursor, str) or not cursor or cursor in cursors or len(found) + aside.count > what.most:
                 break
             cursors.add(cursor)
+        if str(aside) and str(aside) != self._told.get(what.method):
+            logger.warning("%s: of the entries of %s, %s", self._options.name, what.method, aside)
+        self._told[what.method] = str(aside)
         return found
 
-    async def _take(self, what: _List, entries: Any, found: dict[str, Object]) -> None:
+    async def _take(self, what: _List, entries: Any, found: dict[str, Object], aside: _Aside) -> None:
         for place, entry in enumerate(entries if isinstance(entries, list) else ()):
             if place % _STRIDE == 0:
                 await anyio.lowlevel.checkpoint()
             name = entry.get(what.key) if isinstance(entry, dict) else None
-            problem = _problem(what, entry)
+            is_over = len(found) + aside.count >= what.most
+            problem = f"more than {what.most} are not taken" if is_over else _problem(what, entry)
             if problem:
-                logger.warning("%s: an entry of %s was set aside: %s", self._options.name, what.method, problem)
+                aside.add(what, entry, place, problem)
             elif isinstance(name, str) and not is_own_echo(entry, self._fleet.gateway_id):
                 found.setdefault(name, entry)
 

@@ -17,6 +17,7 @@ from pydantic_core import from_json
 
 from toolcrib.upstream import reasons
 from toolcrib.upstream.exchange import ExchangeError, Kind
+from toolcrib.upstream.lines import readable
 from toolcrib.upstream.link import Bell, End
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -145,7 +146,7 @@ class Gate(httpx2.AsyncBaseTransport):
         body = await _read(response, self._limit)
         if body is None:
             return self._error(Kind.ANSWER, f"its answer is larger than {self._limit:,} bytes and was dropped")
-        return _whole(response, body)
+        return _whole(response, readable(body))
 
     def _refusal(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
         status = response.status_code

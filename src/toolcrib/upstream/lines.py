@@ -129,9 +129,27 @@ def parsed(text: bytes) -> Any:
     try:
         return _parsed(text)
     except ValueError:
-        if b"\\ud" not in text and b"\\uD" not in text:
+        if not _may_hold_halves(text):
             raise
-    return _parsed(_ESCAPE.sub(lambda found: found[0] if found["half"] is None else rb"\ufffd", text))
+    return _parsed(_without_halves(text))
+
+
+def readable(text: bytes) -> bytes:
+    """A JSON text, of the same length, without halves of surrogate pairs where they make it unreadable."""
+    if _may_hold_halves(text):
+        try:
+            _parsed(text)
+        except ValueError:
+            return _without_halves(text)
+    return text
+
+
+def _may_hold_halves(text: bytes) -> bool:
+    return b"\\ud" in text or b"\\uD" in text
+
+
+def _without_halves(text: bytes) -> bytes:
+    return _ESCAPE.sub(lambda found: found[0] if found["half"] is None else rb"\ufffd", text)
 
 
 def _parsed(text: bytes) -> Any:

@@ -83,7 +83,10 @@ class FleetOptions:
     debounce_s: float = 0.2
     """Notices of a changed list that follow each other within this time cause one refresh."""
     refresh_gap_s: float = 1.0
-    """Between two refreshes of one list; doubled each time nothing had changed, up to `backoff_max_s`."""
+    """Between two refreshes of one list; doubled each time nothing had changed, up to `backoff_max_s`. For prompts and
+    resources it is doubled whenever a change follows soon after the last, so that who changes all the time is read
+    rarely.
+    """
     listen_retry_s: float = 5.0
     """Before a broken subscription to changes is made again."""
     http_connect_timeout_s: float = 10.0
