@@ -69,18 +69,6 @@ async def test_an_interpreter_that_computes_ends_with_the_process_above_it(
     assert servers.cancelled == ["sleep"]
 
 
-async def test_a_killed_interpreter_is_told_as_such(box: PythonSandbox, servers: Servers) -> None:
-    with anyio.fail_after(60):
-        task = asyncio.create_task(box.run("await slow.sleep(s=0.3)", servers.tools()))
-        await servers.arrived.wait()
-        for pid in interpreters():
-            os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ScriptError) as caught:
-            await task
-        assert caught.value.kind == "killed"
-        assert (await box.run("1", servers.tools())).value == 1
-
-
 async def test_a_sleeping_script_hears_its_answers_and_sleeps_no_longer_than_it_said(
     box: PythonSandbox, servers: Servers
 ) -> None:
