@@ -31,6 +31,11 @@ def offered(servers: Mapping[str, ServerNames]) -> list[dict[str, Any]]:
     ]
 
 
+def kept_outside(limits: Limits) -> dict[str, Any]:
+    """Those that the kernel or the engine keeps for it."""
+    return {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes, "wall_s": limits.wall_s}
+
+
 def kept_inside(limits: Limits) -> dict[str, Any]:
     """The limits that a worker keeps by itself, so that an error says where."""
     return {

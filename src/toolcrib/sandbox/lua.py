@@ -11,7 +11,7 @@ import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
 from toolcrib.sandbox.calls import Tools
-from toolcrib.sandbox.jobs import checked_source, kept_inside, offered
+from toolcrib.sandbox.jobs import checked_source, kept_inside, kept_outside, offered
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
 from toolcrib.sandbox.names import Language, ServerNames, bindings
 from toolcrib.sandbox.process import WorkerKind
@@ -132,7 +132,10 @@ def _job(
 ) -> bytes:
     seed = [secrets.randbits(62), secrets.randbits(62)]  # forked processes would all draw the same
     prelude = {"servers": offered(servers), "check": check, "seed": seed, **kept_inside(limits)}
-    kernel = {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes}
-    return json.dumps(
-        {"source": source, "seccomp": seccomp_wish, "limits": kernel, "prelude": json.dumps(prelude)}
-    ).encode()
+    job = {
+        "source": source,
+        "seccomp": seccomp_wish,
+        "limits": kept_outside(limits),
+        "prelude": json.dumps(prelude),
+    }
+    return json.dumps(job).encode()

@@ -11,7 +11,7 @@ import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted
 from toolcrib.sandbox.calls import Tools
-from toolcrib.sandbox.jobs import checked_source, kept_inside, offered
+from toolcrib.sandbox.jobs import checked_source, kept_inside, kept_outside, offered
 from toolcrib.sandbox.launcher import Launcher
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.names import Language, ServerNames, bindings
@@ -136,13 +136,7 @@ def _stubbed(servers: Mapping[str, ServerNames], schemas: Schemas) -> list[dict[
 
 
 def _bounds(limits: Limits) -> dict[str, Any]:
-    return {
-        **kept_inside(limits),
-        "as_bytes": limits.as_bytes,
-        "cpu_s": limits.cpu_s,
-        "lua_bytes": limits.lua_bytes,
-        "wall_s": limits.wall_s,
-    }
+    return {**kept_inside(limits), **kept_outside(limits)}
 
 
 def _package(name: str) -> Path:

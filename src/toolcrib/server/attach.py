@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
 
 from toolcrib.errors import InvalidRequest, NameCollision
-from toolcrib.server.context import RequestContext
+from toolcrib.server.context import RequestContext, answering
 from toolcrib.server.failures import guarded, isolated
 from toolcrib.server.mcp import Handlers
 from toolcrib.surfaces.front import Front
@@ -128,7 +128,7 @@ class _Joined:
         return await self._call.handler(request, params)  # type: ignore[no-any-return]  # as above
 
     async def _is_ours(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> bool:
-        ctx = self._ours.context(request, params)
+        ctx = answering(request, params)
         if not await guarded(isolated(partial(self._front.knows, ctx, params.name))):
             return False
         cursor: str | None = None

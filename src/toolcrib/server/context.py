@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mcp.server.context import ServerRequestContext
-from mcp_types import LOG_LEVEL_META_KEY
+from mcp_types import LOG_LEVEL_META_KEY, InputResponseRequestParams
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Scope
@@ -61,6 +61,16 @@ def to_context(
         memo={},
     )
     return surrounded(ctx, scope.get(_SURROUNDINGS_KEY))
+
+
+def answering(request: RequestContext, params: InputResponseRequestParams) -> Context:
+    """The same with what answers an earlier question of a tool, or of a server for one of its documents."""
+    responses = params.input_responses
+    return to_context(
+        request,
+        input_responses=plain_responses(responses) if responses is not None else None,
+        request_state=params.request_state,
+    )
 
 
 def captured(scope: Scope) -> Scope:
@@ -124,6 +134,7 @@ __all__ = [
     "SHOW_ALL_KEY",
     "SHOW_ALL_META",
     "RequestContext",
+    "answering",
     "captured",
     "kept",
     "plain_responses",

@@ -15,7 +15,7 @@ from toolcrib.gateway.documents import Document, Kind
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.model import Object, ToolResult
 from toolcrib.protocols import PATH_META, Context
-from toolcrib.server.context import RequestContext, plain_responses, to_context
+from toolcrib.server.context import RequestContext, answering, to_context
 from toolcrib.server.failures import guarded, isolated
 from toolcrib.server.rounds import in_rounds
 from toolcrib.upstream.trail import VIA_KEY
@@ -73,14 +73,14 @@ class DocumentHandlers:
 
     async def get(self, request: RequestContext, params: mcp_types.GetPromptRequestParams) -> HandlerResult:
         """`prompts/get`."""
-        ctx = self._context(request, params)
+        ctx = answering(request, params)
         return await _answered(
             request, lambda: in_rounds(ctx, lambda one: self._library.get(one, params.name, params.arguments))
         )
 
     async def read(self, request: RequestContext, params: mcp_types.ReadResourceRequestParams) -> HandlerResult:
         """`resources/read`."""
-        ctx = self._context(request, params)
+        ctx = answering(request, params)
         return await _answered(request, lambda: in_rounds(ctx, lambda one: self._library.read(one, params.uri)))
 
     async def complete(self, request: RequestContext, params: mcp_types.CompleteRequestParams) -> HandlerResult:
@@ -88,16 +88,6 @@ class DocumentHandlers:
         wanted = params.model_dump(by_alias=True, mode="json", exclude_none=True)
         wanted.pop("_meta", None)
         return await _answered(request, lambda: self._library.complete(to_context(request), wanted))
-
-    @staticmethod
-    def _context(request: RequestContext, params: mcp_types.InputResponseRequestParams) -> Context:
-        """With what answers an earlier question of the server."""
-        responses = params.input_responses
-        return to_context(
-            request,
-            input_responses=plain_responses(responses) if responses is not None else None,
-            request_state=params.request_state,
-        )
 
 
 async def _answered(request: RequestContext, work: Callable[[], Awaitable[ToolResult]]) -> HandlerResult:

@@ -20,7 +20,7 @@ from toolcrib.gateway.library import Offered
 from toolcrib.model import ToolResult
 from toolcrib.protocols import Context
 from toolcrib.server.changes import ListChanges
-from toolcrib.server.context import RequestContext, plain_responses, to_context
+from toolcrib.server.context import RequestContext, answering, to_context
 from toolcrib.server.documents import DocumentHandlers
 from toolcrib.server.failures import guarded, isolated
 from toolcrib.server.followers import Followers
@@ -167,18 +167,8 @@ class Handlers:
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """A meta-tool, or a tool by its public name."""
-        result = await guarded(self._call(self.context(request, params), params))
+        result = await guarded(self._call(answering(request, params), params))
         return result_to_wire(result, request.protocol_version)
-
-    @staticmethod
-    def context(request: RequestContext, params: mcp_types.CallToolRequestParams) -> Context:
-        """The context of a call, with what answers an earlier question of the tool."""
-        responses = params.input_responses
-        return to_context(
-            request,
-            input_responses=plain_responses(responses) if responses is not None else None,
-            request_state=params.request_state,
-        )
 
     async def _once(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
         return await isolated(partial(self._front.call, ctx, params.name, params.arguments or {}))
