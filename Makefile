@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-CORE := src/toolcrib/errors.py,src/toolcrib/model.py,src/toolcrib/protocols.py,src/toolcrib/names.py,src/toolcrib/words.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
+CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test check bench bench-retrieval bench-hostile docs clean

@@ -14,12 +14,11 @@ import uvloop
 
 import load
 import overhead
-from toolcrib.model import Caller, SearchRequest, Tool
-from toolcrib.protocols import Context
-from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, running
-from toolcrib.upstream.aio import Connections
+from toolcrib.types import Caller, Context, SearchRequest, Tool
+from toolcrib.upstream.http_transport import AiohttpTransport
 
 TOOLS = 5_000
 VERBS = ("create", "list", "delete", "update", "search")
@@ -49,7 +48,7 @@ async def layers() -> None:
         for number in range(TOOLS)
     ]
     async with running(FakeSource(FakeProvider(tools))) as gateway:
-        front = Front(gateway, SurfaceOptions())
+        front = ToolFacade(gateway, SurfaceOptions())
         name, wanted = tools[7].id, SearchRequest(queries=("create an invoice for a customer",))
         found = (await gateway.view(ME)).find(name)
         await each(f"gateway.find, of {TOOLS:,} tools", 2_000, lambda: gateway.find(ME, name))
@@ -67,7 +66,7 @@ async def clients(url: str) -> None:
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     for name, transport in (
         ("httpx2's transport", httpx2.AsyncHTTPTransport()),
-        ("toolcrib's, on aiohttp", Connections(httpx2.create_ssl_context())),
+        ("toolcrib's, on aiohttp", AiohttpTransport(httpx2.create_ssl_context())),
     ):
         for times in (20, 500):
             used = cpu_s()

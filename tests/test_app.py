@@ -23,15 +23,14 @@ from toolcrib.errors import (
     SettingsError,
     ToolNotFound,
 )
+from toolcrib.gateway.indexing import ResilientEmbedder
 from toolcrib.gateway.options import GatewayOptions, ScriptOptions
-from toolcrib.gateway.steady import Steady
-from toolcrib.model import Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context
-from toolcrib.search.semantic import Vectors
+from toolcrib.search.vectors import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider
+from toolcrib.types import Context, Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio
@@ -97,10 +96,10 @@ async def test_the_embedder_of_the_settings_is_loaded_and_keeps_its_vectors(tmp_
         for _ in range(2):
             async with App(embedding(f"{__name__}:Counting", embedder_cache=tmp_path / "vectors.sqlite")) as app:
                 await app.settled()
-                await app.gateway.live.idle()
+                await app.gateway.refresher.wait_idle()
                 found = await app.gateway.search(app.local_context(), SearchRequest(queries=("write down a note",)))
                 assert found.hits[0].tool.id == "notes:add_note"
-                assert isinstance(app.gateway.live.snapshot.index.meaning.embedder, Steady)
+                assert isinstance(app.gateway.refresher.snapshot.index.meaning.embedder, ResilientEmbedder)
             counts.append(Counting.asked)
     assert counts[1] - counts[0] == 2  # what is asked on loading
 

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolcrib.errors import InvalidName
-from toolcrib.model import Key
 from toolcrib.names import (
     MAX_WIRE,
     Tier,
@@ -19,6 +18,7 @@ from toolcrib.names import (
     spellings,
     wire_name,
 )
+from toolcrib.types import Key
 
 NASTY = st.text(st.sampled_from("ab_-.:/ éA漢\ud800"), max_size=6)
 KEYS = st.builds(Key, NASTY, NASTY)

@@ -8,8 +8,8 @@ import pytest
 from toolcrib import InvalidRequest, NotStarted
 from toolcrib.discovery import BaseDynamicToolProvider
 from toolcrib.errors import InvalidTool, ToolNotFound
-from toolcrib.model import Tool
-from toolcrib.processor import ProcessorRegistry, ToolProcessor, create_registry
+from toolcrib.registry.processor import ProcessorRegistry, ToolProcessor, create_registry
+from toolcrib.types import Tool
 
 pytestmark = pytest.mark.anyio
 

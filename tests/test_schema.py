@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from toolcrib.errors import InvalidArguments, InvalidTool
-from toolcrib.model import Tool
-from toolcrib.schema import Parameter, Schema, example, parameters, signature
+from toolcrib.schema import ParameterInfo, Schema, example, parameters, signature
+from toolcrib.types import Tool
 
 ISSUE = {
     "type": "object",
@@ -404,9 +404,9 @@ def test_parameters_are_read_through_references_and_unions() -> None:
         "required": ["filter"],
     }
     assert parameters(schema) == (
-        Parameter(name="filter", type="{field: string, value?: any}", required=True, description="A filter."),
-        Parameter(name="when", type="string|null", description="The day."),
-        Parameter(name="limit", type="integer", default=10),
+        ParameterInfo(name="filter", type="{field: string, value?: any}", required=True, description="A filter."),
+        ParameterInfo(name="when", type="string|null", description="The day."),
+        ParameterInfo(name="limit", type="integer", default=10),
     )
 
 

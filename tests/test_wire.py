@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from toolcrib.errors import UpstreamError
-from toolcrib.model import Rejected, Tool, ToolResult
+from toolcrib.types import Rejected, Tool, ToolResult
 from toolcrib.wire import (
     document_to_wire,
-    listed,
+    entry_for_version,
     read_document,
     read_result,
     read_tool,
@@ -68,7 +68,7 @@ def test_a_broken_definition_is_set_aside_with_its_field(raw: Any, label: str, w
 def test_an_output_schema_that_is_no_object_is_left_out_where_only_objects_can_come(
     version: str, schema: dict[str, Any]
 ) -> None:
-    shown = listed({**GOOD, "outputSchema": schema}, version)
+    shown = entry_for_version({**GOOD, "outputSchema": schema}, version)
     assert shown == ({**GOOD, "outputSchema": schema} if version == "2026-07-28" else GOOD)
 
 

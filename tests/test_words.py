@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.words import likeness, nearest
+from toolcrib.names import nearest, similarities
 
 
 def test_the_nearest_word_comes_first_and_ties_are_alphabetical() -> None:
@@ -23,7 +23,7 @@ def test_a_lower_cutoff_lets_more_through() -> None:
 
 
 def test_likeness_tells_places_of_equal_candidates_apart() -> None:
-    assert likeness("ab", ["ab", "x", "ab"]) == {0: 100.0, 2: 100.0}
+    assert similarities("ab", ["ab", "x", "ab"]) == {0: 100.0, 2: 100.0}
 
 
 @given(st.text(), st.lists(st.text()), st.integers(0, 5))

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from types import SimpleNamespace
 
-from toolcrib.cli.files import ToolFile
-from toolcrib.cli.offline import Shelf, without_marks
-from toolcrib.model import Tool
+from toolcrib.cli.files import FileSearch, ToolFile, without_thresholds
 from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.types import Tool
 
 Pairs = Sequence[tuple[str, Tool]]
 """Tools, each with its id."""
@@ -38,9 +37,9 @@ class Engine:
         return self.name if self.package == "toolcrib" else f"{self.name} {version(self.package)}"
 
 
-def shelf(pairs: Pairs, scorer: Scorer = "hybrid") -> Shelf:
+def shelf(pairs: Pairs, scorer: Scorer = "hybrid") -> FileSearch:
     """Our search over the tools."""
-    return Shelf(ToolFile(iter(pairs)), SearchOptions(scorer=scorer))
+    return FileSearch(ToolFile(iter(pairs)), SearchOptions(scorer=scorer))
 
 
 def ours(scorer: Scorer, *, marks: bool = True) -> Callable[[Pairs], Search]:
@@ -48,7 +47,7 @@ def ours(scorer: Scorer, *, marks: bool = True) -> Callable[[Pairs], Search]:
 
     def build(pairs: Pairs) -> Search:
         ready = shelf(pairs, scorer)
-        options = ready.options if marks else without_marks(ready.options)
+        options = ready.options if marks else without_thresholds(ready.options)
         return lambda text: list(ready.answer(text, options).shown)
 
     return build

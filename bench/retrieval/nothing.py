@@ -13,11 +13,11 @@ import numpy as np
 from engines import Engine, shelf
 from sets import Set
 
-from toolcrib.cli.offline import Shelf, without_marks
-from toolcrib.model import Tool
-from toolcrib.search.evaluation import SEED, Answer, Query, Rates, false_answers, lost_answers
+from toolcrib.cli.files import FileSearch, without_thresholds
+from toolcrib.search.evaluation import SEED, AnswerRates, LabelledQuery, ShownAnswer, false_answers, lost_answers
 from toolcrib.search.options import Scorer
-from toolcrib.search.table import default_table
+from toolcrib.search.vectors import default_table
+from toolcrib.types import Tool
 
 A_SET = 70
 ALIKE = 0.45
@@ -27,11 +27,11 @@ LEFT_OUT = frozenset({"seal_tools"})
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
-def unanswerable(sets: Sequence[Set]) -> dict[tuple[str, str], list[Query]]:
+def unanswerable(sets: Sequence[Set]) -> dict[tuple[str, str], list[LabelledQuery]]:
     """For each pair of sets, whose queries and whose tools: the queries that none of the tools fits."""
     vectors = {each.name: default_table().embed([text(tool) for tool in each.file.tools]) for each in sets}
     places = {each.name: {id_: place for place, id_ in enumerate(each.file.ids)} for each in sets}
-    kept: dict[tuple[str, str], list[Query]] = {}
+    kept: dict[tuple[str, str], list[LabelledQuery]] = {}
     for each in sets:
         for query in sample(each):
             right = vectors[each.name][[places[each.name][id_] for id_ in query.relevant]]
@@ -41,7 +41,7 @@ def unanswerable(sets: Sequence[Set]) -> dict[tuple[str, str], list[Query]]:
     return kept
 
 
-def sample(each: Set) -> list[Query]:
+def sample(each: Set) -> list[LabelledQuery]:
     """The same 70 queries of a set every time; all where there are fewer."""
     queries = list(each.queries)
     chance = random.Random(f"{SEED}-unanswerable-{each.name}")  # noqa: S311 - the same sample every time is the point
@@ -70,11 +70,11 @@ def measured(engines: Sequence[Engine], sets: Sequence[Set]) -> Iterator[tuple[s
             else:
                 search = engine.build(each.pairs)
                 given = [tuple(search(query.text)) for query in others]
-                figures = {"false": _rates(false_answers(Answer(shown=ids, sure=ids) for ids in given))}
+                figures = {"false": _rates(false_answers(ShownAnswer(shown=ids, sure=ids) for ids in given))}
             yield engine.name, each.name, {"queries": len(others), **figures}
 
 
-def _ours(each: Set, others: Sequence[Query], scorer: Scorer) -> dict[str, Any]:
+def _ours(each: Set, others: Sequence[LabelledQuery], scorer: Scorer) -> dict[str, Any]:
     ready = shelf(each.pairs, scorer)
     return {
         "false": _rates(false_answers(ready.answer(query.text) for query in others)),
@@ -82,10 +82,10 @@ def _ours(each: Set, others: Sequence[Query], scorer: Scorer) -> dict[str, Any]:
     }
 
 
-def _lost(ready: Shelf, queries: Sequence[Query]) -> Rates:
-    free = without_marks(ready.options)
+def _lost(ready: FileSearch, queries: Sequence[LabelledQuery]) -> AnswerRates:
+    free = without_thresholds(ready.options)
     return lost_answers((query, ready.answer(query.text, free).shown, ready.answer(query.text)) for query in queries)
 
 
-def _rates(rates: Rates) -> dict[str, float]:
+def _rates(rates: AnswerRates) -> dict[str, float]:
     return {"shown": round(rates.shown, 5), "sure": round(rates.sure, 5)}

@@ -7,13 +7,13 @@ from typing import Any
 from engines import Engine
 from sets import Set
 
-from toolcrib.search.evaluation import evaluate, tracks
+from toolcrib.search.evaluation import evaluate, query_tracks
 
 
 def measured(engines: Sequence[Engine], sets: Sequence[Set], most: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Engine, set and its figures, one after the other; `most` queries a track."""
     for each in sets:
-        asked = tracks(each.name, each.names, each.queries, most=most)
+        asked = query_tracks(each.name, each.names, each.queries, most=most)
         for engine in (engine for engine in engines if engine.ranked):
             engine.build(each.pairs[:2])  # what it imports is not its index
             begun = time.perf_counter()

@@ -16,8 +16,8 @@ from typing import Any
 from zipfile import ZipFile
 
 from toolcrib.cli.files import ToolFile, read_queries, read_tools
-from toolcrib.model import Tool
-from toolcrib.search.evaluation import Query
+from toolcrib.search.evaluation import LabelledQuery
+from toolcrib.types import Tool
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("TOOLCRIB_RETRIEVAL_DATA", ROOT.parent / "shared" / "data"))
@@ -43,7 +43,7 @@ class Set:
 
     name: str
     file: ToolFile
-    queries: tuple[Query, ...]
+    queries: tuple[LabelledQuery, ...]
 
     @property
     def pairs(self) -> list[tuple[str, Tool]]:
@@ -89,7 +89,7 @@ def bfcl() -> Set:
     return Set(BFCL, ToolFile(map(_tool, functions.values())), tuple(_queries(asked, called)))
 
 
-def _queries(asked: Iterator[dict[str, Any]], called: dict[str, list[str]]) -> Iterator[Query]:
+def _queries(asked: Iterator[dict[str, Any]], called: dict[str, list[str]]) -> Iterator[LabelledQuery]:
     """The queries; of those with the same text, the first."""
     texts = set()
     for row in asked:
@@ -97,7 +97,7 @@ def _queries(asked: Iterator[dict[str, Any]], called: dict[str, list[str]]) -> I
         text = " ".join(said.split())
         if text not in texts:
             texts.add(text)
-            yield Query(id=row["id"], text=text, relevant=frozenset(called[row["id"]]))
+            yield LabelledQuery(id=row["id"], text=text, relevant=frozenset(called[row["id"]]))
 
 
 def _tool(function: dict[str, Any]) -> tuple[str, Tool]:

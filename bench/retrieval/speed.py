@@ -10,10 +10,10 @@ from typing import Any
 from engines import Engine, Search
 from sets import Set
 
-from toolcrib.model import SearchRequest, Tool
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import SEED, percentile
 from toolcrib.search.index import Index
+from toolcrib.types import SearchRequest, Tool
 
 SIZES = (1_000, 10_000, 100_000)
 QUERIES = 200

@@ -18,12 +18,11 @@ from unittest.mock import patch
 import peer
 
 from catalog import OWN, QUERIES, Kept, Made, shared
-from toolcrib.model import Caller, SearchRequest, ServerState
-from toolcrib.protocols import Context, ToolProvider
 from toolcrib.search.index import Index
-from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
+from toolcrib.types import Caller, Context, SearchRequest, ServerState, ToolProvider
 
 RESULTS = Path(__file__).parents[1] / "results" / "tenants.json"
 Cell = Mapping[str, float]
@@ -60,7 +59,7 @@ async def toolcrib(tools: int, tenants: int, rounds: int) -> dict[str, Any]:
     groups = [[tool for tool in shared(tools) if tool.namespace == status.name] for status in servers]
     source = FakeSource(*(FakeProvider(part, status=one) for part, one in zip(groups, servers, strict=True)))
     async with running(source) as gateway:
-        front, snapshot = Front(gateway, SurfaceOptions()), gateway.live.snapshot
+        front, snapshot = ToolFacade(gateway, SurfaceOptions()), gateway.refresher.snapshot
         plain = Context(caller=Caller(id="nobody"))
         made, kept = [Made(number) for number in range(tenants)], [Kept(number) for number in range(tenants)]
 
@@ -105,7 +104,7 @@ async def toolcrib(tools: int, tenants: int, rounds: int) -> dict[str, Any]:
             "tools/list": lists,
             "bytes a tenant, after half of them and after all": [round(step) for step in steps],
             "indexes built after the first searches": built.call_count,
-            "shared snapshot untouched": gateway.live.snapshot is snapshot,
+            "shared snapshot untouched": gateway.refresher.snapshot is snapshot,
         }
 
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from toolcrib.model import Tool
-from toolcrib.protocols import Context
+from toolcrib.types import Context, Tool
 
 OWN = 20
 """Tools of a tenant."""

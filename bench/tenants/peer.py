@@ -10,14 +10,14 @@ from fastmcp.server.providers.base import Provider
 from fastmcp.server.transforms.search.bm25 import BM25SearchTransform
 from fastmcp.tools.base import Tool
 
-import toolcrib.model
+import toolcrib.types
 from catalog import own, shared
 
 asking: ContextVar[int | None] = ContextVar("asking", default=None)
 """The tenant of the request; a server reads it from the token."""
 
 
-def converted(tools: Sequence[toolcrib.model.Tool]) -> list[Tool]:
+def converted(tools: Sequence[toolcrib.types.Tool]) -> list[Tool]:
     """Our made-up tools as theirs."""
     return [
         Tool(name=f"{one.namespace}__{one.name}", description=one.description, parameters=dict(one.input_schema))

@@ -7,8 +7,8 @@ import uvicorn
 from starlette.requests import Request
 
 from toolcrib import App, Caller, CallerProviders, Context, StaticTokens, Token, Tool, ToolProvider, Visibility
-from toolcrib.model import Object
-from toolcrib.providers.wrap import ForCaller
+from toolcrib.providers.wrappers import ForCaller
+from toolcrib.types import Object
 
 TOKENS = StaticTokens(
     [

@@ -8,7 +8,7 @@ from fastmcp import FastMCP
 from mcp import StdioServerParameters
 
 from toolcrib import BackendConfig, Config, Registry, ServerInfo
-from toolcrib.model import Object
+from toolcrib.types import Object
 
 notes = FastMCP("notes")
 

@@ -7,7 +7,7 @@ import uvicorn
 from starlette.requests import Request
 
 from toolcrib import App, Context, RequestProviders, String, Tool, new_tool
-from toolcrib.model import Object
+from toolcrib.types import Object
 
 app = App(name="office")
 

@@ -12,8 +12,8 @@ import anyio.abc
 import anyio.to_thread
 
 from toolcrib._version import VERSION
-from toolcrib.embedders.cached import Cached
-from toolcrib.embedders.load import BUILT_IN, load
+from toolcrib.embedders.cache import CachedEmbedder
+from toolcrib.embedders.load import BUILT_IN_EMBEDDER, load
 from toolcrib.errors import (
     AlreadyStarted,
     InvalidRequest,
@@ -23,35 +23,45 @@ from toolcrib.errors import (
     SettingsError,
     ToolNotFound,
 )
-from toolcrib.gateway.calls.audit import AuditSink
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.states import stands
-from toolcrib.gateway.stored import StoredScripts, stored
-from toolcrib.gateway.view import Found
-from toolcrib.model import Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
-from toolcrib.protocols import Authenticator, BackendSelector, CallMiddleware, Context, Policy
-from toolcrib.providers.ambient import surrounded
+from toolcrib.gateway.sessions import LOCAL
+from toolcrib.gateway.view import ResolvedTool
+from toolcrib.gateway.visibility import describe_state
+from toolcrib.middleware.audit import AuditSink
 from toolcrib.providers.builder import ToolBuilder
-from toolcrib.providers.local import LocalTools
-from toolcrib.providers.shared import ProviderList
-from toolcrib.server.changes import ListChanges
-from toolcrib.server.context import LOCAL
-from toolcrib.server.mcp import make_server
-from toolcrib.server.served import Served
+from toolcrib.providers.combined import ProviderList
+from toolcrib.providers.functions import LocalTools
+from toolcrib.providers.request_scope import apply_scope
+from toolcrib.scripting.runner import make_script_runner
+from toolcrib.scripting.stored import StoredScripts, make_script
+from toolcrib.server.handlers import make_server
+from toolcrib.server.lifespan import ServableApp
+from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.settings.options import Settings
-from toolcrib.surfaces.front import Front
-from toolcrib.surfaces.scripting import scripts_over
-from toolcrib.surfaces.watch import watch_chosen, watch_names
-from toolcrib.upstream.fleet import Fleet
+from toolcrib.surfaces.facade import ToolFacade, watch_always_visible, watch_names
+from toolcrib.types import (
+    Authenticator,
+    BackendSelector,
+    CallMiddleware,
+    Context,
+    Object,
+    Policy,
+    SearchReply,
+    SearchRequest,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolResult,
+)
+from toolcrib.upstream.fleet import Fleet, ServerManager
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.servers import Servers
 
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
 _NOT_STARTED: Final = "The app is not started, so that no remote server is connected: use it inside `async with`."
 
 
-class App(Served):
+class App(ServableApp):
     """A gateway over functions of this process, providers, and the servers of its settings.
 
     `async with App(settings) as app` starts the servers without waiting for any; `settled` waits. Only an embedder
@@ -83,7 +93,7 @@ class App(Served):
             max_threads=self.settings.local.max_threads, mask_errors=self.settings.local.mask_errors
         )
         self.shared = ProviderList()
-        self.servers = Servers(self.settings.fleet, self.settings.servers)
+        self.servers = ServerManager(self.settings.fleet, self.settings.servers)
         self.gateway = Gateway(
             [self.local, self.shared, self.servers],
             policy=policy or self.settings.policy,
@@ -94,7 +104,7 @@ class App(Served):
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
         )
-        self.scripts = scripts_over(
+        self.scripts = make_script_runner(
             self.gateway,
             limits=self.settings.limits,
             sandbox=self.settings.sandbox,
@@ -104,15 +114,15 @@ class App(Served):
         if self.settings.script_folder is not None:
             self.stored.load(self.settings.script_folder)
             self.shared.add(self.stored)
-        self.front = Front(self.gateway, self.settings.surfaces, self.scripts, order=self.servers.names)
-        self.changes = ListChanges(self.front, self.gateway.live)
+        self.facade = ToolFacade(self.gateway, self.settings.surfaces, self.scripts, order=self.servers.names)
+        self.changes = ListChangeNotifier(self.facade, self.gateway.refresher)
         super().__init__(
-            make_server(self.front, name=name, version=version, title=title or name, changes=self.changes),
+            make_server(self.facade, name=name, version=version, title=title or name, changes=self.changes),
             self.settings.http,
             authenticator=authenticator,
             problem=self.settings.http_problem,
         )
-        self.local.reserve(self.front.meta_names)
+        self.local.reserve(self.facade.meta_names)
         self.tool = self.local.tool
         """A decorator that registers a function: `@app.tool`, or with anything of `Tool` beside its schema."""
 
@@ -127,17 +137,17 @@ class App(Served):
         """Start. Raises `ServerUnavailable` when a server that is required cannot be had, and `SettingsError` or
         `MissingExtra` when the embedder cannot.
         """
-        self._forget_the_dead()
+        self._discard_closed_loop()
         if self._stack is not None or self._starting:
             raise AlreadyStarted("The app is running already.")
         stack = contextlib.AsyncExitStack()
         self._starting = True
         try:
-            self._group = await stack.enter_async_context(self._live())
+            self._group = await stack.enter_async_context(self._running_gateway())
             await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())
             await stack.enter_async_context(self.scripts.engines)
-            await self._require()
+            await self._check_required()
             await self._run_mounts(self._group)
         except BaseException:
             self._group = None
@@ -145,23 +155,23 @@ class App(Served):
             raise
         finally:
             self._starting = False
-        self._stack, self._home = stack, asyncio.get_running_loop()
+        self._stack, self._loop = stack, asyncio.get_running_loop()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop: no new calls, connections closed, children reaped."""
-        stack, self._stack, self._home, self._group = self._stack, None, None, None
+        stack, self._stack, self._loop, self._group = self._stack, None, None, None
         if stack is not None:
             await stack.aclose()
 
     @contextlib.asynccontextmanager
-    async def _live(self) -> AsyncIterator[anyio.abc.TaskGroup]:
+    async def _running_gateway(self) -> AsyncIterator[anyio.abc.TaskGroup]:
         async with anyio.create_task_group() as group:
-            await group.start(self.gateway.live.run)
+            await group.start(self.gateway.refresher.run)
             await group.start(self.changes.run)
-            group.start_soon(watch_chosen, self.gateway.live, self.settings.surfaces.always_visible)
+            group.start_soon(watch_always_visible, self.gateway.refresher, self.settings.surfaces.always_visible)
             if self.settings.script_folder is not None:
-                await group.start(self.stored.follow, self.settings.scripts.watch_s)
+                await group.start(self.stored.watch_folder, self.settings.scripts.watch_s)
             yield group
             group.cancel_scope.cancel()
 
@@ -169,14 +179,14 @@ class App(Served):
     async def _embedding(self) -> AsyncIterator[None]:
         """The gateway compares meanings with what its settings name; servers connect while that is loaded."""
         options = self.settings.gateway
-        if options.embedder.strip() == BUILT_IN:
+        if options.embedder.strip() == BUILT_IN_EMBEDDER:
             yield
             return
         with await anyio.to_thread.run_sync(_embedder, options, abandon_on_cancel=True) as embedder:
-            self.gateway.embed_with(embedder)
+            self.gateway.use_embedder(embedder)
             yield
 
-    async def _require(self) -> None:
+    async def _check_required(self) -> None:
         required = {server.name for server in self.settings.servers if server.required}
         if not required:
             return
@@ -184,7 +194,7 @@ class App(Served):
         for status in self.fleet.statuses():
             if status.name in required and status.state is not ServerState.READY:
                 raise ServerUnavailable(
-                    f"Server {status.name} is required and {stands(status)}.",
+                    f"Server {status.name} is required and {describe_state(status)}.",
                     hint="Mend it, or set required to false.",
                 )
 
@@ -233,7 +243,7 @@ class App(Served):
         `parameters` is their schema, and `more` are other fields of `StoredScript`. A script of that name is replaced.
         Raises `InvalidTool`, `InvalidName` or `InvalidRequest`.
         """
-        script = stored(name, source, description=description, parameters=parameters, language=language, **more)
+        script = make_script(name, source, description=description, parameters=parameters, language=language, **more)
         tool = self.stored.add(script)
         self.shared.add(self.stored)
         return tool
@@ -246,7 +256,7 @@ class App(Served):
 
     def local_context(self) -> Context:
         """The context of whoever runs this process, with what the code around says of providers and show-all."""
-        return surrounded(Context(caller=LOCAL, session="local"))
+        return apply_scope(Context(caller=LOCAL, session="local"))
 
     async def search(
         self, query: str, *, limit: int | None = None, cursor: str | None = None, ctx: Context | None = None
@@ -259,27 +269,27 @@ class App(Served):
         _check_text(query, "The query", 'Give one text, such as "send mail"; an empty one lists every tool.')
         asker = ctx or self.local_context()
         request = SearchRequest(queries=(query,), limit=limit, cursor=cursor)
-        reply = await self._at_home(lambda: self.gateway.search(asker, request))
+        reply = await self._in_app_loop(lambda: self.gateway.search(asker, request))
         return replace(reply, note=f"{reply.note} {_NOT_STARTED}".strip()) if self._lacks_servers() else reply
 
     async def tools(self, *, ctx: Context | None = None) -> tuple[Tool, ...]:
         """Every tool that could be found, by id."""
         asker = ctx or self.local_context()
-        return await self._at_home(lambda: self.gateway.tools(asker))
+        return await self._in_app_loop(lambda: self.gateway.tools(asker))
 
-    async def find(self, name: str, *, ctx: Context | None = None) -> Found:
+    async def find(self, name: str, *, ctx: Context | None = None) -> ResolvedTool:
         """The tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
         _check_text(name, "The tool's name", _NAME)
         asker = ctx or self.local_context()
-        with self._says_when_not_started():
-            return await self._at_home(lambda: self.gateway.find(asker, name))
+        with self._hint_when_not_started():
+            return await self._in_app_loop(lambda: self.gateway.find(asker, name))
 
     async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
         """Call a tool. Raises all that `Gateway.call` does; a tool that fails in its own way gives `is_error`."""
         _check_text(name, "The tool's name", _NAME)
         asker = ctx or self.local_context()
-        with self._says_when_not_started():
-            return await self._at_home(lambda: self.gateway.call(asker, name, arguments))
+        with self._hint_when_not_started():
+            return await self._in_app_loop(lambda: self.gateway.call(asker, name, arguments))
 
     async def run_script(
         self,
@@ -290,19 +300,19 @@ class App(Served):
         read_only: bool = False,
         ctx: Context | None = None,
     ) -> ToolResult:
-        """What a script gives that calls tools; a script that fails gives `is_error`. Raises as `Scripts.run` does."""
+        """What a script gives that calls tools; a script that fails gives `is_error`. Raises as `ScriptRunner.run` does."""
         asker = ctx or self.local_context()
-        return await self._at_home(
+        return await self._in_app_loop(
             lambda: self.scripts.run(asker, source, language=language, arguments=arguments, read_only=read_only)
         )
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """One status a server, by name, and one of each provider that failed or some of whose tools were set aside."""
-        return self.gateway.live.statuses()
+        return self.gateway.refresher.statuses()
 
     async def settled(self) -> None:
         """Wait until each server is ready or failed, and its tools can be found. Raises `NotStarted` if stopped."""
-        await self._at_home(self.gateway.live.settled)
+        await self._in_app_loop(self.gateway.refresher.wait_settled)
 
     async def refresh(self) -> None:
         """Ask every provider for its tools again, and read the folder of scripts; wait until they are in.
@@ -312,17 +322,17 @@ class App(Served):
 
         async def again() -> None:
             await self.stored.reload()
-            self.gateway.live.again()
-            await self.gateway.live.fresh()
+            self.gateway.refresher.force_refresh()
+            await self.gateway.refresher.wait_current()
 
-        await self._at_home(again)
+        await self._in_app_loop(again)
 
     def _lacks_servers(self) -> bool:
         """Whether there are remote servers of which nothing is known, as the app is not started."""
         return not self.running and not self._starting and self.servers.configured
 
     @contextlib.contextmanager
-    def _says_when_not_started(self) -> Iterator[None]:
+    def _hint_when_not_started(self) -> Iterator[None]:
         try:
             yield
         except ToolNotFound as error:
@@ -333,7 +343,7 @@ class App(Served):
     # -- for whoever serves it -------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _checked(self) -> AsyncIterator[None]:
+    async def _watch_collisions(self) -> AsyncIterator[None]:
         """While it is served: end that where names are found to collide soon after the start."""
         if self._stack is None:
             raise NotStarted("The app is not running.", hint="Use it inside `async with`.")
@@ -345,7 +355,7 @@ class App(Served):
 
             async def watch() -> None:
                 try:
-                    await watch_names(self.front, self.local_context())
+                    await watch_names(self.facade, self.local_context())
                 except NameCollision as error:
                     ends.append(error)
                     group.cancel_scope.cancel()
@@ -362,15 +372,15 @@ class App(Served):
             raise end
 
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
-        live, names = self.gateway.live, {server.name for server in self.fleet.servers()}
+        live, names = self.gateway.refresher, {server.name for server in self.fleet.servers()}
         counts = dict(Counter(str(status.state) for status in live.statuses() if status.name in names))
-        return self.running and not live.connecting(), {"servers": counts, "tools": len(live.snapshot.catalog)}
+        return self.running and not live.is_connecting(), {"servers": counts, "tools": len(live.snapshot.catalog)}
 
 
-def _embedder(options: GatewayOptions) -> Cached:
+def _embedder(options: GatewayOptions) -> CachedEmbedder:
     """The embedder that the settings name, which remembers what it has seen."""
     try:
-        return Cached(load(options.embedder), options.embedder_cache)
+        return CachedEmbedder(load(options.embedder), options.embedder_cache)
     except SettingsError as error:
         raise SettingsError(
             f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions

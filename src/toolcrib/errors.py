@@ -245,3 +245,8 @@ class MissingExtra(ToolcribError):
     """An optional dependency is not installed; the hint holds the command that installs it."""
 
     code = "missing_extra"
+
+
+def invalid_field(who: str, field: str, problem: str, hint: str) -> InvalidTool:
+    """A definition that cannot be used because of one of its fields."""
+    return InvalidTool(f"{who}: {field} {problem}.", hint=hint, data={"field": field})

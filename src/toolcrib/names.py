@@ -1,41 +1,60 @@
-"""Names: canonical ids, wire names, and the spellings a tool answers to.
+"""Tool names: canonical ids, wire names, the spellings a tool answers to, and the nearest names to a typo.
 
-Pure functions of a tool's own key. Nothing here knows which other tools exist, so a name never changes
-because a neighbour came or went, and nothing here takes a spelling apart: spellings are made from a key
-and looked up in a table (`toolcrib.catalog`).
+Pure functions of a tool's own key. Nothing here knows which other tools exist, so a name never changes because another
+tool was added or removed. Spellings are never parsed: they are made from a key and looked up in a table
+(`toolcrib.catalog`).
+
 """
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 
+from rapidfuzz import fuzz, process
+
 from toolcrib.errors import InvalidName
-from toolcrib.model import Key
+from toolcrib.types import Key
 
 MAX_NAMESPACE = 128
 """Characters in a namespace."""
 
+
 MAX_NAME = 256
 """Characters in a tool's own name. MCP advises 128; real servers are not refused for more."""
+
 
 MAX_WIRE = 64
 """Characters in a wire name: the limit of the strictest model APIs."""
 
+
 _HASH_CHARS = 10
 """Characters of the hash in a wire name: 50 bits, so that 100,000 hashed names collide with odds of 4 in a million."""
+
 
 _NAMESPACE_CHARS = 20
 """How much of the namespace a hashed wire name shows at most, when the name needs the room."""
 
+
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
+
 _WIRE = re.compile(r"[A-Za-z0-9_-]+")
+
+
 _NOT_WIRE = re.compile(r"[^A-Za-z0-9-]+")
+
+
 _CONTROL = frozenset({"Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
 _MARKS = re.compile(r"[./]|__+")
+
+
 _SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015]+")
+
+
 _ASCII_SEPARATORS = str.maketrans({"_": None, "-": None, "/": ".", **dict.fromkeys(" \t\n\r\v\f\x1c\x1d\x1e\x1f")})
 
 
@@ -232,3 +251,39 @@ def _digest(namespace: str, name: str) -> str:
     text = f"{len(namespace)}:{namespace}{name}"
     number = int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
     return "".join(_ALPHABET[(number >> (5 * place)) & 31] for place in range(_HASH_CHARS))
+
+
+NEAREST_CUTOFF = 70.0
+"""How alike two words must be, 0 to 100, to be offered as a guess."""
+
+
+_MAX_COMPARED_CHARS = 120
+"""Longer words are compared by their beginning: nobody mistypes more than this, and the cost stays bounded."""
+
+
+def nearest(word: str, candidates: Iterable[str], *, limit: int = 3, cutoff: float = NEAREST_CUTOFF) -> list[str]:
+    """The candidates most like the word, the best first, ties in alphabetical order.
+
+    The word itself counts as a candidate like any other. Case matters.
+
+    >>> nearest("serach", ["delete", "search", "sketch"])
+    ['search']
+    """
+    if limit < 1 or not word:
+        return []
+    words = sorted(set(candidates))
+    found = sorted(similarities(word, words, cutoff=cutoff).items(), key=lambda pair: (-pair[1], pair[0]))
+    return [words[place] for place, _ in found[:limit]]
+
+
+def similarities(word: str, candidates: Sequence[str], *, cutoff: float = NEAREST_CUTOFF) -> dict[int, float]:
+    """How alike the word and each candidate are, by place, for those at or above the cutoff.
+
+    Likeness is the share of characters that stay when one is turned into the other by inserting and deleting,
+    0 to 100: `100 * 2 * common / (len(a) + len(b))`, `common` being their longest common subsequence.
+
+    >>> similarities("abcd", ["abed", "wxyz"])
+    {0: 75.0}
+    """
+    found = process.extract(word[:_MAX_COMPARED_CHARS], candidates, scorer=fuzz.ratio, score_cutoff=cutoff, limit=None)
+    return {place: score for _, score, place in found}

@@ -10,11 +10,21 @@ from mcp.server.lowlevel import Server
 
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import BackendKind, Object, ServerState, ServerStatus, Tool, ToolResult
-from toolcrib.protocols import Context, Policy, ToolProvider, Unsubscribe
-from toolcrib.server.mcp import make_server
-from toolcrib.surfaces.front import Front
+from toolcrib.server.handlers import make_server
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.types import (
+    BackendKind,
+    Context,
+    Object,
+    Policy,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolProvider,
+    ToolResult,
+    Unsubscribe,
+)
 
 Handler = Callable[[Context, str, Object], Awaitable[ToolResult | None]]
 """What a fake provider does with a call: the context, the tool's own name, the arguments."""
@@ -96,8 +106,8 @@ async def running(
     """A gateway over the sources, with everything they offer in its snapshot."""
     gateway = Gateway(sources, policy=policy, options=options or GatewayOptions(start_grace_s=0))
     async with anyio.create_task_group() as group:
-        await group.start(gateway.live.run)
-        await gateway.live.fresh()
+        await group.start(gateway.refresher.run)
+        await gateway.refresher.wait_current()
         yield gateway
         group.cancel_scope.cancel()
 
@@ -105,7 +115,7 @@ async def running(
 @contextlib.asynccontextmanager
 async def connect(gateway: Gateway, options: SurfaceOptions | None = None, **client: Any) -> AsyncIterator[mcp.Client]:
     """An SDK client of the gateway, in memory; `client` goes to `mcp.Client`."""
-    server: Server[Any] = make_server(Front(gateway, options or SurfaceOptions()))
+    server: Server[Any] = make_server(ToolFacade(gateway, options or SurfaceOptions()))
     async with mcp.Client(server, **client) as connected:
         yield connected
 

@@ -6,7 +6,7 @@ from string import ascii_lowercase
 from typing import Any, Final, Protocol
 
 from toolcrib.errors import MissingExtra, SettingsError
-from toolcrib.words import nearest
+from toolcrib.names import nearest
 
 ESTIMATE: Final = "estimate"
 ENCODINGS: Final = ("cl100k_base", "o200k_base", "o200k_harmony")

@@ -1,8 +1,7 @@
-"""MCP's wire shapes to and from the model, and errors to the wire: the only module that knows both.
+"""Convert between MCP's wire format and the types of `toolcrib.types`; the only module that knows both.
 
-Wire values are plain JSON. What a peer sent is kept as it came; what a client of an older protocol version could not
-read is rewritten for that client alone. Nothing is dropped but reserved keys of `_meta` with which a server speaks of
-itself.
+Wire values are plain JSON. What a peer sent is kept as it is; what a client of an older protocol version cannot read
+is rewritten for that client alone. Only reserved `_meta` keys, by which a server describes itself, are dropped.
 """
 
 import json
@@ -17,19 +16,31 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from toolcrib.errors import UpstreamError
-from toolcrib.model import Object, Rejected, Tool, ToolResult, Visibility
+from toolcrib.types import Object, Rejected, Tool, ToolResult, Visibility
 
 _KNOWN_BLOCKS: Final = {
     "2024-11-05": frozenset({"text", "image", "resource"}),
     "2025-03-26": frozenset({"text", "image", "resource", "audio"}),
 }
+
+
 _ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_link"})
+
+
 _REASON_LIMIT: Final = 300
-_HALF: Final = re.compile("[\\ud800-\\udfff]")
-_RESERVED: Final = "io.modelcontextprotocol/"
+
+
+_SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
+
+
+_RESERVED_META: Final = "io.modelcontextprotocol/"
 """Of `_meta` keys with which each server speaks of itself."""
-_PASSED: Final = frozenset({"io.modelcontextprotocol/related-task"})
-_QUESTIONS: Final[Mapping[str, type[BaseModel]]] = {
+
+
+_FORWARDED_META: Final = frozenset({"io.modelcontextprotocol/related-task"})
+
+
+_INPUT_REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
     "elicitation/create": mcp_types.ElicitRequest,
     "sampling/createMessage": mcp_types.CreateMessageRequest,
     "roots/list": mcp_types.ListRootsRequest,
@@ -57,9 +68,9 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
         _check_listable(raw)
         json.dumps(raw, allow_nan=False)
     except ValidationError as error:
-        return Rejected(tool=mended(label), reason=_first_problem(error))
+        return Rejected(tool=replace_surrogates(label), reason=_first_problem(error))
     except ValueError:
-        return Rejected(tool=mended(label), reason="it holds a number that JSON does not have")
+        return Rejected(tool=replace_surrogates(label), reason="it holds a number that JSON does not have")
     return Tool(
         name=label,
         namespace=namespace,
@@ -77,7 +88,7 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
 def _check_listable(raw: Mapping[str, Any]) -> None:
     """Raise `ValidationError` where some client's `tools/list` could not carry the tool."""
     methods.validate_server_result(
-        "tools/list", LATEST_HANDSHAKE_VERSION, {"tools": [_listed(dict(raw), modern=False)]}
+        "tools/list", LATEST_HANDSHAKE_VERSION, {"tools": [_entry_for_era(dict(raw), modern=False)]}
     )
     page = {"tools": [raw], "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
     methods.validate_server_result("tools/list", LATEST_MODERN_VERSION, page)
@@ -115,10 +126,10 @@ def _meta_of(raw: Mapping[str, Any]) -> dict[str, Any]:
     meta = raw.get("_meta")
     if not isinstance(meta, dict):
         return {}
-    return {key: value for key, value in meta.items() if not key.startswith(_RESERVED) or key in _PASSED}
+    return {key: value for key, value in meta.items() if not key.startswith(_RESERVED_META) or key in _FORWARDED_META}
 
 
-_PARTS: Final[Mapping[str, tuple[str, type]]] = {
+_REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
     "prompts/get": ("messages", list),
     "resources/read": ("contents", list),
     "completion/complete": ("completion", dict),
@@ -131,7 +142,7 @@ def read_document(method: str, raw: Mapping[str, Any]) -> ToolResult:
     kind = raw.get("resultType", "complete")
     if kind == "input_required" and method != "completion/complete":
         return _read_input_required(raw)
-    key, shape = _PARTS[method]
+    key, shape = _REQUIRED_PART[method]
     part = raw.get(key)
     if kind != "complete" or not isinstance(part, shape):
         raise UpstreamError(f"The server answered {method} with something that is no answer to it.")
@@ -148,7 +159,7 @@ def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
     if not (isinstance(requests, dict) and requests) and not isinstance(state, str):
         raise UpstreamError("The server asked for input without saying what it needs.")
     for key, request in requests.items() if isinstance(requests, dict) else ():
-        _check_question(str(key), request)
+        _check_input_request(str(key), request)
     return ToolResult(
         kind="input_required",
         input_requests=requests if isinstance(requests, dict) else None,
@@ -157,13 +168,13 @@ def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
     )
 
 
-def _check_question(key: str, request: Any) -> None:
+def _check_input_request(key: str, request: Any) -> None:
     """Raise `UpstreamError` for what no client could be asked."""
     where = f"The server asked for input in a way that is none: inputRequests.{key!r:.60}"
     method = request.get("method") if isinstance(request, dict) else None
-    model = _QUESTIONS.get(method) if isinstance(method, str) else None
+    model = _INPUT_REQUESTS.get(method) if isinstance(method, str) else None
     if model is None:
-        raise UpstreamError(f"{where} is none of {', '.join(_QUESTIONS)}.")
+        raise UpstreamError(f"{where} is none of {', '.join(_INPUT_REQUESTS)}.")
     try:
         model.model_validate(request, by_name=False)
     except ValidationError as error:
@@ -194,12 +205,12 @@ def tool_to_wire(tool: Tool, name: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if value or key in ("name", "inputSchema")}
 
 
-def listed(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
+def entry_for_version(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
     """An entry of `tools/list` in the shape that clients of this version take."""
-    return _listed(dict(entry), modern=is_modern(version))
+    return _entry_for_era(dict(entry), modern=is_modern(version))
 
 
-def _listed(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
+def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
     """Older versions have only objects as structured content: a schema that promises something else is left out."""
     output = entry.get("outputSchema")
     if not modern and isinstance(output, Mapping) and output.get("type") != "object":
@@ -224,9 +235,9 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
     if is_modern(version):
         wire["resultType"] = "complete"
     if not is_encodable(wire):
-        wire = mended(wire)
+        wire = replace_surrogates(wire)
     if not _sendable(wire, version):
-        wire["content"] = [_readable(block, version) for block in wire["content"]]
+        wire["content"] = [_readable_block(block, version) for block in wire["content"]]
     return wire
 
 
@@ -239,17 +250,17 @@ def is_encodable(value: Any) -> bool:
     return True
 
 
-def mended(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """The JSON value with a replacement character for each half of a surrogate pair.
 
-    >>> mended({"half": ["\\ud83d", 1]})
+    >>> replace_surrogates({"half": ["\\ud83d", 1]})
     {'half': ['�', 1]}
     """
     if isinstance(value, str):
-        return _HALF.sub("\ufffd", value)
+        return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, Mapping):
-        return {mended(key): mended(item) for key, item in value.items()}
-    return [mended(item) for item in value] if isinstance(value, list | tuple) else value
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
+    return [replace_surrogates(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str, Any]:
@@ -271,7 +282,7 @@ def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str,
     if method == "prompts/get":
         wire["messages"] = [_readable_message(message, version) for message in wire["messages"]]
     if not is_encodable(wire):
-        wire = mended(wire)
+        wire = replace_surrogates(wire)
     try:
         methods.validate_server_result(method, version, wire)
     except ValidationError as error:
@@ -281,7 +292,7 @@ def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str,
 
 def _readable_message(message: Object, version: str) -> Object:
     block = message.get("content")
-    return {**message, "content": _readable(block, version)} if isinstance(block, dict) else message
+    return {**message, "content": _readable_block(block, version)} if isinstance(block, dict) else message
 
 
 def _input_required_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
@@ -295,7 +306,7 @@ def _input_required_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
         wire["requestState"] = result.request_state
     if result.meta:
         wire["_meta"] = dict(result.meta)
-    return wire if is_encodable(wire) else mended(wire)
+    return wire if is_encodable(wire) else replace_surrogates(wire)
 
 
 def _sendable(wire: dict[str, Any], version: str) -> bool:
@@ -316,7 +327,7 @@ def _valid(wire: dict[str, Any], version: str) -> bool:
     return len(kept.get("content", ())) == len(wire["content"])
 
 
-def _readable(block: Object, version: str) -> Object:
+def _readable_block(block: Object, version: str) -> Object:
     """The block, or a text block that holds its JSON where the version cannot carry it."""
     known = block.get("type") in _KNOWN_BLOCKS.get(version, _ALL_BLOCKS)
     if known and _valid({"content": [block], "resultType": "complete"}, version):

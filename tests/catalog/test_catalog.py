@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolcrib.catalog.catalog import Catalog
-from toolcrib.catalog.diff import Diff, diff
+from toolcrib.catalog.catalog import Catalog, CatalogDiff, diff_catalogs
 from toolcrib.errors import AmbiguousName, InvalidArguments, ToolNotFound
-from toolcrib.model import Tool, Visibility
+from toolcrib.types import Tool, Visibility
 
 
 def tool(id_: str, **more: Any) -> Tool:
@@ -322,10 +321,10 @@ def test_a_fingerprint_changes_with_a_definition_and_not_with_the_order_of_its_k
 def test_a_difference_is_of_definitions_and_not_of_objects() -> None:
     before = catalog("a:gone", "a:kept", "a:changed")
     after = Catalog.build([tool("a:kept"), tool("a:changed", title="New"), tool("a:new")])
-    assert diff(before, after) == Diff(
+    assert diff_catalogs(before, after) == CatalogDiff(
         added=(tool("a:new"),),
         removed=(tool("a:gone"),),
         changed=((tool("a:changed"), tool("a:changed", title="New")),),
     )
-    assert diff(before, after)
-    assert not diff(before, catalog("a:gone", "a:kept", "a:changed"))
+    assert diff_catalogs(before, after)
+    assert not diff_catalogs(before, catalog("a:gone", "a:kept", "a:changed"))

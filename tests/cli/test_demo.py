@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.cli import demo_servers
-from toolcrib.cli.demo_agent import tokens
-from toolcrib.cli.demo_servers import PINS, find_uvx, prepared
+from toolcrib.cli import demo
+from toolcrib.cli.demo import PINS, demo_token_counter, demo_workspace, find_uvx
 from toolcrib.errors import MissingExtra
-from toolcrib.settings.loader import load
+from toolcrib.settings.loader import load_settings
 
 
 def test_without_uvx_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,12 +36,12 @@ def test_uvx_beside_this_python_comes_first(monkeypatch: pytest.MonkeyPatch, tmp
 def test_the_scene_is_an_ordinary_settings_file_with_every_server_pinned(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(demo_servers, "find_uvx", lambda: "/bin/uvx")
+    monkeypatch.setattr(demo, "find_uvx", lambda: "/bin/uvx")
     monkeypatch.setenv("HTTPS_PROXY", "http://me:hunter2@proxy:1")
     monkeypatch.chdir(tmp_path)
-    with prepared() as scene:
+    with demo_workspace() as scene:
         assert "hunter2" not in scene.settings.read_text()
-        settings = load(scene.settings)
+        settings = load_settings(scene.settings)
         assert settings.warnings == ()
         assert {server.name for server in settings.servers} == {
             name for name in PINS if name != "git" or shutil.which("git")
@@ -60,13 +59,13 @@ def test_the_repository_around_the_current_folder_is_used_when_it_has_commits(
 ) -> None:
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    monkeypatch.setattr(demo_servers, "find_uvx", lambda: "/bin/uvx")
-    with prepared() as scene:
+    monkeypatch.setattr(demo, "find_uvx", lambda: "/bin/uvx")
+    with demo_workspace() as scene:
         repository = tmp_path / "mine"
         shutil.copytree(scene.repository, repository) if scene.repository.name == "workshop" else _commit(repository)
         (repository / "deeper").mkdir()
         monkeypatch.chdir(repository / "deeper")
-    with prepared() as scene:
+    with demo_workspace() as scene:
         assert scene.repository == repository
 
 
@@ -78,9 +77,9 @@ def _commit(repository: Path) -> None:
 
 
 def test_tokens_are_counted_exactly_or_the_estimate_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tokens().label == "o200k_base"
+    assert demo_token_counter().label == "o200k_base"
     monkeypatch.setitem(sys.modules, "toktok", None)
-    assert tokens().label == "estimate"
+    assert demo_token_counter().label == "estimate"
 
 
 @pytest.mark.network

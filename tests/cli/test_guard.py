@@ -5,15 +5,14 @@ from collections.abc import Callable
 import pytest
 import typer
 
-from toolcrib.cli.exits import Exit
-from toolcrib.cli.guard import Terminated, guarded
+from toolcrib.cli.exits import ExitCode, Terminated, report_errors
 from toolcrib.errors import ConnectionLost, ToolNotFound
 
 
 def raising(error: BaseException) -> Callable[..., None]:
     """A verb that only raises."""
 
-    @guarded
+    @report_errors
     def verb(*, debug: bool = False, as_json: bool = False) -> None:
         raise error
 
@@ -23,13 +22,13 @@ def raising(error: BaseException) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ToolNotFound("x"), Exit.NOT_FOUND),
-        (ExceptionGroup("many", [ExceptionGroup("one", [ConnectionLost("x")])]), Exit.SERVER),
-        (ExceptionGroup("many", [ConnectionLost("x"), ConnectionLost("y")]), Exit.UNEXPECTED),
-        (RuntimeError("x"), Exit.UNEXPECTED),
-        (KeyboardInterrupt(), Exit.INTERRUPTED),
-        (BaseExceptionGroup("one", [KeyboardInterrupt()]), Exit.INTERRUPTED),
-        (Terminated(), Exit.TERMINATED),
+        (ToolNotFound("x"), ExitCode.NOT_FOUND),
+        (ExceptionGroup("many", [ExceptionGroup("one", [ConnectionLost("x")])]), ExitCode.SERVER),
+        (ExceptionGroup("many", [ConnectionLost("x"), ConnectionLost("y")]), ExitCode.UNEXPECTED),
+        (RuntimeError("x"), ExitCode.UNEXPECTED),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (BaseExceptionGroup("one", [KeyboardInterrupt()]), ExitCode.INTERRUPTED),
+        (Terminated(), ExitCode.TERMINATED),
         (typer.Exit(7), 7),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Ran
 
 from toolcrib._version import VERSION
-from toolcrib.cli.exits import MEANINGS, Exit, exit_code
+from toolcrib.cli.exits import MEANINGS, ExitCode, exit_code
 from toolcrib.cli.main import app
 from toolcrib.errors import (
     ApprovalRequired,
@@ -25,7 +25,7 @@ from toolcrib.errors import (
     ToolNotFound,
     UpstreamError,
 )
-from toolcrib.settings.places import places
+from toolcrib.settings.env import search_paths
 
 VERBS = ("serve", "servers", "tools", "search", "describe", "call", "eval", "doctor", "demo")
 
@@ -35,14 +35,14 @@ def test_help_names_every_verb_every_place_and_every_exit_code(command: Callable
     assert shown.code == 0
     for verb in VERBS:
         assert f"  {verb} " in shown.out
-    for place in places({"HOME": "/home/me"}, Path("/work")):
+    for place in search_paths({"HOME": "/home/me"}, Path("/work")):
         assert "/".join(place.parts[2:] if place.is_relative_to("/work") else place.parts[-2:]) in shown.out
     for code, meaning in MEANINGS.items():
         assert f"{code.value:>3}  {meaning}" in shown.out
 
 
 def test_every_exit_code_has_a_meaning() -> None:
-    assert set(MEANINGS) == set(Exit)
+    assert set(MEANINGS) == set(ExitCode)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -62,7 +62,7 @@ def test_version_is_printed(command: Callable[..., Ran]) -> None:
 
 def test_a_verb_that_does_not_exist_is_a_usage_error(command: Callable[..., Ran]) -> None:
     ran = command("serch", "x")
-    assert ran.code == Exit.USAGE
+    assert ran.code == ExitCode.USAGE
     assert "serch" in ran.err
 
 
@@ -98,7 +98,7 @@ OUT_OF_REACH = {"error", "not_started", "already_started", "not_authenticated"}
 
 def test_every_kind_of_error_that_a_verb_can_meet_has_an_exit_code_that_says_something() -> None:
     shared = [kind for kind in kinds(ToolcribError) if kind.__module__ == "toolcrib.errors"]
-    assert {kind.code for kind in shared if exit_code(kind("x")) is Exit.UNEXPECTED} == OUT_OF_REACH
+    assert {kind.code for kind in shared if exit_code(kind("x")) is ExitCode.UNEXPECTED} == OUT_OF_REACH
 
 
 def test_help_loads_nothing_heavy() -> None:

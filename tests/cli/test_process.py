@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from tests.cli.conftest import broken, toolbox
 
-from toolcrib.cli.exits import Exit
+from toolcrib.cli.exits import ExitCode
 
 Settings = Callable[..., Path]
 TOOLCRIB = (sys.executable, "-m", "toolcrib.cli")
@@ -106,12 +106,12 @@ def test_serve_speaks_the_older_http_where_it_is_asked_to(settings: Settings) ->
 @pytest.mark.parametrize(
     ("typed", "code", "said"),
     [
-        (b"y\n", Exit.OK, "[image image/png"),
-        (b"\n", Exit.REFUSED, "the question was declined"),
-        (b"\x04", Exit.REFUSED, "the question was declined"),
+        (b"y\n", ExitCode.OK, "[image image/png"),
+        (b"\n", ExitCode.REFUSED, "the question was declined"),
+        (b"\x04", ExitCode.REFUSED, "the question was declined"),
     ],
 )
-def test_call_asks_whoever_sits_at_the_terminal(settings: Settings, typed: bytes, code: Exit, said: str) -> None:
+def test_call_asks_whoever_sits_at_the_terminal(settings: Settings, typed: bytes, code: ExitCode, said: str) -> None:
     file = settings({"calls": {"approval": "always"}}, a=toolbox())
     with at_a_terminal("call", "a:show_image", "--config", file) as (process, terminal):
         shown = read_until(terminal, b"[y/N] ")
@@ -125,7 +125,7 @@ def test_a_question_that_nobody_answers_ends_by_itself(settings: Settings) -> No
     file = settings({"calls": {"approval": "always", "approval_wait": 0.1}}, a=toolbox())
     with at_a_terminal("call", "a:show_image", "--config", file) as (process, terminal):
         read_until(terminal, b"nobody answered within 0.1 s")
-        assert process.wait(PATIENCE_S) == Exit.REFUSED
+        assert process.wait(PATIENCE_S) == ExitCode.REFUSED
 
 
 @contextmanager
@@ -186,7 +186,7 @@ def test_serve_over_http_without_an_address_takes_that_of_the_settings(
 def test_serve_asks_for_http_where_only_its_older_way_is_named(settings: Settings) -> None:
     with started("serve", "--sse", "--config", settings()) as process:
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == Exit.USAGE
+    assert process.returncode == ExitCode.USAGE
     assert err.decode() == "toolcrib: --sse is a way of HTTP: it needs --http.\nSuch as --http --sse.\n"
 
 
@@ -206,7 +206,7 @@ def test_serve_over_http_refuses_what_is_not_safe(
 ) -> None:
     with started("serve", "--http", address, "--config", settings({"http": http}, good=toolbox())) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out) == (Exit.SETTINGS, b"")
+    assert (process.returncode, out) == (ExitCode.SETTINGS, b"")
     assert said in err.decode()
     assert "Traceback" not in err.decode()
 
@@ -214,7 +214,7 @@ def test_serve_over_http_refuses_what_is_not_safe(
 def test_an_address_that_is_none_is_a_usage_error(settings: Settings) -> None:
     with started("serve", "--http", "localhost:http", "--config", settings()) as process:
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == Exit.USAGE
+    assert process.returncode == ExitCode.USAGE
     assert err.decode() == "toolcrib: localhost:http is not an address.\nWrite HOST:PORT, such as 127.0.0.1:8000.\n"
 
 
@@ -224,12 +224,14 @@ def test_a_reader_that_goes_away_ends_the_verb_quietly(settings: Settings, optio
         pipe(process.stdout).close()
         err = pipe(process.stderr).read()
         process.wait(PATIENCE_S)
-    assert (process.returncode, err) == (Exit.CLOSED_PIPE, b"")
+    assert (process.returncode, err) == (ExitCode.CLOSED_PIPE, b"")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)]
+)
 def test_a_signal_ends_a_waiting_verb_quietly_and_reaps_its_servers(
-    settings: Settings, tmp_path: Path, number: signal.Signals, code: Exit
+    settings: Settings, tmp_path: Path, number: signal.Signals, code: ExitCode
 ) -> None:
     told = tmp_path / "told"
     os.mkfifo(told)
@@ -265,9 +267,9 @@ def test_a_failure_shows_its_trace_only_when_asked(settings: Settings) -> None:
     file = settings(good=toolbox())
     with started("call", "good:greet", "--args", "@/proc/self/mem", "--config", file) as process:
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == Exit.USAGE
+    assert process.returncode == ExitCode.USAGE
     assert "Traceback" not in err.decode()
     with started("tools", "--config", "lost.json", TOOLCRIB_DEBUG="1") as process:
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == Exit.SETTINGS
+    assert process.returncode == ExitCode.SETTINGS
     assert "Traceback" in err.decode()

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Ran
 
-from toolcrib.cli.explain import say_parts
+from toolcrib.cli.explain import print_parts
 from toolcrib.cli.files import FileError, read_queries, read_tools
-from toolcrib.cli.shapes import hit_json
-from toolcrib.cli.texts import own_id, say_reply
-from toolcrib.model import Hit, Reason, ScorePart, SearchReply, Tool
+from toolcrib.cli.render import hit_json, print_reply, tool_id
+from toolcrib.types import Hit, Reason, ScorePart, SearchReply, Tool
 
 Command = Callable[..., Ran]
 
@@ -126,7 +125,7 @@ def test_explain_shows_a_table_for_each_hit(command: Command, tools: Path) -> No
 
 
 def test_the_arithmetic_names_value_weight_product_and_sum(capsys: pytest.CaptureFixture[str]) -> None:
-    say_parts((HIT,), own_id)
+    print_parts((HIT,), tool_id)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["1.", "git:log", "0.50"] in rows
     assert ["coverage", "0.500", "4.000", "2.000"] in rows
@@ -145,7 +144,7 @@ def test_near_duplicates_are_counted_and_the_first_are_named(capsys: pytest.Capt
     tool = Tool(name="log", namespace="git", description="Show commits.")
     few = Hit(tool=tool, score=0.5, raw=1, similar=("hg:log", "svn:log"))
     many = Hit(tool=tool, score=0.5, raw=1, similar=tuple(f"n{number}:log" for number in range(5)))
-    say_reply(SearchReply(hits=(few, many)))
+    print_reply(SearchReply(hits=(few, many)))
     shown = capsys.readouterr().out
     assert "+ 2 like it: hg:log, svn:log. Show commits." in shown
     assert "+ 5 like it: n0:log, n1:log, n2:log, ..." in shown
@@ -153,14 +152,14 @@ def test_near_duplicates_are_counted_and_the_first_are_named(capsys: pytest.Capt
 
 def test_nearest_names_are_told_beside_hits_too(capsys: pytest.CaptureFixture[str]) -> None:
     hit = Hit(tool=Tool(name="log"), score=0.5, raw=1)
-    say_reply(SearchReply(hits=(hit,), nearest=("git:logs",)))
+    print_reply(SearchReply(hits=(hit,), nearest=("git:logs",)))
     assert "Names that are close: git:logs" in capsys.readouterr().err
 
 
 def test_a_weak_hit_and_one_shown_instead_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     tool = Tool(name="log")
     weak, instead = Hit(tool=tool, score=0.2, raw=1, weak=True), Hit(tool=tool, score=0, raw=0, fallback=True)
-    say_reply(SearchReply(hits=(weak, instead)))
+    print_reply(SearchReply(hits=(weak, instead)))
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["0.20", "weak", "log"],
         ["0.00", "instead", "log"],

@@ -9,13 +9,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from toolcrib.cli.advice import advice
-from toolcrib.cli.output import cut
-from toolcrib.cli.shapes import result_json
-from toolcrib.cli.texts import block_text, say_reply, say_result, server_row
-from toolcrib.model import Rejected, SearchReply, ServerState, ServerStatus, ToolResult
+from toolcrib.cli.doctor import advice
+from toolcrib.cli.output import truncate
+from toolcrib.cli.render import block_text, print_reply, print_result, result_json, server_row
+from toolcrib.types import Rejected, SearchReply, ServerState, ServerStatus, ToolResult
+from toolcrib.upstream.http_transport import describe_status, describe_transport_error
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.reasons import of_error, of_status
 
 
 @pytest.mark.parametrize(
@@ -35,13 +34,13 @@ def test_every_kind_of_content_block_has_a_text(block: dict[str, Any], text: str
 
 
 def test_structured_content_stands_in_for_missing_content(capsys: pytest.CaptureFixture[str]) -> None:
-    say_result(ToolResult(structured={"a": 1}))
+    print_result(ToolResult(structured={"a": 1}))
     assert capsys.readouterr().out == '{\n  "a": 1\n}\n'
 
 
 def test_a_result_that_asks_for_input_says_that_it_cannot_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     result = ToolResult(kind="input_required", input_requests={"q": {}}, meta={"m": 1})
-    say_result(result)
+    print_result(result)
     assert "asks for more input" in capsys.readouterr().err
     assert result_json(result) == {
         "content": [],
@@ -53,7 +52,7 @@ def test_a_result_that_asks_for_input_says_that_it_cannot_be_given(capsys: pytes
 
 
 def test_a_reply_without_hits_names_what_is_close(capsys: pytest.CaptureFixture[str]) -> None:
-    say_reply(SearchReply(nearest=("a:b",), note="Use other words."))
+    print_reply(SearchReply(nearest=("a:b",), note="Use other words."))
     assert capsys.readouterr().err == "No tool fits.\nNames that are close: a:b\nUse other words.\n"
 
 
@@ -97,14 +96,14 @@ def test_every_failure_of_a_command_has_advice(reason: str, words: str) -> None:
 
 def answered(status: int, said: str = "") -> str:
     """The reason that an HTTP status gives, with what the server said of it."""
-    return of_status(status, httpx2.Headers(), json.dumps({"error": said}).encode() if said else b"")
+    return describe_status(status, httpx2.Headers(), json.dumps({"error": said}).encode() if said else b"")
 
 
 def broken_by(cause: Exception) -> str:
     """The reason that a broken connection gives."""
     error = httpx2.ConnectError("")
     error.__cause__ = cause
-    return of_error(error)
+    return describe_transport_error(error)
 
 
 def untrusted() -> Exception:
@@ -126,9 +125,9 @@ def untrusted() -> Exception:
         ("Redirect to http://b/mcp not followed; use that URL if it is the intended server", "Write the address"),
         ("Unexpected content type: text/html", "an MCP endpoint"),
         ("no answer to the handshake within 3 s", '"timeouts": {"start": 120}'),
-        (of_error(httpx2.ConnectTimeout("")), '"timeouts": {"start": 120}'),
-        (of_error(httpx2.ConnectError("")), "Check that it is running"),
-        (of_error(httpx2.RemoteProtocolError("")), "Check that it is running"),
+        (describe_transport_error(httpx2.ConnectTimeout("")), '"timeouts": {"start": 120}'),
+        (describe_transport_error(httpx2.ConnectError("")), "Check that it is running"),
+        (describe_transport_error(httpx2.RemoteProtocolError("")), "Check that it is running"),
         (broken_by(ConnectionRefusedError()), "Check that it is running"),
         (broken_by(socket.gaierror()), "Check that it is running"),
         (broken_by(untrusted()), "SSL_CERT_FILE"),
@@ -164,4 +163,4 @@ def test_a_server_that_is_ready_needs_no_advice() -> None:
 
 
 def test_a_text_that_is_too_long_is_cut_with_an_ellipsis() -> None:
-    assert (cut("abcdef", 6), cut("abcdefg", 6)) == ("abcdef", "abc...")
+    assert (truncate("abcdef", 6), truncate("abcdefg", 6)) == ("abcdef", "abc...")

@@ -7,16 +7,27 @@ import anyio
 import pytest
 
 from toolcrib.errors import ConnectionLost, ExecutionFailed
-from toolcrib.model import Caller, Key, SearchRequest, Tool, ToolResult
-from toolcrib.protocols import Context, KeyedCalls, ToolFinder, ToolLookup, ToolProvider
-from toolcrib.providers.adapt import ToolMetadata, adapt
+from toolcrib.providers.adapters import adapt
+from toolcrib.providers.base import call_by_key, find_tool
 from toolcrib.providers.builder import new_tool
-from toolcrib.providers.keyed import find, run
-from toolcrib.providers.local import LocalTools
-from toolcrib.providers.many import Many
-from toolcrib.providers.results import to_result
-from toolcrib.providers.wrap import Cached, Filtered, ForCaller, Namespaced, Renamed, WithVisibility, native
+from toolcrib.providers.combined import Many
+from toolcrib.providers.content import to_result
+from toolcrib.providers.definitions import ToolMetadata
+from toolcrib.providers.functions import LocalTools
+from toolcrib.providers.wrappers import Cached, Filtered, ForCaller, Namespaced, Renamed, WithVisibility, native
 from toolcrib.testing import FakeProvider
+from toolcrib.types import (
+    Caller,
+    Context,
+    Key,
+    KeyedCalls,
+    SearchRequest,
+    Tool,
+    ToolFinder,
+    ToolLookup,
+    ToolProvider,
+    ToolResult,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -213,10 +224,10 @@ async def test_lists_are_stable_to_the_very_object(kind: Kind, deeds: Deeds) -> 
 async def test_what_is_listed_is_found_by_its_key_and_nothing_else_is(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
     for name in NAMES:
-        found = await find(provider, ME, kind.key(name))
+        found = await find_tool(provider, ME, kind.key(name))
         assert found is not None
         assert found.key == kind.key(name)
-    assert await find(provider, ME, kind.key("unheard_of")) is None
+    assert await find_tool(provider, ME, kind.key("unheard_of")) is None
 
 
 async def test_a_look_up_takes_the_name_with_its_namespace_and_without(kind: Kind, deeds: Deeds) -> None:
@@ -232,7 +243,7 @@ async def test_a_look_up_takes_the_name_with_its_namespace_and_without(kind: Kin
 
 async def test_a_tool_runs_and_its_result_maps(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
-    result = to_result(await run(provider, ME, kind.key("say"), {"text": "hello"}))
+    result = to_result(await call_by_key(provider, ME, kind.key("say"), {"text": "hello"}))
     assert result.structured == {"said": "hello"}
     assert not result.is_error
     assert result.content
@@ -240,20 +251,20 @@ async def test_a_tool_runs_and_its_result_maps(kind: Kind, deeds: Deeds) -> None
 
 async def test_a_call_of_an_unknown_name_is_none(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
-    assert await run(provider, ME, kind.key("unheard_of"), {}) is None
+    assert await call_by_key(provider, ME, kind.key("unheard_of"), {}) is None
     assert await provider.call_tool(ME, "unheard_of", {}) is None
 
 
 async def test_a_key_of_another_namespace_is_not_found(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
-    assert await find(provider, ME, Key("nowhere", "say")) is None
+    assert await find_tool(provider, ME, Key("nowhere", "say")) is None
     if isinstance(provider, KeyedCalls):
         assert await provider.call_key(ME, Key("nowhere", "say"), {"text": "hello"}) is None
 
 
 async def test_errors_rise_as_they_are(kind: Kind, deeds: Deeds) -> None:
     with pytest.raises(ConnectionLost) as caught:
-        await run(kind(deeds), ME, kind.key("limit"), {})
+        await call_by_key(kind(deeds), ME, kind.key("limit"), {})
     assert isinstance(caught.value, ExecutionFailed)
     assert caught.value.data == {"after_s": 1}
 
@@ -262,7 +273,7 @@ async def test_cancelling_a_call_reaches_the_tool(kind: Kind, deeds: Deeds) -> N
     provider = kind(deeds)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(run, provider, ME, kind.key("hang"), {})
+            group.start_soon(call_by_key, provider, ME, kind.key("hang"), {})
             await deeds.began.wait()
             group.cancel_scope.cancel()
         await deeds.cancelled.wait()
@@ -275,7 +286,7 @@ async def test_many_may_call_and_list_at_once(kind: Kind, deeds: Deeds) -> None:
 
     async def call(who: int) -> None:
         await provider.list_tools(ME)
-        answers[who] = to_result(await run(provider, ME, kind.key("meet"), {"who": who})).structured
+        answers[who] = to_result(await call_by_key(provider, ME, kind.key("meet"), {"who": who})).structured
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:

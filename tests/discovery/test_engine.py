@@ -89,7 +89,7 @@ def test_popular_tools_can_be_asked_for_where_nothing_fits() -> None:
 
 
 def test_a_search_without_words_lists_all_tools_by_id() -> None:
-    assert [r.known.id for r in make().search("", limit=3) if r.known] == [
+    assert [r.parsed.id for r in make().search("", limit=3) if r.parsed] == [
         "files:read_file",
         "files:write_file",
         "math:add",
@@ -113,7 +113,7 @@ def test_a_list_given_by_the_way_is_searched_instead_and_read_once() -> None:
     (first,) = engine.search("invoice", DICTS)
     (again,) = engine.search("invoice", [*DICTS])
     assert first.tool is DICTS[0]
-    assert first.known is again.known
+    assert first.parsed is again.parsed
     assert engine.search("invoice") == []
 
 

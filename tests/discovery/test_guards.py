@@ -215,17 +215,17 @@ async def test_arguments_of_a_host_that_cannot_be_compared_break_nothing() -> No
 
 def test_a_note_of_the_host_stays() -> None:
     guard = Guard(GuardOptions(lookups=1))
-    guard.seen("list_tools", {}, {"success": True})
-    told = guard.seen("list_tools", {}, {"success": True, "note": "Mine."})
+    guard.observe("list_tools", {}, {"success": True})
+    told = guard.observe("list_tools", {}, {"success": True, "note": "Mine."})
     assert told["note"].startswith("Mine. This is lookup 2")
     guard.reset()
-    assert "note" not in guard.seen("list_tools", {}, {"success": True})
+    assert "note" not in guard.observe("list_tools", {}, {"success": True})
 
 
 def test_an_answer_is_never_changed_in_place() -> None:
     guard, answer = Guard(GuardOptions(repeats=1, lookups=1)), {"success": True, "result": []}
     for name in ("list_tools", "list_tools", "call_tool", "call_tool"):
-        guard.seen(name, {}, answer)
+        guard.observe(name, {}, answer)
     assert answer == {"success": True, "result": []}
 
 
@@ -233,7 +233,7 @@ def test_a_guard_counts_right_from_several_threads() -> None:
     guard = Guard(GuardOptions(lookups=1))
 
     def look(_: int) -> bool:
-        return "note" in guard.seen("list_tools", {}, {"success": True})
+        return "note" in guard.observe("list_tools", {}, {"success": True})
 
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(look, range(200))) == 199
@@ -252,6 +252,6 @@ def test_whatever_is_seen_the_answer_holds_all_that_it_held_and_the_memory_stays
     guard = Guard(GuardOptions(repeats=1, misses=1, lookups=1))
     for name, arguments in seen:
         given = {"success": True, "result": [{"name": "n" * 10_000}] * 100}
-        told = guard.seen(name, arguments, given, missed=name == "x")
+        told = guard.observe(name, arguments, given, missed=name == "x")
         assert {key: told[key] for key in given} == given
         assert len(told.get("note", "")) < 1_000

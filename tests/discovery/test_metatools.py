@@ -9,10 +9,10 @@ import pytest
 from tests.discovery.support import FakeProvider, FakeTool, toolbox
 
 from toolcrib.discovery.arguments import settle
-from toolcrib.discovery.envelope import Answer, succeeded
-from toolcrib.discovery.metatools import META_TOOLS, Listing, MetaTools, ToolPort, is_meta_tool
+from toolcrib.discovery.envelope import Envelope, success
+from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage, ToolPort, is_meta_tool
 from toolcrib.errors import ServerUnavailable, ToolNotFound
-from toolcrib.model import Object, Visibility
+from toolcrib.types import Object, Visibility
 
 
 class FakePort:
@@ -23,8 +23,8 @@ class FakePort:
         self.running = self.most = 0
         self.full = anyio.Event()
 
-    async def list(self, limit: int) -> Listing:
-        return Listing(entries=[{"name": "a"}][:limit], total=7)
+    async def list(self, limit: int) -> ToolPage:
+        return ToolPage(entries=[{"name": "a"}][:limit], total=7)
 
     async def find(self, query: str, limit: int) -> Sequence[Object]:
         raise ServerUnavailable("the server of the tools is down")
@@ -34,7 +34,7 @@ class FakePort:
             raise ServerUnavailable("the server of the tools is down")
         raise ToolNotFound(f"Tool '{name}' not found.", suggestions=["near"])
 
-    async def call(self, name: str, given: Any, loose: Object) -> Answer:
+    async def call(self, name: str, given: Any, loose: Object) -> Envelope:
         self.running += 1
         self.most = max(self.most, self.running)
         if self.running == self.together:
@@ -43,7 +43,7 @@ class FakePort:
         self.running -= 1
         if name == "bad":
             raise RuntimeError("broken inside")
-        return succeeded({"name": name, **settle(given, loose, {}, tool=name)})
+        return success({"name": name, **settle(given, loose, {}, tool=name)})
 
 
 def test_the_port_is_a_protocol_of_four_methods() -> None:

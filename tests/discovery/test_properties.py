@@ -18,7 +18,7 @@ from toolcrib.discovery import (
     tokenize,
 )
 from toolcrib.discovery.arguments import settle
-from toolcrib.search.boost import BoostOptions
+from toolcrib.discovery.session import BoostOptions
 
 WORDS = st.lists(st.text(string.ascii_lowercase, min_size=2, max_size=8), min_size=1, max_size=5)
 JSON: st.SearchStrategy[Any] = st.recursive(

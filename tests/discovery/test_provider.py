@@ -14,9 +14,9 @@ import anyio
 import pytest
 from tests.discovery.support import FakeProvider, FakeTool, names, toolbox
 
-from toolcrib.discovery import BaseDynamicToolProvider, DeskOptions, SearchResult, ToolSearchEngine
+from toolcrib.discovery import BaseDynamicToolProvider, HostToolOptions, SearchResult, ToolSearchEngine
 from toolcrib.errors import CallTimeout, ExecutionFailed, InvalidRequest
-from toolcrib.model import Tool, ToolResult, Visibility
+from toolcrib.types import Tool, ToolResult, Visibility
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("list_tools", {}),
@@ -79,14 +79,14 @@ class Hanging(FakeProvider):
 @pytest.mark.parametrize(("name", "arguments"), ASKED)
 async def test_a_source_that_hangs_is_an_error_too(name: str, arguments: dict[str, Any]) -> None:
     with anyio.fail_after(5):
-        answer = await Hanging(options=DeskOptions(load_timeout_s=0.01)).execute_dynamic_tool(name, arguments)
+        answer = await Hanging(options=HostToolOptions(load_timeout_s=0.01)).execute_dynamic_tool(name, arguments)
     assert answer["success"] is False
     assert "within 0.01 s" in answer["error"]
 
 
 async def test_a_hanging_source_raises_a_timeout() -> None:
     with anyio.fail_after(5), pytest.raises(CallTimeout):
-        await Hanging(options=DeskOptions(load_timeout_s=0.01)).list_tools()
+        await Hanging(options=HostToolOptions(load_timeout_s=0.01)).list_tools()
 
 
 @pytest.mark.parametrize("given", [None, 3, "tools", b"tools"])
@@ -394,7 +394,7 @@ async def test_a_call_that_hangs_is_an_error() -> None:
             return toolbox()
 
     with anyio.fail_after(5):
-        answer = await Slow(options=DeskOptions(call_timeout_s=0.01)).call_tool("add", {})
+        answer = await Slow(options=HostToolOptions(call_timeout_s=0.01)).call_tool("add", {})
     assert answer["success"] is False
     assert "within 0.01 s" in answer["error"]
 

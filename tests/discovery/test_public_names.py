@@ -55,7 +55,7 @@ def test_the_reference_names_every_public_name(name: str) -> None:
     assert f"`{name}" in page.read_text()
 
 
-@pytest.mark.parametrize("options", [discovery.DeskOptions, discovery.GuardOptions])
+@pytest.mark.parametrize("options", [discovery.HostToolOptions, discovery.GuardOptions])
 def test_the_reference_tells_every_option_with_its_default(options: type) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "discovery.md").read_text()
     told = re.search(rf"`{options.__name__}\((.*?)\)`", page)

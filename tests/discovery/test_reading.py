@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 from toolcrib.discovery import ToolSearchEngine
-from toolcrib.model import Tool
+from toolcrib.types import Tool
 
 PARAMETERS = {"type": "object", "properties": {"invoice": {"type": "string"}}, "required": ["invoice"]}
 
@@ -89,7 +89,7 @@ def test_names_in_any_script_are_found(name: str) -> None:
 )
 def test_a_dotted_name_gives_the_namespace_where_none_is_set(tool: Any, namespace: str, id_: str) -> None:
     engine = make(tool)
-    (known,) = engine.toolset.known
+    (known,) = engine.toolset.tools
     assert (known.namespace, known.id, known.name) == (namespace, id_, tool["name"])
     assert engine.find_exact(tool["name"]) is tool
 
@@ -119,7 +119,7 @@ class Hostile:
 )
 def test_a_broken_tool_is_set_aside_alone_with_a_reason(broken: Any, why: str) -> None:
     engine = make(broken, {"name": "sound"})
-    assert [known.name for known in engine.toolset.known] == ["sound"]
+    assert [known.name for known in engine.toolset.tools] == ["sound"]
     (rejected,) = engine.rejected
     assert why in rejected.reason
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from toolcrib.discovery.reasons import told
-from toolcrib.model import SearchRequest, Tool
+from toolcrib.discovery.results import describe_match
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
-from toolcrib.search.options import Scorer, SearchOptions
-from toolcrib.search.scorers.options import PointsOptions
+from toolcrib.search.options import PointsOptions, Scorer, SearchOptions
+from toolcrib.types import SearchRequest, Tool
 
 
 @pytest.mark.parametrize("scorer", ["hybrid", "tiers", "bm25", "points"])
@@ -16,12 +15,12 @@ def test_what_the_session_added_can_be_told_from_the_hit_alone(scorer: Scorer) -
     index = Index.build([Tool(name="send_invoice"), Tool(name="send_mail")], options=options)
     request = SearchRequest(queries=("invoice",))
     plain, boosted = search(index, request), search(index, request, boosts={"send_invoice": 4.4466})
-    assert told(boosted.hits[0], scorer, 1.0, {}, PointsOptions())[-1] == "session_boost:4.45x"
-    assert not any("session" in reason for reason in told(plain.hits[0], scorer, 1.0, {}, PointsOptions()))
+    assert describe_match(boosted.hits[0], scorer, 1.0, {}, PointsOptions())[-1] == "session_boost:4.45x"
+    assert not any("session" in reason for reason in describe_match(plain.hits[0], scorer, 1.0, {}, PointsOptions()))
 
 
 def test_a_penalty_tells_its_factor_and_the_domain() -> None:
     options = SearchOptions(scorer="points")
     index = Index.build([Tool(name="read_file", description="Reads pixels.")], options=options)
     (hit,) = search(index, SearchRequest(queries=("pixels of a file in a directory",))).hits
-    assert "domain_penalty:0.83x(file_operations)" in told(hit, "points", 1.0, {}, PointsOptions())
+    assert "domain_penalty:0.83x(file_operations)" in describe_match(hit, "points", 1.0, {}, PointsOptions())

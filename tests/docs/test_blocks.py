@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.settings.loader import load
+from toolcrib.settings.loader import load_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/tutorial/first-gateway.md")
@@ -68,7 +68,7 @@ def test_a_json_block_is_a_configuration(page: str, block: str, tmp_path: Path) 
     path = tmp_path / "toolcrib.json"
     path.write_text(block)
     assert json.loads(block)["mcpServers"]
-    assert load(path).servers
+    assert load_settings(path).servers
 
 
 @pytest.mark.parametrize(("page", "block"), [*blocks("python")])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.settings.loader import load
+from toolcrib.settings.loader import load_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "how-to"
@@ -42,4 +42,4 @@ def test_a_python_block_runs(block: str, tmp_path: Path) -> None:
 def test_a_toml_block_is_a_configuration(block: str, tmp_path: Path) -> None:
     path = tmp_path / "toolcrib.toml"
     path.write_text(block)
-    assert not load(path).warnings
+    assert not load_settings(path).warnings

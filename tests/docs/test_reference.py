@@ -8,24 +8,23 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from toolcrib.cli.exits import Exit
+from toolcrib.cli.exits import ExitCode
 from toolcrib.cli.main import app
 from toolcrib.discovery.guards import GuardOptions
-from toolcrib.discovery.metatools import META_TOOLS
-from toolcrib.gateway.calls.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
-from toolcrib.gateway.options import ScriptOptions
+from toolcrib.discovery.meta_tools import META_TOOLS
+from toolcrib.gateway.options import ScriptOptions, SessionOptions
 from toolcrib.gateway.policy import Rule
-from toolcrib.gateway.sessions import SessionOptions
-from toolcrib.model import Tool
+from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions
-from toolcrib.settings.loader import load
+from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import LocalOptions
-from toolcrib.surfaces.arguments import SEARCH_SCHEMA
-from toolcrib.surfaces.entries import LONGEST
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
-from toolcrib.surfaces.progressive_texts import meta_tools
+from toolcrib.surfaces.progressive import progressive_tools
+from toolcrib.surfaces.reply import DESCRIPTION_CHARS
+from toolcrib.surfaces.search import SEARCH_SCHEMA
+from toolcrib.types import Tool
 from toolcrib.upstream.options import ServerOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,7 +43,7 @@ def test_every_verb_is_documented_and_has_help(verb: str) -> None:
     assert len(shown.output.splitlines()) > 3
 
 
-@pytest.mark.parametrize("code", [code.value for code in Exit])
+@pytest.mark.parametrize("code", [code.value for code in ExitCode])
 def test_every_exit_code_is_documented(code: int) -> None:
     assert f"{code}" in page("cli.md").partition("## Exit codes")[2]
 
@@ -60,7 +59,7 @@ def test_every_surface_is_documented(name: str) -> None:
     assert f"## `{name}`" in page("meta-tools.md")
 
 
-@pytest.mark.parametrize("tool", [*META_TOOLS, *meta_tools(("lua",), summary=True)], ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", [*META_TOOLS, *progressive_tools(("lua",), summary=True)], ids=lambda tool: tool.name)
 def test_every_meta_tool_is_documented_with_its_arguments(tool: Tool) -> None:
     (row,) = [
         line
@@ -161,7 +160,7 @@ def test_every_argument_of_a_search_is_documented(name: str) -> None:
     assert f"| `{name}` |" in page("meta-tools.md")
 
 
-@pytest.mark.parametrize(("detail", "characters"), LONGEST.items())
+@pytest.mark.parametrize(("detail", "characters"), DESCRIPTION_CHARS.items())
 def test_the_lengths_of_descriptions_are_those_of_the_page(detail: str, characters: int) -> None:
     assert f"| `{detail}` | {characters} characters" in page("meta-tools.md")
 
@@ -180,7 +179,9 @@ def test_every_example_of_the_configuration_can_be_loaded(language: str, text: s
     file = tmp_path / f"toolcrib.{language}"
     file.write_text(text)
     secret = "0123456789abcdef"
-    loaded = load(file, environ={"HOME": "/", "ANNS_TOKEN": secret, "ISSUES_TOKEN": secret, "APPROVAL_KEY": secret})
+    loaded = load_settings(
+        file, environ={"HOME": "/", "ANNS_TOKEN": secret, "ISSUES_TOKEN": secret, "APPROVAL_KEY": secret}
+    )
     assert (loaded.http_problem, loaded.warnings) == ("", ())
 
 

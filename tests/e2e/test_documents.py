@@ -14,7 +14,7 @@ import pytest
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from tests.e2e.conftest import Files, http_gateway, http_notes, notes, serve
 
-from toolcrib.cli.demo_servers import PINS, find_uvx, uvx_arguments
+from toolcrib.cli.demo import PINS, find_uvx, uvx_arguments
 
 pytestmark = pytest.mark.anyio
 

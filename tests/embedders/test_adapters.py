@@ -12,13 +12,9 @@ from model2vec import StaticModel
 from onnx import TensorProto
 from tests.embedders.conftest import DIM, ROWS, WORDS, make_onnx, make_tokenizer
 
-from toolcrib.embedders.fastembed import FastEmbed
-from toolcrib.embedders.model2vec import Model2Vec
-from toolcrib.embedders.onnx import OnnxEmbedder
-from toolcrib.embedders.sentence_transformers import SentenceTransformers
-from toolcrib.embedders.static import Static
+from toolcrib.embedders.models import FastEmbed, Model2Vec, OnnxEmbedder, SentenceTransformers, StaticEmbedder
 from toolcrib.errors import MissingExtra, SettingsError
-from toolcrib.search.semantic import Embedder
+from toolcrib.search.vectors import Embedder
 
 
 def rows(*words: str) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
@@ -184,7 +180,7 @@ class TestSentenceTransformers:
 
 
 def test_the_static_embedder_is_the_table_of_the_package() -> None:
-    embedder = Static()
+    embedder = StaticEmbedder()
     mail, message, apple = embedder.embed(["send an email", "deliver a mail message", "red apple"])
     assert mail @ message > 0.5 > mail @ apple
     assert not embedder.embed(["天気"]).any()

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolcrib.embedders import store
-from toolcrib.embedders.cached import Cached
-from toolcrib.embedders.rows import unit
+from toolcrib.embedders import cache
+from toolcrib.embedders.cache import CachedEmbedder
+from toolcrib.embedders.models import unit_rows
 from toolcrib.errors import SettingsError
-from toolcrib.search.semantic import Embedder, Vectors
+from toolcrib.search.vectors import Embedder, Vectors
 
 
 class Counting:
@@ -28,7 +28,7 @@ class Counting:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         self.asked += texts
-        return unit(np.array([[len(text), *map(ord, text.ljust(self.dim - 1)[: self.dim - 1])] for text in texts]))
+        return unit_rows(np.array([[len(text), *map(ord, text.ljust(self.dim - 1)[: self.dim - 1])] for text in texts]))
 
 
 @pytest.fixture
@@ -41,20 +41,20 @@ TEXTS = ("find", "send", "find", "", "\ud800")
 
 def test_each_text_is_embedded_once() -> None:
     inner = Counting()
-    cached = Cached(inner)
+    cached = CachedEmbedder(inner)
     for _ in range(3):
         np.testing.assert_array_equal(cached.embed(TEXTS), Counting().embed(TEXTS))
     assert inner.asked == ["find", "send", "", "\ud800"]
 
 
 def test_it_is_known_by_the_name_of_the_embedder_inside() -> None:
-    cached = Cached(Counting("model", 3))
+    cached = CachedEmbedder(Counting("model", 3))
     assert isinstance(cached, Embedder)
     assert (cached.name, cached.dim) == ("model", 3)
 
 
 def test_changing_a_returned_vector_changes_nothing_that_is_remembered() -> None:
-    cached = Cached(Counting())
+    cached = CachedEmbedder(Counting())
     first = cached.embed(["find"])
     wanted = first.copy()
     first[:] = 9
@@ -64,7 +64,7 @@ def test_changing_a_returned_vector_changes_nothing_that_is_remembered() -> None
 
 def test_memory_keeps_what_was_used_last() -> None:
     inner = Counting()
-    cached = Cached(inner, size=2)
+    cached = CachedEmbedder(inner, size=2)
     for text in ("a", "b", "a", "c"):
         cached.embed([text])
     cached.embed(["a", "c"])
@@ -75,16 +75,16 @@ def test_memory_keeps_what_was_used_last() -> None:
 
 def test_more_texts_than_fit_are_answered_all_the_same(path: Path) -> None:
     texts = [f"text {number}" for number in range(2_000)]
-    with Cached(Counting(), path, size=100) as cached:
+    with CachedEmbedder(Counting(), path, size=100) as cached:
         np.testing.assert_array_equal(cached.embed(texts), Counting().embed(texts))
 
 
 def test_a_restart_embeds_nothing_anew(path: Path) -> None:
     texts = [f"tool number {number}" for number in range(2_000)]
-    with Cached(Counting(), path) as first:
+    with CachedEmbedder(Counting(), path) as first:
         wanted = first.embed(texts)
     inner = Counting()
-    with Cached(inner, path) as second:
+    with CachedEmbedder(inner, path) as second:
         np.testing.assert_array_equal(second.embed(texts), wanted)
     assert inner.asked == []
 
@@ -94,28 +94,28 @@ def test_a_process_that_is_killed_loses_nothing_it_was_given_back(path: Path) ->
 import os, sys
 from pathlib import Path
 from tests.embedders.test_cached import Counting, TEXTS
-from toolcrib.embedders.cached import Cached
-cached = Cached(Counting(), Path(sys.argv[1]))
+from toolcrib.embedders.cache import CachedEmbedder
+cached = CachedEmbedder(Counting(), Path(sys.argv[1]))
 cached.embed(TEXTS)
 os._exit(1)
 """
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code, str(path)], cwd=root, check=False, timeout=60)
     inner = Counting()
-    with Cached(inner, path) as cached:
+    with CachedEmbedder(inner, path) as cached:
         cached.embed(TEXTS)
     assert inner.asked == []
 
 
 def test_the_file_holds_no_text(path: Path) -> None:
-    with Cached(Counting(), path) as cached:
+    with CachedEmbedder(Counting(), path) as cached:
         cached.embed(["a secret word"])
     assert b"secret" not in path.read_bytes()
 
 
 def test_a_folder_gets_one_file_for_each_embedder(tmp_path: Path) -> None:
     for name in ("onnx:model.onnx#1", "onnx:model.onnx#2"):
-        with Cached(Counting(name), tmp_path) as cached:
+        with CachedEmbedder(Counting(name), tmp_path) as cached:
             cached.embed(TEXTS)
     names = sorted(file.name for file in tmp_path.iterdir())
     assert len(names) == 2
@@ -123,10 +123,10 @@ def test_a_folder_gets_one_file_for_each_embedder(tmp_path: Path) -> None:
 
 
 def test_the_file_of_another_model_is_emptied(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with Cached(Counting("old", 4), path) as old:
+    with CachedEmbedder(Counting("old", 4), path) as old:
         old.embed(TEXTS)
     inner = Counting("new", 5)
-    with Cached(inner, path) as new:
+    with CachedEmbedder(inner, path) as new:
         assert new.embed(["find"]).shape == (1, 5)
     assert inner.asked == ["find"]
     with closing(sqlite3.connect(path)) as db:
@@ -136,9 +136,9 @@ def test_the_file_of_another_model_is_emptied(path: Path, caplog: pytest.LogCapt
 
 def test_the_file_keeps_what_was_read_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on(day: int, *texts: str) -> list[str]:
-        monkeypatch.setattr(store, "_today", lambda: day)
+        monkeypatch.setattr(cache, "_today", lambda: day)
         inner = Counting()
-        with Cached(inner, path, size=3) as cached:
+        with CachedEmbedder(inner, path, size=3) as cached:
             for text in texts:
                 cached.embed([text])
         return inner.asked
@@ -159,7 +159,7 @@ def test_a_damaged_file_is_put_aside_and_begun_anew(
     path.write_bytes(damage)
     for asked in (["find"], []):
         inner = Counting()
-        with Cached(inner, path) as cached:
+        with CachedEmbedder(inner, path) as cached:
             cached.embed(["find"])
         assert inner.asked == asked
     assert path.with_name("vectors.sqlite.damaged").read_bytes() == damage
@@ -169,26 +169,26 @@ def test_a_damaged_file_is_put_aside_and_begun_anew(
 
 def test_damage_while_it_is_in_use_is_survived(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     texts = [f"tool number {number}" for number in range(500)]
-    with Cached(Counting(), path) as cached:
+    with CachedEmbedder(Counting(), path) as cached:
         cached.embed(texts)
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
     inner = Counting()
-    with Cached(inner, path) as cached:
+    with CachedEmbedder(inner, path) as cached:
         np.testing.assert_array_equal(cached.embed(texts), Counting().embed(texts))
     assert set(inner.asked) == set(texts)
     assert any("is damaged" in message for message in caplog.messages)
 
 
 def test_a_vector_whose_bytes_have_changed_is_made_anew(path: Path) -> None:
-    with Cached(Counting(), path) as cached:
+    with CachedEmbedder(Counting(), path) as cached:
         wanted = cached.embed(["find", "send"])
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE vectors SET vector = zeroblob(16) WHERE rowid = 1")
         db.execute("UPDATE vectors SET vector = zeroblob(3) WHERE rowid = 2")
     inner = Counting()
-    with Cached(inner, path) as cached:
+    with CachedEmbedder(inner, path) as cached:
         np.testing.assert_array_equal(cached.embed(["find", "send"]), wanted)
     assert inner.asked == ["find", "send"]
 
@@ -198,7 +198,7 @@ def test_another_database_is_never_touched(path: Path) -> None:
         db.execute("CREATE TABLE accounts (name TEXT)")
     before = path.read_bytes()
     with pytest.raises(SettingsError, match="is a database, but not a cache of vectors"):
-        Cached(Counting(), path)
+        CachedEmbedder(Counting(), path)
     assert path.read_bytes() == before
 
 
@@ -207,7 +207,7 @@ def test_without_a_place_to_write_it_works_from_memory_and_says_so(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     inner = Counting()
-    with Cached(inner, tmp_path / "file" / "vectors.sqlite") as cached:
+    with CachedEmbedder(inner, tmp_path / "file" / "vectors.sqlite") as cached:
         cached.embed(TEXTS)
         cached.embed(TEXTS)
     assert inner.asked == ["find", "send", "", "\ud800"]
@@ -218,8 +218,8 @@ def test_without_a_place_to_write_it_works_from_memory_and_says_so(
 def test_a_file_that_another_process_holds_is_worked_without(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_WAIT_S", 0.01)
-    with Cached(Counting(), path) as cached, closing(sqlite3.connect(path, isolation_level=None)) as other:
+    monkeypatch.setattr(cache, "_WAIT_S", 0.01)
+    with CachedEmbedder(Counting(), path) as cached, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         np.testing.assert_array_equal(cached.embed(TEXTS), Counting().embed(TEXTS))
         other.execute("ROLLBACK")
@@ -227,7 +227,7 @@ def test_a_file_that_another_process_holds_is_worked_without(
     [message] = caplog.messages
     assert "cannot be used now, vectors are computed anew: database is locked" in message
     inner = Counting()
-    with Cached(inner, path) as cached:
+    with CachedEmbedder(inner, path) as cached:
         cached.embed(["later"])
     assert inner.asked == []
 
@@ -237,8 +237,8 @@ def test_several_processes_may_begin_one_file_at_once(path: Path) -> None:
 import sys
 from pathlib import Path
 from tests.embedders.test_cached import Counting
-from toolcrib.embedders.cached import Cached
-with Cached(Counting(), Path(sys.argv[1])) as cached:
+from toolcrib.embedders.cache import CachedEmbedder
+with CachedEmbedder(Counting(), Path(sys.argv[1])) as cached:
     for number in range(20):
         cached.embed([f"text {number}", f"own {sys.argv[2]} {number}"])
 """
@@ -257,13 +257,13 @@ with Cached(Counting(), Path(sys.argv[1])) as cached:
 def test_threads_share_one_file(path: Path) -> None:
     texts = [f"text {number}" for number in range(300)]
     wanted = Counting().embed(texts)
-    with Cached(Counting(), path, size=100) as cached, ThreadPoolExecutor(8) as threads:
+    with CachedEmbedder(Counting(), path, size=100) as cached, ThreadPoolExecutor(8) as threads:
         for vectors in threads.map(cached.embed, [texts] * 16):
             np.testing.assert_array_equal(vectors, wanted)
 
 
 def test_after_closing_it_still_answers(path: Path) -> None:
-    cached = Cached(Counting(), path)
+    cached = CachedEmbedder(Counting(), path)
     wanted = cached.embed(["find"])
     cached.close()
     cached.close()

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolcrib.embedders.cached import Cached
+from toolcrib.embedders.cache import CachedEmbedder
 from toolcrib.embedders.load import load
-from toolcrib.search.semantic import Embedder
+from toolcrib.search.vectors import Embedder
 
 KINDS = ("static", "model2vec", "onnx", "fastembed", "sentence-transformers", "cached")
 TEXTS = ("find the file", "send a mail", "opening issues.", "the last content of a file, and more words to pad it out")
@@ -38,14 +38,14 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     folder = request.getfixturevalue("onnx_folder")
     if kind == "onnx":
         return lambda: load(f"onnx:{folder}")
-    return lambda: Cached(load(f"onnx:{folder}"), tmp_path)
+    return lambda: CachedEmbedder(load(f"onnx:{folder}"), tmp_path)
 
 
 @pytest.fixture
 def embedder(make: Make) -> Iterator[Embedder]:
     made = make()
     yield made
-    if isinstance(made, Cached):
+    if isinstance(made, CachedEmbedder):
         made.close()
 
 
@@ -54,7 +54,7 @@ def test_it_is_an_embedder_whose_name_says_which_and_stays(make: Make) -> None:
     assert isinstance(first, Embedder)
     assert first.name == second.name
     for made in (first, second):
-        if isinstance(made, Cached):
+        if isinstance(made, CachedEmbedder):
             made.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.embedders.load import BUILT_IN, KINDS
+from toolcrib.embedders.load import BUILT_IN_EMBEDDER, EMBEDDER_KINDS
 from toolcrib.tokens import ENCODINGS, ESTIMATE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "embedders.md").read_text()
@@ -25,20 +25,20 @@ def test_a_block_runs_and_prints(block: str, tmp_path: Path) -> None:
     assert "False" not in done.stdout
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EMBEDDER_KINDS)
 def test_every_kind_and_its_extra_is_named(kind: str) -> None:
     assert f"`{kind}:` " in PAGE
     assert f"pip install 'toolcrib[{kind}]'" in PAGE
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EMBEDDER_KINDS)
 def test_every_option_of_a_kind_is_named(kind: str) -> None:
     _, _, options = PAGE.partition("| option | of | meaning |")
-    for given in signature(KINDS[kind]).parameters.values():
+    for given in signature(EMBEDDER_KINDS[kind]).parameters.values():
         if given.kind is Parameter.KEYWORD_ONLY:
             assert re.search(rf"^\| `{given.name}` \| (all|.*`{kind}`)", options, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", [BUILT_IN, ESTIMATE, *ENCODINGS])
+@pytest.mark.parametrize("name", [BUILT_IN_EMBEDDER, ESTIMATE, *ENCODINGS])
 def test_what_needs_no_model_is_named_too(name: str) -> None:
     assert f"`{name}`" in PAGE

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.embedders.load import KINDS, load
+from toolcrib.embedders.load import EMBEDDER_KINDS, load
 from toolcrib.errors import MissingExtra, NotFound, SettingsError
-from toolcrib.search.semantic import Embedder
+from toolcrib.search.vectors import Embedder
 
 OWN = '''
 """Somebody's own embedders."""
@@ -106,7 +106,7 @@ def test_what_cannot_be_meant_is_told_with_what_could_be(spec: str, said: str) -
     assert said in fault(spec)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EMBEDDER_KINDS)
 def test_every_kind_says_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("fastembed", "model2vec", "onnxruntime", "sentence_transformers"):
         monkeypatch.setitem(sys.modules, library, None)

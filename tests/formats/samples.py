@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolcrib.model import Hit, Tool, ToolResult
+from toolcrib.types import Hit, Tool, ToolResult
 
 WEATHER = Tool(
     namespace="weather",

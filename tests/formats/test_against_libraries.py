@@ -8,7 +8,7 @@ from tests.formats.samples import CLOCK, ODATA, PICTURE, WEATHER, hit, said
 from typing_extensions import get_type_hints, is_typeddict
 
 from toolcrib.formats import ToolCall, anthropic, definitions, gemini, openai
-from toolcrib.model import ToolResult
+from toolcrib.types import ToolResult
 
 TOOLS = [WEATHER, CLOCK, ODATA]
 PICTURED = ToolResult(content=({"type": "text", "text": "x"}, PICTURE), is_error=True)

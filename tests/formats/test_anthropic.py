@@ -7,7 +7,7 @@ from tests.formats.samples import CLOCK, FREE, ODATA, PICTURE, WEATHER, hit, sai
 
 from toolcrib.errors import InvalidArguments, ToolNotFound
 from toolcrib.formats import Names, anthropic
-from toolcrib.model import Tool, ToolResult
+from toolcrib.types import Tool, ToolResult
 
 
 def test_a_tool_has_a_name_a_description_and_a_schema() -> None:

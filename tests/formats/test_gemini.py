@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from tests.formats.samples import CLOCK, PICTURE, WEATHER, said
 
 from toolcrib.formats import ToolCall, gemini
-from toolcrib.model import ToolResult
+from toolcrib.types import ToolResult
 
 CALL = ToolCall(id="f1", name="now")
 

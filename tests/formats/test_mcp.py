@@ -4,7 +4,7 @@ import mcp_types
 from tests.formats.samples import PICTURE, WEATHER
 
 from toolcrib.formats import mcp
-from toolcrib.model import Tool, ToolResult
+from toolcrib.types import Tool, ToolResult
 
 
 def test_a_tool_is_an_entry_of_the_list_that_the_protocol_takes() -> None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from toolcrib.errors import ToolNotFound
 from toolcrib.formats import Names
-from toolcrib.model import Key, Tool
 from toolcrib.names import wire_name
+from toolcrib.types import Key, Tool
 
 EVERYWHERE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 TEXTS = st.text(st.sampled_from("ab_-.:/ é3漢"), min_size=1, max_size=70)

@@ -7,7 +7,7 @@ from tests.formats.samples import CLOCK, FREE, ODATA, PICTURE, WEATHER, hit, sai
 
 from toolcrib.errors import ToolNotFound
 from toolcrib.formats import Names, openai
-from toolcrib.model import ToolResult
+from toolcrib.types import ToolResult
 
 
 def test_a_tool_of_chat_completions_is_a_function_with_parameters() -> None:

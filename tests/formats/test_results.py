@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.formats.samples import PICTURE, Words, said
 
-from toolcrib.formats.results import File, Text, pieces, text
-from toolcrib.model import ToolResult
+from toolcrib.formats.messages import File, Text, pieces, result_text
+from toolcrib.types import ToolResult
 
 
 def shown(*blocks: dict[str, Any], **more: Any) -> list[Text | File]:
@@ -48,16 +48,16 @@ def test_a_result_without_anything_says_so() -> None:
 
 
 def test_a_tool_that_asks_for_more_says_so() -> None:
-    assert "asks for more input" in text(ToolResult(kind="input_required"))
+    assert "asks for more input" in result_text(ToolResult(kind="input_required"))
 
 
 def test_as_one_text_a_file_is_a_note_of_what_it_is() -> None:
-    found = text(ToolResult(content=({"type": "text", "text": "Here:"}, PICTURE)))
+    found = result_text(ToolResult(content=({"type": "text", "text": "Here:"}, PICTURE)))
     assert found == "Here:\n[image/png, 6 bytes, not shown here]"
 
 
 def test_a_long_text_loses_its_middle_and_says_how_much() -> None:
-    found = text(said("first " + "word " * 10_000 + "last"), budget=100, counter=Words())
+    found = result_text(said("first " + "word " * 10_000 + "last"), budget=100, counter=Words())
     assert found.startswith("first word")
     assert found.endswith("word last")
     assert "characters left out" in found
@@ -73,7 +73,7 @@ def test_short_texts_stay_whole_beside_a_long_one() -> None:
 
 
 def test_a_result_within_the_budget_is_not_touched() -> None:
-    assert text(said("noon"), budget=1_000) == "noon"
+    assert result_text(said("noon"), budget=1_000) == "noon"
 
 
 @given(st.lists(st.text(max_size=300), max_size=4), st.integers(-5, 60))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from toolcrib.formats.rules import ANTHROPIC, ANTHROPIC_STRICT, GEMINI, OPENAI, OPENAI_STRICT, Rules
-from toolcrib.formats.schemas import adapt
+from toolcrib.formats.rules import ANTHROPIC, ANTHROPIC_STRICT, GEMINI, OPENAI, OPENAI_STRICT, SchemaRules
+from toolcrib.formats.schema_transform import adapt_schema
 
 JSON_SCHEMA = [OPENAI, OPENAI_STRICT, ANTHROPIC, ANTHROPIC_STRICT, GEMINI]
 KEYS = st.sampled_from(["a", "b", "url", "$top", "e mail"])
@@ -106,9 +106,9 @@ def filled(value: Any, schema: Any, root: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("rules", JSON_SCHEMA)
 @given(data=st.data())
 @SLOW
-def test_what_fits_the_adapted_schema_fits_the_tool(rules: Rules, data: st.DataObject) -> None:
+def test_what_fits_the_adapted_schema_fits_the_tool(rules: SchemaRules, data: st.DataObject) -> None:
     schema = data.draw(schemas())
-    adapted = adapt(schema, rules)
+    adapted = adapt_schema(schema, rules)
     assume(not adapted.notes)
     given_by_model = data.draw(values(adapted.schema, adapted.schema))
     assert jsonschema_rs.is_valid(adapted.schema, given_by_model)
@@ -118,10 +118,10 @@ def test_what_fits_the_adapted_schema_fits_the_tool(rules: Rules, data: st.DataO
 @pytest.mark.parametrize("rules", JSON_SCHEMA)
 @given(data=st.data())
 @SLOW
-def test_what_the_tool_takes_can_be_said_with_the_adapted_schema(rules: Rules, data: st.DataObject) -> None:
+def test_what_the_tool_takes_can_be_said_with_the_adapted_schema(rules: SchemaRules, data: st.DataObject) -> None:
     schema = data.draw(schemas())
     wanted = data.draw(values(schema, schema))
-    adapted = adapt(schema, rules)
+    adapted = adapt_schema(schema, rules)
     new = {theirs: mine for mine, theirs in adapted.renamed.items()}
     said = {new.get(name, name): value for name, value in wanted.items()}
     if adapted.before is not None:
@@ -137,14 +137,14 @@ def test_what_the_tool_takes_can_be_said_with_the_adapted_schema(rules: Rules, d
 @given(schema=schemas())
 @SLOW
 def test_a_strict_schema_has_no_open_object_and_no_keyword_that_is_not_taken(
-    rules: Rules, schema: dict[str, Any]
+    rules: SchemaRules, schema: dict[str, Any]
 ) -> None:
-    adapted = adapt(schema, rules)
+    adapted = adapt_schema(schema, rules)
     assume(adapted.strict)
     _strict(adapted.schema, rules)
 
 
-def _strict(node: dict[str, Any], rules: Rules) -> None:
+def _strict(node: dict[str, Any], rules: SchemaRules) -> None:
     assert rules.keywords is not None
     assert node.keys() <= rules.keywords
     if "object" in str(node.get("type")):
@@ -198,7 +198,7 @@ JUNK = st.recursive(
     schema=st.dictionaries(st.sampled_from(["type", "properties", "anyOf", "allOf", "$ref", "$defs", "items"]), JUNK)
 )
 @SLOW
-def test_whatever_comes_as_a_schema_becomes_an_object(rules: Rules, schema: dict[str, Any]) -> None:
-    adapted = adapt(schema, rules)
+def test_whatever_comes_as_a_schema_becomes_an_object(rules: SchemaRules, schema: dict[str, Any]) -> None:
+    adapted = adapt_schema(schema, rules)
     assert adapted.schema["type"] == "object"
     assert not adapted.schema.keys() & {"anyOf", "oneOf", "allOf"}

@@ -12,9 +12,9 @@ from toolcrib.formats.rules import (
     GEMINI_OPENAPI,
     OPENAI,
     OPENAI_STRICT,
-    Rules,
+    SchemaRules,
 )
-from toolcrib.formats.schemas import Adapted, adapt
+from toolcrib.formats.schema_transform import AdaptedSchema, adapt_schema
 
 EVERY = [OPENAI, OPENAI_STRICT, ANTHROPIC, ANTHROPIC_STRICT, GEMINI, GEMINI_OPENAPI]
 STRICT = [OPENAI_STRICT, ANTHROPIC_STRICT]
@@ -24,7 +24,7 @@ def of(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **more}
 
 
-def part(found: Adapted, name: str = "a") -> Any:
+def part(found: AdaptedSchema, name: str = "a") -> Any:
     return found.schema["properties"][name]
 
 
@@ -32,15 +32,15 @@ def part(found: Adapted, name: str = "a") -> Any:
 
 
 @pytest.mark.parametrize("rules", EVERY)
-def test_a_reference_is_written_out(rules: Rules) -> None:
-    found = adapt(of({"a": {"$ref": "#/$defs/day"}}, **{"$defs": {"day": {"type": "string"}}}), rules)
+def test_a_reference_is_written_out(rules: SchemaRules) -> None:
+    found = adapt_schema(of({"a": {"$ref": "#/$defs/day"}}, **{"$defs": {"day": {"type": "string"}}}), rules)
     assert "$" not in json.dumps(found.schema)
     assert "string" in str(part(found)["type"]).lower()
 
 
 def test_what_stands_beside_a_reference_wins_over_what_it_refers_to() -> None:
     schema = of({"a": {"$ref": "#/$defs/day", "description": "Mine."}}, **{"$defs": {"day": {"description": "Its."}}})
-    assert part(adapt(schema, OPENAI)) == {"description": "Mine."}
+    assert part(adapt_schema(schema, OPENAI)) == {"description": "Mine."}
 
 
 NODE = of({"value": {"type": "string"}, "next": {"$ref": "#/$defs/node"}}, required=["value"])
@@ -48,15 +48,15 @@ CHAIN = of({"a": {"$ref": "#/$defs/node"}}, required=["a"], **{"$defs": {"node":
 
 
 @pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC])
-def test_a_definition_that_refers_to_itself_stays_one_where_that_is_taken(rules: Rules) -> None:
-    found = adapt(CHAIN, rules)
+def test_a_definition_that_refers_to_itself_stays_one_where_that_is_taken(rules: SchemaRules) -> None:
+    found = adapt_schema(CHAIN, rules)
     assert part(found) == {"$ref": "#/$defs/node"}
     assert found.schema["$defs"] == {"node": NODE}
     assert found.notes == ()
 
 
 def test_in_strict_mode_a_definition_that_refers_to_itself_is_closed_like_any_other() -> None:
-    found = adapt(CHAIN, OPENAI_STRICT)
+    found = adapt_schema(CHAIN, OPENAI_STRICT)
     node = found.schema["$defs"]["node"]
     assert (found.strict, node["additionalProperties"], node["required"]) == (True, False, ["value", "next"])
     assert node["properties"]["next"] == {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}
@@ -66,8 +66,8 @@ def test_in_strict_mode_a_definition_that_refers_to_itself_is_closed_like_any_ot
 
 
 @pytest.mark.parametrize("rules", [GEMINI, GEMINI_OPENAPI])
-def test_where_recursion_is_not_taken_the_inner_part_is_left_open_and_says_so(rules: Rules) -> None:
-    found = adapt(CHAIN, rules)
+def test_where_recursion_is_not_taken_the_inner_part_is_left_open_and_says_so(rules: SchemaRules) -> None:
+    found = adapt_schema(CHAIN, rules)
     inner = part(found)["properties"]["next"]
     assert inner["type"].lower() == "object"
     assert "same again" in inner["description"]
@@ -75,30 +75,30 @@ def test_where_recursion_is_not_taken_the_inner_part_is_left_open_and_says_so(ru
 
 
 def test_a_schema_that_refers_to_itself_cannot_be_strict_for_anthropic() -> None:
-    found = adapt(CHAIN, ANTHROPIC_STRICT)
+    found = adapt_schema(CHAIN, ANTHROPIC_STRICT)
     assert not found.strict
-    assert found.schema == adapt(CHAIN, ANTHROPIC).schema
+    assert found.schema == adapt_schema(CHAIN, ANTHROPIC).schema
 
 
 def test_a_schema_may_refer_to_its_whole_self() -> None:
-    found = adapt(of({"a": {"type": "array", "items": {"$ref": "#"}}}), OPENAI)
+    found = adapt_schema(of({"a": {"type": "array", "items": {"$ref": "#"}}}), OPENAI)
     assert part(found)["items"] == {"$ref": "#/$defs/root"}
     assert found.schema["$defs"]["root"]["properties"] == found.schema["properties"]
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/none", "https://example.com/day.json", 7])
 def test_a_reference_that_leads_nowhere_is_left_open_and_says_so(reference: Any) -> None:
-    found = adapt(of({"a": {"$ref": reference}}), OPENAI)
+    found = adapt_schema(of({"a": {"$ref": reference}}), OPENAI)
     assert (part(found), len(found.notes)) == ({}, 1)
 
 
 @pytest.mark.parametrize("rules", EVERY)
-def test_definitions_that_would_grow_without_end_are_cut(rules: Rules) -> None:
+def test_definitions_that_would_grow_without_end_are_cut(rules: SchemaRules) -> None:
     defs: dict[str, Any] = {"d0": {"type": "string"}}
     for level in range(1, 40):
         below = {"$ref": f"#/$defs/d{level - 1}"}
         defs[f"d{level}"] = of({"a": below, "b": below})
-    found = adapt(of({"a": {"$ref": "#/$defs/d39"}}, **{"$defs": defs}), rules)
+    found = adapt_schema(of({"a": {"$ref": "#/$defs/d39"}}, **{"$defs": defs}), rules)
     assert len(json.dumps(found.schema)) < 3_000_000
     assert any("too large" in note for note in found.notes)
 
@@ -107,12 +107,12 @@ def test_definitions_that_would_grow_without_end_are_cut(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("rules", EVERY)
-def test_no_alternatives_stand_at_the_top(rules: Rules) -> None:
+def test_no_alternatives_stand_at_the_top(rules: SchemaRules) -> None:
     schema = of(
         {"route": {"type": "string"}, "file": {"type": "string"}},
         anyOf=[{"required": ["route"]}, {"required": ["file"]}],
     )
-    found = adapt(schema, rules)
+    found = adapt_schema(schema, rules)
     assert not found.schema.keys() & {"anyOf", "oneOf", "allOf"}
     assert list(found.schema["properties"]) == ["route", "file"]
     assert found.hint == "Needs one of: route; file."
@@ -121,7 +121,7 @@ def test_no_alternatives_stand_at_the_top(rules: Rules) -> None:
 def test_alternatives_that_are_objects_become_one_that_requires_what_all_require() -> None:
     email = of({"kind": {"const": "email"}, "to": {"type": "string"}}, required=["kind", "to"])
     phone = of({"kind": {"const": "phone"}, "number": {"type": "string"}}, required=["kind", "number"])
-    found = adapt({"oneOf": [email, phone], "description": "Sends."}, ANTHROPIC)
+    found = adapt_schema({"oneOf": [email, phone], "description": "Sends."}, ANTHROPIC)
     assert found.schema == {
         "type": "object",
         "properties": {
@@ -136,7 +136,7 @@ def test_alternatives_that_are_objects_become_one_that_requires_what_all_require
 
 
 def test_a_property_that_alternatives_tell_differently_may_be_either() -> None:
-    found = adapt({"anyOf": [of({"a": {"type": "string"}}), of({"a": {"type": "integer"}})]}, OPENAI)
+    found = adapt_schema({"anyOf": [of({"a": {"type": "string"}}), of({"a": {"type": "integer"}})]}, OPENAI)
     assert part(found) == {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 
 
@@ -144,29 +144,29 @@ def test_schemas_that_all_hold_at_the_top_become_one() -> None:
     schema = {
         "allOf": [of({"a": {"type": "string"}}, required=["a"]), of({"b": {"type": "integer"}}, required=["b"])],
     }
-    found = adapt(schema, ANTHROPIC)
+    found = adapt_schema(schema, ANTHROPIC)
     assert found.schema == of({"a": {"type": "string"}, "b": {"type": "integer"}}, required=["a", "b"])
     assert found.notes == ()
 
 
 @pytest.mark.parametrize("key", ["not", "enum", "const"])
 @pytest.mark.parametrize("rules", EVERY)
-def test_rules_that_are_refused_at_the_top_are_left_out(rules: Rules, key: str) -> None:
+def test_rules_that_are_refused_at_the_top_are_left_out(rules: SchemaRules, key: str) -> None:
     rule = [{"a": "x"}] if key == "enum" else {"required": ["b"]}
-    found = adapt(of({"a": {"type": "string"}}, **{key: rule}), rules)
+    found = adapt_schema(of({"a": {"type": "string"}}, **{key: rule}), rules)
     assert key not in found.schema
     assert found.notes
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"type": ["object", "null"]}, {"properties": 3}])
 @pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, GEMINI])
-def test_a_tool_without_arguments_has_an_object_without_properties(schema: dict[str, Any], rules: Rules) -> None:
-    assert adapt(schema, rules).schema == {"type": "object", "properties": {}}
+def test_a_tool_without_arguments_has_an_object_without_properties(schema: dict[str, Any], rules: SchemaRules) -> None:
+    assert adapt_schema(schema, rules).schema == {"type": "object", "properties": {}}
 
 
 @pytest.mark.parametrize("rules", STRICT)
-def test_a_tool_without_arguments_can_be_strict(rules: Rules) -> None:
-    found = adapt({"type": "object"}, rules)
+def test_a_tool_without_arguments_can_be_strict(rules: SchemaRules) -> None:
+    found = adapt_schema({"type": "object"}, rules)
     assert found.strict
     assert found.schema["additionalProperties"] is False
 
@@ -176,7 +176,7 @@ def test_a_tool_without_arguments_can_be_strict(rules: Rules) -> None:
 
 def test_strict_for_openai_closes_every_object_and_requires_every_property() -> None:
     schema = of({"a": {"type": "string"}, "b": of({"c": {"type": "integer"}})}, required=["a"])
-    found = adapt(schema, OPENAI_STRICT)
+    found = adapt_schema(schema, OPENAI_STRICT)
     assert found.strict
     assert found.schema == {
         "type": "object",
@@ -197,7 +197,7 @@ def test_strict_for_openai_closes_every_object_and_requires_every_property() -> 
 
 
 def test_strict_for_anthropic_closes_every_object_and_leaves_optional_what_is() -> None:
-    found = adapt(of({"a": {"type": "string"}, "b": {"type": "integer"}}, required=["a"]), ANTHROPIC_STRICT)
+    found = adapt_schema(of({"a": {"type": "string"}, "b": {"type": "integer"}}, required=["a"]), ANTHROPIC_STRICT)
     assert found.schema == of(
         {"a": {"type": "string"}, "b": {"type": "integer"}}, required=["a"], additionalProperties=False
     )
@@ -214,7 +214,7 @@ def test_strict_for_anthropic_closes_every_object_and_leaves_optional_what_is() 
     ],
 )
 def test_what_is_optional_may_be_null(before: Any, after: Any) -> None:
-    found = adapt(of({"a": before}), OPENAI_STRICT)
+    found = adapt_schema(of({"a": before}), OPENAI_STRICT)
     assert found.strict
     if after is not None:
         assert part(found) == after
@@ -224,7 +224,7 @@ def test_what_is_optional_may_be_null(before: Any, after: Any) -> None:
 
 
 def test_null_and_nothing_are_not_mixed_up_where_they_may_differ() -> None:
-    found = adapt(of({"assignee": {"type": ["string", "null"]}}), OPENAI_STRICT)
+    found = adapt_schema(of({"assignee": {"type": ["string", "null"]}}), OPENAI_STRICT)
     assert not found.strict
     assert found.reason == "for 'assignee', null and nothing may not mean the same"
     assert found.restore({"assignee": None}) == {"assignee": None}
@@ -246,10 +246,10 @@ def test_null_and_nothing_are_not_mixed_up_where_they_may_differ() -> None:
     ],
 )
 @pytest.mark.parametrize("rules", STRICT)
-def test_what_cannot_be_strict_says_why_and_is_not(rules: Rules, before: Any, reason: str) -> None:
-    found = adapt(of({"a": before}), rules)
+def test_what_cannot_be_strict_says_why_and_is_not(rules: SchemaRules, before: Any, reason: str) -> None:
+    found = adapt_schema(of({"a": before}), rules)
     assert (found.strict, found.reason) == (False, reason)
-    assert found.schema == adapt(of({"a": before}), rules.otherwise or rules).schema
+    assert found.schema == adapt_schema(of({"a": before}), rules.otherwise or rules).schema
 
 
 @pytest.mark.parametrize(
@@ -261,22 +261,22 @@ def test_what_cannot_be_strict_says_why_and_is_not(rules: Rules, before: Any, re
     ],
 )
 def test_a_schema_past_the_limits_of_openai_is_not_strict(schema: dict[str, Any], reason: str) -> None:
-    assert reason in adapt(schema, OPENAI_STRICT).reason
+    assert reason in adapt_schema(schema, OPENAI_STRICT).reason
 
 
 def test_objects_nested_deeper_than_ten_levels_are_not_strict() -> None:
     def deep(levels: int) -> dict[str, Any]:
         return of({"a": deep(levels - 1) if levels > 1 else {"type": "string"}}, required=["a"])
 
-    assert adapt(deep(10), OPENAI_STRICT).strict
-    assert "11 levels" in adapt(deep(11), OPENAI_STRICT).reason
+    assert adapt_schema(deep(10), OPENAI_STRICT).strict
+    assert "11 levels" in adapt_schema(deep(11), OPENAI_STRICT).reason
 
 
 def test_anthropic_takes_24_optional_arguments_and_16_of_several_types_in_strict_mode() -> None:
     optional = {f"p{i}": {"type": "string"} for i in range(25)}
-    assert "25 optional" in adapt(of(optional), ANTHROPIC_STRICT).reason
+    assert "25 optional" in adapt_schema(of(optional), ANTHROPIC_STRICT).reason
     unions = {f"p{i}": {"type": ["string", "integer"]} for i in range(17)}
-    assert "17 arguments of several types" in adapt(of(unions, required=list(unions)), ANTHROPIC_STRICT).reason
+    assert "17 arguments of several types" in adapt_schema(of(unions, required=list(unions)), ANTHROPIC_STRICT).reason
 
 
 # -- single keywords -----------------------------------------------------------------------------------------------
@@ -350,8 +350,8 @@ def test_anthropic_takes_24_optional_arguments_and_16_of_several_types_in_strict
         (GEMINI_OPENAPI, of({}, additionalProperties=False), {"type": "OBJECT", "properties": {}}),
     ],
 )
-def test_a_keyword_becomes_what_the_provider_reads(rules: Rules, before: Any, after: Any) -> None:
-    found = part(adapt(of({"a": before}, required=["a"]), rules))
+def test_a_keyword_becomes_what_the_provider_reads(rules: SchemaRules, before: Any, after: Any) -> None:
+    found = part(adapt_schema(of({"a": before}, required=["a"]), rules))
     if after is None:
         assert not found.keys() & {"additionalItems", "propertyNames"}
         assert not isinstance(found.get("items"), list)
@@ -361,16 +361,16 @@ def test_a_keyword_becomes_what_the_provider_reads(rules: Rules, before: Any, af
 
 
 @pytest.mark.parametrize("rules", EVERY)
-def test_names_of_drafts_and_anchors_are_left_out(rules: Rules) -> None:
+def test_names_of_drafts_and_anchors_are_left_out(rules: SchemaRules) -> None:
     schema = of({"id": {"type": "string", "$comment": "x"}}, **{"$schema": "http://x", "$id": "http://y", "id": "z"})
-    found = adapt(schema, rules)
+    found = adapt_schema(schema, rules)
     assert found.schema.keys() <= {"type", "properties", "required", "additionalProperties"}
     assert list(found.schema["properties"]) == ["id"]
 
 
 def test_rules_that_become_looser_are_noted_and_words_are_not() -> None:
-    assert adapt(of({"a": {"type": "string", "minLength": 1}}), GEMINI).notes
-    assert adapt(of({"a": {"type": "string", "title": "A", "examples": ["x"], "x-ui": 1}}), GEMINI).notes == ()
+    assert adapt_schema(of({"a": {"type": "string", "minLength": 1}}), GEMINI).notes
+    assert adapt_schema(of({"a": {"type": "string", "title": "A", "examples": ["x"], "x-ui": 1}}), GEMINI).notes == ()
 
 
 def test_arguments_with_names_that_are_refused_are_renamed_and_named_back() -> None:
@@ -378,7 +378,7 @@ def test_arguments_with_names_that_are_refused_are_renamed_and_named_back() -> N
         {"$filter": {"type": "string"}, "filter": {"type": "string"}, "filter[name]": {}, "é" * 70: {}},
         required=["$filter"],
     )
-    found = adapt(schema, ANTHROPIC)
+    found = adapt_schema(schema, ANTHROPIC)
     assert list(found.schema["properties"]) == ["filter_2", "filter", "filter_name", "argument"]
     assert found.schema["required"] == ["filter_2"]
     assert found.restore({"filter_2": "a", "filter": "b", "argument": 1}) == {
@@ -392,15 +392,15 @@ def test_arguments_with_names_that_are_refused_are_renamed_and_named_back() -> N
 @pytest.mark.parametrize(
     "schema", [{"properties": {"a": 3}}, {"anyOf": 3}, {"allOf": [3]}, {"required": 3}, {"type": 3}]
 )
-def test_a_schema_that_is_no_schema_is_adapted_all_the_same(rules: Rules, schema: dict[str, Any]) -> None:
-    assert adapt(schema, rules).schema["type"].lower() == "object"
+def test_a_schema_that_is_no_schema_is_adapted_all_the_same(rules: SchemaRules, schema: dict[str, Any]) -> None:
+    assert adapt_schema(schema, rules).schema["type"].lower() == "object"
 
 
 def test_a_schema_is_never_changed_in_place() -> None:
     schema = {**CHAIN, "anyOf": [{"required": ["a"]}]}
     before = json.dumps(schema)
     for rules in EVERY:
-        adapt(schema, rules)
+        adapt_schema(schema, rules)
     assert json.dumps(schema) == before
 
 
@@ -408,12 +408,12 @@ def test_arguments_nested_without_end_come_back_as_they_are() -> None:
     value: dict[str, Any] = {"value": "x", "next": None}
     for _ in range(50_000):
         value = {"value": "x", "next": value}
-    assert adapt(CHAIN, OPENAI_STRICT).restore({"a": value})["a"]["value"] == "x"
+    assert adapt_schema(CHAIN, OPENAI_STRICT).restore({"a": value})["a"]["value"] == "x"
 
 
 def test_an_object_of_several_kinds_loses_the_nulls_of_its_own_kind_only() -> None:
     one = of({"kind": {"const": "one"}, "x": {"type": "string"}}, required=["kind"])
     two = of({"kind": {"const": "two"}, "x": {"type": ["string", "null"]}}, required=["kind", "x"])
-    found = adapt(of({"a": {"anyOf": [one, two]}}, required=["a"]), OPENAI_STRICT)
+    found = adapt_schema(of({"a": {"anyOf": [one, two]}}, required=["a"]), OPENAI_STRICT)
     assert found.restore({"a": {"kind": "one", "x": None}}) == {"a": {"kind": "one"}}
     assert found.restore({"a": {"kind": "two", "x": None}}) == {"a": {"kind": "two", "x": None}}

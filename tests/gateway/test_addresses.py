@@ -4,23 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.gateway.addresses import Template, Told, addressed, expanded, normal_forms, taken_apart
+from toolcrib.resources.router import SessionUris
+from toolcrib.resources.uris import UriTemplate, expand_template, normal_forms, qualified_uri, split_qualified_uri
 
 NAMES = st.text(min_size=1).filter(lambda text: text.isprintable() and ":" not in text)
 
 
 @given(NAMES, st.text(min_size=1))
 def test_an_address_leads_back_to_its_server_and_its_uri(namespace: str, uri: str) -> None:
-    assert taken_apart(addressed(namespace, uri)) == (namespace, uri)
+    assert split_qualified_uri(qualified_uri(namespace, uri)) == (namespace, uri)
 
 
 @pytest.mark.parametrize("uri", ["memo://x", "toolcrib://", "toolcrib://a", "toolcrib://a/", "toolcrib:///x", ""])
 def test_nothing_else_is_an_address(uri: str) -> None:
-    assert taken_apart(uri) is None
+    assert split_qualified_uri(uri) is None
 
 
 def test_an_expanded_address_of_a_template_is_the_address_of_what_it_expands_to() -> None:
-    assert addressed("a", "users://{id}").replace("{id}", "7") == addressed("a", "users://7")
+    assert qualified_uri("a", "users://{id}").replace("{id}", "7") == qualified_uri("a", "users://7")
 
 
 @pytest.mark.parametrize(
@@ -42,27 +43,27 @@ def test_an_expanded_address_of_a_template_is_the_address_of_what_it_expands_to(
     ],
 )
 def test_a_template_knows_what_it_may_stand_for(template: str, uri: str, *, fits: bool) -> None:
-    assert Template(template).fits(uri) is fits
+    assert UriTemplate(template).matches(uri) is fits
 
 
 @given(st.lists(st.text(alphabet="abc/.{}", max_size=5), max_size=6), st.text(alphabet="abc/.", max_size=20))
 def test_no_template_raises(parts: list[str], uri: str) -> None:
-    assert Template("{x}".join(parts)).fits(uri) in (True, False)
+    assert UriTemplate("{x}".join(parts)).matches(uri) in (True, False)
 
 
 def test_a_template_made_to_be_slow_ends() -> None:
     """Backtracking would take longer than the universe has lasted."""
-    assert not Template("x://" + "{a}x" * 2000 + "!").fits("x://" + "x" * 8000)
+    assert not UriTemplate("x://" + "{a}x" * 2000 + "!").matches("x://" + "x" * 8000)
 
 
 def test_what_was_told_is_remembered_for_a_while_and_for_its_session_alone() -> None:
-    told = Told()
-    told.keep("ann", "memo://1", "a")
+    told = SessionUris()
+    told.remember("ann", "memo://1", "a")
     assert (told.get("ann", "memo://1"), told.get("bob", "memo://1"), told.get(None, "memo://1")) == ("a", None, None)
     for number in range(2, 502):
-        told.keep("ann", f"memo://{number}", "a")
+        told.remember("ann", f"memo://{number}", "a")
     assert (told.get("ann", "memo://1"), told.get("ann", "memo://501")) == (None, "a")
-    assert not told.keep("ann", "memo://" + "x" * 500, "a")
+    assert not told.remember("ann", "memo://" + "x" * 500, "a")
 
 
 @given(st.text(alphabet="aA:/.%25eE#\\?", max_size=30))
@@ -82,6 +83,6 @@ def test_nothing_is_escaped_so_often_that_it_is_not_seen() -> None:
 
 
 def test_a_template_is_expanded_only_where_every_value_is_known() -> None:
-    assert expanded("a://{x}/{+y}{#z}", {"x": "1", "y": "2/3", "z": "4"}) == "a://1/2/3#4"
-    assert expanded("a://{x}/{y}", {"x": "1"}) is None
-    assert expanded("a://{?x,y}", {"x": "1", "y": "2"}) is None
+    assert expand_template("a://{x}/{+y}{#z}", {"x": "1", "y": "2/3", "z": "4"}) == "a://1/2/3#4"
+    assert expand_template("a://{x}/{y}", {"x": "1"}) is None
+    assert expand_template("a://{?x,y}", {"x": "1", "y": "2"}) is None

@@ -10,14 +10,24 @@ import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import CallTimeout, ExecutionFailed, HandlerNotFound, ServerUnavailable, ToolNotFound
-from toolcrib.gateway.calls.audit import AuditEvent
-from toolcrib.gateway.calls.options import BreakerOptions, CallOptions, RetryOptions
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import BackendKind, Caller, Object, Tool, ToolResult
-from toolcrib.protocols import Backend, BackendSelector, Call, Context, Proceed
-from toolcrib.providers.local import LocalTools
+from toolcrib.middleware.audit import AuditEvent
+from toolcrib.middleware.options import BreakerOptions, CallOptions, RetryOptions
+from toolcrib.providers.functions import LocalTools
 from toolcrib.testing import FakeProvider, FakeSource
+from toolcrib.types import (
+    Backend,
+    BackendKind,
+    BackendSelector,
+    Call,
+    Caller,
+    CallNext,
+    Context,
+    Object,
+    Tool,
+    ToolResult,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -112,13 +122,13 @@ async def test_another_definition_of_the_same_tool_is_set_aside_and_named() -> N
     one = gateway(FakeSource(Named("one"), other))
     assert (await one.call(ME, "web:search")).structured == "one"
     assert await one.tools(ME) == (TOOL,)
-    (aside,) = one.live.snapshot.rejected
+    (aside,) = one.refresher.snapshot.rejected
     assert (aside.backend.name, aside.namespace, aside.rejected.tool) == ("two", "web", "search")
     assert "one offers another tool of that name" in aside.rejected.reason
 
 
 async def test_middleware_may_change_a_call_and_answer_it() -> None:
-    async def louder(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def louder(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         result = await proceed(ctx, call)
         return ToolResult(structured=f"{result.structured}!")
 
@@ -127,7 +137,7 @@ async def test_middleware_may_change_a_call_and_answer_it() -> None:
 
 
 async def test_a_middleware_that_makes_a_call_of_its_own_is_told_how() -> None:
-    async def own(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def own(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         return await proceed(ctx, Call(call.tool, {}))
 
     with anyio.fail_after(5), pytest.raises(ExecutionFailed, match=r"dataclasses\.replace"):

@@ -9,9 +9,8 @@ from toolcrib.errors import ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, Filters, Hit, Object, SearchRequest, Tool, ToolResult
-from toolcrib.protocols import Context
 from toolcrib.testing import FakeProvider, FakeSource
+from toolcrib.types import Caller, Context, Filters, Hit, Object, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 

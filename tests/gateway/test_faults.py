@@ -11,16 +11,25 @@ import anyio.to_thread
 import pytest
 
 from toolcrib.errors import ExecutionFailed, InvalidRequest, NotStarted, ServerUnavailable
-from toolcrib.gateway import ledger
+from toolcrib.gateway import provider_state
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, Hit, Object, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
-from toolcrib.protocols import Context, Unsubscribe
-from toolcrib.providers.local import LocalTools
-from toolcrib.providers.many import Many
-from toolcrib.providers.shared import ProviderList
+from toolcrib.providers.combined import Many, ProviderList
+from toolcrib.providers.functions import LocalTools
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
+from toolcrib.types import (
+    Caller,
+    Context,
+    Hit,
+    Object,
+    SearchRequest,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolResult,
+    Unsubscribe,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -67,8 +76,8 @@ async def test_a_shared_provider_that_cancels_itself_is_named_and_ends_nothing()
             assert await gateway.tools(ME) == (GOOD,)
             (status,) = await gateway.servers(ME)
             assert (status.name, status.state) == ("Cancelling", "failed")
-            gateway.live.again()
-            await gateway.live.fresh()
+            gateway.refresher.force_refresh()
+            await gateway.refresher.wait_current()
 
 
 class Leaving(FakeProvider):
@@ -167,7 +176,7 @@ async def test_statuses_that_cannot_be_had_are_passed_over(statuses: Callable[[o
     source = FakeSource(kind([OTHER]), FakeProvider([GOOD], status=ready("sound")))
     gateway = Gateway([source], options=QUIET)
     assert names(await gateway.tools(ME)) == ["good", "other"]
-    assert [status.name for status in gateway.live.statuses()] == ["sound"]
+    assert [status.name for status in gateway.refresher.statuses()] == ["sound"]
     with anyio.fail_after(5):
         async with running(source) as gateway:
             assert names(await gateway.tools(ME)) == ["good", "other"]
@@ -197,7 +206,7 @@ async def test_a_key_that_cannot_be_hashed_keeps_nothing() -> None:
 async def test_a_list_that_holds_for_no_time_is_not_asked_for_over_and_over(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "_SHORTEST_S", 3600.0)
+    monkeypatch.setattr(provider_state, "_MIN_CACHE_S", 3600.0)
     kind = type("Restless", (FakeProvider,), {"cache_for_s": seconds, "cache_key": "x"})
     provider, other = kind([GOOD]), FakeProvider([])
     apart = FakeSource(other)
@@ -205,7 +214,7 @@ async def test_a_list_that_holds_for_no_time_is_not_asked_for_over_and_over(
         async with running(FakeSource(provider), apart) as gateway:
             for count in range(2, 7):
                 apart.changed()
-                await gateway.live.fresh()
+                await gateway.refresher.wait_current()
                 assert other.lists == count
             assert provider.lists == 1
 
@@ -213,15 +222,15 @@ async def test_a_list_that_holds_for_no_time_is_not_asked_for_over_and_over(
 async def test_a_listener_that_raises_ends_neither_a_run_nor_a_request() -> None:
     tools, heard = LocalTools(), list[str]()
     gateway = Gateway([tools], options=QUIET)
-    gateway.live.subscribe(raising(ZeroDivisionError()))
-    gateway.live.subscribe(raising(asyncio.CancelledError()))
-    gateway.live.subscribe(lambda: heard.append(threading.current_thread().name))
+    gateway.refresher.subscribe(raising(ZeroDivisionError()))
+    gateway.refresher.subscribe(raising(asyncio.CancelledError()))
+    gateway.refresher.subscribe(lambda: heard.append(threading.current_thread().name))
     tools.register(GOOD, lambda args: "done")
     assert names(await gateway.tools(ME)) == ["good"]
     assert heard == [threading.current_thread().name]
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             tools.register(OTHER, lambda args: "done")
             assert names(await gateway.tools(ME)) == ["good", "other"]
             group.cancel_scope.cancel()
@@ -249,7 +258,7 @@ async def test_a_name_that_cannot_be_had_is_that_of_the_class() -> None:
     gateway = Gateway([FakeSource(kind([GOOD]))], options=QUIET)
     assert await gateway.tools(ME) == (GOOD,)
     assert names(await gateway.tools(ME.with_providers(kind([OTHER])))) == ["good", "other"]
-    assert [backend.name for backend in gateway.live.backends()] == ["Nameless"]
+    assert [backend.name for backend in gateway.refresher.backends()] == ["Nameless"]
 
 
 # -- tools that are none -----------------------------------------------------------------------------------------------
@@ -270,7 +279,7 @@ async def test_a_tool_with_a_field_that_is_none_is_left_out_alone(field: str, va
     policy = ByScopes([Rule(tools=("secret:*",), tags=("secret",))])
     shared = Gateway([FakeSource(FakeProvider([broken, GOOD]))], policy=policy, options=QUIET)
     assert await shared.tools(ME) == (GOOD,)
-    (reason,) = [one.rejected.reason for one in shared.live.snapshot.rejected]
+    (reason,) = [one.rejected.reason for one in shared.refresher.snapshot.rejected]
     assert reason.startswith(f"its {field} must be ")
     alone = Gateway([], policy=policy, options=QUIET)
     for override in (False, True):
@@ -293,7 +302,7 @@ async def test_a_failing_provider_of_broken_tools_still_has_a_status() -> None:
     provider.list_tools = raising(RuntimeError("no"))  # type: ignore[method-assign]  # it breaks
     source.changed()
     assert await gateway.tools(ME) == (GOOD,)
-    assert [status.name for status in gateway.live.statuses()] == ["FakeProvider"]
+    assert [status.name for status in gateway.refresher.statuses()] == ["FakeProvider"]
 
 
 # -- who is asked again ------------------------------------------------------------------------------------------------
@@ -306,10 +315,10 @@ async def test_what_one_source_tells_has_no_provider_of_another_asked() -> None:
         async with running(here, there) as gateway:
             before = one.lists
             there.changed()
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
             assert (one.lists, two.lists) == (before, 2)
-            gateway.live.again()
-            await gateway.live.fresh()
+            gateway.refresher.force_refresh()
+            await gateway.refresher.wait_current()
             assert (one.lists, two.lists) == (before + 1, 3)
 
 
@@ -320,10 +329,10 @@ async def test_a_provider_that_failed_is_left_alone_until_it_is_due_whatever_oth
         async with running(source) as gateway:
             for _ in range(3):
                 source.changed()
-                await gateway.live.fresh()
+                await gateway.refresher.wait_current()
             assert failing.lists == 1
-            gateway.live.again()
-            await gateway.live.fresh()
+            gateway.refresher.force_refresh()
+            await gateway.refresher.wait_current()
             assert failing.lists == 2
 
 
@@ -333,14 +342,14 @@ async def test_a_provider_that_hangs_is_asked_once_however_often_others_change()
     gateway = Gateway([FakeSource(stuck), source], options=options)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             await stuck.asked.wait()
             for _ in range(3):
                 source.changed()
-                await gateway.live.changed()
-            await gateway.live.fresh()
+                await gateway.refresher.wait_changed()
+            await gateway.refresher.wait_current()
             source.changed()
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
             assert stuck.lists == 1
             group.cancel_scope.cancel()
 
@@ -394,12 +403,12 @@ def test_a_gateway_made_in_a_loop_that_is_gone_hears_of_every_change(make: Calla
 
     async def seen_running() -> list[str]:
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             await gateway.tools(ME)
             inner.register(Tool(name="third"), lambda args: 1)
             with anyio.fail_after(5):
                 while len(found := await gateway.tools(ME)) < 3:
-                    await gateway.live.changed()
+                    await gateway.refresher.wait_changed()
             group.cancel_scope.cancel()
         return names(found)
 
@@ -429,13 +438,13 @@ async def test_a_provider_whose_listing_was_cut_short_by_a_stop_is_asked_after_t
     gateway = Gateway([FakeSource(stuck)], options=QUIET)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             await stuck.asked.wait()
             group.cancel_scope.cancel()
         stuck.go.set()
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
-            await gateway.live.settled()
+            await group.start(gateway.refresher.run)
+            await gateway.refresher.wait_settled()
             assert await gateway.tools(ME) == (GOOD,)
             group.cancel_scope.cancel()
 
@@ -446,10 +455,10 @@ async def test_who_waits_when_it_is_stopped_is_told_so(wait: str) -> None:
     gateway = Gateway([FakeSource(stuck)], options=QUIET)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             await stuck.asked.wait()
-            await gateway.live.changed()
-            waiting = asyncio.create_task(getattr(gateway.live, wait)())
+            await gateway.refresher.wait_changed()
+            waiting = asyncio.create_task(getattr(gateway.refresher, wait)())
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
         with pytest.raises(NotStarted, match="stopped"):
@@ -461,8 +470,8 @@ async def test_a_request_within_the_start_grace_goes_on_with_what_is_there_when_
     gateway = Gateway([source], options=GatewayOptions(start_grace_s=30))
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
-            await gateway.live.fresh()
+            await group.start(gateway.refresher.run)
+            await gateway.refresher.wait_current()
             waiting = asyncio.create_task(gateway.tools(ME))
             await anyio.wait_all_tasks_blocked()
             group.cancel_scope.cancel()
@@ -527,8 +536,8 @@ async def test_a_gateway_that_is_closed_hears_nothing_more() -> None:
     source = FakeSource(FakeProvider([GOOD]))
     gateway = Gateway([source], options=QUIET)
     assert await gateway.tools(ME) == (GOOD,)
-    gateway.live.close()
-    gateway.live.close()
+    gateway.refresher.close()
+    gateway.refresher.close()
     source.replace(FakeProvider([OTHER]))
     assert await gateway.tools(ME) == (GOOD,)
     assert source._callbacks == []

@@ -17,9 +17,12 @@ from toolcrib.errors import (
 )
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import (
+from toolcrib.search.options import SearchOptions
+from toolcrib.testing import FakeProvider, FakeSource, ready, running
+from toolcrib.types import (
     Action,
     Caller,
+    Context,
     Decision,
     Filters,
     Object,
@@ -29,9 +32,6 @@ from toolcrib.model import (
     ToolResult,
     Visibility,
 )
-from toolcrib.protocols import Context
-from toolcrib.search.options import SearchOptions
-from toolcrib.testing import FakeProvider, FakeSource, ready, running
 
 pytestmark = pytest.mark.anyio
 
@@ -128,18 +128,18 @@ async def test_a_change_is_in_the_next_snapshot() -> None:
         provider.tools.append(tool("close_issue", "github"))
         source.changed()
         with anyio.fail_after(5):
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
         assert "github:close_issue" in [found.id for found in await gateway.tools(ME)]
 
 
 async def test_tools_that_did_not_change_make_no_new_snapshot() -> None:
     source = FakeSource(github())
     async with running(source) as gateway:
-        before = gateway.live.snapshot
+        before = gateway.refresher.snapshot
         source.changed()
         with anyio.fail_after(5):
-            await gateway.live.fresh()
-        assert gateway.live.snapshot is before
+            await gateway.refresher.wait_current()
+        assert gateway.refresher.snapshot is before
 
 
 async def test_a_broken_schema_costs_only_its_own_tool() -> None:
@@ -176,7 +176,7 @@ async def test_asking_for_more_input_breaks_no_promise() -> None:
     promising = tool("count", "x", output_schema={"type": "object"})
     async with running(FakeSource(FakeProvider([promising], ask))) as gateway:
         await gateway.call(ME, "x:count", {})
-        assert gateway.keeps_promise(promising)
+        assert gateway.honors_output_schema(promising)
 
 
 async def test_an_unknown_name_says_which_servers_are_still_connecting() -> None:
@@ -199,7 +199,7 @@ async def test_a_provider_that_raises_keeps_its_last_tools_and_harms_no_other() 
         good.tools.append(tool("two", "github"))
         source.changed()
         with anyio.fail_after(5):
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
         ids = [found.id for found in await gateway.tools(ME)]
     assert "flaky:one" in ids
     assert "github:two" in ids
@@ -224,7 +224,7 @@ async def test_what_a_provider_raises_is_told_unless_it_is_to_be_hidden(masked: 
     source = FakeSource(FakeProvider([tool("act")], fail))
     gateway = Gateway([source], options=GatewayOptions(start_grace_s=0), mask_errors=masked)
     async with anyio.create_task_group() as group:
-        await group.start(gateway.live.run)
+        await group.start(gateway.refresher.run)
         with pytest.raises(ExecutionFailed) as failed:
             await gateway.call(ME, "act", {})
         group.cancel_scope.cancel()
@@ -270,7 +270,7 @@ async def test_a_cursor_of_an_older_list_is_refused() -> None:
         provider.tools.append(tool("new", "many"))
         source.changed()
         with anyio.fail_after(5):
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
         with pytest.raises(StaleCursor):
             await gateway.search(ME, words("", cursor=cursor))
 
@@ -423,4 +423,4 @@ async def test_a_tool_that_breaks_its_promise_of_structured_content_is_remembere
     async with running(FakeSource(FakeProvider([promising], plain))) as gateway:
         result = await gateway.call(ME, "x:count", {})
         assert result.content[0]["text"] == "3"
-        assert not gateway.keeps_promise(promising)
+        assert not gateway.honors_output_schema(promising)

@@ -25,17 +25,28 @@ from toolcrib.errors import ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, Detail, Filters, Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context, ToolProvider
-from toolcrib.providers.wrap import Cached, ForCaller
-from toolcrib.search.semantic import Vectors
+from toolcrib.providers.wrappers import Cached, ForCaller
+from toolcrib.search.vectors import Vectors
+from toolcrib.server.asgi import RequestProviders
 from toolcrib.server.auth import StaticTokens
-from toolcrib.server.middleware import RequestProviders
 from toolcrib.server.options import Token
 from toolcrib.settings.options import Settings
-from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, echo, ready, running
+from toolcrib.types import (
+    Caller,
+    Context,
+    Detail,
+    Filters,
+    Object,
+    SearchRequest,
+    ServerState,
+    Tool,
+    ToolProvider,
+    ToolResult,
+    Visibility,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -187,7 +198,7 @@ class World:
     """A process with some tenants."""
 
     gateway: Gateway
-    fronts: Sequence[Front]
+    fronts: Sequence[ToolFacade]
     contexts: dict[str, list[Context]]
 
 
@@ -196,14 +207,14 @@ async def world(*tenants: str, embedding: bool = False) -> AsyncIterator[World]:
     options = GatewayOptions(start_grace_s=0, idle_s=0, page_size=30, request_tools=200)
     async with running(FakeSource(*shared(tenants)), policy=POLICY, options=options) as gateway:
         if embedding:
-            gateway.embed_with(Letters())
-            await gateway.live.idle()
+            gateway.use_embedder(Letters())
+            await gateway.refresher.wait_idle()
         surfaces = [
             SurfaceOptions(surfaces=("search",), always_visible=("office:list_order", "mine:send_ticket")),
             SurfaceOptions(surfaces=("dynamic",)),
             SurfaceOptions(surfaces=("direct",), prefix=False, list_page_bytes=4_000),
         ]
-        fronts = [Front(gateway, options) for options in surfaces]
+        fronts = [ToolFacade(gateway, options) for options in surfaces]
         yield World(gateway, fronts, {tenant: contexts(tenant) for tenant in tenants})
 
 
@@ -245,58 +256,58 @@ class Asked:
         return await KINDS[self.kind](self, here, front, ctx)
 
 
-async def searches(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def searches(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.search(ctx, SearchRequest(queries=asked.queries, detail=asked.detail, explain=True))
 
 
-async def narrows(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def narrows(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     request = SearchRequest(queries=asked.queries[:1], filters=asked.filters, group=True, limit=20)
     return await here.gateway.search(ctx, request)
 
 
-async def browses(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def browses(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await pages(lambda at: here.gateway.search(ctx, SearchRequest(cursor=at)), asked.cursor)
 
 
-async def lists(asked: Asked, _: World, front: Front, ctx: Context) -> Any:
+async def lists(asked: Asked, _: World, front: ToolFacade, ctx: Context) -> Any:
     return await pages(lambda at: front.page(ctx, at), asked.cursor)
 
 
-async def describes(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def describes(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.describe(ctx, asked.name)
 
 
-async def calls(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def calls(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.call(ctx, asked.name, asked.arguments)
 
 
-async def calls_by_wire_name(asked: Asked, _: World, front: Front, ctx: Context) -> Any:
+async def calls_by_wire_name(asked: Asked, _: World, front: ToolFacade, ctx: Context) -> Any:
     return await front.call(ctx, asked.name.replace(":", "__"), asked.arguments)
 
 
-async def executes(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def executes(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.fronts[0].call(ctx, "execute_tool", {"name": asked.name, "arguments": asked.arguments})
 
 
-async def searches_by_tool(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def searches_by_tool(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     filters = {"namespace": min(asked.filters.namespaces, default=""), "tags": [*asked.filters.tags]}
     given = {key: value for key, value in filters.items() if value}
     return await here.fronts[0].call(ctx, "tool_search", {"query": asked.queries[0], **given})
 
 
-async def searches_without_filters(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def searches_without_filters(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.fronts[0].call(ctx, "tool_search", {"query": asked.queries[0]})
 
 
-async def searches_dynamically(asked: Asked, here: World, _: Front, ctx: Context) -> Any:
+async def searches_dynamically(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.fronts[1].call(ctx, "search_tools", {"query": asked.queries[0]})
 
 
-async def is_greeted(_: Asked, __: World, front: Front, ctx: Context) -> Any:
-    return await front.instructions(ctx), await front.mark(ctx)
+async def is_greeted(_: Asked, __: World, front: ToolFacade, ctx: Context) -> Any:
+    return await front.instructions(ctx), await front.fingerprint(ctx)
 
 
-async def looks_around(_: Asked, here: World, __: Front, ctx: Context) -> Any:
+async def looks_around(_: Asked, here: World, __: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.servers(ctx), await here.gateway.namespaces(ctx), await here.gateway.tags(ctx)
 
 

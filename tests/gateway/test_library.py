@@ -16,14 +16,24 @@ from toolcrib.errors import (
     ToolNotFound,
     UpstreamError,
 )
-from toolcrib.gateway.calls.audit import AuditEvent
-from toolcrib.gateway.calls.options import CacheOptions, CallOptions, RateOptions
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Action, BackendKind, Caller, Decision, Object, Tool, ToolResult
-from toolcrib.protocols import Context, Documents, Unsubscribe
+from toolcrib.middleware.audit import AuditEvent
+from toolcrib.middleware.options import CacheOptions, CallOptions, RateOptions
 from toolcrib.testing import FakeSource
+from toolcrib.types import (
+    Action,
+    BackendKind,
+    Caller,
+    Context,
+    Decision,
+    Documents,
+    Object,
+    Tool,
+    ToolResult,
+    Unsubscribe,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +91,7 @@ def gateway_of(*shelves: Shelf, **more: Any) -> Gateway:
 
 async def read(gateway: Gateway, uri: str, ctx: Context = ANN) -> str:
     """Which server it is read from, by its own URI."""
-    (part,) = (await gateway.library.read(ctx, uri)).structured["contents"]
+    (part,) = (await gateway.resources.read_resource(ctx, uri)).structured["contents"]
     assert part["uri"] == uri
     return str(part["text"])
 
@@ -90,9 +100,9 @@ async def test_a_request_goes_the_way_of_calls_and_is_audited_by_an_id_of_its_ow
     events: list[AuditEvent] = []
     gateway = gateway_of(Shelf("a", "memo://x", prompts=["greet"]), audit=events.append)
     await read(gateway, "memo://x")
-    await gateway.library.get(ANN, "a:greet", None)
+    await gateway.resources.get_prompt(ANN, "a:greet", None)
     with pytest.raises(NotFound):
-        await gateway.library.get(ANN, "a__other", None)
+        await gateway.resources.get_prompt(ANN, "a__other", None)
     told = [(event.tool, event.outcome, event.backend) for event in events]
     assert told == [("a:memo://x", "ok", "a"), ("a:greet", "ok", "a"), ("a__other", "not_found", "")]
 
@@ -110,24 +120,24 @@ async def test_a_prompt_of_two_servers_of_one_namespace_is_one() -> None:
     one, other = Shelf("a", prompts=["greet"]), Shelf("a", prompts=["greet", "part"])
     other.name = "a2"
     gateway = gateway_of(one, other)
-    assert list((await gateway.library.collection(ANN)).prompts) == ["a__greet", "a__part"]
-    assert (await gateway.library.get(ANN, "a__part", {})).structured["said"] == "a"
+    assert list((await gateway.resources.collection(ANN)).prompts) == ["a__greet", "a__part"]
+    assert (await gateway.resources.get_prompt(ANN, "a__part", {})).structured["said"] == "a"
     assert [len(shelf.asked) for shelf in (one, other)] == [0, 1]
 
 
 async def test_a_name_that_cannot_stand_on_the_wire_is_made_one_that_can() -> None:
     gateway = gateway_of(Shelf("my server", prompts=["say it"]))
-    (name,) = (await gateway.library.collection(ANN)).prompts
+    (name,) = (await gateway.resources.collection(ANN)).prompts
     assert name.startswith("my_server__say_it__")
-    assert (await gateway.library.get(ANN, name, {})).structured["said"] == "my server"
+    assert (await gateway.resources.get_prompt(ANN, name, {})).structured["said"] == "my server"
 
 
 async def test_nothing_that_is_hidden_shows_not_even_that_a_uri_is_taken() -> None:
     policy = ByScopes([Rule(tools=("b:*",), scopes=("b",))])
     gateway = gateway_of(Shelf("a", "memo://x"), Shelf("b", "memo://x", "b://y"), policy=policy)
-    assert list((await gateway.library.collection(ANN)).resources) == ["memo://x"]
+    assert list((await gateway.resources.collection(ANN)).resources) == ["memo://x"]
     assert await read(gateway, "memo://x") == "a"
-    assert list((await gateway.library.collection(BOB)).resources) == [
+    assert list((await gateway.resources.collection(BOB)).resources) == [
         "toolcrib://a/memo://x",
         "toolcrib://b/memo://x",
         "b://y",
@@ -137,23 +147,23 @@ async def test_nothing_that_is_hidden_shows_not_even_that_a_uri_is_taken() -> No
     hidden = [await refusal(gateway, uri) for uri in ("toolcrib://b/b://y", "toolcrib://b/memo://x")]
     unknown = [await refusal(gateway, uri) for uri in ("toolcrib://z/b://y", "toolcrib://z/memo://x")]
     assert [text.replace("toolcrib://b", "toolcrib://z") for text in hidden] == unknown
-    assert (await gateway.library.mark(ANN, "resources")) != (await gateway.library.mark(BOB, "resources"))
+    assert (await gateway.resources.digest(ANN, "resources")) != (await gateway.resources.digest(BOB, "resources"))
 
 
 async def refusal(gateway: Gateway, uri: str) -> str:
     with pytest.raises(NotFound) as refused:
-        await gateway.library.read(ANN, uri)
+        await gateway.resources.read_resource(ANN, uri)
     return f"{refused.value} {refused.value.suggestions}"
 
 
 async def test_a_resource_that_may_be_seen_and_not_read_is_listed_and_not_read() -> None:
     policy = ByScopes([Rule(tools=("a:*",), action=Action.CALL, scopes=("b",))])
     gateway = gateway_of(Shelf("a", "memo://x", prompts=["greet"]), policy=policy)
-    assert list((await gateway.library.collection(ANN)).resources) == ["memo://x"]
+    assert list((await gateway.resources.collection(ANN)).resources) == ["memo://x"]
     with pytest.raises(NotFound):
         await read(gateway, "memo://x")
     with pytest.raises(NotFound):
-        await gateway.library.get(ANN, "a__greet", {})
+        await gateway.resources.get_prompt(ANN, "a__greet", {})
     assert await read(gateway, "memo://x", BOB) == "a"
 
 
@@ -167,12 +177,12 @@ async def test_views_are_made_once_for_each_scope_and_again_after_a_change() -> 
 
     shelf = Shelf("a", *(f"memo://{number}" for number in range(100)))
     gateway = gateway_of(shelf, policy=Counting([]))
-    await gateway.library.collection(ANN)
+    await gateway.resources.collection(ANN)
     seen = len(decided)
     assert await read(gateway, "memo://7") == "a"
     assert len(decided) - seen < 10
     shelf.held = Documents(resources={"memo://new": {"uri": "memo://new", "name": "n"}}, reads=True)
-    assert list((await gateway.library.collection(ANN)).resources) == ["memo://new"]
+    assert list((await gateway.resources.collection(ANN)).resources) == ["memo://new"]
 
 
 # -- URIs that no list holds -------------------------------------------------------------------------------------------
@@ -191,7 +201,7 @@ async def test_a_uri_that_was_told_leads_to_the_server_that_told_it_first() -> N
     assert await linked(gateway, "b") == ["doc://1"]
     assert (await read(gateway, "doc://1"), await read(gateway, "toolcrib://a/doc://1")) == ("b", "a")
     with pytest.raises(NotFound, match="No resource is known") as refused:
-        await gateway.library.read(BOB, "doc://1")
+        await gateway.resources.read_resource(BOB, "doc://1")
     assert refused.value.suggestions == ("toolcrib://a/doc://1", "toolcrib://b/doc://1")
 
 
@@ -216,7 +226,7 @@ async def test_a_listed_uri_is_never_taken_over_by_one_that_is_told() -> None:
 async def test_no_server_can_take_an_address_that_leads_to_another(written: str) -> None:
     evil = Shelf("evil", written, templates={"toolcrib://wiki/{+x}": {"uriTemplate": "toolcrib://wiki/{+x}"}})
     gateway = gateway_of(evil, Shelf("wiki", "doc://index", templates={"page://{t}": {"uriTemplate": "page://{t}"}}))
-    collection = await gateway.library.collection(ANN)
+    collection = await gateway.resources.collection(ANN)
     assert list(collection.resources) == [f"toolcrib://evil/{written}", "doc://index"]
     assert list(collection.templates) == ["toolcrib://evil/toolcrib://wiki/{+x}", "page://{t}"]
     for uri in ("toolcrib://wiki/doc://index", "TOOLCRIB://wiki/doc://index", "toolcrib://wiki/page://Home"):
@@ -246,7 +256,7 @@ async def test_a_prompt_cannot_embed_what_passes_for_another_servers() -> None:
     evil = Shelf("evil", prompts=["p"])
     evil.messages = [{"content": {"type": "resource", "resource": {"uri": "toolcrib://wiki/doc://index"}}}]
     gateway = gateway_of(evil, Shelf("wiki", "doc://index"))
-    (message,) = (await gateway.library.get(ANN, "evil__p", None)).structured["messages"]
+    (message,) = (await gateway.resources.get_prompt(ANN, "evil__p", None)).structured["messages"]
     assert message["content"]["resource"]["uri"] == "toolcrib://evil/toolcrib://wiki/doc://index"
     assert await read(gateway, "toolcrib://wiki/doc://index") == "wiki"
 
@@ -272,7 +282,7 @@ async def test_links_of_a_server_that_reads_nothing_are_left_alone() -> None:
 async def test_changes_are_told_by_the_uri_that_is_watched() -> None:
     a, b = Shelf("a", "memo://x"), Shelf("b", "memo://x", "b://y")
     gateway, heard = gateway_of(a, b), list[str]()
-    end = await gateway.library.watch(ANN, "toolcrib://b/memo://x", heard.append)
+    end = await gateway.resources.subscribe(ANN, "toolcrib://b/memo://x", heard.append)
     b.watchers["memo://x"]("memo://x")
     b.watchers["memo://x"]("b://y")
     assert heard == ["toolcrib://b/memo://x", "b://y"]
@@ -280,7 +290,7 @@ async def test_changes_are_told_by_the_uri_that_is_watched() -> None:
     assert b.watchers == {}
     b.held = Documents(resources={"b://y": {"uri": "b://y", "name": "y"}}, reads=True)
     with pytest.raises(InvalidRequest, match="does not tell of changes"):
-        await gateway.library.watch(ANN, "b://y", heard.append)
+        await gateway.resources.subscribe(ANN, "b://y", heard.append)
 
 
 async def test_completion_asks_only_a_server_that_completes() -> None:
@@ -288,7 +298,7 @@ async def test_completion_asks_only_a_server_that_completes() -> None:
     gateway = gateway_of(able, unable)
     for name, values in (("a", ["a"]), ("b", [])):
         params = {"ref": {"type": "ref/prompt", "name": f"{name}__greet"}, "argument": {"name": "who", "value": ""}}
-        assert (await gateway.library.complete(ANN, params)).structured["completion"]["values"] == values
+        assert (await gateway.resources.complete(ANN, params)).structured["completion"]["values"] == values
     assert able.asked[0][1]["ref"] == {"type": "ref/prompt", "name": "greet"}
     assert unable.asked == []
 
@@ -299,18 +309,18 @@ async def test_an_answer_that_a_middleware_replaced_by_something_else_is_an_erro
 
     gateway = gateway_of(Shelf("a", "memo://x"), middleware=[replace])
     with pytest.raises(UpstreamError, match="something else"):
-        await gateway.library.read(ANN, "memo://x")
+        await gateway.resources.read_resource(ANN, "memo://x")
 
 
 async def test_what_is_offered_is_unknown_until_a_server_has_said() -> None:
     shelf = Shelf("a")
     shelf.held = None
     gateway = gateway_of(shelf, policy=ByScopes([Rule(tools=("a:*",), scopes=("b",))]))
-    offered = await gateway.library.offered(BOB)
+    offered = await gateway.resources.capabilities(BOB)
     assert (offered.prompts, offered.resources, offered.completions) == (True, True, True)
-    assert not (await gateway.library.offered(ANN)).prompts
+    assert not (await gateway.resources.capabilities(ANN)).prompts
     shelf.held = Documents()
-    assert not (await gateway.library.offered(BOB)).prompts
+    assert not (await gateway.resources.capabilities(BOB)).prompts
 
 
 async def test_documents_are_no_tools() -> None:
@@ -357,7 +367,7 @@ async def test_what_is_hidden_stays_so_however_its_uri_is_written(uri: str) -> N
         with pytest.raises(NotFound):
             await read(gateway, written)
         with pytest.raises(NotFound):
-            await gateway.library.watch(ANN, written, print)
+            await gateway.resources.subscribe(ANN, written, print)
     assert (shelf.asked, shelf.watchers) == ([], {})
     assert await read(gateway, uri, BOB) == "w"
     assert await read(gateway, "files:///open/key") == "w"
@@ -366,7 +376,7 @@ async def test_what_is_hidden_stays_so_however_its_uri_is_written(uri: str) -> N
 async def test_a_rule_that_lets_somebody_see_a_uri_holds_for_it_as_it_is_written() -> None:
     policy = ByScopes([Rule(tools=("w:page://Home", "w:file:///My%20Notes/*"))], default="hide")
     gateway = gateway_of(Shelf("w", "page://Home", "file:///My%20Notes/a", "file:///My%20Notes/../b"), policy=policy)
-    assert list((await gateway.library.collection(ANN)).resources) == ["page://Home", "file:///My%20Notes/a"]
+    assert list((await gateway.resources.collection(ANN)).resources) == ["page://Home", "file:///My%20Notes/a"]
     assert await read(gateway, "file:///My%20Notes/a") == "w"
 
 
@@ -376,18 +386,18 @@ async def test_what_must_be_agreed_to_must_be_so_however_its_uri_is_written() ->
     gateway = gateway_of(shelf, policy=policy)
     for uri in ("doc://a/secret", "doc://a//secret"):
         with pytest.raises(ApprovalRequired):
-            await gateway.library.read(ANN, uri)
+            await gateway.resources.read_resource(ANN, uri)
         with pytest.raises(ApprovalRequired):
-            await gateway.library.watch(ANN, uri, print)
+            await gateway.resources.subscribe(ANN, uri, print)
     assert (shelf.asked, shelf.watchers) == ([], {})
 
 
 async def test_a_change_of_what_is_hidden_below_a_watched_resource_is_not_told() -> None:
     shelf, heard, all_heard = Shelf("w", "doc://a", templates=FILES), list[str](), list[str]()
     gateway = gateway_of(shelf, policy=ETC)
-    await gateway.library.watch(ANN, "doc://a", heard.append)
+    await gateway.resources.subscribe(ANN, "doc://a", heard.append)
     told = shelf.watchers["doc://a"]
-    await gateway.library.watch(BOB, "doc://a", all_heard.append)
+    await gateway.resources.subscribe(BOB, "doc://a", all_heard.append)
     for callback in (told, shelf.watchers["doc://a"]):
         for uri in ("doc://a/secret", "DOC://a/./secret", "doc://a/open", "doc://a"):
             callback(uri)
@@ -400,7 +410,7 @@ async def test_parts_of_what_is_read_are_left_out_where_they_are_hidden() -> Non
     shelf.parts = [{"uri": "doc://a/secret", "text": "s"}, {"uri": "doc://a/open", "text": "o"}]
     gateway = gateway_of(shelf, policy=ETC)
     for ctx, seen in ((ANN, ["doc://a", "doc://a/open"]), (BOB, ["doc://a", "doc://a/secret", "doc://a/open"])):
-        contents = (await gateway.library.read(ctx, "doc://a")).structured["contents"]
+        contents = (await gateway.resources.read_resource(ctx, "doc://a")).structured["contents"]
         assert [part["uri"] for part in contents] == seen
 
 
@@ -409,8 +419,8 @@ async def test_completion_leaves_out_what_leads_to_a_hidden_uri() -> None:
     shelf.values = ["a/open", "a/secret", "a//secret"]
     gateway = gateway_of(shelf, policy=ETC)
     params = {"ref": {"type": "ref/resource", "uri": "doc://{+x}"}, "argument": {"name": "x", "value": "a"}}
-    assert (await gateway.library.complete(ANN, params)).structured["completion"] == {"values": ["a/open"]}
-    assert len((await gateway.library.complete(BOB, params)).structured["completion"]["values"]) == 3
+    assert (await gateway.resources.complete(ANN, params)).structured["completion"] == {"values": ["a/open"]}
+    assert len((await gateway.resources.complete(BOB, params)).structured["completion"]["values"]) == 3
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------
@@ -422,12 +432,12 @@ async def test_completing_and_watching_are_audited_and_limited_as_calls_are() ->
     calls = CallOptions(rate=RateOptions(per_second=0.001, burst=2))
     gateway = gateway_of(shelf, options=GatewayOptions(start_grace_s=0, calls=calls), audit=events.append)
     params = {"ref": {"type": "ref/prompt", "name": "a__greet"}, "argument": {"name": "who", "value": ""}}
-    await gateway.library.complete(ANN, params)
-    end = await gateway.library.watch(ANN, "memo://x", print)
+    await gateway.resources.complete(ANN, params)
+    end = await gateway.resources.subscribe(ANN, "memo://x", print)
     with pytest.raises(RateLimited):
-        await gateway.library.complete(ANN, params)
+        await gateway.resources.complete(ANN, params)
     with pytest.raises(RateLimited):
-        await gateway.library.watch(ANN, "memo://x", print)
+        await gateway.resources.subscribe(ANN, "memo://x", print)
     told = [(event.tool, event.outcome) for event in events]
     assert told[:2] == [("a:greet", "ok"), ("a:memo://x", "ok")]
     assert [outcome for _, outcome in told[2:]] == ["rate_limited", "rate_limited"]
@@ -443,18 +453,18 @@ async def test_a_name_that_is_too_long_is_refused_before_it_is_looked_up() -> No
     long = fits + "x"
     for uri in (long, f"toolcrib://a/{long}", f"toolcrib://{'a' * 11_000}/memo://x"):
         with pytest.raises(InvalidRequest, match="longer than"):
-            await gateway.library.read(ANN, uri)
+            await gateway.resources.read_resource(ANN, uri)
         with pytest.raises(InvalidRequest, match="longer than"):
-            await gateway.library.watch(ANN, uri, print)
+            await gateway.resources.subscribe(ANN, uri, print)
     with pytest.raises(InvalidRequest, match="longer than"):
-        await gateway.library.get(ANN, long, None)
+        await gateway.resources.get_prompt(ANN, long, None)
     with pytest.raises(InvalidRequest, match="longer than"):
-        await gateway.library.complete(ANN, {"ref": {"type": "ref/resource", "uri": long}, "argument": {}})
+        await gateway.resources.complete(ANN, {"ref": {"type": "ref/resource", "uri": long}, "argument": {}})
 
 
 async def test_others_get_their_turn_while_many_resources_are_looked_at() -> None:
     gateway, turns, over = gateway_of(Shelf("a", *(f"memo://{n}" for n in range(5000)))), 0, anyio.Event()
-    await gateway.live.ready()
+    await gateway.refresher.wait_ready()
 
     async def turn() -> None:
         nonlocal turns
@@ -464,7 +474,7 @@ async def test_others_get_their_turn_while_many_resources_are_looked_at() -> Non
 
     async with anyio.create_task_group() as group:
         group.start_soon(turn)
-        assert len((await gateway.library.collection(ANN)).resources) == 5000
+        assert len((await gateway.resources.collection(ANN)).resources) == 5000
         over.set()
     assert turns > 40
 
@@ -480,7 +490,7 @@ async def test_many_who_ask_at_once_have_their_view_made_once() -> None:
     gateway = gateway_of(Shelf("a", *(f"memo://{n}" for n in range(1000))), policy=Counting([]))
     async with anyio.create_task_group() as group:
         for _ in range(20):
-            group.start_soon(gateway.library.collection, ANN)
+            group.start_soon(gateway.resources.collection, ANN)
     assert len([name for name in decided if name.startswith("memo:")]) == 1000
 
 

@@ -10,11 +10,10 @@ import pytest
 
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Action, Caller, Decision, SearchReply, SearchRequest, Tool
-from toolcrib.protocols import Context
 from toolcrib.search.index import Index
-from toolcrib.search.semantic import Vectors
+from toolcrib.search.vectors import Vectors
 from toolcrib.testing import FakeProvider, FakeSource, running
+from toolcrib.types import Action, Caller, Context, Decision, SearchReply, SearchRequest, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +50,13 @@ async def answers(options: GatewayOptions) -> tuple[list[SearchReply], list[str]
         async with running(source, policy=Odd(), options=options) as gateway:
             provider.tools.append(NEW)
             source.changed()
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
             if options.idle_s == 0:
-                await gateway.live.idle()
+                await gateway.refresher.wait_idle()
             queries = ("water the plants", "read file 7", "")
             replies = [await gateway.search(ctx, request(query)) for ctx in (ME, OTHER) for query in queries]
             versions = [(await gateway.view(ctx)).version for ctx in (ME, OTHER)]
-            return replies, versions, len(gateway.live.snapshot.index.segments)
+            return replies, versions, len(gateway.refresher.snapshot.index.segments)
 
 
 async def test_putting_the_index_in_order_changes_nothing_that_anybody_sees() -> None:
@@ -73,9 +72,9 @@ async def test_a_view_keeps_what_it_remembers_when_only_the_index_is_another() -
         async with running(source, options=GatewayOptions(start_grace_s=0, idle_s=0.05)) as gateway:
             provider.tools.append(NEW)
             source.changed()
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
             before = await gateway.view(ME)
-            await gateway.live.idle()
+            await gateway.refresher.wait_idle()
             after = await gateway.view(ME)
     assert after.snapshot is not before.snapshot
     assert after.memo is before.memo
@@ -98,7 +97,7 @@ async def test_a_change_does_not_wait_for_the_index_to_be_put_in_order(monkeypat
                 await anyio.to_thread.run_sync(begun.wait)
                 provider.tools.append(NEW)
                 source.changed()
-                await gateway.live.fresh()
+                await gateway.refresher.wait_current()
                 assert (await gateway.search(ME, request("water the plants"))).hits[0].tool is NEW
             finally:
                 go_on.set()
@@ -111,7 +110,7 @@ async def test_an_index_that_cannot_be_put_in_order_stays_as_it_is(monkeypatch: 
     monkeypatch.setattr(Index, "merged", fail)
     with anyio.fail_after(10):
         async with running(FakeSource(FakeProvider([NEW])), options=AT_ONCE) as gateway:
-            await gateway.live.idle()
+            await gateway.refresher.wait_idle()
             assert (await gateway.search(ME, request("water the plants"))).hits[0].tool is NEW
 
 
@@ -131,12 +130,12 @@ async def test_embedding_that_was_cut_short_by_a_stop_is_done_after_the_next_sta
     gateway = Gateway([FakeSource(FakeProvider([NEW]))], options=AT_ONCE, embedder=slow)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             await anyio.to_thread.run_sync(begun.wait)
             group.cancel_scope.cancel()
         go_on.set()
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
-            await gateway.live.idle()
-            assert gateway.live.snapshot.index.meaning.embedder is not None
+            await group.start(gateway.refresher.run)
+            await gateway.refresher.wait_idle()
+            assert gateway.refresher.snapshot.index.meaning.embedder is not None
             group.cancel_scope.cancel()

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.indexing import ResilientEmbedder, embedder_failures
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.steady import Steady, watched
-from toolcrib.model import Caller, SearchRequest, Tool
-from toolcrib.protocols import Context
-from toolcrib.search.semantic import Vectors
+from toolcrib.search.vectors import Vectors
 from toolcrib.testing import FakeProvider, FakeSource, ready
+from toolcrib.types import Caller, Context, SearchRequest, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +58,7 @@ class Running:
     async def changed(self, *tools: Tool) -> None:
         self.provider.tools = list(tools)
         self.source.changed()
-        await self.gateway.live.fresh()
+        await self.gateway.refresher.wait_current()
 
 
 def asked(query: str) -> SearchRequest:
@@ -74,8 +73,8 @@ async def embedding(embedder: Topics, *tools: Tool, options: GatewayOptions = AT
     gateway = Gateway([source], options=options, embedder=embedder)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
-            await gateway.live.idle()
+            await group.start(gateway.refresher.run)
+            await gateway.refresher.wait_idle()
             yield Running(gateway, provider, source)
             group.cancel_scope.cancel()
 
@@ -123,7 +122,7 @@ async def test_tools_are_found_by_words_while_a_slow_embedder_is_at_work() -> No
     it = Running(gateway, provider, source)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             try:
                 await anyio.to_thread.run_sync(begun.wait)
                 assert (await it.found("hand over a letter"))[:1] == ["post:deliver"]
@@ -131,7 +130,7 @@ async def test_tools_are_found_by_words_while_a_slow_embedder_is_at_work() -> No
                 assert (await it.found("tell the hour"))[:1] == ["time:now"]
             finally:
                 go_on.set()
-            await gateway.live.idle()
+            await gateway.refresher.wait_idle()
             assert (await it.found("zorblax"))[:1] == ["post:deliver"]
             assert len(await gateway.tools(ME)) == 2
             group.cancel_scope.cancel()
@@ -140,8 +139,8 @@ async def test_tools_are_found_by_words_while_a_slow_embedder_is_at_work() -> No
 async def test_an_embedder_may_be_replaced_by_another() -> None:
     async with embedding(Topics()) as it:
         better = Topics()
-        it.gateway.embed_with(better)
-        await it.gateway.live.idle()
+        it.gateway.use_embedder(better)
+        await it.gateway.refresher.wait_idle()
         assert (await it.found("zorblax"))[:1] == ["post:deliver"]
         assert "zorblax" in better.asked
 
@@ -153,8 +152,8 @@ async def test_without_an_embedder_a_search_stays_in_its_thread(monkeypatch: pyt
     provider = FakeProvider([MAIL])
     gateway = Gateway([FakeSource(provider)], options=AT_ONCE)
     async with anyio.create_task_group() as group:
-        await group.start(gateway.live.run)
-        await gateway.live.idle()
+        await group.start(gateway.refresher.run)
+        await gateway.refresher.wait_idle()
         monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
         assert (await gateway.search(ME, asked("hand over a letter"))).hits
         group.cancel_scope.cancel()
@@ -179,7 +178,7 @@ async def test_tools_that_could_not_be_embedded_are_there_and_embedded_later() -
         assert (await it.found("hand over a letter"))[:1] == ["post:deliver"]
         topics.broken = False
         while (await it.found("zorblax"))[:1] != ["post:deliver"]:
-            await it.gateway.live.changed()
+            await it.gateway.refresher.wait_changed()
 
 
 async def test_a_tool_that_comes_while_the_embedder_fails_is_embedded_later() -> None:
@@ -190,7 +189,7 @@ async def test_a_tool_that_comes_while_the_embedder_fails_is_embedded_later() ->
         assert (await it.found("hand over a letter"))[:1] == ["post:deliver"]
         topics.broken = False
         while (await it.found("zorblax"))[:1] != ["post:deliver"]:
-            await it.gateway.live.changed()
+            await it.gateway.refresher.wait_changed()
 
 
 @pytest.mark.parametrize("vectors", [np.zeros((1, 2), np.float32), np.full((2, 2), np.nan, np.float32)])
@@ -199,18 +198,18 @@ def test_vectors_that_are_none_are_a_failure(vectors: Vectors) -> None:
         def embed(self, texts: Sequence[str]) -> Vectors:
             return vectors
 
-    with watched() as failures:
-        assert not Steady(Odd()).embed(["a", "b"]).any()
+    with embedder_failures() as failures:
+        assert not ResilientEmbedder(Odd()).embed(["a", "b"]).any()
     assert failures == ["ValueError"]
-    assert Steady(Odd()).embed(["a", "b"]).shape == (2, 2)
+    assert ResilientEmbedder(Odd()).embed(["a", "b"]).shape == (2, 2)
 
 
 def test_failures_are_told_only_to_whoever_watches() -> None:
     topics = Topics()
     topics.broken = True
-    steady = Steady(topics)
-    with watched() as outer:
-        with watched() as inner:
+    steady = ResilientEmbedder(topics)
+    with embedder_failures() as outer:
+        with embedder_failures() as inner:
             steady.embed(["a"])
     assert (outer, inner) == ([], ["ConnectionError"])
 
@@ -218,7 +217,7 @@ def test_failures_are_told_only_to_whoever_watches() -> None:
 def test_a_service_that_is_down_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "toolcrib")
     topics = Topics()
-    steady = Steady(topics)
+    steady = ResilientEmbedder(topics)
     for broken in (True, True, False, False):
         topics.broken = broken
         steady.embed(["a"])

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from toolcrib.errors import SettingsError, ToolNotFound
 from toolcrib.gateway.policy import AllowAll, ByScopes, Patterns, Rule
-from toolcrib.model import Action, Caller, Decision, Tool
-from toolcrib.protocols import Context
 from toolcrib.testing import FakeProvider, FakeSource, running
+from toolcrib.types import Action, Caller, Context, Decision, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -164,13 +163,13 @@ def test_a_decision_depends_on_the_scope_the_tool_and_the_action_alone(
 )
 def test_a_pattern_fits_whole_ids(pattern: str, fits: list[str], not_: list[str]) -> None:
     patterns = Patterns((pattern,))
-    assert all(patterns.fit(full) for full in fits)
-    assert not any(patterns.fit(full) for full in not_)
+    assert all(patterns.matches(full) for full in fits)
+    assert not any(patterns.matches(full) for full in not_)
 
 
 def test_no_pattern_fits_nothing() -> None:
     assert not Patterns(())
-    assert not Patterns(()).fit("a:b")
+    assert not Patterns(()).matches("a:b")
 
 
 @pytest.mark.parametrize(

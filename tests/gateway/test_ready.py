@@ -18,10 +18,9 @@ from toolcrib.errors import ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import Snapshot
-from toolcrib.model import Caller, SearchRequest, ServerState, Tool
-from toolcrib.protocols import Context
 from toolcrib.settings.options import Settings
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
+from toolcrib.types import Caller, Context, SearchRequest, ServerState, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -72,16 +71,16 @@ async def coming(held: Held, source: FakeSource, provider: FakeProvider) -> Asyn
 async def test_a_server_is_ready_for_all_to_see_only_once_its_tools_can_be_found(held: Held) -> None:
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
     async with coming(held, FakeSource(FakeProvider(FILES), mail), mail) as gateway:
-        (status,) = gateway.live.statuses()
+        (status,) = gateway.refresher.statuses()
         assert (status.state, status.reason) == (ServerState.CONNECTING, "its tools are being taken in")
         reply = await gateway.search(ME, SearchRequest(queries=("send a mail",)))
         assert [one.name for one in reply.servers] == ["mail"]
         assert not any(hit.tool in MAIL for hit in reply.hits)
         held.go_on.set()
-        await gateway.live.settled()
+        await gateway.refresher.wait_settled()
         reply = await gateway.search(ME, SearchRequest(queries=("send a mail",)))
         assert (reply.servers, reply.hits[0].tool) == ((), MAIL[0])
-        assert gateway.live.statuses() == (mail.status,)
+        assert gateway.refresher.statuses() == (mail.status,)
 
 
 async def test_a_call_of_a_tool_that_is_being_taken_in_waits_for_it(held: Held) -> None:
@@ -99,8 +98,8 @@ async def test_a_server_that_is_back_is_stale_until_its_new_tools_are_in(held: H
     lost = ready("mail", state=ServerState.DEGRADED, reason="connection lost", stale=True)
     mail = FakeProvider(FILES, status=lost)
     async with coming(held, FakeSource(mail), mail) as gateway:
-        assert gateway.live.statuses() == (lost,)
-        assert not gateway.live.connecting()
+        assert gateway.refresher.statuses() == (lost,)
+        assert not gateway.refresher.is_connecting()
 
 
 async def test_a_server_that_fails_meanwhile_is_told_of_at_once(held: Held) -> None:
@@ -109,7 +108,7 @@ async def test_a_server_that_fails_meanwhile_is_told_of_at_once(held: Held) -> N
     async with coming(held, source, mail) as gateway:
         mail.status = ready("mail", state=ServerState.FAILED, reason="exited")
         source.changed()
-        assert [status.reason for status in gateway.live.statuses()] == ["exited"]
+        assert [status.reason for status in gateway.refresher.statuses()] == ["exited"]
 
 
 async def test_tools_that_cannot_be_taken_in_leave_their_server_degraded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +118,7 @@ async def test_tools_that_cannot_be_taken_in_leave_their_server_degraded(monkeyp
     monkeypatch.setattr(Snapshot, "build", fail)
     with anyio.fail_after(5):
         async with running(FakeSource(FakeProvider(MAIL, status=ready("mail", tools=1)))) as gateway:
-            (status,) = gateway.live.statuses()
+            (status,) = gateway.refresher.statuses()
             assert (status.state, status.tools) == (ServerState.DEGRADED, 0)
             assert "could not be taken in" in status.reason
             with pytest.raises(ServerUnavailable, match="could not be taken in"):
@@ -135,7 +134,7 @@ async def test_changes_that_come_while_tools_are_taken_in_are_taken_in_together(
             more = [FakeProvider([Tool(name="act", namespace=f"server_{place}")]) for place in range(number + 1)]
             source.replace(mail, *more)
         held.go_on.set()
-        await gateway.live.fresh()
+        await gateway.refresher.wait_current()
         assert len(await gateway.tools(ME)) == 21
         assert held.builds == before + 1
 
@@ -185,7 +184,7 @@ async def test_the_log_says_once_how_many_tools_a_server_has_and_which_were_set_
     with anyio.fail_after(5), caplog.at_level(logging.INFO, "toolcrib.gateway"):
         async with running(source) as gateway:
             source.changed()
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "mail is ready: 1 tools, protocol 2025-06-18"
     assert said[1].startswith("mail: 5 tools were set aside: bad_0 (")

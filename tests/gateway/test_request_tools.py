@@ -8,10 +8,9 @@ import pytest
 
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Caller, Object, SearchReply, SearchRequest, Tool, ToolResult
-from toolcrib.protocols import Context
 from toolcrib.search.index import Index
 from toolcrib.testing import FakeProvider, FakeSource, running
+from toolcrib.types import Caller, Context, Object, SearchReply, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 

@@ -8,15 +8,26 @@ import anyio
 import pytest
 
 from toolcrib.errors import ExecutionFailed, InvalidRequest, MissingExtra
-from toolcrib.gateway.calls.options import CallOptions
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions, ScriptOptions
-from toolcrib.gateway.scripts import CALLS, Scripts
-from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult, Visibility
-from toolcrib.protocols import Call, Context, Proceed, ToolProvider
+from toolcrib.middleware.options import CallOptions
 from toolcrib.sandbox import Limits
-from toolcrib.surfaces.scripting import scripts_over
+from toolcrib.scripting.runner import CALLS_META, ScriptRunner, make_script_runner
 from toolcrib.testing import FakeProvider, FakeSource, ready
+from toolcrib.types import (
+    Action,
+    Call,
+    Caller,
+    CallNext,
+    Context,
+    Decision,
+    Object,
+    ServerState,
+    Tool,
+    ToolProvider,
+    ToolResult,
+    Visibility,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -67,9 +78,9 @@ class NoFail:
 
 
 @asynccontextmanager
-async def scripts(*more: ToolProvider, levels: int = 3, **gateway: Any) -> AsyncIterator[Scripts]:
+async def scripts(*more: ToolProvider, levels: int = 3, **gateway: Any) -> AsyncIterator[ScriptRunner]:
     provider = FakeProvider(tools(), answer)
-    made = scripts_over(Gateway([FakeSource(provider, *more)], **gateway), options=ScriptOptions(levels=levels))
+    made = make_script_runner(Gateway([FakeSource(provider, *more)], **gateway), options=ScriptOptions(levels=levels))
     with anyio.fail_after(60):
         async with made.engines:
             yield made
@@ -118,12 +129,12 @@ async def test_what_was_printed_and_what_was_not_awaited_is_told_beside_the_resu
 async def test_the_calls_of_a_script_are_told_with_their_outcomes() -> None:
     async with scripts() as run:
         done = await run.run(ME, "calc.add{a=1, b=2}:await() calc.fail{}:try() return 1")
-    calls = [{key: value for key, value in call.items() if key != "duration_ms"} for call in done.meta[CALLS]]
+    calls = [{key: value for key, value in call.items() if key != "duration_ms"} for call in done.meta[CALLS_META]]
     assert calls == [
         {"name": "calc:add", "outcome": "ok"},
         {"name": "calc:fail", "outcome": "error", "error": "no such account"},
     ]
-    assert all(call["duration_ms"] >= 0 for call in done.meta[CALLS])
+    assert all(call["duration_ms"] >= 0 for call in done.meta[CALLS_META])
 
 
 # -- rights ------------------------------------------------------------------------------------------------------------
@@ -149,7 +160,7 @@ async def test_middleware_stands_in_the_way_of_a_scripts_calls_too() -> None:
     seen: list[str] = []
 
     class Watching:
-        async def __call__(self, ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+        async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
             seen.append(f"{ctx.caller.id} {call.tool.id}")
             return await proceed(ctx, call)
 
@@ -266,7 +277,7 @@ async def test_a_script_has_a_budget_of_calls() -> None:
     async with scripts() as run:
         done = await run.run(ME, "for i = 1, 9 do calc.add{a=1, b=1}:await() end", limits=Limits(calls=3))
     assert "more than 3" in said(done)
-    assert len(done.meta[CALLS]) == 3
+    assert len(done.meta[CALLS_META]) == 3
 
 
 async def test_cancelling_a_script_cancels_its_calls() -> None:
@@ -314,7 +325,7 @@ async def test_a_missing_engine_says_what_to_install() -> None:
     def missing() -> Any:
         raise MissingExtra("The library 'lupa' is not installed.", hint="Run: pip install 'toolcrib[lua]'")
 
-    run = Scripts(Gateway([FakeSource()]), {"lua": missing})
+    run = ScriptRunner(Gateway([FakeSource()]), {"lua": missing})
     with pytest.raises(MissingExtra, match="toolcrib\\[lua\\]"):
         await run.run(ME, "return 1")
     async with run.engines:
@@ -331,7 +342,7 @@ async def test_a_dry_run_lists_the_calls_and_makes_none(language: str) -> None:
         language
     ]
     provider = FakeProvider(tools(), answer)
-    run = scripts_over(Gateway([FakeSource(provider)]))
+    run = make_script_runner(Gateway([FakeSource(provider)]))
     done = await run.check(ME, source, language=language)
     assert done.structured["calls"] == [{"name": "calc:add", "line": 1, "known": True}]
     assert provider.calls == []
@@ -474,7 +485,7 @@ async def test_meta_that_is_no_object_is_left_out_of_a_scripts_result() -> None:
     async with scripts() as run:
         done = await run.run(ME, "return {content={{type='text', text='x'}}, _meta='boom'}")
     assert said(done) == "x"
-    assert dict(done.meta) == {CALLS: []}
+    assert dict(done.meta) == {CALLS_META: []}
 
 
 async def test_what_a_tool_says_of_lines_is_left_as_it_is() -> None:
@@ -559,7 +570,7 @@ async def test_a_hidden_tool_whose_name_is_taken_is_called_by_its_id() -> None:
         done = await run.run(ME, "return x['x:get_user']{}:await().tool .. x.get_user{}:await().tool")
         shown = await run.run(ME, "x.get_user{}:await() return x.wrong{}:await()")
     assert said(done) == "get_userget-user"
-    assert [call["name"] for call in done.meta[CALLS]] == ["x:get_user", "x:get-user"]
+    assert [call["name"] for call in done.meta[CALLS_META]] == ["x:get_user", "x:get-user"]
     assert "x_get_user" not in said(shown)
 
 
@@ -627,7 +638,7 @@ async def test_a_tool_that_is_in_no_list_is_called_by_its_name(language: str, so
     async with scripts(*([house] if where == "shared" else [])) as run:
         done = await run.run(ME if where == "shared" else ME.with_providers(house), source, language=language)
     assert done.structured == {"did": "find-part", "with": {"a": 1, "b": 2}}
-    assert [call["name"] for call in done.meta[CALLS]] == ["ware-house:find-part"]
+    assert [call["name"] for call in done.meta[CALLS_META]] == ["ware-house:find-part"]
 
 
 async def test_it_is_called_by_an_identifier_and_without_a_namespace_too() -> None:

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from tests.gateway.calls.support import Clock
 
 from toolcrib.errors import ServerUnavailable
-from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.sessions import LOCAL, SESSION_META, TURN_META, SessionOptions, Sessions, is_anonymous
-from toolcrib.model import Caller, Object, SearchRequest, Tool, ToolResult
-from toolcrib.protocols import Context
+from toolcrib.gateway.options import GatewayOptions, SessionOptions
+from toolcrib.gateway.sessions import LOCAL, SESSION_META, TURN_META, Sessions, is_anonymous
 from toolcrib.testing import FakeProvider, FakeSource, running
+from toolcrib.types import Caller, Context, Object, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -43,10 +42,10 @@ def test_a_search_after_a_pause_begins_a_turn() -> None:
     known.record(ANN, "x:a", success=True)
     clock.now += 30.0
     known.boosts(ANN)
-    assert known.of(ANN).turn == 0
+    assert known.get(ANN).turn == 0
     clock.now += 30.1
     known.boosts(ANN)
-    assert known.of(ANN).turn == 1
+    assert known.get(ANN).turn == 1
 
 
 def test_calls_and_searches_alike_put_the_pause_off() -> None:
@@ -58,12 +57,12 @@ def test_calls_and_searches_alike_put_the_pause_off() -> None:
         if step % 2:
             known.boosts(ANN)
             clock.now += 20.0
-    assert known.of(ANN).turn == 0
+    assert known.get(ANN).turn == 0
 
 
 def test_a_session_that_is_only_looked_at_begins_no_turn_by_that() -> None:
     known = sessions(Clock(5_000.0), pause_s=30.0)
-    session = known.of(ANN)
+    session = known.get(ANN)
     known.boosts(ANN)
     assert session.turn == 0
 
@@ -85,13 +84,13 @@ def test_a_host_that_names_its_turns_decides_alone_when_one_begins() -> None:
     known = sessions(clock, pause_s=30.0)
     known.record(ANN, "x:a", success=True)
     known.boosts(by(ANN, turn=1))
-    begun = known.of(ANN).turn
+    begun = known.get(ANN).turn
     clock.now += 3_600.0
     known.boosts(by(ANN, turn=1))
-    assert known.of(ANN).turn == begun
+    assert known.get(ANN).turn == begun
     known.boosts(by(ANN, turn=2))
     known.boosts(by(ANN, turn="another"))
-    assert known.of(ANN).turn == begun + 2
+    assert known.get(ANN).turn == begun + 2
 
 
 # -- whose -----------------------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def test_sessions_never_share(other: Context) -> None:
     known.record(ANN, "x:a", success=True)
     assert known.boosts(ANN)
     assert known.boosts(other) == {}
-    assert known.of(other) is not known.of(ANN)
+    assert known.get(other) is not known.get(ANN)
 
 
 def test_a_handle_is_the_callers_own_and_holds_across_connections() -> None:
@@ -131,7 +130,7 @@ def test_nothing_is_remembered_of_whoever_cannot_be_told_from_others() -> None:
     known = sessions()
     known.record(NOBODY, "x:a", success=True)
     assert known.boosts(NOBODY) == {}
-    assert known.of(NOBODY) is not known.of(NOBODY)
+    assert known.get(NOBODY) is not known.get(NOBODY)
     assert len(known._known) == 0
 
 
@@ -141,7 +140,7 @@ def test_the_user_of_this_machine_is_remembered_within_his_session(session: str)
     mine = replace(NOBODY, session=session)
     known.record(mine, "x:a", success=True)
     assert known.boosts(mine)
-    assert known.of(mine) is known.of(mine)
+    assert known.get(mine) is known.get(mine)
 
 
 def test_a_handle_makes_a_session_also_without_authentication() -> None:
@@ -176,7 +175,7 @@ def test_there_are_never_more_sessions_than_set(uses: list[tuple[int, bool]], mo
     for number, success in uses:
         known.record(replace(ANN, session=str(number)), "x:a", success=success)
         known.boosts(replace(ANN, session=str(number + 1)))
-        known.of(by(ANN, session=number))
+        known.get(by(ANN, session=number))
     assert len(known._known) <= most
 
 
@@ -242,7 +241,7 @@ async def test_a_call_that_was_refused_for_its_arguments_is_no_use_of_the_tool()
     async with running(FakeSource(FakeProvider([strict]))) as gateway:
         with pytest.raises(Exception, match="to"):
             await gateway.call(ANN, "post:send_fax", {})
-        assert gateway.sessions.of(ANN).stats("post:send_fax") is None
+        assert gateway.sessions.get(ANN).stats("post:send_fax") is None
 
 
 async def test_a_question_to_the_person_in_front_is_no_success_yet() -> None:
@@ -251,7 +250,7 @@ async def test_a_question_to_the_person_in_front_is_no_success_yet() -> None:
 
     async with running(FakeSource(FakeProvider(tools(), ask))) as gateway:
         await gateway.call(ANN, "post:send_letter", {})
-        assert gateway.sessions.of(ANN).stats("post:send_letter") is None
+        assert gateway.sessions.get(ANN).stats("post:send_letter") is None
 
 
 async def test_a_gateway_that_does_not_learn_ranks_as_before() -> None:

@@ -12,11 +12,10 @@ from toolcrib.app import App
 from toolcrib.errors import InvalidTool, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, ServerState, Tool
-from toolcrib.protocols import Context
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running
+from toolcrib.types import Caller, Context, ServerState, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -77,7 +76,7 @@ async def test_broken_tools_of_a_shared_provider_are_told_of_once_and_can_be_rea
 async def test_a_broken_tool_of_a_provider_makes_it_no_server_for_clients() -> None:
     odd = [Tool(name="x", namespace="one"), Tool(name="y", namespace="two"), Tool(name="z", input_schema=BROKEN)]
     async with running(FakeSource(FakeProvider(odd))) as gateway:
-        assert [status.rejected[0].tool for status in gateway.live.statuses()] == ["z"]
+        assert [status.rejected[0].tool for status in gateway.refresher.statuses()] == ["z"]
         assert await gateway.servers(ME) == ()
         assert await gateway.namespaces(ME) == {"one", "two"}
 
@@ -86,7 +85,7 @@ async def test_each_of_two_servers_of_one_namespace_has_its_own_broken_tools() -
     one = FakeProvider([GOOD, BAD], status=ready("one", namespace="bank", tools=2))
     two = FakeProvider([GOOD], status=ready("two", namespace="bank", tools=1))
     async with running(FakeSource(one, two)) as gateway:
-        told = {status.name: (status.tools, len(status.rejected)) for status in gateway.live.statuses()}
+        told = {status.name: (status.tools, len(status.rejected)) for status in gateway.refresher.statuses()}
     assert told == {"one": (1, 1), "two": (1, 0)}
 
 

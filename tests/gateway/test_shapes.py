@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.gateway.shapes import Shapes, shape_of
-from toolcrib.model import Caller, Tool, ToolResult
-from toolcrib.protocols import Context
+from toolcrib.gateway.result_shapes import ResultShapes, shape_of
+from toolcrib.types import Caller, Context, Tool, ToolResult
 
 SECRET = "s3cret-value"
 JSON = st.recursive(
@@ -47,13 +46,13 @@ def test_names_that_may_be_data_are_not_kept() -> None:
 
 
 def test_only_so_many_shapes_are_kept_and_only_of_what_succeeded() -> None:
-    shapes = Shapes(kept=2)
+    shapes = ResultShapes(kept=2)
     ctx = Context(caller=Caller(id="me"))
     tools = [Tool(name=name) for name in "abc"]
     shapes.record(ctx, tools[0], ToolResult(structured={"x": 1}))
-    assert shapes.of(ctx, tools[0]) == ""  # nobody shows shapes yet
-    shapes.on = True
+    assert shapes.get(ctx, tools[0]) == ""  # nobody shows shapes yet
+    shapes.enabled = True
     for tool in tools:
         shapes.record(ctx, tool, ToolResult(structured={"x": 1}))
     shapes.record(ctx, tools[2], ToolResult(is_error=True))
-    assert [shapes.of(ctx, tool) for tool in tools] == ["", "{ x: integer }", "{ x: integer }"]
+    assert [shapes.get(ctx, tool) for tool in tools] == ["", "{ x: integer }", "{ x: integer }"]

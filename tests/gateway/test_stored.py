@@ -10,14 +10,11 @@ import pytest
 
 from toolcrib.errors import InvalidArguments, InvalidName, InvalidRequest, InvalidTool, SettingsError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.scripts import CALLS
-from toolcrib.gateway.storage import read_file
-from toolcrib.gateway.stored import StoredScripts, stored
-from toolcrib.model import Action, Caller, Decision, Object, SearchRequest, Tool, ToolResult
-from toolcrib.protocols import Context
-from toolcrib.providers.shared import ProviderList
-from toolcrib.surfaces.scripting import scripts_over
+from toolcrib.providers.combined import ProviderList
+from toolcrib.scripting.runner import CALLS_META, make_script_runner
+from toolcrib.scripting.stored import StoredScripts, make_script, read_script
 from toolcrib.testing import FakeProvider, FakeSource
+from toolcrib.types import Action, Caller, Context, Decision, Object, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +35,7 @@ async def library(**more: Any) -> AsyncIterator[tuple[Gateway, StoredScripts]]:
     )
     shared = ProviderList()
     gateway = Gateway([FakeSource(calc), shared], **more)
-    scripts = scripts_over(gateway)
+    scripts = make_script_runner(gateway)
     kept = StoredScripts(scripts)
     shared.add(kept)
     with anyio.fail_after(60):
@@ -48,17 +45,17 @@ async def library(**more: Any) -> AsyncIterator[tuple[Gateway, StoredScripts]]:
 
 async def test_a_stored_script_is_found_and_called_like_any_tool() -> None:
     async with library() as (gateway, kept):
-        kept.add(stored("double", DOUBLE, description="Double a number", parameters=NUMBER))
+        kept.add(make_script("double", DOUBLE, description="Double a number", parameters=NUMBER))
         reply = await gateway.search(ME, SearchRequest(queries=("double a number",)))
         assert reply.hits[0].tool.id == "scripts:double"
         done = await gateway.call(ME, "scripts:double", {"n": 4})
     assert done.content[0]["text"] == "8"
-    assert [call["name"] for call in done.meta[CALLS]] == ["calc:add"]
+    assert [call["name"] for call in done.meta[CALLS_META]] == ["calc:add"]
 
 
 async def test_its_arguments_are_checked_against_its_parameters() -> None:
     async with library() as (gateway, kept):
-        kept.add(stored("double", DOUBLE, parameters=NUMBER))
+        kept.add(make_script("double", DOUBLE, parameters=NUMBER))
         with pytest.raises(InvalidArguments, match='"n" must be number'):
             await gateway.call(ME, "scripts:double", {"n": "four"})
 
@@ -72,7 +69,7 @@ async def test_it_runs_with_the_rights_of_its_caller_and_no_others() -> None:
             return Decision.HIDE if tool.id == "calc:add" and caller.id != "boss" else Decision.ALLOW
 
     async with library(policy=OnlyBoss()) as (gateway, kept):
-        kept.add(stored("double", DOUBLE, parameters=NUMBER))
+        kept.add(make_script("double", DOUBLE, parameters=NUMBER))
         mine = await gateway.call(ME, "scripts:double", {"n": 4})
         boss = await gateway.call(Context(caller=Caller(id="boss")), "scripts:double", {"n": 4})
     assert mine.is_error
@@ -81,7 +78,7 @@ async def test_it_runs_with_the_rights_of_its_caller_and_no_others() -> None:
 
 async def test_one_that_says_that_it_only_reads_is_held_to_it() -> None:
     async with library() as (gateway, kept):
-        kept.add(stored("tidy", "return calc.clear{}:await()", annotations={"readOnlyHint": True}))
+        kept.add(make_script("tidy", "return calc.clear{}:await()", annotations={"readOnlyHint": True}))
         done = await gateway.call(ME, "scripts:tidy")
     assert done.is_error
     assert "has no tool 'clear'" in str(done.content[0]["text"])
@@ -89,9 +86,9 @@ async def test_one_that_says_that_it_only_reads_is_held_to_it() -> None:
 
 async def test_scripts_call_one_another_but_not_without_end() -> None:
     async with library() as (gateway, kept):
-        kept.add(stored("double", DOUBLE, parameters=NUMBER))
-        kept.add(stored("fourfold", "return scripts.double{ n = scripts.double{ n = args.n }:await() }:await()"))
-        kept.add(stored("endless", "return scripts.endless{}:await()"))
+        kept.add(make_script("double", DOUBLE, parameters=NUMBER))
+        kept.add(make_script("fourfold", "return scripts.double{ n = scripts.double{ n = args.n }:await() }:await()"))
+        kept.add(make_script("endless", "return scripts.endless{}:await()"))
         done = await gateway.call(ME, "scripts:fourfold", {"n": 1})
         never = await gateway.call(ME, "scripts:endless")
     assert done.content[0]["text"] == "4"
@@ -102,14 +99,14 @@ async def test_scripts_call_one_another_but_not_without_end() -> None:
 async def test_a_script_in_python_is_a_tool_too() -> None:
     async with library() as (gateway, kept):
         source = "total = 0\nfor n in args['all']:\n    total = (await calc.add(a=total, b=n))['result']\ntotal"
-        kept.add(stored("total", source, language="python"))
+        kept.add(make_script("total", source, language="python"))
         done = await gateway.call(ME, "scripts:total", {"all": [1, 2, 3]})
     assert done.content[0]["text"] == "6"
 
 
 async def test_a_script_that_is_removed_is_gone() -> None:
     async with library() as (gateway, kept):
-        kept.add(stored("double", DOUBLE))
+        kept.add(make_script("double", DOUBLE))
         kept.remove("double")
         with pytest.raises(ToolNotFound):
             await gateway.call(ME, "scripts:double", {"n": 1})
@@ -120,11 +117,11 @@ async def test_a_script_that_is_removed_is_gone() -> None:
 async def test_what_cannot_be_a_tool_is_refused() -> None:
     async with library() as (_, kept):
         with pytest.raises(InvalidName):
-            kept.add(stored("", "return 1"))
+            kept.add(make_script("", "return 1"))
         with pytest.raises(InvalidRequest):
-            kept.add(stored("x", "puts 1", language="ruby"))
+            kept.add(make_script("x", "puts 1", language="ruby"))
         with pytest.raises(InvalidTool):
-            kept.add(stored("x", "return 1", parameters={"type": "nothing"}))
+            kept.add(make_script("x", "return 1", parameters={"type": "nothing"}))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -240,7 +237,7 @@ async def test_a_script_that_was_added_stands_before_a_file_of_its_name_and_outl
     path = tmp_path / "one.lua"
     path.write_text("return 'file'")
     async with library() as (gateway, kept):
-        kept.add(stored("one", "return 'added'"))
+        kept.add(make_script("one", "return 'added'"))
         kept.load(tmp_path)
         assert (await gateway.call(ME, "scripts:one")).content[0]["text"] == "added"
         path.unlink()
@@ -266,7 +263,7 @@ async def test_a_folder_that_is_followed_is_read_again_when_its_files_change(tmp
         kept.load(tmp_path)
         with anyio.fail_after(5):
             async with anyio.create_task_group() as group:
-                await group.start(kept.follow, 0.005)
+                await group.start(kept.watch_folder, 0.005)
                 for name, text in (("two.lua", "return 2"), ("two.toml", "description = 'Two'"), ("one.lua", None)):
                     changed = anyio.Event()
                     end = kept.subscribe(changed.set)
@@ -294,14 +291,14 @@ def test_a_field_that_is_wrong_is_named(front: str, problem: str, tmp_path: Path
     path = tmp_path / "x.lua"
     path.write_text(f"-- /// tool\n-- {front}\n-- ///\nreturn 1")
     with pytest.raises(InvalidTool, match=problem):
-        read_file(path)
+        read_script(path)
 
 
 async def test_the_tests_of_a_script_run_with_answers_of_their_own_or_with_the_real_tools(tmp_path: Path) -> None:
     (tmp_path / "double.lua").write_text(DOUBLE_FILE)
     async with library() as (_, kept):
         kept.load(tmp_path)
-        went = await kept.rehearse(ME, "double")
+        went = await kept.run_tests(ME, "double")
     assert [(one.test, one.passed) for one in went] == [
         ("four", True),
         ("for real", True),
@@ -317,12 +314,12 @@ def test_a_line_for_the_shell_may_stand_before_all_else(ending: str, mark: str, 
     path.write_text(
         f"#!/usr/bin/env toolcrib\n{mark} /// tool\n{mark} description = 'Runs'\n{mark} ///\n1", "utf-8-sig"
     )
-    assert read_file(path).description == "Runs"
+    assert read_script(path).description == "Runs"
 
 
 async def test_a_stored_script_may_begin_with_a_bracket_and_says_which_argument_it_cannot_take() -> None:
     async with library() as (gateway, kept):
-        kept.add(stored("five", "(function() result(args.n) end)()", parameters={"type": "object"}))
+        kept.add(make_script("five", "(function() result(args.n) end)()", parameters={"type": "object"}))
         assert (await gateway.call(ME, "scripts:five", {"n": 5})).content[0]["text"] == "5"
         with pytest.raises(InvalidRequest, match="n"):
             await gateway.call(ME, "scripts:five", {"n": float("nan")})

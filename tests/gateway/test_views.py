@@ -9,9 +9,8 @@ from toolcrib.errors import AmbiguousName, ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, Hit, Object, SearchRequest, Tool, ToolResult
-from toolcrib.protocols import Context
 from toolcrib.testing import FakeProvider, FakeSource
+from toolcrib.types import Caller, Context, Hit, Object, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -71,8 +70,8 @@ async def test_a_broken_promise_of_a_requests_own_tool_is_remembered_for_nobody(
 
     gateway = Gateway([FakeSource()], options=QUIET)
     await gateway.call(ME.with_providers(FakeProvider([promising], breaks)), "report")
-    assert gateway.keeps_promise(promising)
-    assert gateway.broken_promises == 0
+    assert gateway.honors_output_schema(promising)
+    assert gateway.schema_violations == 0
 
 
 class Finder(FakeProvider):

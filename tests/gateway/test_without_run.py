@@ -10,10 +10,9 @@ import pytest
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Caller, SearchRequest, Tool
-from toolcrib.protocols import Context
-from toolcrib.providers.local import LocalTools
+from toolcrib.providers.functions import LocalTools
 from toolcrib.testing import FakeProvider, FakeSource, running
+from toolcrib.types import Caller, Context, SearchRequest, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +47,7 @@ async def test_what_is_registered_while_it_runs_is_found_by_the_next_request() -
     gateway = Gateway([tools], options=QUIET)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             for number in range(3):
                 tools.register(tool(number), lambda args: "done")
                 reply = await gateway.search(ME, SearchRequest(queries=(f"thing {number}",)))
@@ -63,7 +62,7 @@ async def test_a_change_from_another_thread_is_taken_in() -> None:
     gateway = Gateway([tools], options=QUIET)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             await anyio.to_thread.run_sync(lambda: tools.register(tool(1), lambda args: "done"))
             assert (await gateway.call(ME, "tool_1")).content[0]["text"] == "done"
             group.cancel_scope.cancel()
@@ -92,7 +91,7 @@ def test_many_threads_register_search_and_call_at_once() -> None:
     with ThreadPoolExecutor(threads) as pool:
         answers = list(pool.map(in_thread, range(threads), timeout=60))
     assert answers == [[f"tool_{thread}_{number}" for number in range(each)] for thread in range(threads)]
-    assert len(gateway.live.snapshot.catalog) == threads * each
+    assert len(gateway.refresher.snapshot.catalog) == threads * each
 
 
 async def test_a_provider_that_is_slow_to_list_keeps_nobody_from_the_tools_of_others() -> None:
@@ -105,10 +104,10 @@ async def test_a_provider_that_is_slow_to_list_keeps_nobody_from_the_tools_of_ot
     with anyio.fail_after(10):
         gateway = Gateway([FakeSource(Slow([]), FakeProvider([tool(1)]))], options=QUIET)
         async with anyio.create_task_group() as group:
-            await group.start(gateway.live.run)
+            await group.start(gateway.refresher.run)
             assert await gateway.tools(ME) == (tool(1),)
             release.set()
-            await gateway.live.fresh()
+            await gateway.refresher.wait_current()
             assert [one.name for one in await gateway.tools(ME)] == ["tool_1", "tool_2"]
             group.cancel_scope.cancel()
 
@@ -124,7 +123,7 @@ async def test_a_shared_list_is_asked_for_again_when_its_time_is_over() -> None:
         async with running(FakeSource(provider)) as gateway:
             provider.tools.append(tool(2))
             while len(await gateway.tools(ME)) < 2:
-                await gateway.live.changed()
+                await gateway.refresher.wait_changed()
     assert provider.lists > 1
 
 

@@ -8,28 +8,28 @@ from typing import Any
 import pytest
 from tests.integrations.shelf import CALL, Shelf
 
-from toolcrib.discovery.metatools import META_TOOLS, MetaTools
+from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools
 from toolcrib.errors import InvalidRequest, MissingExtra
-from toolcrib.integrations.source import as_text, chosen, runner
+from toolcrib.integrations.base import runner, select_meta_tools, to_text
 
 
 async def test_a_provider_its_meta_tools_and_its_port_run_alike() -> None:
     shelf = Shelf()
-    port = shelf._toolcrib_desk
+    port = shelf._toolcrib_port
     for source in (shelf, MetaTools(port), port):
         assert await runner(source)("call_tool", CALL) == {"success": True, "result": 3.0}
 
 
 def test_some_of_the_meta_tools_are_chosen_by_name_in_the_usual_order() -> None:
-    assert chosen(None) == list(META_TOOLS)
-    assert [tool.name for tool in chosen({"call_tool", "search_tools"})] == ["search_tools", "call_tool"]
+    assert select_meta_tools(None) == list(META_TOOLS)
+    assert [tool.name for tool in select_meta_tools({"call_tool", "search_tools"})] == ["search_tools", "call_tool"]
     with pytest.raises(InvalidRequest, match="Choose from list_tools") as caught:
-        chosen(["serch_tools"])
+        select_meta_tools(["serch_tools"])
     assert caught.value.suggestions[0] == "search_tools"
 
 
 def test_an_answer_is_json_also_where_a_tool_gave_something_else() -> None:
-    assert json.loads(as_text({"success": True, "result": object()}))["success"]
+    assert json.loads(to_text({"success": True, "result": object()}))["success"]
 
 
 @pytest.mark.parametrize(

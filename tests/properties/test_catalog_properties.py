@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.errors import ToolcribError
-from toolcrib.model import Tool, Visibility
 from toolcrib.names import spellings
+from toolcrib.types import Tool, Visibility
 
 NAMESPACES = st.sampled_from(["", "x", "y", "X", "x_", "a.b", "a"])
 NAMES = st.sampled_from(

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolcrib.errors import ToolcribError
-from toolcrib.model import Tool
 from toolcrib.schema import Schema, example, parameters, signature
-from toolcrib.schema.pattern import sample
+from toolcrib.schema.example import sample_text
+from toolcrib.types import Tool
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-5, 5) | st.text(max_size=5)
 JSON = st.recursive(
@@ -404,7 +404,7 @@ def test_an_example_is_the_callers_to_change() -> None:
     ],
 )
 def test_a_text_is_made_for_a_pattern(pattern: str, text: str) -> None:
-    assert sample(pattern) == text
+    assert sample_text(pattern) == text
 
 
 @pytest.mark.parametrize(
@@ -412,10 +412,10 @@ def test_a_text_is_made_for_a_pattern(pattern: str, text: str) -> None:
     ["(", ")", "[a", "a{500}", "(?i)a", "*a", "\\", "\\p{L}", "[z-a]", "(" * 50, "(a", "x" * 500, "[^\\s\\S]"],
 )
 def test_a_pattern_that_is_not_understood_gives_nothing(pattern: str) -> None:
-    assert sample(pattern) is None
+    assert sample_text(pattern) is None
 
 
 @given(st.text(st.sampled_from(r"ab[]()|*+?{}^$\d,1-."), max_size=15))
 def test_any_pattern_gives_a_text_or_nothing(pattern: str) -> None:
-    made = sample(pattern, 2)
+    made = sample_text(pattern, 2)
     assert made is None or len(made) <= 1_000

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.model import Tool, Visibility
 from toolcrib.names import fold, wire_name
-from toolcrib.search.index import Index
+from toolcrib.search.index import Bools, Index, IndexView, SegmentView
 from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.options import Bm25Options, PointsOptions, ScorerOptions
 from toolcrib.search.scorers import bm25, points, tiers
-from toolcrib.search.scorers.base import Part, Ranked, Scored, View
-from toolcrib.search.scorers.options import Bm25Options, PointsOptions, ScorerOptions
-from toolcrib.search.segment import Bools
-from toolcrib.search.text import STOP_WORDS, words
+from toolcrib.search.scorers.base import ExplainedTool, ScorerResult
+from toolcrib.search.text import STOP_WORDS, split_words
+from toolcrib.types import Tool, Visibility
 
 relaxed = settings(deadline=None, max_examples=50)
 all_three = pytest.mark.parametrize("scorer", [tiers, bm25, points], ids=["tiers", "bm25", "points"])
@@ -67,7 +66,7 @@ SHOWN = st.lists(st.builds(Shown, tools(), st.booleans()), max_size=8, unique_by
 Answer = tuple[list[tuple[Any, ...]], int, tuple[str, ...]]
 
 
-def part_of(catalog: Sequence[Tool], seen: Sequence[bool] | None = None) -> Part:
+def part_of(catalog: Sequence[Tool], seen: Sequence[bool] | None = None) -> SegmentView:
     (part,) = Index.build(catalog).parts(None if seen is None else bytes(seen))
     return part
 
@@ -75,23 +74,23 @@ def part_of(catalog: Sequence[Tool], seen: Sequence[bool] | None = None) -> Part
 def ask(
     scorer: ModuleType,
     text: str,
-    *parts: Part,
+    *parts: SegmentView,
     limit: int = 100,
     allowed: list[Bools] | None = None,
     boosts: Mapping[str, float] | None = None,
     options: ScorerOptions | None = None,
-) -> Ranked:
+) -> ScorerResult:
     masks = [part.seen for part in parts] if allowed is None else allowed
-    ranked = scorer.rank(View.of(*parts), text, limit, masks, options or ScorerOptions(), boosts)
-    assert isinstance(ranked, Ranked)
+    ranked = scorer.rank(IndexView.of(*parts), text, limit, masks, options or ScorerOptions(), boosts)
+    assert isinstance(ranked, ScorerResult)
     return ranked
 
 
-def ids(ranked: Ranked, *parts: Part) -> list[str]:
+def ids(ranked: ScorerResult, *parts: SegmentView) -> list[str]:
     return [parts[hit.part].index.ids[hit.position] for hit in ranked.hits]
 
 
-def told(ranked: Ranked, *parts: Part) -> Answer:
+def told(ranked: ScorerResult, *parts: SegmentView) -> Answer:
     """An answer, whatever the places of its tools."""
     hits = [(id_, *hit[2:]) for id_, hit in zip(ids(ranked, *parts), ranked.hits, strict=True)]
     return hits, ranked.total, ranked.unmatched
@@ -215,11 +214,11 @@ def test_any_text_is_ranked_without_a_crash(scorer: ModuleType, catalog: list[To
 WITHOUT_FALLBACK = ScorerOptions(points=PointsOptions(fallback=False))
 
 
-def by_id(ranked: Ranked, part: Part) -> dict[str, float]:
+def by_id(ranked: ScorerResult, part: SegmentView) -> dict[str, float]:
     return dict(zip(ids(ranked, part), (hit.raw for hit in ranked.hits), strict=True))
 
 
-def seen_tools(part: Part) -> list[Tool]:
+def seen_tools(part: SegmentView) -> list[Tool]:
     return [tool for tool, seen in zip(part.index.tools, part.seen.tolist(), strict=True) if seen]
 
 
@@ -272,7 +271,7 @@ def worth(word: str, tool: Tool, catalog: Sequence[Tool]) -> float:
     return max(
         0.7 * alike(word, tool.name.lower()),
         *(0.6 * alike(word, label) for label in labels(tool)),
-        *(0.5 * is_strange * alike(word, token, swaps=True) for token in words(tool.name)),
+        *(0.5 * is_strange * alike(word, token, swaps=True) for token in split_words(tool.name)),
         0.0,
     )
 
@@ -303,19 +302,19 @@ def test_tiers_equal_a_slow_reading(catalog: list[Tool], text: str) -> None:
 def fields(tool: Tool) -> list[tuple[float, str, list[str]]]:
     described: dict[str, Any] = tool.input_schema["properties"]
     return [
-        (3.0, "name", words(tool.name)),
-        (2.0, "namespace", words(tool.namespace)),
-        (2.0, "tags", words(" ".join(tool.tags))),
-        (2.0, "keywords", words(" ".join(tool.keywords))),
-        (1.0, "title", words(tool.title or "")),
+        (3.0, "name", split_words(tool.name)),
+        (2.0, "namespace", split_words(tool.namespace)),
+        (2.0, "tags", split_words(" ".join(tool.tags))),
+        (2.0, "keywords", split_words(" ".join(tool.keywords))),
+        (1.0, "title", split_words(tool.title or "")),
         (1.0, "description", telling(tool.description)),
-        (1.0, "parameters", words(" ".join(described))),
+        (1.0, "parameters", split_words(" ".join(described))),
         (1.0, "texts", telling(" ".join(node["description"] for node in described.values()))),
     ]
 
 
 def telling(text: str) -> list[str]:
-    return [word for word in words(text) if word not in STOP_WORDS]
+    return [word for word in split_words(text) if word not in STOP_WORDS]
 
 
 def slow_bm25(catalog: Sequence[Tool], text: str) -> dict[str, float]:
@@ -326,7 +325,7 @@ def slow_bm25(catalog: Sequence[Tool], text: str) -> dict[str, float]:
                 lengths.setdefault(name, []).append(len(own))
     average = {name: sum(own) / len(own) for name, own in lengths.items()}
     scores: dict[str, float] = {}
-    for word in dict.fromkeys(telling(text) or words(text)):
+    for word in dict.fromkeys(telling(text) or split_words(text)):
         frequency = {}
         for tool in catalog:
             adds = [
@@ -365,7 +364,7 @@ ASKING = {"calculate"}
 
 
 def name_points(word: str, tool: Tool, *, both_ways: bool) -> float:
-    own = words(tool.name)
+    own = split_words(tool.name)
     if word in own:
         return 10.0
     longer = any(token.startswith(word) for token in own if len(word) >= 3)
@@ -374,9 +373,9 @@ def name_points(word: str, tool: Tool, *, both_ways: bool) -> float:
 
 
 def other_points(word: str, tool: Tool) -> float:
-    described = telling(tool.description) + words(" ".join([tool.title or "", *tool.keywords, *tool.tags]))
-    parameters = words(" ".join(tool.input_schema["properties"]))
-    return 3.0 * (word in described) + 2.0 * (word in words(tool.namespace)) + 1.0 * (word in parameters)
+    described = telling(tool.description) + split_words(" ".join([tool.title or "", *tool.keywords, *tool.tags]))
+    parameters = split_words(" ".join(tool.input_schema["properties"]))
+    return 3.0 * (word in described) + 2.0 * (word in split_words(tool.namespace)) + 1.0 * (word in parameters)
 
 
 def flat(text: str) -> str:
@@ -384,7 +383,9 @@ def flat(text: str) -> str:
 
 
 def slip(word: str, tool: Tool) -> float:
-    values = [1 - distance(word, token, swaps=True) / max(len(word), len(token)) for token in words(tool.name) or [""]]
+    values = [
+        1 - distance(word, token, swaps=True) / max(len(word), len(token)) for token in split_words(tool.name) or [""]
+    ]
     return 10 * max(values) if len(word) >= 4 and word.isalpha() and max(values) > 0.74 else 0.0
 
 
@@ -395,7 +396,7 @@ def domains_of(tool: Tool) -> set[str]:
     for level in ([tool.name], [tool.namespace], own):
         counts: dict[str, int] = {}
         for text in level:
-            for word in set(words(text)) - (STOP_WORDS if text == tool.description else set()):
+            for word in set(split_words(text)) - (STOP_WORDS if text == tool.description else set()):
                 for domain in LEXICON.domains_of([word]):
                     counts[domain] = counts.get(domain, 0) + 1
         if counts:
@@ -413,12 +414,12 @@ def factor(asked: Sequence[str], tool: Tool) -> float:
 
 def slow_points(catalog: Sequence[Tool], text: str) -> dict[str, float]:
     asked = list(dict.fromkeys(word for word in telling(text) if word not in ASKING)) or list(
-        dict.fromkeys(words(text))
+        dict.fromkeys(split_words(text))
     )
     if not asked:
         return {}
     named = {tool.id for tool in catalog if flat(text) and flat(text) in {flat(tool.name), flat(tool.id)}}
-    if named or any(all(word in words(tool.name) for word in asked) for tool in catalog):
+    if named or any(all(word in split_words(tool.name) for word in asked) for tool in catalog):
         return above_0(
             {t.id: sum(name_points(w, t, both_ways=False) for w in asked) + 10 * (t.id in named) for t in catalog}
         )
@@ -432,7 +433,7 @@ def slow_points(catalog: Sequence[Tool], text: str) -> dict[str, float]:
 
 
 def knows(tool: Tool, word: str) -> bool:
-    begins = any(token.startswith(word) for token in words(tool.name))
+    begins = any(token.startswith(word) for token in split_words(tool.name))
     return begins or other_points(word, tool) > 0
 
 
@@ -476,4 +477,4 @@ def test_the_fallback_shows_the_shortest_names_and_only_where_nothing_fits(catal
     else:
         first = sorted(seen_tools(part), key=lambda tool: (len(tool.name), tool.id))[:10]
         assert ids(shown, part) == sorted(tool.id for tool in first)
-        assert all(hit == Scored(0, hit.position, 0.1, (), (), hit.parts, True) for hit in shown.hits)
+        assert all(hit == ExplainedTool(0, hit.position, 0.1, (), (), hit.parts, True) for hit in shown.hits)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.model import Filters, Hit, SearchReply, SearchRequest, Tool, Visibility
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
+from toolcrib.types import Filters, Hit, SearchReply, SearchRequest, Tool, Visibility
 
 relaxed = settings(deadline=None, max_examples=40)
 

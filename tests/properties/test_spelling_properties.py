@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.search.spelling import Spelling, reach
+from toolcrib.search.spelling import SpellingIndex, max_edits
 
 Value = TypeVar("Value")
 
@@ -53,11 +53,11 @@ def plain(word: str) -> bool:
 
 def expected(words: list[str], word: str, allowed: list[bool], weights: list[int]) -> list[tuple[int, int]]:
     """Every allowed word, held against the asked one."""
-    if not plain(word) or not reach(word):
+    if not plain(word) or not max_edits(word):
         return []
     numbers = [n for n, known in enumerate(words) if allowed[n] and plain(known) and 3 <= len(known) <= 32]
     ranked = sorted((distance(words[n], word), -weights[n], words[n], n) for n in numbers)
-    return [(number, slips) for slips, _, _, number in ranked if slips <= reach(word)]
+    return [(number, slips) for slips, _, _, number in ranked if slips <= max_edits(word)]
 
 
 @relaxed
@@ -67,7 +67,7 @@ def test_the_same_words_are_found_as_by_comparing_all(words: list[str], data: st
     allowed = data.draw(one_each(st.booleans(), words))
     weights = data.draw(one_each(st.integers(0, 2), words))
     limit = data.draw(st.integers(1, 6))
-    found = Spelling(words).near(word, np.array(allowed, dtype=np.bool_), limit, np.array(weights, dtype=np.int64))
+    found = SpellingIndex(words).near(word, np.array(allowed, dtype=np.bool_), limit, np.array(weights, dtype=np.int64))
     assert found == expected(words, word, allowed, weights)[:limit]
 
 
@@ -77,5 +77,5 @@ def test_a_hidden_word_changes_nothing(words: list[str], data: st.DataObject) ->
     word = data.draw(misspelt(words))
     allowed = data.draw(one_each(st.booleans(), words))
     seen = [known for known, may in zip(words, allowed, strict=True) if may]
-    with_hidden = Spelling(words).near(word, np.array(allowed, dtype=np.bool_))
-    assert [words[n] for n, _ in with_hidden] == [seen[n] for n, _ in Spelling(seen).near(word)]
+    with_hidden = SpellingIndex(words).near(word, np.array(allowed, dtype=np.bool_))
+    assert [words[n] for n, _ in with_hidden] == [seen[n] for n, _ in SpellingIndex(seen).near(word)]

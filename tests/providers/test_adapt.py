@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.errors import ExecutionFailed, InvalidRequest, InvalidTool, ToolNotFound
-from toolcrib.model import Caller, Key, Tool, Visibility
-from toolcrib.protocols import Cacheable, Changes, Context, StatusSource, ToolLookup
-from toolcrib.providers.adapt import SCHEMAS_AT_ONCE, ToolMetadata, adapt, original, tool_from
+from toolcrib.providers.adapters import SCHEMAS_AT_ONCE, adapt, unadapted
+from toolcrib.providers.base import display_name, find_tool
 from toolcrib.providers.builder import new_tool
-from toolcrib.providers.keyed import find, label
+from toolcrib.providers.definitions import ToolMetadata, parse_tool
 from toolcrib.testing import FakeProvider
+from toolcrib.types import Cacheable, Caller, Changes, Context, Key, StatusSource, Tool, ToolLookup, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -70,7 +70,7 @@ class UserTools:
 async def test_our_own_contract_is_taken_as_it_is() -> None:
     provider = FakeProvider([])
     assert adapt(provider) is provider
-    assert original(provider) is provider
+    assert unadapted(provider) is provider
 
 
 async def test_adapting_twice_changes_nothing_and_gives_the_same_adapter() -> None:
@@ -78,7 +78,7 @@ async def test_adapting_twice_changes_nothing_and_gives_the_same_adapter() -> No
     adapted = adapt(provider)
     assert adapt(provider) is adapted
     assert adapt(adapted) is adapted
-    assert original(adapted) is provider
+    assert unadapted(adapted) is provider
 
 
 async def test_adapters_do_not_keep_anything_alive() -> None:
@@ -92,9 +92,9 @@ async def test_adapters_do_not_keep_anything_alive() -> None:
 
 async def test_an_adapter_is_called_like_what_it_stands_for() -> None:
     provider = UserTools()
-    assert label(adapt(provider)) == "UserTools"
+    assert display_name(adapt(provider)) == "UserTools"
     provider.name = "ada's tools"  # type: ignore[attr-defined]  # a name is optional
-    assert label(adapt(provider)) == "ada's tools"
+    assert display_name(adapt(provider)) == "ada's tools"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_a_look_up_that_raises_not_found_gives_none() -> None:
         async def get_tool(self, ctx: Context, name: str) -> Any:
             raise ToolNotFound("No such tool.")
 
-    assert await find(adapt(Raising()), ME, Key("", "x")) is None
+    assert await find_tool(adapt(Raising()), ME, Key("", "x")) is None
 
 
 # -- tools and execute ---------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ async def test_the_context_and_the_arguments_arrive_as_they_are() -> None:
 
 
 def test_every_field_of_a_definition_is_read() -> None:
-    tool = tool_from(
+    tool = parse_tool(
         {
             "name": "x",
             "namespace": "n",
@@ -383,7 +383,7 @@ def test_an_sdk_model_is_read_by_its_wire_names() -> None:
     model = mcp_types.Tool(
         name="x", input_schema={"type": "object"}, annotations=mcp_types.ToolAnnotations(read_only_hint=True)
     )
-    tool = tool_from(model, namespace="sdk")
+    tool = parse_tool(model, namespace="sdk")
     assert (tool.id, tool.annotations, tool.visibility) == (
         "sdk:x",
         {"readOnlyHint": True},
@@ -395,12 +395,12 @@ def test_any_object_with_the_attributes_is_read() -> None:
     given_ = SimpleNamespace(
         name="x", inputSchema={"type": "object"}, annotations=mcp_types.ToolAnnotations(destructive_hint=True)
     )
-    assert tool_from(given_).annotations == {"destructiveHint": True}
+    assert parse_tool(given_).annotations == {"destructiveHint": True}
 
 
 def test_a_namespace_is_for_what_has_none() -> None:
-    assert tool_from(Tool(name="x"), namespace="n").id == "n:x"
-    assert tool_from(Tool(name="x", namespace="own"), namespace="n").id == "own:x"
+    assert parse_tool(Tool(name="x"), namespace="n").id == "n:x"
+    assert parse_tool(Tool(name="x", namespace="own"), namespace="n").id == "own:x"
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_a_namespace_is_for_what_has_none() -> None:
 )
 def test_a_definition_that_cannot_be_used_names_its_field(definition: Any, field: str) -> None:
     with pytest.raises(InvalidTool) as caught:
-        tool_from(definition)
+        parse_tool(definition)
     assert field in str(caught.value)
 
 
@@ -442,7 +442,7 @@ def test_a_definition_that_cannot_be_used_names_its_field(definition: Any, field
 )
 def test_whatever_a_field_holds_gives_a_tool_or_a_typed_error(value: Any, field: str) -> None:
     try:
-        tool = tool_from({"name": "x", field: value})
+        tool = parse_tool({"name": "x", field: value})
     except InvalidTool:
         return
     assert isinstance(tool, Tool)

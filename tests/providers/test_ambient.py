@@ -10,23 +10,22 @@ import pytest
 from starlette.requests import Request
 
 from toolcrib.errors import InvalidRequest
-from toolcrib.model import Caller, Tool
-from toolcrib.protocols import Context
-from toolcrib.providers.adapt import adapt, original
-from toolcrib.providers.ambient import (
-    answering,
-    apart_from,
-    asking,
+from toolcrib.providers.adapters import adapt, unadapted
+from toolcrib.providers.request_scope import (
+    allow_recursion,
+    apply_scope,
+    current_scope,
     get_tool_providers,
+    guard_recursion,
     show_all_from_request,
-    show_all_wanted,
-    surrounded,
-    surroundings,
+    show_all_in_scope,
     with_request_providers,
     with_show_all,
     with_tool_providers,
+    without_providers,
 )
 from toolcrib.testing import FakeProvider
+from toolcrib.types import Caller, Context, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +46,7 @@ A, B, C, F = FakeProvider([]), FakeProvider([]), FakeProvider([]), Foreign()
 
 
 def here() -> list[object]:
-    return [original(provider) for provider in get_tool_providers()]
+    return [unadapted(provider) for provider in get_tool_providers()]
 
 
 # -- providers -----------------------------------------------------------------------------------------------------
@@ -72,21 +71,21 @@ async def test_a_block_that_is_left_by_an_error_ends_too() -> None:
 
 async def test_overriding_providers_stand_before_the_others() -> None:
     with with_tool_providers(A), with_tool_providers(B, override=True):
-        ctx = surrounded(ME)
+        ctx = apply_scope(ME)
         assert here() == [B, A]
     assert (ctx.providers, ctx.overriding) == ((A,), (B,))
 
 
 async def test_a_context_keeps_its_own_providers_first() -> None:
     with with_tool_providers(A, B):
-        assert surrounded(ME.with_providers(C, B)).providers == (C, B, A)
+        assert apply_scope(ME.with_providers(C, B)).providers == (C, B, A)
 
 
 async def test_where_nothing_is_said_the_context_is_the_very_same() -> None:
-    assert surrounded(ME) is ME
+    assert apply_scope(ME) is ME
     with with_tool_providers(A):
-        full = surrounded(ME)
-        assert surrounded(full) is full
+        full = apply_scope(ME)
+        assert apply_scope(full) is full
 
 
 async def test_what_is_no_provider_is_refused_at_once() -> None:
@@ -157,8 +156,8 @@ async def test_tasks_and_threads_begun_inside_know_of_it() -> None:
 
 async def test_it_can_be_carried_to_where_the_block_does_not_reach() -> None:
     with with_tool_providers(A), with_show_all():
-        carried = surroundings()
-    ctx = surrounded(ME, carried)
+        carried = current_scope()
+    ctx = apply_scope(ME, carried)
     assert (ctx.providers, ctx.show_all) == ((A,), True)
 
 
@@ -167,15 +166,15 @@ async def test_it_can_be_carried_to_where_the_block_does_not_reach() -> None:
 
 async def test_the_code_around_has_the_last_word_on_showing_all() -> None:
     asking_ = Context(caller=Caller(id="me"), show_all=True)
-    assert not show_all_wanted()
+    assert not show_all_in_scope()
     with with_show_all():
-        assert show_all_wanted()
-        assert surrounded(ME).show_all
+        assert show_all_in_scope()
+        assert apply_scope(ME).show_all
         with with_show_all(False):
-            assert not show_all_wanted()
-            assert not surrounded(asking_).show_all
-    assert not surrounded(ME).show_all
-    assert surrounded(asking_).show_all
+            assert not show_all_in_scope()
+            assert not apply_scope(asking_).show_all
+    assert not apply_scope(ME).show_all
+    assert apply_scope(asking_).show_all
 
 
 HEADER = "X-MCP-Show-All"
@@ -229,23 +228,23 @@ class Asks:
         self.asked = 0
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        with asking(self, "list") as may:
+        with guard_recursion(self, "list") as may:
             if not may:
                 return ()
             self.asked += 1
             found = list(self.tools)
-            inner = apart_from(ctx, self)
+            inner = without_providers(ctx, self)
             for other in (*self.others, *inner.providers, *inner.overriding):
                 found.extend(await other.list_tools(inner))
             return found
 
     async def call_tool(self, ctx: Context, name: str, arguments: Mapping[str, Any]) -> Any:
-        with asking(self, name) as may:
+        with guard_recursion(self, name) as may:
             if not may:
                 return None
             if any(tool.name == name for tool in self.tools):
                 return name
-            inner = apart_from(ctx, self)
+            inner = without_providers(ctx, self)
             for other in (*self.others, *inner.providers, *inner.overriding):
                 if (result := await other.call_tool(inner, name, arguments)) is not None:
                     return result
@@ -255,7 +254,7 @@ class Asks:
 async def test_a_provider_that_comes_with_the_request_it_answers_is_asked_once() -> None:
     registry = Asks(Tool(name="own"))
     with with_tool_providers(registry, override=True), with_tool_providers(registry):
-        ctx = surrounded(ME)
+        ctx = apply_scope(ME)
     assert [tool.name for tool in await registry.list_tools(ctx)] == ["own"]
     assert await registry.call_tool(ctx, "missing", {}) is None
     assert registry.asked == 1
@@ -274,29 +273,29 @@ async def test_what_is_asked_of_one_task_is_open_to_another() -> None:
     seen: list[bool] = []
 
     async def ask() -> None:
-        with asking(A, "list") as may:
+        with guard_recursion(A, "list") as may:
             seen.append(may)
             await anyio.lowlevel.checkpoint()
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
         group.start_soon(ask)
-    with asking(A, "list") as first, asking(B, "list") as second, asking(A, "x") as third:
+    with guard_recursion(A, "list") as first, guard_recursion(B, "list") as second, guard_recursion(A, "x") as third:
         seen += [first, second, third]
     assert seen == [True] * 5
 
 
 async def test_a_tools_own_code_may_ask_again() -> None:
-    with asking(A, "x"):
-        with answering(), asking(A, "x") as again:
+    with guard_recursion(A, "x"):
+        with allow_recursion(), guard_recursion(A, "x") as again:
             assert again
-        with asking(A, "x") as nested:
+        with guard_recursion(A, "x") as nested:
             assert not nested
-    with asking(A, "x") as afterwards:
+    with guard_recursion(A, "x") as afterwards:
         assert afterwards
 
 
 async def test_a_context_is_parted_from_providers_by_the_originals_too() -> None:
     ctx = ME.with_providers(A, adapt(F)).with_providers(B, override=True)
-    assert apart_from(ctx, F, B) == ME.with_providers(A)
-    assert apart_from(ctx, C) is ctx
+    assert without_providers(ctx, F, B) == ME.with_providers(A)
+    assert without_providers(ctx, C) is ctx

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.errors import InvalidArguments, InvalidName, InvalidTool
-from toolcrib.model import Visibility
-from toolcrib.providers.builder import Array, Boolean, Integer, Number, Object, Parameter, String, new_tool
+from toolcrib.fields import Array, Boolean, Integer, Number, Object, Parameter, String
+from toolcrib.providers.builder import new_tool
 from toolcrib.schema import Schema
+from toolcrib.types import Visibility
 
 SEND = new_tool(
     "send_email",

@@ -22,12 +22,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import Doc, TypedDict, Unpack
 
 from toolcrib.errors import ExecutionFailed, InvalidArguments, InvalidName, InvalidTool
-from toolcrib.model import Caller, Object, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context
-from toolcrib.providers.functions import tool_of
-from toolcrib.providers.local import LocalTools
-from toolcrib.providers.results import unwrap
+from toolcrib.providers.content import unwrap
+from toolcrib.providers.functions import LocalTools, function_tool
 from toolcrib.schema import Schema, example
+from toolcrib.types import Caller, Context, Object, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +65,7 @@ Meters = NewType("Meters", int)
 
 
 def tool(function: Callable[..., Any], **options: Any) -> Tool:
-    return tool_of(function, **options).tool
+    return function_tool(function, **options).tool
 
 
 def properties(function: Callable[..., Any]) -> dict[str, Any]:
@@ -723,7 +721,7 @@ def unpacked(**fields: Unpack[Row]) -> None: ...
 )
 def test_what_cannot_be_a_tool_is_refused_with_the_reason_and_a_remedy(function: Any, said: str) -> None:
     with pytest.raises(InvalidTool, match=said) as caught:
-        tool_of(function)
+        function_tool(function)
     assert caught.value.hint
 
 
@@ -741,9 +739,9 @@ def test_options_that_make_no_sense_are_refused() -> None:
     ]
     for given, said in options:
         with pytest.raises(InvalidTool, match=said):
-            tool_of(tell, **given)
+            function_tool(tell, **given)
     with pytest.raises(InvalidName):
-        tool_of(tell, name="a:b")
+        function_tool(tell, name="a:b")
 
 
 def test_options_say_the_rest() -> None:

@@ -32,14 +32,24 @@ from toolcrib.errors import (
     ToolcribError,
     ToolNotFound,
 )
+from toolcrib.fields import Integer, String
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import BackendKind, Caller, Key, Tool, ToolResult, Visibility
-from toolcrib.protocols import Changes, Context, KeyedCalls, ToolProvider
-from toolcrib.providers.builder import Integer, String, new_tool
-from toolcrib.providers.local import LocalTools
-from toolcrib.providers.requests import ToolRequest
-from toolcrib.providers.results import unwrap
+from toolcrib.providers.builder import ToolRequest, new_tool
+from toolcrib.providers.content import unwrap
+from toolcrib.providers.functions import LocalTools
 from toolcrib.testing import running
+from toolcrib.types import (
+    BackendKind,
+    Caller,
+    Changes,
+    Context,
+    Key,
+    KeyedCalls,
+    Tool,
+    ToolProvider,
+    ToolResult,
+    Visibility,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -683,7 +693,7 @@ async def test_a_gateway_notices_what_another_thread_registers() -> None:
         async with running(anything(tools), options=GatewayOptions(start_grace_s=0)) as gateway:
             await anyio.to_thread.run_sync(functools.partial(tools.register_function, echo, namespace="text"))
             while not (await gateway.view(ME)).tools():
-                await gateway.live.changed()
+                await gateway.refresher.wait_changed()
             assert [tool.id for tool in (await gateway.view(ME)).tools()] == ["text:echo"]
             assert unwrap(await gateway.call(ME, "text:echo", {"value": "hi"})) == "hi"
 

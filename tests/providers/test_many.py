@@ -7,11 +7,22 @@ import anyio
 import pytest
 
 from toolcrib.errors import InvalidRequest, ServerUnavailable
-from toolcrib.model import Caller, Hit, Key, SearchRequest, ServerState, Tool
-from toolcrib.protocols import Cacheable, Changes, Context, ToolFinder, Unsubscribe
-from toolcrib.providers.many import Many
-from toolcrib.providers.wrap import Cached
+from toolcrib.providers.combined import Many
+from toolcrib.providers.wrappers import Cached
 from toolcrib.testing import FakeProvider, ready
+from toolcrib.types import (
+    Cacheable,
+    Caller,
+    Changes,
+    Context,
+    Hit,
+    Key,
+    SearchRequest,
+    ServerState,
+    Tool,
+    ToolFinder,
+    Unsubscribe,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolcrib.errors import InvalidArguments
-from toolcrib.providers.requests import ToolRequest
+from toolcrib.providers.builder import ToolRequest
 
 REQUEST = ToolRequest(
     {"s": "x", "i": 2, "whole": 3.0, "n": 1.5, "b": True, "a": [1], "o": {"k": 1}, "null": None}, tool="t"

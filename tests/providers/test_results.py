@@ -23,8 +23,7 @@ from pydantic import BaseModel, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from toolcrib.errors import ExecutionFailed
-from toolcrib.model import ToolResult
-from toolcrib.providers.results import (
+from toolcrib.providers.content import (
     audio,
     image,
     resource,
@@ -35,6 +34,7 @@ from toolcrib.providers.results import (
     to_result,
     unwrap,
 )
+from toolcrib.types import ToolResult
 from toolcrib.wire import result_to_wire
 
 

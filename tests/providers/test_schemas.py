@@ -15,8 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, Json, PositiveInt, WithJs
 from typing_extensions import TypedDict
 
 from toolcrib.errors import InvalidTool
-from toolcrib.providers.functions import tool_of
-from toolcrib.providers.local import LocalTools
+from toolcrib.providers.functions import LocalTools, function_tool
 
 
 class Color(enum.Enum):
@@ -84,9 +83,9 @@ def taking(**parameters: tuple[Any, Any]) -> Any:
 @pytest.mark.parametrize("annotation", TYPES, ids=str)
 def test_the_schema_of_a_parameter_is_that_which_pydantic_gives_for_the_whole_function(annotation: Any) -> None:
     for default in DEFAULTS:
-        alone = tool_of(taking(a=(annotation, default)), name="t").tool.input_schema
+        alone = function_tool(taking(a=(annotation, default)), name="t").tool.input_schema
         # A model beside it has all schemas made at once, by pydantic alone.
-        beside = tool_of(taking(a=(annotation, default), model=(Model, Model(x=1))), name="t").tool.input_schema
+        beside = function_tool(taking(a=(annotation, default), model=(Model, Model(x=1))), name="t").tool.input_schema
         others = {name: schema for name, schema in beside["properties"].items() if name != "model"}
         assert json.dumps(alone["properties"]) == json.dumps(others), default
         assert alone.get("required") == beside.get("required")
@@ -106,7 +105,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_registered_and_names_the_para
     annotation: Any, default: Any
 ) -> None:
     with pytest.raises(InvalidTool, match='t: the type of "a" cannot be used') as caught:
-        tool_of(taking(a=(annotation, default)), name="t")
+        function_tool(taking(a=(annotation, default)), name="t")
     assert "building" not in str(caught.value)
 
 

@@ -9,14 +9,13 @@ import anyio.to_thread
 import pytest
 
 from toolcrib.errors import BackendNotFound, InvalidRequest
-from toolcrib.model import BackendKind
-from toolcrib.protocols import Context, Unsubscribe
-from toolcrib.providers.adapt import original
+from toolcrib.providers.adapters import unadapted
+from toolcrib.providers.base import CallbackList
 from toolcrib.providers.builder import new_tool
-from toolcrib.providers.callbacks import Callbacks
-from toolcrib.providers.shared import ProviderList
+from toolcrib.providers.combined import ProviderList
 from toolcrib.registry import ToolRegistry
 from toolcrib.testing import FakeProvider
+from toolcrib.types import BackendKind, Context, Unsubscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +43,7 @@ async def test_providers_come_and_go_by_the_objects_that_were_given() -> None:
     shared.add(foreign)
     shared.add(foreign)
     assert shared.kind is BackendKind.PROVIDER
-    assert [original(provider) for provider in shared.providers()] == [own, foreign]
+    assert [unadapted(provider) for provider in shared.providers()] == [own, foreign]
     shared.remove(own)
     shared.remove(foreign)
     assert shared.providers() == ()
@@ -109,27 +108,27 @@ async def test_many_threads_may_add_and_remove_at_once() -> None:
 
 
 async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    callbacks, heard = Callbacks(), list[str]()
+    callbacks, heard = CallbackList(), list[str]()
 
     def fail() -> None:
         raise ValueError("no")
 
     callbacks.add(fail)
     callbacks.add(lambda: heard.append("changed"))
-    callbacks.tell()
+    callbacks.notify()
     assert heard == ["changed"]
     assert caplog.messages == ["a listener for changes raised"]
 
 
 def test_a_listener_of_a_loop_that_is_gone_is_passed_over() -> None:
-    callbacks, heard = Callbacks(), list[str]()
+    callbacks, heard = CallbackList(), list[str]()
 
     async def listen() -> None:
         callbacks.add(lambda: heard.append("never"))
 
     anyio.run(listen)
     callbacks.add(lambda: heard.append("here"))
-    callbacks.tell()
+    callbacks.notify()
     assert heard == ["here"]
 
 

@@ -9,23 +9,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.errors import InvalidName, InvalidRequest, NameCollision
-from toolcrib.model import Caller, Filters, Hit, Key, Rejected, SearchRequest, ServerStatus, Tool, Visibility
-from toolcrib.protocols import (
+from toolcrib.providers.base import call_by_key, find_tool
+from toolcrib.providers.content import to_result
+from toolcrib.providers.wrappers import (
+    Cached,
+    Filtered,
+    ForCaller,
+    Namespaced,
+    Renamed,
+    WithVisibility,
+    Wrapper,
+    native,
+)
+from toolcrib.testing import FakeProvider, ready
+from toolcrib.types import (
     Cacheable,
+    Caller,
     Changes,
     Context,
+    Filters,
+    Hit,
+    Key,
     KeyedCalls,
+    Rejected,
+    SearchRequest,
+    ServerStatus,
     StatusSource,
+    Tool,
     ToolFinder,
     ToolLookup,
     ToolProvider,
     Unsubscribe,
+    Visibility,
 )
-from toolcrib.providers.keyed import find, run
-from toolcrib.providers.results import to_result
-from toolcrib.providers.wrap import Cached, Filtered, ForCaller, Namespaced, Renamed, WithVisibility, native
-from toolcrib.providers.wrapper import Wrapper
-from toolcrib.testing import FakeProvider, ready
 
 pytestmark = pytest.mark.anyio
 
@@ -202,7 +218,7 @@ async def test_what_is_filtered_out_does_not_exist_anywhere(
     provider = inner()
     filtered = Filtered(provider, **options)
     assert await everywhere(filtered) == (kept, kept, kept)
-    called = {tool.id for tool in TOOLS if await run(filtered, ME, tool.key, {}) is not None}
+    called = {tool.id for tool in TOOLS if await call_by_key(filtered, ME, tool.key, {}) is not None}
     by_name = {tool.id for tool in TOOLS if await filtered.call_tool(ME, tool.name, {}) is not None}
     assert called == by_name == kept
     assert len(provider.calls) == 2 * len(kept)
@@ -254,14 +270,14 @@ async def test_everything_stands_under_the_namespace(inner: type[Bare]) -> None:
     listed, searched, looked_up = await everywhere(namespaced)
     assert (listed, searched) == (wanted, wanted)
     assert wanted <= looked_up | listed
-    assert await run(namespaced, ME, Key("acme", "read"), {}) == "read"
+    assert await call_by_key(namespaced, ME, Key("acme", "read"), {}) == "read"
 
 
 async def test_a_namespaced_call_reaches_the_namespace_inside() -> None:
     namespaced = Namespaced(full := Full(), "acme")
-    assert await run(namespaced, ME, Key("acme-git", "log"), {}) == "git:log"
+    assert await call_by_key(namespaced, ME, Key("acme-git", "log"), {}) == "git:log"
     for key in (Key("git", "log"), Key("", "read"), Key("acme", "log"), Key("acmegit", "log"), Key("acme-", "read")):
-        assert await run(namespaced, ME, key, {}) is None
+        assert await call_by_key(namespaced, ME, key, {}) is None
     assert full.calls == ["git:log"]
 
 
@@ -295,8 +311,8 @@ async def test_a_new_name_is_the_only_one(inner: type[Bare]) -> None:
     renamed = Renamed(inner(), {"read": "fetch"})
     wanted = {"fetch", "write", "git:log"}
     assert await everywhere(renamed) == (wanted, wanted, wanted)
-    assert await run(renamed, ME, Key("", "fetch"), {}) == "read"
-    assert await run(renamed, ME, Key("", "read"), {}) is None
+    assert await call_by_key(renamed, ME, Key("", "fetch"), {}) == "read"
+    assert await call_by_key(renamed, ME, Key("", "read"), {}) is None
 
 
 async def test_names_may_change_places() -> None:
@@ -310,7 +326,7 @@ async def test_a_new_name_hides_the_tool_that_had_it() -> None:
     renamed = Renamed(full := Full(), {"read": "write"})
     wanted = {"write", "git:log"}
     assert await everywhere(renamed) == (wanted, wanted, wanted)
-    assert await run(renamed, ME, Key("", "write"), {}) == "read"
+    assert await call_by_key(renamed, ME, Key("", "write"), {}) == "read"
     assert full.calls == ["read"]
 
 
@@ -362,7 +378,7 @@ async def test_a_hidden_tool_is_not_found_but_runs() -> None:
     hidden = WithVisibility(Full(), Visibility.HIDDEN, ("read",))
     assert isinstance(hidden, ToolFinder)
     assert [hit.tool.name for hit in await hidden.find_tools(ME, SearchRequest())] == ["write", "log"]
-    assert await run(hidden, ME, Key("", "read"), {}) == "read"
+    assert await call_by_key(hidden, ME, Key("", "read"), {}) == "read"
 
 
 async def test_a_search_for_native_tools_goes_by_the_new_visibility() -> None:
@@ -398,9 +414,9 @@ async def test_a_provider_meets_its_own_caller_only(whose: dict[str, str], ctx: 
     guarded = ForCaller(full, **whose)
     wanted = {tool.id for tool in TOOLS} if open_ else set()
     assert await everywhere(guarded, ctx) == (wanted, wanted, wanted)
-    assert (await run(guarded, ctx, Key("", "read"), {}) is not None) is open_
+    assert (await call_by_key(guarded, ctx, Key("", "read"), {}) is not None) is open_
     assert (await guarded.call_tool(ctx, "read", {}) is not None) is open_
-    assert (await find(guarded, ctx, Key("", "read")) is not None) is open_
+    assert (await find_tool(guarded, ctx, Key("", "read")) is not None) is open_
     assert bool(full.calls) is bool(full.requests) is open_
 
 

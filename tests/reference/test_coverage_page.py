@@ -8,8 +8,8 @@ import pytest
 
 import toolcrib
 from toolcrib import CallOptions, GatewayOptions, SearchOptions, ServerOptions, SurfaceOptions
-from toolcrib.protocols import Cacheable
-from toolcrib.providers.wrap import Cached
+from toolcrib.providers.wrappers import Cached
+from toolcrib.types import Cacheable
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "reference-coverage.md").read_text()

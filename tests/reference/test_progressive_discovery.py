@@ -13,10 +13,10 @@ import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import BackendNotFound, ToolNotFound
-from toolcrib.sandbox.names import bindings, sanitize_lua_identifier
+from toolcrib.sandbox.names import sanitize_lua_identifier, script_names
 from toolcrib.settings.options import Settings
-from toolcrib.surfaces.discovery import ToolDiscoveryService
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.testing import text_of
 from toolcrib.upstream.options import ServerOptions
 
@@ -278,7 +278,7 @@ def text_of_result(result: Any) -> str:
 )
 def test_names_become_the_identifiers_of_the_table(original: str, identifier: str) -> None:
     assert sanitize_lua_identifier(original) == identifier
-    assert list(bindings({original: []}, "lua")) == [identifier]
+    assert list(script_names({original: []}, "lua")) == [identifier]
 
 
 async def test_the_original_name_answers_too_by_indexing() -> None:

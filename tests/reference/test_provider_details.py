@@ -26,8 +26,8 @@ from toolcrib import (
     with_show_all,
     with_tool_providers,
 )
-from toolcrib.providers import results
-from toolcrib.providers.many import Many
+from toolcrib.providers import content
+from toolcrib.providers.combined import Many
 
 pytestmark = pytest.mark.anyio
 
@@ -355,15 +355,15 @@ async def test_a_remote_tool_keeps_its_title_annotations_output_schema_and_error
 @pytest.mark.parametrize(
     ("value", "kinds", "structured"),
     [
-        pytest.param(results.text("a"), ["text"], None, id="text"),
-        pytest.param(results.image(b"a"), ["image"], None, id="image"),
-        pytest.param(results.audio(b"a"), ["audio"], None, id="audio"),
-        pytest.param(results.resource("file:///a", "text"), ["resource"], None, id="resource"),
-        pytest.param(results.resource_link("file:///a", "a"), ["resource_link"], None, id="resource-link"),
-        pytest.param(results.structured({"a": 1}), ["text"], {"a": 1}, id="structured"),
+        pytest.param(content.text("a"), ["text"], None, id="text"),
+        pytest.param(content.image(b"a"), ["image"], None, id="image"),
+        pytest.param(content.audio(b"a"), ["audio"], None, id="audio"),
+        pytest.param(content.resource("file:///a", "text"), ["resource"], None, id="resource"),
+        pytest.param(content.resource_link("file:///a", "a"), ["resource_link"], None, id="resource-link"),
+        pytest.param(content.structured({"a": 1}), ["text"], {"a": 1}, id="structured"),
         pytest.param({"a": 1}, ["text"], {"a": 1}, id="json"),
         pytest.param(
-            results.several("see", results.structured({"a": 1}), results.structured({"a": 2})),
+            content.several("see", content.structured({"a": 1}), content.structured({"a": 2})),
             ["text", "text", "text"],
             {"a": 2},
             id="several: the last structured one counts",

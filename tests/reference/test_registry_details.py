@@ -39,7 +39,7 @@ from toolcrib import (
     Visibility,
 )
 from toolcrib.errors import ServerUnavailable
-from toolcrib.model import Action, Decision
+from toolcrib.types import Action, Decision
 
 pytestmark = pytest.mark.anyio
 

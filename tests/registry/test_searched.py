@@ -25,7 +25,7 @@ from toolcrib import (
     with_show_all,
     with_tool_providers,
 )
-from toolcrib.providers.adapt import adapt
+from toolcrib.providers.adapters import adapt
 from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.testing import FakeProvider, text_of
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from toolcrib.model import Tool
+from toolcrib.types import Tool
 
 DATA = Path(__file__).parent / "data"
 

@@ -5,11 +5,11 @@ from functools import cache
 import pytest
 from tests.retrieval.loading import Case, answerable, cases, tools
 
-from toolcrib.model import SearchReply, SearchRequest
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import Metrics, mean, score
 from toolcrib.search.index import Index
 from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.types import SearchReply, SearchRequest
 
 DEFAULTS = SearchOptions()
 UNMARKED = SearchOptions(nothing_below=0.0, weak_below=0.0)

@@ -47,7 +47,7 @@ def done(**details: object) -> bytes:
 @pytest.fixture
 def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     boot = tmp_path / "boot.py"
-    monkeypatch.setattr(process, "BOOT", boot)
+    monkeypatch.setattr(process, "BOOT_SCRIPT", boot)
     return boot
 
 
@@ -167,7 +167,7 @@ def test_any_bytes_are_frames_or_an_error(data: bytes) -> None:
         reader.feed_eof()
         try:
             while True:
-                kind, body = await frames.read_frame(reader, frames.caps(LIMITS))
+                kind, body = await frames.read_frame(reader, frames.max_frame_sizes(LIMITS))
                 assert kind in b"rbunspcvde"
                 frames.loads(body, nodes=100)
         except (EOFError, frames.ProtocolError):

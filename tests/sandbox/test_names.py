@@ -12,9 +12,9 @@ from toolcrib.sandbox.names import (
     LUA_RESERVED,
     PYTHON_GLOBALS,
     Language,
-    bindings,
     sanitize_lua_identifier,
     sanitize_python_identifier,
+    script_names,
 )
 
 NAMES = st.one_of(
@@ -50,21 +50,21 @@ def test_a_name_becomes_a_python_identifier(name: str, identifier: str) -> None:
 
 
 def test_a_server_never_takes_a_global_name() -> None:
-    assert list(bindings({"print": [], "result": [], "json": []}, "lua")) == ["_json", "_print", "_result"]
-    assert list(bindings({"json": ["loads"], "list": []}, "python")) == ["json_", "list_"]
+    assert list(script_names({"print": [], "result": [], "json": []}, "lua")) == ["_json", "_print", "_result"]
+    assert list(script_names({"json": ["loads"], "list": []}, "python")) == ["json_", "list_"]
 
 
 def test_of_two_names_that_meet_the_exact_one_stays() -> None:
-    names = bindings({"s": ["a_b", "a-b", "a.b"]}, "lua")["s"].tools
+    names = script_names({"s": ["a_b", "a-b", "a.b"]}, "lua")["s"].tools
     assert names["a_b"] == "a_b"
     assert sorted(names.values()) == ["a-b", "a.b", "a_b"]
     assert all(name == "a_b" or name.startswith("a_b_") for name in names)
 
 
 def test_a_name_that_looks_like_a_hash_of_another_is_no_trap() -> None:
-    first = bindings({"s": ["a-b", "a.b"]}, "lua")["s"].tools
+    first = script_names({"s": ["a-b", "a.b"]}, "lua")["s"].tools
     trap = next(iter(first))
-    names = bindings({"s": ["a-b", "a.b", trap]}, "lua")["s"].tools
+    names = script_names({"s": ["a-b", "a.b", trap]}, "lua")["s"].tools
     assert names[trap] == trap
     assert len(names) == 3
 
@@ -74,9 +74,9 @@ def test_every_name_has_one_identifier_whatever_the_order(
     names: list[str], language: Language, chance: random.Random
 ) -> None:
     servers = dict.fromkeys(names, names)
-    found = bindings(servers, language)
+    found = script_names(servers, language)
     chance.shuffle(names)
-    assert bindings(dict.fromkeys(names, names), language) == found
+    assert script_names(dict.fromkeys(names, names), language) == found
     assert sorted(item.original for item in found.values()) == sorted(names)
     for identifier, server in found.items():
         assert sorted(server.tools.values()) == sorted(names)
@@ -90,6 +90,6 @@ def test_every_name_has_one_identifier_whatever_the_order(
 
 @given(st.lists(NAMES, unique=True, min_size=1, max_size=8), LANGUAGES)
 def test_a_name_that_is_an_identifier_keeps_it(names: list[str], language: Language) -> None:
-    tools = bindings({"s": names}, language)["s"].tools
-    exact = [name for name in names if bindings({"s": [name]}, language)["s"].tools.get(name) == name]
+    tools = script_names({"s": names}, language)["s"].tools
+    exact = [name for name in names if script_names({"s": [name]}, language)["s"].tools.get(name) == name]
     assert all(tools[name] == name for name in exact)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from tests.sandbox.conftest import QUICK, Servers
 
-from toolcrib.sandbox import LuaSandbox, SandboxOptions, ScriptError, process, zygote
+from toolcrib.sandbox import LuaSandbox, SandboxOptions, ScriptError, process
 from toolcrib.sandbox.calls import Tools
 from toolcrib.sandbox.process import Worker
 
@@ -23,7 +23,7 @@ WAIT = "return slow.sleep{s = 60}:await()"
 
 
 @pytest.fixture(
-    params=["forked", "spawned"] if zygote.possible() else ["spawned"],
+    params=["forked", "spawned"] if process.zygote_supported() else ["spawned"],
 )
 async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[LuaSandbox]:
     options = SandboxOptions(zygote=request.param == "forked", pool=2, workers=4)
@@ -69,7 +69,7 @@ async def test_every_script_has_a_process_of_its_own_that_is_gone_afterwards(box
     with anyio.fail_after(30):
         for _ in range(5):
             assert (await box.run("return slow.echo{v = 1}:await().v", tools)).value == 1
-    pids = [worker.end.pid for worker in workers]
+    pids = [worker.process.pid for worker in workers]
     assert len(set(pids)) == 5
     with anyio.fail_after(5):
         while not all(gone(pid) for pid in pids):
@@ -83,7 +83,7 @@ async def test_killing_one_of_two_harms_no_other(box: LuaSandbox, servers: Serve
         await started(servers, 1)
         second = asyncio.create_task(box.run("return slow.sleep{s = 0.2, v = 5}:await()", servers.tools()))
         await started(servers, 2)
-        os.kill(workers[0].end.pid, signal.SIGKILL)
+        os.kill(workers[0].process.pid, signal.SIGKILL)
         with pytest.raises(ScriptError) as caught:
             await first
         assert caught.value.kind == "killed"
@@ -101,7 +101,7 @@ async def test_a_cancelled_script_is_gone_when_the_caller_knows(box: LuaSandbox,
         await asyncio.wait([task])
     assert task.cancelled()
     assert servers.cancelled == ["sleep"]
-    assert gone(workers[0].end.pid)
+    assert gone(workers[0].process.pid)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is seen by poll whether the other side hung up")
@@ -167,10 +167,10 @@ async def test_nothing_is_left_when_the_sandbox_ends(tools: Tools) -> None:
     assert all(gone(pid) for pid in pids)
 
 
-@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+@pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
 async def test_scripts_go_on_when_the_prepared_process_is_killed(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        prepared, pool = box._workers.prepared, box._workers._pool
+        prepared, pool = box._workers.zygote_pid, box._workers._pool
         assert prepared is not None
         assert pool is not None
         with anyio.fail_after(30):
@@ -183,10 +183,10 @@ async def test_scripts_go_on_when_the_prepared_process_is_killed(tools: Tools) -
                 assert (await box.run("return 1", tools)).value == 1
 
 
-@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+@pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
 async def test_a_script_under_way_dies_with_the_prepared_process(servers: Servers) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
-        prepared = box._workers.prepared
+        prepared = box._workers.zygote_pid
         assert prepared is not None
         with anyio.fail_after(30):
             task = asyncio.create_task(box.run(WAIT, servers.tools()))
@@ -197,11 +197,11 @@ async def test_a_script_under_way_dies_with_the_prepared_process(servers: Server
         assert caught.value.kind == "killed"
 
 
-@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+@pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
 async def test_workers_are_started_one_by_one_where_none_can_be_prepared(
     tools: Tools, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(zygote, "command", lambda *_: [sys.executable, "-c", "pass"])
+    monkeypatch.setattr(process, "worker_command", lambda *_: [sys.executable, "-c", "pass"])
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
         with anyio.fail_after(30):
             assert (await box.run("return 1", tools)).value == 1

@@ -14,7 +14,7 @@ import pytest
 from tests.sandbox.conftest import QUICK, Servers
 from tests.sandbox.test_confined import descendants
 
-from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, zygote
+from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, process
 from toolcrib.sandbox.calls import Tools
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells this in /proc")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells thi
 MIB = 1 << 20
 
 
-@pytest.fixture(params=["forked", "spawned"] if zygote.possible() else ["spawned"])
+@pytest.fixture(params=["forked", "spawned"] if process.zygote_supported() else ["spawned"])
 async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[PythonSandbox]:
     options = SandboxOptions(zygote=request.param == "forked", pool=1, workers=4)
     async with PythonSandbox(limits=QUICK, options=options) as sandbox:

@@ -17,10 +17,9 @@ from tests.sandbox.conftest import QUICK, Servers
 from tests.sandbox.test_escaped import BEGUN, EVIL, READY
 
 from toolcrib.errors import SandboxUnavailable
-from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, frames, process, zygote
-from toolcrib.sandbox.calls import Calls, Tools
-from toolcrib.sandbox.names import ServerNames
-from toolcrib.sandbox.seen import seen_calls
+from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, frames, process
+from toolcrib.sandbox.calls import ScriptCalls, Tools
+from toolcrib.sandbox.names import ServerNames, find_calls
 
 Box = LuaSandbox | PythonSandbox
 
@@ -126,7 +125,7 @@ async def test_a_worker_that_calls_and_never_reads_is_ended(tmp_path: Path, monk
     )
     boot = tmp_path / "boot.py"
     boot.write_text(EVIL.format(ready=READY, begun=BEGUN, body=body), encoding="utf-8")
-    monkeypatch.setattr(process, "BOOT", boot)
+    monkeypatch.setattr(process, "BOOT_SCRIPT", boot)
     made: list[int] = []
 
     def big(_: dict[str, Any]) -> str:
@@ -166,7 +165,7 @@ def test_commas_and_brackets_in_texts_are_no_values() -> None:
 
 def test_a_script_of_nothing_but_calls_is_looked_through_at_once() -> None:
     start = time.perf_counter()
-    found = seen_calls("calc.add{}\n" * 23_000, "lua", {"calc": ServerNames(original="calc", tools={"add": "add"})})
+    found = find_calls("calc.add{}\n" * 23_000, "lua", {"calc": ServerNames(original="calc", tools={"add": "add"})})
     assert time.perf_counter() - start < 2, "it takes some milliseconds"
     assert [call.line for call in found] == list(range(1, 201))
 
@@ -178,21 +177,21 @@ async def test_python_scripts_without_a_temporary_folder_say_what_to_set(monkeyp
             pass
 
 
-@pytest.mark.skipif(not zygote.possible(), reason="Linux only")
+@pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
 async def test_a_prepared_process_that_cannot_watch_its_children_leaves_none(
     tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = tmp_path / "boot.py"
     refuse = "import os\ndef refuse(*_): raise OSError(1, 'refused')\nos.pidfd_open = refuse\n"
-    source = process.BOOT.read_text(encoding="utf-8").replace("__file__", repr(str(process.BOOT)))
+    source = process.BOOT_SCRIPT.read_text(encoding="utf-8").replace("__file__", repr(str(process.BOOT_SCRIPT)))
     first, _, rest = source.partition("\n\n")
     boot.write_text(f"{first}\n\n{refuse}{rest}", encoding="utf-8")
-    monkeypatch.setattr(process, "BOOT", boot)
+    monkeypatch.setattr(process, "BOOT_SCRIPT", boot)
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
         with anyio.fail_after(30):
             for _ in range(3):
                 assert (await box.run("return 1", tools)).value == 1
-        pid = box._workers.prepared
+        pid = box._workers.zygote_pid
         assert Path(f"/proc/{pid}/task/{pid}/children").read_text().split() == []  # noqa: ASYNC240 - no disk
 
 
@@ -201,7 +200,7 @@ def test_nothing_is_prepared_where_the_system_refuses_to_watch(monkeypatch: pyte
         raise PermissionError
 
     monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
-    assert not zygote.possible()
+    assert not process.zygote_supported()
 
 
 @pytest.mark.parametrize("first", ["#!/usr/bin/env lua", "\ufeff", "\ufeff#!/usr/bin/env lua"])
@@ -228,7 +227,7 @@ async def test_a_call_that_comes_after_the_end_of_its_script_is_never_made() -> 
     async def tool(arguments: dict[str, Any]) -> None:
         made.append("made")
 
-    calls = Calls({"server": {"tool": tool}}, None)
+    calls = ScriptCalls({"server": {"tool": tool}}, None)
     await calls.close()
     late = calls.spawn(calls.call("server", "tool", {}))
     with anyio.fail_after(5):

@@ -9,24 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.search.evaluation import (
-    Answer,
+    LabelledQuery,
     Metrics,
-    Query,
+    ShownAnswer,
     evaluate,
     false_answers,
     lost_answers,
     mean,
-    misspelt,
+    misspell,
     percentile,
+    query_tracks,
     score,
-    tracks,
 )
 
 IDS = st.text("abcdefghijklmno", min_size=1, max_size=1)
 
 
-def query(text: str, *relevant: str) -> Query:
-    return Query(id=text, text=text, relevant=frozenset(relevant))
+def query(text: str, *relevant: str) -> LabelledQuery:
+    return LabelledQuery(id=text, text=text, relevant=frozenset(relevant))
 
 
 # -- one ranking -------------------------------------------------------------------------------------------------------
@@ -107,18 +107,20 @@ def test_a_percentile_is_one_of_the_values_and_enough_are_not_above_it(values: l
 
 
 def test_a_false_answer_is_any_hit_for_a_query_that_nothing_fits() -> None:
-    rates = false_answers([Answer(shown=("a",), sure=("a",)), Answer(shown=("a",)), Answer(), Answer()])
+    rates = false_answers(
+        [ShownAnswer(shown=("a",), sure=("a",)), ShownAnswer(shown=("a",)), ShownAnswer(), ShownAnswer()]
+    )
     assert (rates.shown, rates.sure) == (2 / 4, 1 / 4)
 
 
 def test_an_answer_is_lost_when_its_tool_was_near_the_top_and_is_withheld() -> None:
     rates = lost_answers(
         [
-            (query("withheld", "a"), ["b", "a"], Answer()),
-            (query("called weak", "a"), ["a"], Answer(shown=("a",))),
-            (query("kept", "a"), ["a"], Answer(shown=("a",), sure=("a",))),
-            (query("never found", "a"), ["b", "c"], Answer()),
-            (query("far down", "a"), [*"bcdef", "a"], Answer()),
+            (query("withheld", "a"), ["b", "a"], ShownAnswer()),
+            (query("called weak", "a"), ["a"], ShownAnswer(shown=("a",))),
+            (query("kept", "a"), ["a"], ShownAnswer(shown=("a",), sure=("a",))),
+            (query("never found", "a"), ["b", "c"], ShownAnswer()),
+            (query("far down", "a"), [*"bcdef", "a"], ShownAnswer()),
         ]
     )
     assert (rates.shown, rates.sure) == (1 / 5, 2 / 5)
@@ -139,12 +141,12 @@ TOOLS = [
 ]
 
 
-def texts(queries: Sequence[Query]) -> dict[str, set[str]]:
+def texts(queries: Sequence[LabelledQuery]) -> dict[str, set[str]]:
     return {each.text: set(each.relevant) for each in queries}
 
 
 def test_identifiers_are_asked_for_in_the_other_spelling_and_namesakes_are_all_right() -> None:
-    assert texts(tracks("set", TOOLS, [])["ident"]) == {
+    assert texts(query_tracks("set", TOOLS, [])["ident"]) == {
         "gitLog": {"git:1"},
         "list_pull_requests": {"hub:1", "hub:2"},
         "readFile": {"disk"},
@@ -153,20 +155,22 @@ def test_identifiers_are_asked_for_in_the_other_spelling_and_namesakes_are_all_r
 
 def test_a_name_of_one_word_and_one_that_many_share_are_not_asked_for() -> None:
     tools = [*TOOLS, *((f"s{number}", "get_item") for number in range(6))]
-    assert len(tracks("set", tools, [])["ident"]) == 3
+    assert len(query_tracks("set", tools, [])["ident"]) == 3
 
 
 def test_misspelt_names_are_their_words_with_one_typo() -> None:
-    queries = tracks("set", TOOLS, [])["name_typo"]
-    assert [each.relevant for each in queries] == [each.relevant for each in tracks("set", TOOLS, [])["ident"]]
+    queries = query_tracks("set", TOOLS, [])["name_typo"]
+    assert [each.relevant for each in queries] == [each.relevant for each in query_tracks("set", TOOLS, [])["ident"]]
     assert [each.text for each in queries if each.text == each.id] == ["git log"]  # too short for one
 
 
 def test_the_same_set_gives_the_same_queries_and_another_one_others() -> None:
     queries = [query(f"show number {number} please", "git:1") for number in range(50)]
-    assert tracks("set", TOOLS, queries, most=20) == tracks("set", TOOLS, queries, most=20)
-    assert tracks("set", TOOLS, queries, most=20)["main"] != tracks("other", TOOLS, queries, most=20)["main"]
-    assert {name: len(asked) for name, asked in tracks("set", TOOLS, queries, most=4).items()} == {
+    assert query_tracks("set", TOOLS, queries, most=20) == query_tracks("set", TOOLS, queries, most=20)
+    assert (
+        query_tracks("set", TOOLS, queries, most=20)["main"] != query_tracks("other", TOOLS, queries, most=20)["main"]
+    )
+    assert {name: len(asked) for name, asked in query_tracks("set", TOOLS, queries, most=4).items()} == {
         "main": 4,
         "typo": 4,
         "ident": 2,
@@ -176,7 +180,7 @@ def test_the_same_set_gives_the_same_queries_and_another_one_others() -> None:
 
 def test_the_typo_track_asks_the_same_queries_with_the_same_answers() -> None:
     queries = [query("show the commits", "git:1"), query("up", "time")]
-    got = tracks("set", TOOLS, queries)
+    got = query_tracks("set", TOOLS, queries)
     assert got["main"] == tuple(queries)
     assert [(each.id, each.relevant) for each in got["typo"]] == [(each.id, each.relevant) for each in queries]
     assert got["typo"][0].text != "show the commits"
@@ -185,11 +189,11 @@ def test_the_typo_track_asks_the_same_queries_with_the_same_answers() -> None:
 
 @given(st.from_regex(r"[A-Za-z ]{0,30}", fullmatch=True), st.text(max_size=5))
 def test_a_typo_changes_one_long_word_by_one_letter(text: str, seed: str) -> None:
-    before, after = text.split(" "), misspelt(text, seed).split(" ")
+    before, after = text.split(" "), misspell(text, seed).split(" ")
     assert len(before) == len(after)
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert len(changed) == (1 if any(len(word) > 3 for word in before) else 0)
     for old, new in changed:
         assert len(old) > 3
         assert abs(len(old) - len(new)) <= 1
-        assert misspelt(text, seed) == misspelt(text, seed)
+        assert misspell(text, seed) == misspell(text, seed)

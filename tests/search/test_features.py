@@ -5,14 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolcrib.model import Tool
-from toolcrib.search.features import pair_key, query_sketches, sketched, stem_key
-from toolcrib.search.index import Index
-from toolcrib.search.kinds import named
-from toolcrib.search.quantized import quantized, query
-from toolcrib.search.segment import Segment
-from toolcrib.search.table import default_table
-from toolcrib.search.text import stem, words
+from toolcrib.search.features import pair_key, query_simhash, simhash, stem_key
+from toolcrib.search.index import Index, Segment
+from toolcrib.search.text import literal_names, split_words, stem
+from toolcrib.search.vectors import default_table, quantize, quantize_query
+from toolcrib.types import Tool
 
 TABLE = default_table()
 
@@ -42,7 +39,7 @@ FULL = tool(
     tags=("code",),
     input_schema={"type": "object", "properties": {"branch_name": {"type": "string"}, "url": {"format": "uri"}}},
 )
-BODY = words(
+BODY = split_words(
     "create_pull_request github New pull request merge code Opens a pull request of a branch. The other sentence says"
     " more about reviews. branch_name url"
 )
@@ -88,7 +85,7 @@ def test_the_shares_of_a_name_and_of_a_sentence_add_up_to_one() -> None:
 def test_literals_come_from_names_formats_and_types() -> None:
     kinds = {"when": {"format": "date"}, "size": {"type": "integer"}, "recipient": {}, "text": {"type": "string"}}
     found = segment(tool("act", input_schema={"properties": kinds}), FULL, tool("rest"))
-    assert [named(int(bits)) for bits in found.features.literals] == [("email", "date", "number"), ("url",), ()]
+    assert [literal_names(int(bits)) for bits in found.features.literals] == [("email", "date", "number"), ("url",), ()]
 
 
 def test_the_verb_of_a_name_stands_among_its_first_words() -> None:
@@ -123,7 +120,7 @@ def rows_of(found: Segment, position: int) -> list[Any]:
 
 def test_a_row_depends_on_its_own_tool_alone() -> None:
     rng = np.random.default_rng(5)
-    known = words("create issue file read pull request weather movie delete send 天気 xyzzy the of")
+    known = split_words("create issue file read pull request weather movie delete send 天気 xyzzy the of")
     some = [tool("_".join(rng.choice(known, 3)), " ".join(rng.choice(known, number))) for number in range(40)]
     together = segment(*some)
     for position in range(40):
@@ -140,7 +137,7 @@ def test_few_bits_of_sketches_differ_where_vectors_are_near() -> None:
     rng = np.random.default_rng(2)
     vectors = rng.normal(size=(200, 256)).astype(np.float32)
     near = vectors + rng.normal(scale=0.5, size=vectors.shape).astype(np.float32)
-    left, right = sketched(quantized(vectors)), query_sketches(query(near))
+    left, right = simhash(quantize(vectors)), query_simhash(quantize_query(near))
     differ = np.bitwise_count(left ^ right).sum(axis=0)
     angles = [float(unit(one) @ unit(other)) for one, other in zip(vectors, near, strict=True)]
     assert np.abs(np.cos(np.pi * differ / 128) - angles).mean() < 0.1

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from toolcrib.model import SearchReply, SearchRequest, Tool
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
+from toolcrib.types import SearchReply, SearchRequest, Tool
 
 
 def tool(id_: str, description: str, **more: Any) -> Tool:

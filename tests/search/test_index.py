@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolcrib.model import SearchRequest, Tool
 from toolcrib.search.engine import search
+from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.meaning import Meaning, default_meaning
 from toolcrib.search.options import SearchOptions
-from toolcrib.search.table import Table
+from toolcrib.search.vectors import WordPieceTable
+from toolcrib.types import SearchRequest, Tool
 
 
 def tool(number: int, **more: Any) -> Tool:
@@ -96,12 +96,12 @@ def test_a_signature_is_kept_when_the_index_is_made_anew() -> None:
 
 def test_other_options_or_another_meaning_are_read_from_nothing() -> None:
     assert Index.build(TOOLS, previous=INDEX, options=SearchOptions(k1=2.0)).segments[0] is not INDEX.segments[0]
-    other = Meaning(Table(["thing"], np.array([[1, 2]], dtype=np.int8), [1.0]))
+    other = SemanticModel(WordPieceTable(["thing"], np.array([[1, 2]], dtype=np.int8), [1.0]))
     small = Index.build(TOOLS, previous=INDEX, meaning=other)
     assert small.meaning is other
     assert small.segments[0].features.meaning.values.shape == (100, 2)
     assert Index.build(TOOLS[:50], previous=small).meaning is other
-    assert INDEX.meaning is default_meaning()
+    assert INDEX.meaning is default_semantic_model()
 
 
 def test_the_same_object_may_stand_twice_and_stay_twice() -> None:

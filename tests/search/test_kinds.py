@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.search.kinds import FORMATS, LITERALS, PARAMETERS, VERBS, literals, named
+from toolcrib.search.text import FORMAT_KINDS, LITERAL_KINDS, PARAMETER_KINDS, VERB_KINDS, literal_kinds, literal_names
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ from toolcrib.search.kinds import FORMATS, LITERALS, PARAMETERS, VERBS, literals
     ],
 )
 def test_a_text_has_the_kinds_of_literals_that_one_sees_in_it(text: str, kinds: tuple[str, ...]) -> None:
-    assert named(literals(text)) == kinds
+    assert literal_names(literal_kinds(text)) == kinds
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,21 @@ def test_a_text_has_the_kinds_of_literals_that_one_sees_in_it(text: str, kinds: 
 )
 def test_a_long_run_of_characters_takes_no_longer_than_its_length_warrants(run: str) -> None:
     started = perf_counter()
-    literals(run * (8_000 // len(run)))
+    literal_kinds(run * (8_000 // len(run)))
     assert perf_counter() - started < 0.1
 
 
 @settings(deadline=None)
 @given(st.text(st.characters(), max_size=200))
 def test_any_text_has_kinds_that_have_names(text: str) -> None:
-    found = literals(text)
-    assert 0 <= found < 1 << len(LITERALS)
-    assert len(named(found)) == found.bit_count()
+    found = literal_kinds(text)
+    assert 0 <= found < 1 << len(LITERAL_KINDS)
+    assert len(literal_names(found)) == found.bit_count()
 
 
 def test_every_word_of_the_tables_stands_for_some_kind() -> None:
-    assert all(0 < kinds < 1 << len(LITERALS) for table in (PARAMETERS, FORMATS) for kinds in table.values())
-    assert all(0 < does < 1 << 7 for does in VERBS.values())
-    assert named(FORMATS["date-time"]) == ("date", "time")
+    assert all(
+        0 < kinds < 1 << len(LITERAL_KINDS) for table in (PARAMETER_KINDS, FORMAT_KINDS) for kinds in table.values()
+    )
+    assert all(0 < does < 1 << 7 for does in VERB_KINDS.values())
+    assert literal_names(FORMAT_KINDS["date-time"]) == ("date", "time")

@@ -4,9 +4,8 @@ from collections import Counter
 
 import pytest
 
-from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.lexicon_general import NOUNS, VERBS
-from toolcrib.search.text import STOP_WORDS, words
+from toolcrib.search.lexicon import _NOUN_SYNONYMS, _VERB_SYNONYMS, Lexicon
+from toolcrib.search.text import STOP_WORDS, split_words
 
 PAIRS = {
     "accuracy": "precision recall score",
@@ -127,8 +126,8 @@ def test_each_word_of_a_domain_leads_to_it(name: str, words: str) -> None:
 
 def test_a_word_that_texts_have_in_parts_tells_its_domain_by_its_number() -> None:
     lexicon = Lexicon(frozenset(), {"encoding": frozenset({"base64"}), "hashes": frozenset({"md5"})})
-    assert words("base64") == ["base", "64"]
-    assert lexicon.domains_of(words("decode Base64 text")) == lexicon.domains_of(["base64"]) == {"encoding"}
+    assert split_words("base64") == ["base", "64"]
+    assert lexicon.domains_of(split_words("decode Base64 text")) == lexicon.domains_of(["base64"]) == {"encoding"}
     assert lexicon.domains_of(["base"]) == lexicon.domains_of(["5"]) == frozenset()
 
 
@@ -250,7 +249,7 @@ def test_the_lexicon_in_the_package_is_built_once() -> None:
 
 
 def test_no_general_pair_is_written_twice_and_none_has_a_word_of_prose() -> None:
-    lines = [line.partition(":") for line in (VERBS + NOUNS).split("\n") if line]
+    lines = [line.partition(":") for line in (_VERB_SYNONYMS + _NOUN_SYNONYMS).split("\n") if line]
     pairs = [(min(head, other), max(head, other)) for head, _, others in lines for other in others.split()]
     assert [pair for pair, count in Counter([*pairs, *Lexicon.points().pairs]).items() if count > 1] == []
     assert STOP_WORDS.isdisjoint(word for pair in Lexicon.default().pairs for word in pair)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from toolcrib.search.quantized import Rows, quantized, query
+from toolcrib.search.vectors import QuantizedRows, quantize, quantize_query
 
 
 def vectors(rows: int, dim: int) -> st.SearchStrategy[Any]:
@@ -23,7 +23,7 @@ def drawn(rows: int, dim: int, seed: int = 0) -> Any:
 @settings(deadline=None)
 @given(vectors(3, 16))
 def test_a_row_is_kept_to_half_a_step(given_rows: Any) -> None:
-    rows = quantized(given_rows)
+    rows = quantize(given_rows)
     found = rows.floats(np.arange(3))
     largest = np.abs(given_rows).max(axis=1, keepdims=True)
     assert rows.values.dtype == np.int8
@@ -31,7 +31,7 @@ def test_a_row_is_kept_to_half_a_step(given_rows: Any) -> None:
     assert not found[(given_rows == 0).all(axis=1)].any()
 
 
-def exact(rows: Rows, place: int, vector: int, asked: Any) -> float:
+def exact(rows: QuantizedRows, place: int, vector: int, asked: Any) -> float:
     """One product, in whole numbers of any size."""
     whole = sum(
         int(a) * int(b) for a, b in zip(rows.values[place].tolist(), asked.values[vector].tolist(), strict=True)
@@ -42,7 +42,7 @@ def exact(rows: Rows, place: int, vector: int, asked: Any) -> float:
 @pytest.mark.parametrize("dim", [1, 5, 64, 256, 384, 1024])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_product_is_that_of_whole_numbers_whatever_is_worked_out_beside_it(dim: int, count: int) -> None:
-    rows, asked = quantized(drawn(40, dim)), query(drawn(count, dim, 1))
+    rows, asked = quantize(drawn(40, dim)), quantize_query(drawn(count, dim, 1))
     together = rows.products(np.arange(40), asked)
     for place in range(40):
         alone = rows.products(np.array([place]), asked)[:, 0]
@@ -54,7 +54,7 @@ def test_a_product_is_that_of_whole_numbers_whatever_is_worked_out_beside_it(dim
 def test_the_largest_products_stay_exact() -> None:
     for dim in (1, 64, 256, 384, 1024, 4096):
         ones = np.ones((1, dim), dtype=np.float32)
-        rows, asked = quantized(ones), query(ones)
+        rows, asked = quantize(ones), quantize_query(ones)
         assert rows.products(np.array([0]), asked)[0, 0] == exact(rows, 0, 0, asked)
         assert abs(rows.values[0].astype(np.float64) @ asked.values[0]) < 1 << 24
 
@@ -63,25 +63,25 @@ def test_products_are_near_to_those_of_the_vectors() -> None:
     left, right = drawn(50, 256), drawn(4, 256, 1)
     left /= np.linalg.norm(left, axis=1, keepdims=True)
     right /= np.linalg.norm(right, axis=1, keepdims=True)
-    assert np.allclose(quantized(left).products(np.arange(50), query(right)), right @ left.T, atol=0.01)
+    assert np.allclose(quantize(left).products(np.arange(50), quantize_query(right)), right @ left.T, atol=0.01)
 
 
 def test_a_vector_of_zeros_has_products_of_zero() -> None:
-    rows = quantized(np.zeros((2, 8), dtype=np.float32))
-    assert not rows.products(np.arange(2), query(drawn(3, 8))).any()
-    assert not quantized(drawn(2, 8)).products(np.arange(2), query(np.zeros((1, 8), np.float32))).any()
+    rows = quantize(np.zeros((2, 8), dtype=np.float32))
+    assert not rows.products(np.arange(2), quantize_query(drawn(3, 8))).any()
+    assert not quantize(drawn(2, 8)).products(np.arange(2), quantize_query(np.zeros((1, 8), np.float32))).any()
 
 
 def test_no_rows_have_no_products() -> None:
-    rows = quantized(np.zeros((0, 8), dtype=np.float32))
+    rows = quantize(np.zeros((0, 8), dtype=np.float32))
     assert len(rows) == 0
-    assert rows.products(np.zeros(0, np.int32), query(drawn(3, 8))).shape == (3, 0)
+    assert rows.products(np.zeros(0, np.int32), quantize_query(drawn(3, 8))).shape == (3, 0)
 
 
 def test_rows_are_taken_as_copies_and_put_in_place() -> None:
-    rows = quantized(drawn(5, 8))
+    rows = quantize(drawn(5, 8))
     taken = rows.take(np.array([4, 0]))
     assert taken.floats(np.array([0])).tolist() == rows.floats(np.array([4])).tolist()
     taken.put(np.array([1]), rows.take(np.array([2])))
     assert taken.floats(np.array([1])).tolist() == rows.floats(np.array([2])).tolist()
-    assert rows.floats(np.array([0])).tolist() == quantized(drawn(5, 8)).floats(np.array([0])).tolist()
+    assert rows.floats(np.array([0])).tolist() == quantize(drawn(5, 8)).floats(np.array([0])).tolist()

@@ -11,15 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.model import Hit, SearchReply, SearchRequest, Tool, Visibility
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
-from toolcrib.search.kinds import FORMATS, PARAMETERS, VERBS
 from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.options import Calibration, SearchOptions, Weights
-from toolcrib.search.query import read
-from toolcrib.search.table import default_table
-from toolcrib.search.text import STOP_WORDS, split, stem, words
+from toolcrib.search.options import Calibration, SearchOptions, SignalWeights
+from toolcrib.search.text import (
+    FORMAT_KINDS,
+    PARAMETER_KINDS,
+    STOP_WORDS,
+    VERB_KINDS,
+    parse_query,
+    split_identifier,
+    split_words,
+    stem,
+)
+from toolcrib.search.vectors import default_table
+from toolcrib.types import Hit, SearchReply, SearchRequest, Tool, Visibility
 
 TABLE = default_table()
 
@@ -62,20 +69,20 @@ QUERIES = st.one_of(
 
 
 def telling(text: str) -> list[str]:
-    return [word for word in words(text) if word not in STOP_WORDS]
+    return [word for word in split_words(text) if word not in STOP_WORDS]
 
 
 def fields(tool: Tool) -> list[list[str]]:
     """The words of each field."""
     described = tool.input_schema["properties"]
     return [
-        words(tool.name),
-        words(tool.namespace),
-        words(tool.title or ""),
+        split_words(tool.name),
+        split_words(tool.namespace),
+        split_words(tool.title or ""),
         telling(tool.description),
-        words(" ".join(tool.keywords)),
-        words(" ".join(tool.tags)),
-        words(" ".join(described)),
+        split_words(" ".join(tool.keywords)),
+        split_words(" ".join(tool.tags)),
+        split_words(" ".join(described)),
         telling(" ".join(node["description"] for node in described.values())),
     ]
 
@@ -125,7 +132,7 @@ class Slow:
             position: tool for position, tool in enumerate(catalog) if tool.visibility is not Visibility.HIDDEN
         }
         self.stems = {at: {stem(word) for field in fields(tool) for word in field} for at, tool in self.tools.items()}
-        self.query = read(text)
+        self.query = parse_query(text)
         self.corrected: dict[str, str] = {}
         self.gives = self._gives()
         self.clauses = [[self.corrected.get(word, word) for word in clause] for clause in self.query.clauses]
@@ -183,7 +190,7 @@ class Slow:
         """Of one tool."""
         tool = self.tools[at]
         sentence = tool.description.lstrip().split(". ")[0]
-        name = words(tool.name)
+        name = split_words(tool.name)
         spelt = self._is_named("".join(name), spelt=True) and len(name) > 1
         return {
             "coverage": sum(given.get(at, 0.0) for given in self.gives) / self.total if self.total else 0.0,
@@ -227,16 +234,18 @@ class Slow:
     def _phrase(self, tool: Tool) -> float:
         asked = [word for clause in self.clauses for word in clause if word in self.words]
         pairs = {(stem(a), stem(b)): weight(a) + weight(b) for a, b in pairwise(asked)}
-        there = {pair for text in (words(tool.name), telling(tool.description)) for pair in pairwise(map(stem, text))}
+        there = {
+            pair for text in (split_words(tool.name), telling(tool.description)) for pair in pairwise(map(stem, text))
+        }
         return sum(known for pair, known in pairs.items() if pair in there) / (sum(pairs.values()) or 1.0)
 
     def _literal(self, tool: Tool) -> float:
         takes = 0
         for name, node in tool.input_schema["properties"].items():
-            for word in words(name):
-                takes |= PARAMETERS.get(word, 0)
-            takes |= FORMATS.get(node.get("format", ""), 0)
-            takes |= FORMATS["number"] if node.get("type") == "integer" else 0
+            for word in split_words(name):
+                takes |= PARAMETER_KINDS.get(word, 0)
+            takes |= FORMAT_KINDS.get(node.get("format", ""), 0)
+            takes |= FORMAT_KINDS["number"] if node.get("type") == "integer" else 0
         asked = self.query.literals
         return (takes & asked).bit_count() / asked.bit_count() if asked else 0.0
 
@@ -244,16 +253,16 @@ class Slow:
         asked = 0
         for clause in self.clauses:
             some = [word for word in clause if word not in STOP_WORDS][:3]
-            classes = [VERBS.get(word, 0) | VERBS.get(stem(word), 0) for word in some]
+            classes = [VERB_KINDS.get(word, 0) | VERB_KINDS.get(stem(word), 0) for word in some]
             asked |= next((known for known in classes if known), 0)
         own = 0
         for word in name:
-            own |= VERBS.get(word, 0)
+            own |= VERB_KINDS.get(word, 0)
         return 0.0 if not asked or not own else 1.0 if asked & own else -1.0
 
     def _is_named(self, name: str, *, spelt: bool) -> bool:
-        typed = [(place, word) for place, chunk in enumerate(self.query.words) for word in split(chunk)]
-        heads = {words(tool.name)[0] for tool in self.tools.values() if len(words(tool.name)) > 1}
+        typed = [(place, word) for place, chunk in enumerate(self.query.words) for word in split_identifier(chunk)]
+        heads = {split_words(tool.name)[0] for tool in self.tools.values() if len(split_words(tool.name)) > 1}
         for start, (first, word) in enumerate(typed):
             for stop in range(start + 1, min(start + 6, len(typed)) + 1):
                 last = typed[stop - 1][0]
@@ -278,7 +287,7 @@ def by_name(hit: Hit) -> dict[str, float]:
 @settings(deadline=None, max_examples=100)
 @given(CATALOGS, QUERIES)
 def test_every_signal_of_every_tool_equals_that_of_a_slow_reading(catalog: list[Tool], text: str) -> None:
-    if not words(text):
+    if not split_words(text):
         return
     slow = Slow(catalog, text)
     hits = {hit.tool.id: by_name(hit) for hit in ask(slow.index, text).hits}
@@ -298,9 +307,9 @@ def test_every_signal_of_every_tool_equals_that_of_a_slow_reading(catalog: list[
 @settings(deadline=None, max_examples=50)
 @given(CATALOGS, QUERIES)
 def test_raw_is_the_sum_of_the_signals_by_their_weights_and_orders_the_hits(catalog: list[Tool], text: str) -> None:
-    if not words(text):
+    if not split_words(text):
         return
-    weights = {name: getattr(Weights(), name) for name in Weights.__slots__} | {"same need": -ALL.same_need}
+    weights = {name: getattr(SignalWeights(), name) for name in SignalWeights.__slots__} | {"same need": -ALL.same_need}
     hits = ask(Index.build(catalog), text).hits
     for hit in hits:
         assert {part.name: part.weight for part in hit.parts}.items() <= weights.items()
@@ -325,10 +334,10 @@ def probability(hit: Hit, count: int, clauses: int) -> float:
 def test_the_score_is_the_documented_function_of_raw(catalog: list[Tool], text: str) -> None:
     index, by = Index.build(catalog), Calibration()
     hits = ask(index, text).hits
-    if not words(text) or not hits:
+    if not split_words(text) or not hits:
         return
     count = sum(tool.visibility is not Visibility.HIDDEN for tool in catalog)
-    sure = probability(hits[0], count, len(read(text).clauses))
+    sure = probability(hits[0], count, len(parse_query(text).clauses))
     for hit in hits:
         odds = by.hit * log(sure / (1 - sure)) + by.hit_offset + by.distance * (hits[0].raw - hit.raw)
         assert hit.score == pytest.approx(logistic(odds), abs=1e-6)
@@ -460,8 +469,8 @@ def test_tools_without_any_meaning_do_not_push_others_out() -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "ranking.md"
 
 
-@pytest.mark.parametrize("options", [Weights(), Calibration()], ids=["weights", "calibration"])
-def test_every_number_of_the_formula_stands_on_the_page_about_it(options: Weights | Calibration) -> None:
+@pytest.mark.parametrize("options", [SignalWeights(), Calibration()], ids=["weights", "calibration"])
+def test_every_number_of_the_formula_stands_on_the_page_about_it(options: SignalWeights | Calibration) -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in PAGE.read_text().splitlines() if "|" in line]
     told = {row[1].strip("`"): row[2] for row in rows}
     assert {name: float(told[name]) for name in options.__slots__} == {

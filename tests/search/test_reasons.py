@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.model import Hit, Reason, SearchRequest, Tool
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
+from toolcrib.types import Hit, Reason, SearchRequest, Tool
 
 
 def tool(id_: str, description: str = "", **more: Any) -> Tool:

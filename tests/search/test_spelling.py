@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from toolcrib.search.spelling import Spelling, correctable, reach
-from toolcrib.search.table import Table
+from toolcrib.search.spelling import SpellingIndex, is_correctable, max_edits
+from toolcrib.search.vectors import WordPieceTable
 
 WORDS = ["weather", "whether", "wheat", "issue", "tissue", "repository", "api", "apis", "größe", "utf8", "Issue", "ab"]
 
 
 def meant(word: str, *, limit: int = 4) -> list[tuple[str, int]]:
-    spelling = Spelling(WORDS)
+    spelling = SpellingIndex(WORDS)
     return [(spelling.words[number], distance) for number, distance in spelling.near(word, limit=limit)]
 
 
@@ -39,9 +39,9 @@ def test_short_words_far_ones_and_those_with_other_letters_mean_nothing(typed: s
 
 
 def test_two_slips_count_in_long_words_only() -> None:
-    assert [reach("x" * letters) for letters in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert Spelling(["issues", "weather"]).near("isssue") == []
-    assert Spelling(["issues", "weather"]).near("wwweather") == [(1, 2)]
+    assert [max_edits("x" * letters) for letters in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert SpellingIndex(["issues", "weather"]).near("isssue") == []
+    assert SpellingIndex(["issues", "weather"]).near("wwweather") == [(1, 2)]
 
 
 def test_a_word_of_three_letters_may_be_meant_by_one_of_four() -> None:
@@ -49,7 +49,7 @@ def test_a_word_of_three_letters_may_be_meant_by_one_of_four() -> None:
 
 
 def test_among_equals_the_weightier_word_comes_first_then_the_alphabet() -> None:
-    spelling = Spelling(["carts", "cards", "carbs", "carrs"])
+    spelling = SpellingIndex(["carts", "cards", "carbs", "carrs"])
     assert [number for number, _ in spelling.near("carxs")] == [2, 1, 3, 0]
     assert [number for number, _ in spelling.near("carxs", weights=np.array([5, 1, 1, 9]))] == [3, 0, 2, 1]
     assert spelling.near("cards", weights=np.array([5, 1, 1, 9]), limit=2) == [(1, 0), (3, 1)]
@@ -57,12 +57,12 @@ def test_among_equals_the_weightier_word_comes_first_then_the_alphabet() -> None
 
 @pytest.mark.parametrize("kind", [np.uint32, np.int64, np.float32])
 def test_weights_may_be_numbers_of_any_kind(kind: type) -> None:
-    spelling = Spelling(["carts", "cards"])
+    spelling = SpellingIndex(["carts", "cards"])
     assert spelling.near("carxs", weights=np.array([2, 1], dtype=kind)) == [(0, 1), (1, 1)]
 
 
 def test_a_word_that_is_not_allowed_does_not_exist() -> None:
-    spelling = Spelling(["carts", "cards", "carbs"])
+    spelling = SpellingIndex(["carts", "cards", "carbs"])
     assert spelling.near("cards", np.array([True, False, True])) == [(2, 1), (0, 1)]
     assert spelling.near("cards", np.zeros(3, dtype=np.bool_)) == []
 
@@ -73,7 +73,7 @@ def test_no_more_are_told_than_asked_for() -> None:
 
 
 def test_no_words_mean_nothing() -> None:
-    assert Spelling([]).near("wether") == []
+    assert SpellingIndex([]).near("wether") == []
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_no_words_mean_nothing() -> None:
     ],
 )
 def test_only_unknown_plain_words_of_four_letters_may_be_corrected(word: str, *, may_be: bool) -> None:
-    assert correctable(word, Table.load()) is may_be
+    assert is_correctable(word, WordPieceTable.load()) is may_be

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolcrib.search.table import SHA256, Table, default_table
+from toolcrib.search.vectors import TABLE_SHA256, WordPieceTable, default_table
 
 TEXTS = ["send an email", "deliver a mail message", "delete a calendar event", "What's the weather in Zürich?"]
 FIRST = [
@@ -57,16 +57,16 @@ def close(found: Any, wanted: Any, to: float = 1e-6) -> bool:
 
 def test_the_shipped_file_is_the_one_that_was_measured_and_has_its_notice_beside_it() -> None:
     folder = files("toolcrib.search") / "data"
-    assert sha256((folder / "toolvec.npz").read_bytes()).hexdigest() == SHA256
+    assert sha256((folder / "toolvec.npz").read_bytes()).hexdigest() == TABLE_SHA256
     assert "Apache License 2.0" in (folder / "NOTICE").read_text()
 
 
 def test_the_shipped_table_is_read_once() -> None:
-    assert Table.load() is Table.load() is default_table()
+    assert WordPieceTable.load() is WordPieceTable.load() is default_table()
 
 
 def test_texts_get_the_vectors_of_the_golden_figures() -> None:
-    vectors = Table.load().embed(TEXTS)
+    vectors = WordPieceTable.load().embed(TEXTS)
     assert vectors.shape == (4, 256)
     assert vectors.dtype == np.float32
     assert close(vectors[:, :4], FIRST, 6e-5)
@@ -74,33 +74,33 @@ def test_texts_get_the_vectors_of_the_golden_figures() -> None:
 
 
 def test_words_get_the_sum_of_their_rows() -> None:
-    vectors = Table.load().words(["weather", "kubernetes"])
+    vectors = WordPieceTable.load().words(["weather", "kubernetes"])
     assert vectors.dtype == np.float32
     assert close(vectors[:, :4], [[0.0, -0.0953, -0.1907, 0.0953], [-0.063, 0.12, -0.1496, -0.0234]], 6e-5)
 
 
 def test_words_weigh_as_much_as_their_rarest_piece_and_unknown_ones_as_the_rarest_of_all() -> None:
-    weights = Table.load().weights(["get", "weather", "kubernetes", "天気", ""])
+    weights = WordPieceTable.load().weights(["get", "weather", "kubernetes", "天気", ""])
     assert weights.dtype == np.float32
     assert close(weights, [1.6045, 7.2109, 5.957, 12.8984, 12.8984], 6e-5)
-    few = Table.load(small(idf=np.array([1, 2, 3, 4, 5], dtype=np.float16)))
+    few = WordPieceTable.load(small(idf=np.array([1, 2, 3, 4, 5], dtype=np.float16)))
     assert few.weights(["find", "file", "files", "FILENAME", "xyz"]).tolist() == [1, 2, 3, 4, 5]
 
 
 def test_where_nothing_is_known_of_rarity_all_words_weigh_the_same() -> None:
-    assert Table.load(small()).weights(["find", "files", "xyz"]).tolist() == [1, 1, 1]
-    assert Table.load(small()).weights([]).shape == (0,)
+    assert WordPieceTable.load(small()).weights(["find", "files", "xyz"]).tolist() == [1, 1, 1]
+    assert WordPieceTable.load(small()).weights([]).shape == (0,)
 
 
 def test_words_of_one_meaning_are_nearer_than_others() -> None:
-    table = Table.load()
+    table = WordPieceTable.load()
     for near, nearer, far in [("movie", "film", "invoice"), ("weather", "forecast", "repository")]:
         vectors = table.embed([near, nearer, far])
         assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
 
 
 def test_a_word_is_cut_into_the_longest_pieces() -> None:
-    table = Table.load(small())
+    table = WordPieceTable.load(small())
     assert table.pieces("find") == (0,)
     assert table.pieces("files") == (1, 2)
     assert table.pieces("filename") == (1, 3)
@@ -112,13 +112,13 @@ def test_a_word_is_cut_into_the_longest_pieces() -> None:
     "word", ["", "s", "name", "##s", "file_name", "filex", "xfile", "天気", "fileя", "file" + "s" * 64]
 )
 def test_a_word_with_an_unknown_part_has_no_pieces(word: str) -> None:
-    table = Table.load(small())
+    table = WordPieceTable.load(small())
     assert table.pieces(word) == ()
     assert not table.words([word]).any()
 
 
 def test_only_whole_pieces_are_known_words() -> None:
-    table = Table.load(small())
+    table = WordPieceTable.load(small())
     assert [word for word in ["find", "files", "FILE", "name", "##s", ""] if table.knows(word)] == ["find", "FILE"]
 
 
@@ -134,24 +134,24 @@ def test_only_whole_pieces_are_known_words() -> None:
     ],
 )
 def test_punctuation_case_and_order_do_not_matter(text: str, same: str) -> None:
-    vectors = Table.load(small()).embed([text, same])
+    vectors = WordPieceTable.load(small()).embed([text, same])
     assert vectors.any()
     assert close(vectors[0], vectors[1])
 
 
 @pytest.mark.parametrize("text", ["", "   ", "!?", "天気", "погода", "name", "\ud800"])
 def test_a_text_of_nothing_known_has_no_direction(text: str) -> None:
-    assert not Table.load(small()).embed([text]).any()
+    assert not WordPieceTable.load(small()).embed([text]).any()
 
 
 def test_no_words_and_no_texts_give_no_rows() -> None:
-    table = Table.load(small())
+    table = WordPieceTable.load(small())
     assert table.words([]).shape == table.embed([]).shape == (0, 6)
 
 
 @pytest.mark.parametrize(("bits", "dim"), [(4, 256), (4, 384), (8, 256), (8, 384), (8, 5)])
 def test_a_table_may_have_other_components_and_bits(bits: int, dim: int) -> None:
-    table = Table.load(small(bits, dim))
+    table = WordPieceTable.load(small(bits, dim))
     wanted = np.random.default_rng(1).integers(-7, 8, (len(PIECES), dim)) * np.arange(1, 6)[:, None]
     assert table.dim == dim
     assert np.array_equal(table.words(["find", "file", "files"]), [wanted[0], wanted[1], wanted[1] + wanted[2]])
@@ -160,7 +160,7 @@ def test_a_table_may_have_other_components_and_bits(bits: int, dim: int) -> None
 
 
 def test_a_text_whose_rows_cancel_out_has_no_direction() -> None:
-    table = Table(["up", "down"], np.array([[1, 2], [-1, -2]], dtype=np.int8), [1, 1])
+    table = WordPieceTable(["up", "down"], np.array([[1, 2], [-1, -2]], dtype=np.int8), [1, 1])
     assert not table.embed(["up down"]).any()
     assert table.embed(["up"]).any()
 
@@ -186,7 +186,7 @@ def test_a_text_whose_rows_cancel_out_has_no_direction() -> None:
 )
 def test_another_file_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        Table.load(data)
+        WordPieceTable.load(data)
 
 
 WORDS = st.lists(st.sampled_from(["send", "email", "kubernetes", "invoice", "xyzzy", "天気", "", "a1"]), max_size=12)
@@ -199,7 +199,7 @@ def rows(vectors: npt.NDArray[np.float32]) -> list[bytes]:
 @settings(deadline=None)
 @given(WORDS, st.randoms(use_true_random=False))
 def test_what_stands_beside_a_word_or_a_text_does_not_matter(words: list[str], random: Any) -> None:
-    table = Table.load()
+    table = WordPieceTable.load()
     texts = [f"{word} a file" for word in words]
     order: Sequence[int] = random.sample(range(len(words)), len(words))
     for method, given_texts in ((table.words, words), (table.embed, texts)):
@@ -210,7 +210,7 @@ def test_what_stands_beside_a_word_or_a_text_does_not_matter(words: list[str], r
 @settings(deadline=None)
 @given(st.lists(st.text(), max_size=4))
 def test_any_text_gives_a_direction_or_none(texts: list[str]) -> None:
-    table = Table.load()
+    table = WordPieceTable.load()
     vectors = table.embed(texts)
     lengths = np.linalg.norm(vectors, axis=1)
     assert vectors.shape == (len(texts), 256)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.search.text import MAX_WORD, split, stem, words
+from toolcrib.search.text import MAX_WORD, split_identifier, split_words, stem
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ from toolcrib.search.text import MAX_WORD, split, stem, words
     ],
 )
 def test_a_text_is_taken_apart_into_words(text: str, found: str) -> None:
-    assert " ".join(words(text)) == found
+    assert " ".join(split_words(text)) == found
 
 
 def test_a_very_long_word_is_cut() -> None:
-    assert words("x" * 10_000) == ["x" * MAX_WORD]
-    assert words("é" * 10_000) == ["e" * MAX_WORD]
-    assert words("ж" * 10_000) == ["ж" * MAX_WORD]
+    assert split_words("x" * 10_000) == ["x" * MAX_WORD]
+    assert split_words("é" * 10_000) == ["e" * MAX_WORD]
+    assert split_words("ж" * 10_000) == ["ж" * MAX_WORD]
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_a_word_that_only_looks_inflected_stays(word: str) -> None:
 
 @given(st.text())
 def test_any_text_has_words_that_are_short_folded_and_not_empty(text: str) -> None:
-    for word in words(text):
+    for word in split_words(text):
         assert 0 < len(word) <= MAX_WORD + 20
         assert stem(word)
-        assert split(word) or not word.isalnum()
+        assert split_identifier(word) or not word.isalnum()
 
 
 @given(st.lists(st.sampled_from(["create", "pull", "request", "file", "get"]), min_size=1, max_size=5))
 def test_every_way_to_join_words_gives_the_same_words(parts: list[str]) -> None:
     capitals = [part.capitalize() for part in parts]
     joined = ["_".join(parts), "-".join(parts), " ".join(parts), ".".join(parts), "".join(capitals)]
-    assert {tuple(words(text)) for text in joined} == {tuple(parts)}
+    assert {tuple(split_words(text)) for text in joined} == {tuple(parts)}

@@ -5,20 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from toolcrib.search.features import COARSE
-from toolcrib.search.meaning import Meaning
-from toolcrib.search.quantized import directions
-from toolcrib.search.table import default_table
-from toolcrib.search.wordrows import WordRows
+from toolcrib.search.features import SemanticModel
+from toolcrib.search.vectors import COARSE_COMPONENTS, WordVectorCache, default_table, quantize_unit_vectors
 
 TABLE = default_table()
-WEIGHTS = Meaning(TABLE).weights
+WEIGHTS = SemanticModel(TABLE).weights
 
 
-def holds(rows: WordRows, words: Sequence[str]) -> bool:
+def holds(rows: WordVectorCache, words: Sequence[str]) -> bool:
     """Whether the rows of these words are what the table says."""
     said, vectors = rows.of(words), TABLE.words(words)
-    coarse = directions(vectors[:, :COARSE])
+    coarse = quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS])
     pairs = (
         (said.vectors, vectors),
         (said.weights, WEIGHTS(words)),
@@ -29,14 +26,14 @@ def holds(rows: WordRows, words: Sequence[str]) -> bool:
 
 
 def test_words_have_the_rows_of_the_table_when_asked_first_and_again() -> None:
-    rows = WordRows(TABLE, WEIGHTS)
+    rows = WordVectorCache(TABLE, WEIGHTS)
     for words in (["send", "mail"], ["mail", "the", "xyzzyq", "send"], ["天気"], [], ["mail"]):
         assert holds(rows, words)
         assert holds(rows, words)
 
 
 def test_more_words_than_are_remembered_have_their_rows_all_the_same() -> None:
-    rows = WordRows(TABLE, WEIGHTS)
+    rows = WordVectorCache(TABLE, WEIGHTS)
     known = [f"weather{number}" for number in range(5_000)]
     for start in range(0, len(known), 150):
         assert holds(rows, known[start : start + 150])
@@ -44,7 +41,7 @@ def test_more_words_than_are_remembered_have_their_rows_all_the_same() -> None:
 
 
 def test_several_threads_may_ask_for_the_same_words_at_once() -> None:
-    rows = WordRows(TABLE, WEIGHTS)
+    rows = WordVectorCache(TABLE, WEIGHTS)
     asked = [[f"mail{number % 700}", f"send{number % 900}", "the"] for number in range(3_000)]
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(lambda words: holds(rows, words), asked))

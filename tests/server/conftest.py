@@ -11,16 +11,15 @@ import mcp
 from mcp.client.streamable_http import streamable_http_client
 
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.model import Action, Caller, Decision, Object, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context, Policy
-from toolcrib.server.changes import ListChanges
+from toolcrib.server.asgi import HttpApp
+from toolcrib.server.handlers import ToolServer, make_server
 from toolcrib.server.http import serve_http
-from toolcrib.server.mcp import ToolServer, make_server
-from toolcrib.server.mount import HttpApp
+from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running
+from toolcrib.types import Action, Caller, Context, Decision, Object, Policy, Tool, ToolResult, Visibility
 
 TOKENS = (Token(secret="s3cret-a", caller="ann", tenant="acme"), Token(secret="s3cret-b", caller="bob", tenant="bits"))
 JSON = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -50,14 +49,14 @@ class Crib:
     server: ToolServer
     source: FakeSource
     provider: FakeProvider
-    changes: ListChanges
+    changes: ListChangeNotifier
     heard: list[str] = field(default_factory=list)
 
     async def offer(self, *tools: Tool) -> None:
         """Have the shared provider offer these tools, and wait until they can be seen."""
         self.provider.tools = list(tools)
         self.source.changed()
-        await self.gateway.live.fresh()
+        await self.gateway.refresher.wait_current()
 
 
 @contextlib.asynccontextmanager
@@ -68,8 +67,8 @@ async def crib(
     provider = FakeProvider(tools or [Tool(name="echo", namespace="x", description="Echoes")], handler)
     source = FakeSource(provider)
     async with running(source, policy=policy) as gateway, anyio.create_task_group() as group:
-        front = Front(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
-        changes = ListChanges(front, gateway.live, debounce_s=0.01)
+        front = ToolFacade(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
+        changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)
         yield Crib(gateway, make_server(front, changes=changes), source, provider, changes)
         group.cancel_scope.cancel()

@@ -17,8 +17,8 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from toolcrib.app import App
-from toolcrib.protocols import Policy
 from toolcrib.settings.options import Settings
+from toolcrib.types import Policy
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 ICON = types.Icon(src="https://example.com/i.png", mime_type="image/png")

@@ -22,13 +22,13 @@ from tests.server.conftest import JSON, token
 from tests.server.test_http import EXECUTE, MODERN
 
 from toolcrib import Context, Tool, ToolRegistry
-from toolcrib.gateway.calls.options import CacheOptions, CallOptions
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Caller
-from toolcrib.server.context import LOCAL
-from toolcrib.server.users import caller_of
+from toolcrib.gateway.sessions import LOCAL
+from toolcrib.middleware.options import CacheOptions, CallOptions
+from toolcrib.server.auth import caller_of_user
 from toolcrib.settings.options import Settings
 from toolcrib.testing import text_of
+from toolcrib.types import Caller
 
 pytestmark = pytest.mark.anyio
 
@@ -180,7 +180,7 @@ def user(client_id: str, subject: str | None = None, issuer: str | None = None, 
     ],
 )
 def test_a_token_stands_for_its_subject_or_else_its_client(who: object, caller: Caller | None) -> None:
-    assert caller_of(who) == caller
+    assert caller_of_user(who) == caller
 
 
 def test_different_users_are_never_one_caller() -> None:
@@ -194,7 +194,7 @@ def test_different_users_are_never_one_caller() -> None:
         user("desk", "alice"),
         user("till", "alice"),
     ]
-    assert len({caller_of(one) for one in users}) == len(users)
+    assert len({caller_of_user(one) for one in users}) == len(users)
 
 
 def _http_of(app: Starlette) -> httpx2.AsyncClient:

@@ -25,15 +25,14 @@ from tests.server.conftest import (
 )
 
 from toolcrib.errors import AlreadyStarted
-from toolcrib.model import Caller
-from toolcrib.protocols import Context, Unsubscribe
-from toolcrib.server.changes import ListChanges
+from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
-from toolcrib.server.mcp import make_server
+from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions
-from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeSource, running
+from toolcrib.types import Caller, Context, Unsubscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -83,12 +82,12 @@ async def test_a_subscription_hears_of_changes_and_ends_with_its_client(transpor
                 assert not subscription.honored.prompts_list_changed
                 await served.offer(ADD, SUB)
                 assert type(await anext(aiter(subscription))).__name__ == "ToolsListChanged"
-            await until(lambda: served.changes.followers == 0)
+            await until(lambda: served.changes.subscriber_count == 0)
 
 
 async def test_a_server_without_changes_promises_none() -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(Front(gateway, SurfaceOptions()))
+        server = make_server(ToolFacade(gateway, SurfaceOptions()))
         async with mcp.Client(server, mode="legacy") as client:
             assert client.server_capabilities.tools is not None
             assert not client.server_capabilities.tools.list_changed
@@ -137,7 +136,7 @@ async def test_what_is_only_searched_changes_no_list_that_does_not_show_it() -> 
         front.marks = "b"
         source.changed()
         await until(lambda: count() == 1)
-        changes.leave(follower)
+        changes.unsubscribe(follower)
 
 
 class Marked:
@@ -149,7 +148,7 @@ class Marked:
         self.asked = 0
         self.hanging = anyio.Event()
 
-    async def mark(self, ctx: Context) -> str:
+    async def fingerprint(self, ctx: Context) -> str:
         self.asked += 1
         if ctx.providers:
             await self.hanging.wait()
@@ -172,9 +171,9 @@ class Source:
 @contextlib.asynccontextmanager
 async def telling(
     marks: Marked, *, limit: int = 10, debounce_s: float = 0.01
-) -> AsyncIterator[tuple[ListChanges, Source]]:
+) -> AsyncIterator[tuple[ListChangeNotifier, Source]]:
     source = Source()
-    changes = ListChanges(marks, source, debounce_s=debounce_s, limit=limit)
+    changes = ListChangeNotifier(marks, source, debounce_s=debounce_s, limit=limit)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             await group.start(changes.run)
@@ -183,7 +182,7 @@ async def telling(
     assert source.callbacks == []
 
 
-async def following(changes: ListChanges, name: str = "ann", *own: Any) -> tuple[Any, Callable[[], int]]:
+async def following(changes: ListChangeNotifier, name: str = "ann", *own: Any) -> tuple[Any, Callable[[], int]]:
     """A follower that is ready, and how often it was told."""
     told_at: list[float] = []
 
@@ -193,7 +192,7 @@ async def following(changes: ListChanges, name: str = "ann", *own: Any) -> tuple
     ready = anyio.Event()
     ready.set()
     ctx = Context(caller=Caller(id=name), providers=tuple(own))
-    follower = await changes.follow(ctx, tell, ready)
+    follower = await changes.subscribe(ctx, tell, ready)
     assert follower is not None
     return follower, lambda: len(told_at)
 
@@ -239,7 +238,7 @@ async def test_a_client_that_does_not_read_holds_nobody_up_and_one_notice_waits_
     ready = anyio.Event()
     ready.set()
     async with telling(marks) as (changes, source):
-        slow = await changes.follow(Context(caller=Caller(id="slow")), tell, ready)
+        slow = await changes.subscribe(Context(caller=Caller(id="slow")), tell, ready)
         _, count = await following(changes)
         for number in range(1, 6):
             marks.marks = f"{number}"
@@ -262,7 +261,7 @@ async def test_a_provider_of_ones_own_that_hangs_delays_nobody_else() -> None:
         source.changed()
         await until(lambda: his() == 1)
         assert hers() == 0
-        changes.leave(hanging)
+        changes.unsubscribe(hanging)
 
 
 async def test_a_provider_of_ones_own_that_speaks_of_changes_is_heard_and_left_in_the_end() -> None:
@@ -274,9 +273,9 @@ async def test_a_provider_of_ones_own_that_speaks_of_changes_is_heard_and_left_i
         marks.of["ann"] = "b"
         own.offer()
         await until(lambda: hers() == 1)
-        changes.leave(follower)
-        changes.leave(follower)
-        assert (own.callbacks, his(), changes.followers) == ([], 0, 1)
+        changes.unsubscribe(follower)
+        changes.unsubscribe(follower)
+        assert (own.callbacks, his(), changes.subscriber_count) == ([], 0, 1)
 
 
 async def test_a_follower_that_left_is_told_nothing_more() -> None:
@@ -288,7 +287,7 @@ async def test_a_follower_that_left_is_told_nothing_more() -> None:
         marks.marks = "b"
         source.changed()
         await until(lambda: marks.asked >= asked + 2)
-        changes.leave(left)
+        changes.unsubscribe(left)
         await until(lambda: his() == 1)
         assert hers() == 0
 
@@ -296,28 +295,28 @@ async def test_a_follower_that_left_is_told_nothing_more() -> None:
 async def test_there_is_a_limit_to_followers_and_room_again_when_one_leaves() -> None:
     async with telling(Marked("a"), limit=1) as (changes, _):
         follower, _ = await following(changes)
-        assert await changes.follow(follower.ctx, follower.tell, follower.ready) is None
-        changes.leave(follower)
+        assert await changes.subscribe(follower.ctx, follower.notify, follower.ready) is None
+        changes.unsubscribe(follower)
         await following(changes)
 
 
 async def test_one_caller_leaves_room_for_others() -> None:
-    changes = ListChanges(Marked("a"), Source(), limit=10, per_caller=2)
+    changes = ListChangeNotifier(Marked("a"), Source(), limit=10, per_caller=2)
     first, _ = await following(changes, "greedy")
     await following(changes, "greedy")
-    assert await changes.follow(first.ctx, first.tell, first.ready) is None
+    assert await changes.subscribe(first.ctx, first.notify, first.ready) is None
     namesake = replace(first.ctx, caller=Caller(id="greedy", tenant="another"))
-    assert await changes.follow(namesake, first.tell, first.ready) is not None
+    assert await changes.subscribe(namesake, first.notify, first.ready) is not None
     await following(changes, "ann")
     for _ in range(2):
-        changes.leave(first)
+        changes.unsubscribe(first)
     await following(changes, "greedy")
-    assert await changes.follow(first.ctx, first.tell, first.ready) is None
-    assert changes.followers == 4
+    assert await changes.subscribe(first.ctx, first.notify, first.ready) is None
+    assert changes.subscriber_count == 4
 
 
 def test_one_caller_cannot_take_every_place_by_default() -> None:
-    changes = ListChanges(Marked("a"), Source())
+    changes = ListChangeNotifier(Marked("a"), Source())
     assert changes.per_caller * 5 <= changes.limit
 
 
@@ -330,7 +329,7 @@ async def test_a_client_that_cannot_be_told_spoils_nothing(caplog: pytest.LogCap
     ready = anyio.Event()
     ready.set()
     async with telling(marks) as (changes, source):
-        await changes.follow(Context(caller=Caller(id="gone")), tell, ready)
+        await changes.subscribe(Context(caller=Caller(id="gone")), tell, ready)
         _, count = await following(changes)
         for number in (1, 2):
             marks.marks = f"{number}"
@@ -369,19 +368,19 @@ async def test_sessions_that_ended_are_forgotten() -> None:
         async with crib(ADD) as served:
             for _ in range(3):
                 async with mcp.Client(served.server, mode="legacy"):
-                    assert served.changes.followers == 1
-            await until(lambda: served.changes.followers == 0)
+                    assert served.changes.subscriber_count == 1
+            await until(lambda: served.changes.subscriber_count == 0)
 
 
 class Unknown(Marked):
-    async def mark(self, ctx: Context) -> str:
+    async def fingerprint(self, ctx: Context) -> str:
         raise RuntimeError("no")
 
 
 async def test_a_session_opens_also_where_its_list_cannot_be_known(caplog: pytest.LogCaptureFixture) -> None:
     with anyio.fail_after(5):
         async with crib(ADD) as served:
-            served.changes._marks = Unknown("")
+            served.changes._fingerprints = Unknown("")
             async with mcp.Client(served.server, mode="legacy") as client:
                 assert "x__add" in await names(client)
     assert "not told when its lists change" in caplog.text
@@ -391,10 +390,10 @@ async def test_a_list_that_cannot_be_known_for_a_while_is_told_of_later() -> Non
     marks = Marked("a")
     async with telling(marks) as (changes, source):
         _, count = await following(changes)
-        changes._marks = Unknown("")
+        changes._fingerprints = Unknown("")
         source.changed()
         await anyio.wait_all_tasks_blocked()
-        changes._marks = marks
+        changes._fingerprints = marks
         marks.marks = "b"
         source.changed()
         await until(lambda: count() == 1)

@@ -14,7 +14,7 @@ from tests.server.shop import Shop, in_front_of
 
 from toolcrib.app import App
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.server import followers
+from toolcrib.server import notifications
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.upstream.options import ServerOptions
@@ -415,7 +415,7 @@ async def test_servers_that_never_agree_hold_a_subscription_up_once_and_are_left
     async def never(ctx: Any, params: Any) -> Any:
         await anyio.sleep_forever()
 
-    monkeypatch.setattr(followers, "_AGREE_S", 0.3)
+    monkeypatch.setattr(notifications, "_SUBSCRIBE_TIMEOUT_S", 0.3)
     good, silent = Shop("a"), Shop("b", uris=[f"b://{number}" for number in range(9)])
     silent.server.add_request_handler("subscriptions/listen", types.SubscriptionsListenRequestParams, never)
     with anyio.fail_after(4):

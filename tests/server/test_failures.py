@@ -14,16 +14,15 @@ from tests.server.conftest import Own, at_address, client_at, crib, native, unti
 
 from toolcrib.catalog.paging import Page
 from toolcrib.errors import ExecutionFailed
-from toolcrib.model import Action, Caller, Decision, Object, Tool, ToolResult
-from toolcrib.protocols import Context
-from toolcrib.server.changes import ListChanges
-from toolcrib.server.failures import isolated
+from toolcrib.server.error_responses import isolate
+from toolcrib.server.handlers import ToolServer, make_server
 from toolcrib.server.http import http_app
-from toolcrib.server.mcp import ToolServer, make_server
+from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions
-from toolcrib.surfaces.front import Front, Listed
+from toolcrib.surfaces.facade import ListedTool, ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeSource, running, text_of
+from toolcrib.types import Action, Caller, Context, Decision, Object, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +49,7 @@ async def raise_it() -> NoReturn:
 WAYS = [await_what_was_cancelled, cancel_oneself, raise_it]
 
 
-class Faulty(Front):
+class Faulty(ToolFacade):
     """A front within which foreign code is cancelled, or raises, wherever a test says so."""
 
     faults: dict[str, Callable[[], Any]]
@@ -59,7 +58,7 @@ class Faulty(Front):
         if where in self.faults:
             await self.faults[where]()
 
-    async def page(self, ctx: Context, cursor: str | None = None) -> Page[Listed]:
+    async def page(self, ctx: Context, cursor: str | None = None) -> Page[ListedTool]:
         await self._maybe("page")
         return await super().page(ctx, cursor)
 
@@ -71,18 +70,18 @@ class Faulty(Front):
         await self._maybe("instructions")
         return await super().instructions(ctx)
 
-    async def mark(self, ctx: Context) -> str:
+    async def fingerprint(self, ctx: Context) -> str:
         await self._maybe("mark")
-        return await super().mark(ctx)
+        return await super().fingerprint(ctx)
 
 
 @contextlib.asynccontextmanager
-async def faulty(**faults: Callable[[], Any]) -> AsyncIterator[tuple[ToolServer, Faulty, ListChanges]]:
+async def faulty(**faults: Callable[[], Any]) -> AsyncIterator[tuple[ToolServer, Faulty, ListChangeNotifier]]:
     source = FakeSource(Own(Tool(name="ping", namespace="x", description="Pings")))
     async with running(source) as gateway, anyio.create_task_group() as group:
         front = Faulty(gateway, SurfaceOptions())
         front.faults = faults
-        changes = ListChanges(front, gateway.live, debounce_s=0.01)
+        changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)
         yield make_server(front, changes=changes), front, changes
         group.cancel_scope.cancel()
@@ -170,7 +169,7 @@ class Unknown:
     def __init__(self, way: Callable[[], Any]) -> None:
         self._way = way
 
-    async def mark(self, ctx: Context) -> str:
+    async def fingerprint(self, ctx: Context) -> str:
         await self._way()
         raise AssertionError(ctx)
 
@@ -190,13 +189,13 @@ async def test_a_list_that_cannot_be_compared_ends_no_telling_of_changes(way: Ca
                 told.set()
 
             for hears in (tell, tell_me):
-                assert await changes.follow(Context(caller=Caller(id="ann")), hears, ready) is not None
+                assert await changes.subscribe(Context(caller=Caller(id="ann")), hears, ready) is not None
             await served.offer(native("add", "x"), native("sub", "x"))
             await told.wait()
-            marks, changes._marks = changes._marks, Unknown(way)
+            marks, changes._fingerprints = changes._fingerprints, Unknown(way)
             served.source.changed()
             await anyio.wait_all_tasks_blocked()
-            changes._marks, told = marks, anyio.Event()
+            changes._fingerprints, told = marks, anyio.Event()
             await served.offer(native("sub", "x"))
             await told.wait()
 
@@ -218,11 +217,11 @@ async def test_what_is_isolated_gives_what_it_gives() -> None:
     async def three() -> int:
         return 3
 
-    assert await isolated(three) == 3
+    assert await isolate(three) == 3
     with pytest.raises(RuntimeError, match="policy"):
-        await isolated(refuse)
+        await isolate(refuse)
     with pytest.raises(ExecutionFailed, match="from within"):
-        await isolated(raise_it)
+        await isolate(raise_it)
 
 
 async def test_what_is_isolated_is_cancelled_with_whoever_waits_for_it() -> None:
@@ -237,13 +236,13 @@ async def test_what_is_isolated_is_cancelled_with_whoever_waits_for_it() -> None
     with anyio.fail_after(5):
         with anyio.CancelScope() as scope:
             asyncio.get_running_loop().call_soon(scope.cancel)
-            await isolated(hang)
+            await isolate(hang)
         assert scope.cancelled_caught
         assert ended.is_set()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await isolated(hang)
-        task = asyncio.create_task(isolated(hang))
+                await isolate(hang)
+        task = asyncio.create_task(isolate(hang))
         await anyio.wait_all_tasks_blocked()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -7,10 +7,10 @@ import mcp
 import pytest
 from tests.server.conftest import crib, names, native
 
-from toolcrib.model import Tool
-from toolcrib.server import fragments
-from toolcrib.server.fragments import Fragments
-from toolcrib.surfaces.front import Listed
+from toolcrib.server import sdk_workarounds
+from toolcrib.server.sdk_workarounds import EntryCache
+from toolcrib.surfaces.facade import ListedTool
+from toolcrib.types import Tool
 from toolcrib.wire import tool_to_wire
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(name)
         return tool_to_wire(tool, name)
 
-    monkeypatch.setattr(fragments, "tool_to_wire", noted)
+    monkeypatch.setattr(sdk_workarounds, "tool_to_wire", noted)
     return made
 
 
@@ -41,26 +41,26 @@ async def test_a_second_list_makes_no_entry_again_and_a_changed_tool_alone_is_ma
         assert made == ["add", "sub", "sub"]
 
 
-def listed(number: int, **more: Any) -> Listed:
-    return Listed(f"t{number}", Tool(name=f"t{number}", **more), 1, b"%d" % number)
+def listed(number: int, **more: Any) -> ListedTool:
+    return ListedTool(f"t{number}", Tool(name=f"t{number}", **more), 1, b"%d" % number)
 
 
-def entry(known: Fragments, tool: Listed, version: str) -> dict[str, Any]:
-    fragment = known.of(tool, version)
+def entry(known: EntryCache, tool: ListedTool, version: str) -> dict[str, Any]:
+    fragment = known.get(tool, version)
     assert fragment is not None
     assert json.loads(fragment.encoded) == fragment.entry
     return fragment.entry
 
 
 def test_the_eras_have_entries_of_their_own() -> None:
-    known, tool = Fragments(), listed(1, output_schema={"type": "array"})
+    known, tool = EntryCache(), listed(1, output_schema={"type": "array"})
     assert "outputSchema" in entry(known, tool, "2026-07-28")
     assert "outputSchema" not in entry(known, tool, "2025-11-25")
     assert entry(known, tool, "2025-06-18") is entry(known, tool, "2025-11-25")
 
 
 def test_only_so_many_entries_are_kept(made: list[str]) -> None:
-    known = Fragments(limit=2)
+    known = EntryCache(limit=2)
     for number in (1, 2, 3, 3, 2, 1):
         assert entry(known, listed(number), "2026-07-28")["name"] == f"t{number}"
     assert made == ["t1", "t2", "t3", "t1"]

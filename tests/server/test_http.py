@@ -14,15 +14,14 @@ from mcp.client.streamable_http import streamable_http_client
 
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.model import Caller, Object, Tool, ToolResult
-from toolcrib.protocols import Context
 from toolcrib.server.auth import StaticTokens
-from toolcrib.server.http import http_app, listening, serve_http
-from toolcrib.server.mcp import make_server
+from toolcrib.server.handlers import make_server
+from toolcrib.server.http import bind_socket, http_app, serve_http
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running, text_of
+from toolcrib.types import Caller, Context, Object, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +64,7 @@ async def serving(
 
     provider = FakeProvider([Tool(name="echo", namespace="x", description="Echoes")], handler)
     async with running(FakeSource(provider)) as gateway, anyio.create_task_group() as group:
-        front = Front(gateway, SurfaceOptions(surfaces=surfaces))
+        front = ToolFacade(gateway, SurfaceOptions(surfaces=surfaces))
         app = http_app(make_server(front), options, ready=lambda: (True, {"tools": 1}))
 
         async def serve() -> None:
@@ -186,7 +185,7 @@ async def test_a_foreign_host_or_origin_is_refused(path: str, headers: dict[str,
 )
 async def test_a_server_takes_its_own_address(host: str, header: str) -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(Front(gateway, SurfaceOptions()))
+        server = make_server(ToolFacade(gateway, SurfaceOptions()))
         app = http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
             assert (await http.get("/mcp", headers={"host": header})).status_code == 401
@@ -309,15 +308,15 @@ async def test_progress_reaches_the_client() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com", "::"])
 async def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(Front(gateway, SurfaceOptions()))
+        server = make_server(ToolFacade(gateway, SurfaceOptions()))
         with pytest.raises(SettingsError, match="without a token"):
             http_app(server, HttpOptions(host=host), ready=lambda: (True, {}))
         http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))
 
 
 async def test_an_address_that_is_taken_is_a_clear_error() -> None:
-    with listening("127.0.0.1", 0) as sock, pytest.raises(SettingsError, match=r"Cannot listen on 127\.0\.0\.1:"):
-        listening("127.0.0.1", sock.getsockname()[1])
+    with bind_socket("127.0.0.1", 0) as sock, pytest.raises(SettingsError, match=r"Cannot listen on 127\.0\.0\.1:"):
+        bind_socket("127.0.0.1", sock.getsockname()[1])
 
 
 async def test_a_token_never_shows_its_secret() -> None:

@@ -13,10 +13,10 @@ from mcp.shared.exceptions import MCPError
 from tests.server.conftest import JSON, Crib, at_address, client_at, crib, names
 from tests.server.test_stdio import OPENING, request
 
-from toolcrib.model import Tool, Visibility
 from toolcrib.server.http import http_app
-from toolcrib.server.lean import PARTS_KEY, Filling, set_aside
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.sdk_workarounds import SPLICES_KEY, ListSplicer, defer_entries
+from toolcrib.types import Tool, Visibility
 from toolcrib.wire import read_tool
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_an_answer_without_marks_passes_as_it_is() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    filling = Filling(send)
+    filling = ListSplicer(send)
     start = {"type": "http.response.start", "status": 202, "headers": [(b"content-length", b"2")]}
     body = {"type": "http.response.body", "body": b"ok", "more_body": True}
     for message in (start, body, body):
@@ -109,10 +109,10 @@ async def test_a_mark_is_filled_in_once_and_cannot_be_guessed() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    filling = Filling(send)
-    assert set_aside({}, [b"1"]) is None
-    mark = set_aside({PARTS_KEY: filling.parts}, [b'{"a":1}', b"2"])
-    assert mark != set_aside({PARTS_KEY: {}}, [])
+    filling = ListSplicer(send)
+    assert defer_entries({}, [b"1"]) is None
+    mark = defer_entries({SPLICES_KEY: filling.splices}, [b'{"a":1}', b"2"])
+    assert mark != defer_entries({SPLICES_KEY: {}}, [])
     await filling({"type": "http.response.start", "status": 200, "headers": [(b"x", b"y")]})
     await filling({"type": "http.response.body", "body": json.dumps({"tools": mark, "n": 1}).encode()})
     assert json.loads(sent[1]["body"]) == {"tools": [{"a": 1}, 2], "n": 1}
@@ -125,8 +125,8 @@ async def test_an_answer_without_the_mark_stays_as_it_is() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    filling = Filling(send)
-    set_aside({PARTS_KEY: filling.parts}, [b"1"])
+    filling = ListSplicer(send)
+    defer_entries({SPLICES_KEY: filling.splices}, [b"1"])
     await filling({"type": "http.response.start", "status": 200, "headers": []})
     await filling({"type": "http.response.body", "body": b'{"error":{}}'})
     assert sent[1]["body"] == b'{"error":{}}'

@@ -19,13 +19,12 @@ from tests.server.conftest import JSON, TOKENS, Own, client_at, crib, names, nat
 from tests.server.test_mount import hosted
 
 from toolcrib.errors import NotAuthenticated
-from toolcrib.model import Caller, Tool
-from toolcrib.protocols import Context
-from toolcrib.providers.ambient import with_show_all, with_tool_providers
+from toolcrib.providers.request_scope import with_show_all, with_tool_providers
+from toolcrib.server.asgi import CallerProviders, RequestProviders
 from toolcrib.server.http import http_app
-from toolcrib.server.middleware import CallerProviders, RequestProviders
 from toolcrib.server.options import HttpOptions
 from toolcrib.testing import text_of
+from toolcrib.types import Caller, Context, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +85,7 @@ async def test_interleaved_requests_of_concurrent_sessions_never_mix() -> None:
             waiting[name.removeprefix("of_")].set()
             for event in waiting.values():
                 await event.wait()
-            return {"tool": name, "seen": [tool.name for provider in ctx.providers for tool in provider.tools]}  # type: ignore[attr-defined]  # all are `Own`
+            return {"tool": name, "seen": [tool.name for provider in ctx.providers for tool in provider.tools]}  # type: ignore[attr-defined]  # all are `ToolcribSection`
 
     def resolve(request: Request) -> Own:
         return Slow(native(f"of_{request.headers['x-user']}"))

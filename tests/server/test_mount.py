@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 from tests.server.conftest import JSON, TOKENS, Crib, client_at, crib, names
 
 from toolcrib.errors import SettingsError
-from toolcrib.server.http import http_app, listening
-from toolcrib.server.mount import HttpApp
+from toolcrib.server.asgi import HttpApp
+from toolcrib.server.http import bind_socket, http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
@@ -36,7 +36,7 @@ async def hosted(app: ASGIApp) -> AsyncIterator[str]:
     config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # it is no process of its own
-    with listening("127.0.0.1", 0) as sock:
+    with bind_socket("127.0.0.1", 0) as sock:
         async with anyio.create_task_group() as group:
 
             async def serve() -> None:

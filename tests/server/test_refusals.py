@@ -11,7 +11,7 @@ from tests.server.conftest import JSON, at_address, client_at, crib, token
 
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.upstream.exchange import leaves
+from toolcrib.upstream.channel import flatten_errors
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ async def refusal_of(path: str, headers: Mapping[str, str], mode: str, size: int
                 async with client_at(f"{url}{path}", mode, headers) as client:
                     await client.call_tool("execute_tool", {"name": "x:echo", "arguments": {"a": "x" * size}})
             except BaseException as error:  # noqa: BLE001 - the client wraps it in groups
-                (told,) = leaves(error)
+                (told,) = flatten_errors(error)
                 assert isinstance(told, MCPError)
                 return told.message
     raise AssertionError("it was let in")

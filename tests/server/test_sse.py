@@ -14,13 +14,11 @@ from starlette.routing import Mount
 from tests.server.conftest import JSON, TOKENS, Crib, Notices, Own, at_address, crib, names, native, token, until
 from tests.server.test_mount import hosted
 
-from toolcrib.model import Object, ToolResult
-from toolcrib.protocols import Context
-from toolcrib.server.middleware import RequestProviders
-from toolcrib.server.mount import HttpApp
+from toolcrib.server.asgi import HttpApp, RequestProviders
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
+from toolcrib.types import Context, Object, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +62,7 @@ async def test_changes_are_told_on_the_stream() -> None:
                 assert "add" in await names(client)
                 await served.offer(native("add"), native("sub"))
                 await until(lambda: notices.count == 1)
-            await until(lambda: served.changes.followers == 0)
+            await until(lambda: served.changes.subscriber_count == 0)
 
 
 async def test_the_token_of_each_message_decides_who_the_caller_is() -> None:

@@ -11,14 +11,13 @@ import anyio
 import pytest
 
 from toolcrib import wire
-from toolcrib.model import Object, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context
-from toolcrib.server.changes import ListChanges
-from toolcrib.server.mcp import make_server
+from toolcrib.server.handlers import make_server
+from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.stdio import serve_pipes
-from toolcrib.surfaces.front import Front
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running
+from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -77,8 +76,8 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
     try:
         with anyio.fail_after(10):
             async with running(source) as gateway, anyio.create_task_group() as group:
-                front = Front(gateway, SurfaceOptions())
-                changes = ListChanges(front, gateway.live, debounce_s=0.01)
+                front = ToolFacade(gateway, SurfaceOptions())
+                changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
                 await group.start(changes.run)
                 server = make_server(front, changes=changes)
                 peer.source, peer.provider = source, provider

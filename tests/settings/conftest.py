@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.settings.loader import load
+from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
 
 Loading = Callable[..., Settings]
@@ -19,6 +19,6 @@ def loading(tmp_path: Path) -> Loading:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-        return load(Path(name), environ={"HOME": "/home/me", **environ}, cwd=tmp_path)
+        return load_settings(Path(name), environ={"HOME": "/home/me", **environ}, cwd=tmp_path)
 
     return run

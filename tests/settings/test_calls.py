@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.calls.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
+from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
 from toolcrib.settings.options import Settings
 
 Loading = Callable[..., Settings]

@@ -37,7 +37,7 @@ async def test_the_surface_of_an_app_is_guarded_as_the_settings_say(loading: Loa
     notes = []
     async with app:
         for _ in range(2):
-            result = await app.front.call(app.local_context(), "list_tools", {})
+            result = await app.facade.call(app.local_context(), "list_tools", {})
             assert isinstance(result.structured, dict)
             notes.append(result.structured.get("note", ""))
     assert notes[0] == ""

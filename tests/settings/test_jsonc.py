@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.settings.jsonc import TextError, parse
+from toolcrib.settings.document import TextError, parse_jsonc
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,13 +19,13 @@ VALUES = st.recursive(
 @given(VALUES, st.sampled_from([None, 2]))
 def test_whatever_json_can_say_is_read_as_json_reads_it(value: Any, indent: int | None) -> None:
     text = json.dumps(value, indent=indent)
-    assert parse(text).value == json.loads(text)
+    assert parse_jsonc(text).value == json.loads(text)
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused_with_a_place_inside_it(text: str) -> None:
     try:
-        parse(text)
+        parse_jsonc(text)
         line, column = 1, 1
     except TextError as error:
         line, column = error.line, error.column
@@ -40,11 +40,11 @@ def test_comments_and_trailing_commas_are_taken_and_strings_with_slashes_stay_wh
        three */ "list": [1, 2,], // four
     }
     // five"""
-    assert parse(text).value == {"url": "http://x//y", "list": [1, 2]}
+    assert parse_jsonc(text).value == {"url": "http://x//y", "list": [1, 2]}
 
 
 def test_every_field_has_the_line_it_begins_on() -> None:
-    lines = parse('{\n "a": {\n  "b": [\n   1,\n   2\n  ]},\n "c": 3}').lines
+    lines = parse_jsonc('{\n "a": {\n  "b": [\n   1,\n   2\n  ]},\n "c": 3}').lines
     assert lines == {(): 1, ("a",): 2, ("a", "b"): 3, ("a", "b", 0): 4, ("a", "b", 1): 5, ("c",): 7}
 
 
@@ -76,6 +76,6 @@ def test_what_is_wrong_is_said_with_its_place_and_its_likely_cause(
     text: str, place: tuple[int, int], cause: str
 ) -> None:
     with pytest.raises(TextError) as caught:
-        parse(text)
+        parse_jsonc(text)
     assert (caught.value.line, caught.value.column) == place
     assert cause in caught.value.message

@@ -9,8 +9,7 @@ import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import ExecutionFailed, SettingsError
-from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.sessions import SessionOptions
+from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import LocalOptions, Settings

@@ -9,9 +9,8 @@ import pytest
 from toolcrib.app import App
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Action, Caller, Decision, Tool
-from toolcrib.protocols import Context
 from toolcrib.settings.options import Settings
+from toolcrib.types import Action, Caller, Context, Decision, Tool
 
 Loading = Callable[..., Settings]
 

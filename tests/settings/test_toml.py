@@ -2,8 +2,7 @@
 
 import pytest
 
-from toolcrib.settings.jsonc import TextError
-from toolcrib.settings.toml import parse
+from toolcrib.settings.document import TextError, parse_toml
 
 TEXT = '''# a comment with [brackets]
 [toolcrib]
@@ -29,7 +28,7 @@ scopes = ["x", '[']
 
 
 def test_every_key_and_table_has_its_line() -> None:
-    lines = parse(TEXT).lines
+    lines = parse_toml(TEXT).lines
     wanted = {
         ("toolcrib",): 2,
         ("toolcrib", "surfaces"): 3,
@@ -55,6 +54,6 @@ def test_every_key_and_table_has_its_line() -> None:
 )
 def test_what_is_no_toml_is_refused_with_its_line(text: str, line: int, cause: str) -> None:
     with pytest.raises(TextError) as caught:
-        parse(text)
+        parse_toml(text)
     assert caught.value.line == line
     assert cause in caught.value.message

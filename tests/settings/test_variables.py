@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolcrib.settings.env import VariableExpander, VariableSource
 from toolcrib.settings.options import Settings
-from toolcrib.settings.variables import Expansion, Surroundings
 
 Loading = Callable[..., Settings]
 
 
 def filled(text: str, **environ: str) -> tuple[str, list[str]]:
-    expansion = Expansion(Surroundings(environ=environ, workspace=Path("/desk/place")))
+    expansion = VariableExpander(VariableSource(environ=environ, workspace=Path("/desk/place")))
     return expansion.fill(text, "args[0]"), expansion.missing
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.model import Detail, Hit, Tool
-from toolcrib.surfaces.budget import Costs, fitted
+from toolcrib.surfaces.reply import Costs, fit_details
+from toolcrib.types import Detail, Hit, Tool
 
 COST: Costs = {"full": 100, "signature": 30, "summary": 10}
 DETAILS: tuple[Detail, ...] = get_args(Detail)
@@ -20,7 +20,7 @@ def hits(*queries: int, detail: Detail = "full") -> list[Hit]:
 
 
 def shown(found: Sequence[Hit], budget: int, costs: Sequence[Costs] | None = None) -> str:
-    return "".join(LETTERS[detail] for detail in fitted(found, costs or [COST] * len(found), budget))
+    return "".join(LETTERS[detail] for detail in fit_details(found, costs or [COST] * len(found), budget))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_no_hit_shows_more_than_was_asked_and_the_budget_is_kept_where_it_can_be
 ) -> None:
     sizes = [sorted(data.draw(st.lists(st.integers(1, 99), min_size=3, max_size=3))) for _ in queries]
     costs: list[Costs] = [dict(zip(DETAILS, size, strict=True)) for size in sizes]
-    details = fitted(hits(*queries, detail=asked), costs, budget)
+    details = fit_details(hits(*queries, detail=asked), costs, budget)
     assert all(DETAILS.index(detail) <= DETAILS.index(asked) for detail in details)
     total = sum(cost[detail] for cost, detail in zip(costs, details, strict=True))
     assert total <= budget or set(details) <= {"summary"}

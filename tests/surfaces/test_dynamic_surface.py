@@ -11,17 +11,15 @@ import pytest
 from mcp_types import ElicitResult
 
 from toolcrib.discovery import GuardOptions
-from toolcrib.discovery.metatools import META_TOOLS
+from toolcrib.discovery.meta_tools import META_TOOLS
 from toolcrib.errors import ServerUnavailable
-from toolcrib.gateway.calls.options import CallOptions
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.sessions import SessionOptions
-from toolcrib.model import Action, Caller, Decision, Object, ServerState, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context, Policy
+from toolcrib.gateway.options import GatewayOptions, SessionOptions
+from toolcrib.middleware.options import CallOptions
 from toolcrib.surfaces.dynamic import DynamicSurface
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
+from toolcrib.types import Action, Caller, Context, Decision, Object, Policy, ServerState, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 

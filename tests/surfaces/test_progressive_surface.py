@@ -11,14 +11,13 @@ import pytest
 
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Caller, Object, ServerInfo, ServerState, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context
-from toolcrib.server.mcp import make_server
-from toolcrib.surfaces.discovery import ToolDiscoveryService
-from toolcrib.surfaces.front import Front
+from toolcrib.scripting.runner import make_script_runner
+from toolcrib.server.handlers import make_server
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.scripting import scripts_over
+from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
+from toolcrib.types import Caller, Context, Object, ServerInfo, ServerState, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -280,10 +279,10 @@ async def test_a_client_that_goes_away_ends_its_script_and_the_calls_of_it() -> 
 
     provider = FakeProvider([Tool(name="wait", namespace="slow")], wait)
     gateway = Gateway([FakeSource(provider)], options=GatewayOptions(start_grace_s=0))
-    scripts = scripts_over(gateway)
+    scripts = make_script_runner(gateway)
     with anyio.fail_after(60):
         async with scripts.engines:
-            server = make_server(Front(gateway, SurfaceOptions(surfaces=("progressive",)), scripts))
+            server = make_server(ToolFacade(gateway, SurfaceOptions(surfaces=("progressive",)), scripts))
             async with mcp.Client(server) as client, anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "execute", {"script": "return slow.wait{}:await()"})
                 await began.wait()

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolcrib.model import Hit, SearchReply, SearchRequest, Tool, ToolResult
-from toolcrib.surfaces.entries import brief
-from toolcrib.surfaces.reply import TOKENS, Replies
+from toolcrib.surfaces.reply import TOKENS_META, ReplyRenderer, shorten
 from toolcrib.tokens import ESTIMATE, counter
+from toolcrib.types import Hit, SearchReply, SearchRequest, Tool, ToolResult
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -23,7 +22,7 @@ def hit(name: str = "log", **more: Any) -> Hit:
 
 def result(*hits: Hit, tokens: str = ESTIMATE, reply: dict[str, Any] | None = None, **request: Any) -> ToolResult:
     asked = SearchRequest(**{"queries": ("q",), **request})
-    return Replies(counter(tokens)).result(SearchReply(hits=hits, **(reply or {})), asked)
+    return ReplyRenderer(counter(tokens)).render(SearchReply(hits=hits, **(reply or {})), asked)
 
 
 def entries(made: ToolResult) -> Any:
@@ -107,7 +106,7 @@ def test_a_summary_still_warns_of_a_tool_that_may_destroy() -> None:
     "said", ["", "word", "two words", "x" * 500, "a b " * 200, " \n" * 900 + "late", "日本語" * 90]
 )
 def test_a_text_is_cut_to_its_length(said: str, most: int) -> None:
-    assert len(brief(said, most)) <= most
+    assert len(shorten(said, most)) <= most
 
 
 # -- costs -------------------------------------------------------------------------------------------------------------
@@ -117,11 +116,11 @@ def test_a_text_is_cut_to_its_length(said: str, most: int) -> None:
 @pytest.mark.parametrize("budget", [None, 20_000, 900, 500, 50])
 def test_the_count_is_that_of_the_text_and_says_how_it_was_made(tokens: str, budget: int | None) -> None:
     made = result(*map(hit, "abcd"), tokens=tokens, budget=budget)
-    counts = made.meta[TOKENS]
+    counts = made.meta[TOKENS_META]
     count = counter(tokens).count
     assert counts["reply"] == sum(count(block["text"]) for block in made.content)
     assert (counts["counter"], counts["of"]) == (tokens, "text")
-    whole = result(*map(hit, "abcd"), tokens=tokens).meta[TOKENS]
+    whole = result(*map(hit, "abcd"), tokens=tokens).meta[TOKENS_META]
     assert whole["full"] == whole["reply"]
     assert whole["reply"] <= counts["full"] <= whole["reply"] + 12
 
@@ -131,7 +130,7 @@ def test_the_count_is_that_of_the_text_and_says_how_it_was_made(tokens: str, bud
 def test_a_reply_keeps_its_budget_note_and_marks_included(tokens: str, budget: int) -> None:
     hits = [hit(name, weak=True, similar=("x:y",)) for name in "abcd"]
     made = result(*hits, tokens=tokens, budget=budget, reply={"note": "Something. " * 9, "unmatched": ("x", "y")})
-    assert made.meta[TOKENS]["reply"] <= budget
+    assert made.meta[TOKENS_META]["reply"] <= budget
 
 
 def test_a_short_reply_says_so_with_a_way_out() -> None:
@@ -144,9 +143,9 @@ def test_a_short_reply_says_so_with_a_way_out() -> None:
 
 
 def test_what_is_kept_for_a_tool_is_not_taken_for_another_definition_of_it() -> None:
-    replies = Replies(counter(ESTIMATE))
+    replies = ReplyRenderer(counter(ESTIMATE))
     schemas = ({"type": "object", "properties": {key: {"type": "string"}}} for key in ("b", "b" * 4000))
     small, large = (Hit(tool=Tool(name="a", input_schema=schema), score=1, raw=1) for schema in schemas)
     request = SearchRequest(queries=("q",), budget=400)
-    shown = [replies.result(SearchReply(hits=(one,)), request).structured["hits"][0] for one in (small, large, small)]
+    shown = [replies.render(SearchReply(hits=(one,)), request).structured["hits"][0] for one in (small, large, small)]
     assert ["input_schema" in entry for entry in shown] == [True, False, True]

@@ -12,12 +12,20 @@ from mcp.shared.exceptions import MCPError
 from toolcrib.app import App
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import (
+from toolcrib.settings.options import LocalOptions, Settings
+from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.surfaces.search import SearchSurface
+from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
+from toolcrib.tokens import estimate_tokens
+from toolcrib.types import (
     Action,
     Caller,
+    Context,
     Decision,
     Hit,
     Object,
+    Policy,
     SearchRequest,
     ServerInfo,
     ServerState,
@@ -25,13 +33,6 @@ from toolcrib.model import (
     ToolResult,
     Visibility,
 )
-from toolcrib.protocols import Context, Policy
-from toolcrib.settings.options import LocalOptions, Settings
-from toolcrib.surfaces.front import Front
-from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.search import SearchSurface
-from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
-from toolcrib.tokens import estimate_tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -548,7 +549,7 @@ async def test_there_is_one_for_who_may_see_its_namespace_before_a_tool_of_it_is
 
 async def test_a_provider_that_searches_brings_the_search_into_its_request_alone() -> None:
     async with running(FakeSource(FakeProvider([LEVER]))) as gateway:
-        front = Front(gateway, SurfaceOptions())
+        front = ToolFacade(gateway, SurfaceOptions())
         me = Context(caller=Caller(id="me"))
         for ctx, names in ((me, ["x__lever"]), (me.with_providers(Finder()), [*META, "x__lever"]), (me, ["x__lever"])):
             assert [entry.name for entry in (await front.page(ctx)).items] == names

@@ -12,12 +12,11 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Pa
 
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.model import Tool
-from toolcrib.protocols import ProviderSource
-from toolcrib.server.mcp import make_server
-from toolcrib.surfaces.front import Front
+from toolcrib.server.handlers import make_server
+from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource
+from toolcrib.types import ProviderSource, Tool
 
 Answer = Callable[[str, Mapping[str, Any], Mapping[str, Any]], Awaitable[Any]]
 """What a server answers to a tool's name, its arguments and the request's `_meta`: a text, or what is put as JSON."""
@@ -55,8 +54,8 @@ async def gateway_of(*sources: ProviderSource) -> AsyncIterator[Gateway]:
     """A gateway over the sources, with everything they offer in its snapshot."""
     gateway = Gateway(sources, options=GatewayOptions(start_grace_s=0))
     async with anyio.create_task_group() as group:
-        await group.start(gateway.live.run)
-        await gateway.live.fresh()
+        await group.start(gateway.refresher.run)
+        await gateway.refresher.wait_current()
         yield gateway
         group.cancel_scope.cancel()
 
@@ -70,4 +69,4 @@ async def toolcrib_of(*tools: Tool, source: ProviderSource | None = None) -> Asy
 
 def server_over(gateway: Gateway) -> Server[Any]:
     """Its server."""
-    return make_server(Front(gateway, SurfaceOptions()))
+    return make_server(ToolFacade(gateway, SurfaceOptions()))

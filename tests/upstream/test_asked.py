@@ -8,7 +8,7 @@ import pytest
 from tests.upstream.support import CTX, call, raw, said, server_of
 from tests.upstream.test_calls import Watcher
 
-from toolcrib.model import Caller, Object
+from toolcrib.types import Caller, Object
 
 pytestmark = pytest.mark.anyio
 

@@ -16,12 +16,11 @@ from tests.upstream.inside import Answer, gateway_of, sdk_server, server_over, t
 from tests.upstream.support import CTX, FAST, READY, fleet_of, names, server_of, serving
 
 from toolcrib.errors import ServerUnavailable
-from toolcrib.model import Caller, Filters, Hit, SearchRequest, Tool, Visibility
 from toolcrib.names import wire_name
-from toolcrib.protocols import Context, ToolFinder, ToolLookup
 from toolcrib.schema import signature
 from toolcrib.testing import FakeProvider, FakeSource
-from toolcrib.upstream.delegate import Delegate
+from toolcrib.types import Caller, Context, Filters, Hit, SearchRequest, Tool, ToolFinder, ToolLookup, Visibility
+from toolcrib.upstream.chaining import ChainedServer
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 
@@ -44,21 +43,21 @@ def behind(target: object, **more: Any) -> ServerOptions:
 
 
 @asynccontextmanager
-async def delegate_of(given: ServerOptions) -> AsyncIterator[Delegate]:
+async def delegate_of(given: ServerOptions) -> AsyncIterator[ChainedServer]:
     """The one server of a fleet, settled."""
     async with server_of(given) as server:
-        assert isinstance(server, Delegate)
+        assert isinstance(server, ChainedServer)
         yield server
 
 
 @asynccontextmanager
-async def answering(answer: Answer, **more: Any) -> AsyncIterator[Delegate]:
+async def answering(answer: Answer, **more: Any) -> AsyncIterator[ChainedServer]:
     """A delegate to a server with a search and one listed tool, which answers so."""
     async with delegate_of(behind(sdk_server("listed", "tool_search", "execute_tool", answer=answer), **more)) as found:
         yield found
 
 
-async def find(delegate: Delegate, *queries: str, ctx: Context = CTX, **more: Any) -> Sequence[Hit]:
+async def find(delegate: ChainedServer, *queries: str, ctx: Context = CTX, **more: Any) -> Sequence[Hit]:
     """What it finds."""
     return await delegate.find_tools(ctx, SearchRequest(queries=queries, **more))
 
@@ -223,7 +222,7 @@ async def test_a_search_that_hangs_is_given_up_after_its_time() -> None:
 
 async def test_a_server_that_is_away_is_not_waited_for() -> None:
     async with server_of(behind(lambda: None, retries=0)) as far:
-        assert isinstance(far, Delegate)
+        assert isinstance(far, ChainedServer)
         with pytest.raises(ServerUnavailable, match="not available"):
             await find(far, "mail")
 
@@ -317,7 +316,7 @@ async def test_two_gateways_that_search_in_each_other_come_to_an_end() -> None:
             searches.append(str(number))
             ctx = Context(caller=CTX.caller, meta=dict(meta))
             other = fleets[number].server("far")
-            assert isinstance(other, Delegate)
+            assert isinstance(other, ChainedServer)
             hits = await find(other, str(arguments["query"]), ctx=ctx)
             own = {"name": f"own{number}", "score": 1.0, "inputSchema": {"type": "object"}}
             theirs = [{"name": hit.tool.id, "score": 0.9, "inputSchema": {"type": "object"}} for hit in hits]
@@ -330,7 +329,7 @@ async def test_two_gateways_that_search_in_each_other_come_to_an_end() -> None:
         fleets += [one, other]
         assert one.gateway_id != other.gateway_id
         far = one.server("far")
-        assert isinstance(far, Delegate)
+        assert isinstance(far, ChainedServer)
         assert far.status.state is READY
         assert ids(await find(far, "x")) == ["far:own1", "far:far:own0"]
         assert searches == ["1", "0"]
@@ -395,7 +394,7 @@ async def test_two_toolcribs_behind_each_other_find_and_run_each_others_tools() 
             await other.apply([replace(behind(server_over(first)), name="first")])
             for gateway, fleet in ((first, one), (second, other)):
                 await fleet.settled()
-                await gateway.live.fresh()
+                await gateway.refresher.wait_current()
             reply = await first.search(CTX, SearchRequest(queries=("send a letter",)))
             assert reply.servers == ()
             assert {"second:post:send_letter", "mail:send_mail"} <= set(ids(reply.hits))

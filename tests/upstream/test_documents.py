@@ -10,10 +10,9 @@ import pytest
 from tests.upstream.support import CTX, FAST, call, fleet_of, names, raw, said, server_of, until
 
 from toolcrib.errors import UpstreamError
-from toolcrib.model import Caller, Object
-from toolcrib.protocols import Context, Documents, DueTo
-from toolcrib.upstream import documents
-from toolcrib.upstream.server import Server
+from toolcrib.types import Caller, Context, Documents, LogAudience, Object
+from toolcrib.upstream import listing
+from toolcrib.upstream.server import UpstreamServer
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +33,7 @@ def library(**spec: Any) -> Any:
     return raw(**{"capabilities": ALL, "lists": LISTS, **spec})
 
 
-async def known(server: Server) -> Documents:
+async def known(server: UpstreamServer) -> Documents:
     """What it offers, once that is known."""
     await until(server, lambda: server.documents() is not None)
     found = server.documents()
@@ -90,7 +89,7 @@ async def test_entries_that_some_client_could_not_be_listed_are_set_aside_alone_
 async def test_a_list_without_end_is_cut_and_so_it_is_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcrib.upstream.documents._PROMPTS", replace(documents._PROMPTS, most=5))
+    monkeypatch.setattr("toolcrib.upstream.listing._PROMPTS", replace(listing._PROMPTS, most=5))
     many = [{"name": f"p{number}"} for number in range(8)]
     async with server_of(library(lists={**LISTS, "prompts/list": {"prompts": many, "nextCursor": "on"}})) as server:
         assert list((await known(server)).prompts) == ["p0", "p1", "p2", "p3", "p4"]
@@ -125,7 +124,7 @@ async def test_a_list_that_changes_all_the_time_is_read_ever_more_rarely(monkeyp
         slept.append(seconds)
         await anyio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(documents, "anyio", SimpleNamespace(**{**vars(anyio), "sleep": sleep}))
+    monkeypatch.setattr(listing, "anyio", SimpleNamespace(**{**vars(anyio), "sleep": sleep}))
     slow = replace(FAST, refresh_gap_s=100, backoff_max_s=500, debounce_s=0)
     async with server_of(library(), options=slow) as server:
         for number in range(4):
@@ -203,7 +202,7 @@ def message(level: str, data: Any) -> dict[str, Any]:
 
 
 async def test_what_a_server_says_for_a_log_is_logged_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[tuple[DueTo | None, Object]] = []
+    heard: list[tuple[LogAudience | None, Object]] = []
     caplog.set_level(logging.INFO)
     notices = [message("error", {"key": ["my s3cret!"]}), message("debug", "quiet"), message("nonsense", "x")]
     async with server_of(library(options={"env": {"API_KEY": "s3cret!"}})) as server:
@@ -228,7 +227,7 @@ async def test_a_flood_of_messages_is_cut() -> None:
 
 
 async def test_a_message_is_due_to_a_caller_only_while_he_alone_has_used_the_connection() -> None:
-    heard: list[DueTo | None] = []
+    heard: list[LogAudience | None] = []
     here, there = replace(CTX, session="1"), replace(CTX, session="2")
     other = Context(caller=Caller(id="other"))
     async with server_of(library()) as server:

@@ -9,11 +9,10 @@ import pytest
 from tests.upstream.support import CTX, FAST, READY, alive, fleet_of, names, raw, said, sdk, until
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotStarted
-from toolcrib.model import ServerState
-from toolcrib.protocols import Changes, ProviderSource, StatusSource, ToolProvider
-from toolcrib.upstream import connect, supervisor
+from toolcrib.types import Changes, ProviderSource, ServerState, StatusSource, ToolProvider
+from toolcrib.upstream import server
+from toolcrib.upstream.channel import Channel
 from toolcrib.upstream.fleet import Fleet
-from toolcrib.upstream.link import Link
 from toolcrib.upstream.options import ServerOptions
 
 
@@ -146,12 +145,12 @@ async def test_a_bad_server_delays_neither_start_nor_others() -> None:
 async def test_a_bug_of_ours_ends_one_servers_task_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def link_to(options: ServerOptions, *rest: Any) -> Link:
+    def link_to(options: ServerOptions, *rest: Any) -> Channel:
         if options.name == "bad":
             raise ZeroDivisionError
-        return connect.link_to(options, *rest)
+        return server.open_channel(options, *rest)
 
-    monkeypatch.setattr(supervisor, "link_to", link_to)
+    monkeypatch.setattr(server, "open_channel", link_to)
     async with fleet_of(raw("bad"), raw("good")) as fleet:
         assert fleet.server("good").status.state is READY
         assert fleet.server("bad").status.state is ServerState.FAILED

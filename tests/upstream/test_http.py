@@ -35,10 +35,10 @@ from tests.upstream.support import (
 from tests.upstream.test_calls import Watcher
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, UpstreamError
-from toolcrib.model import ServerState, ToolResult
+from toolcrib.types import ServerState, ToolResult
+from toolcrib.upstream.channel import NO_MESSAGE
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.reasons import NO_MESSAGE
-from toolcrib.upstream.server import Server
+from toolcrib.upstream.server import UpstreamServer
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 
@@ -49,7 +49,7 @@ def http(url: str, /, **options: Any) -> ServerOptions:
 
 
 @asynccontextmanager
-async def web_of(web: Web, options: FleetOptions = FAST, /, **given: Any) -> AsyncIterator[Server]:
+async def web_of(web: Web, options: FleetOptions = FAST, /, **given: Any) -> AsyncIterator[UpstreamServer]:
     """The hand-written server, and ours in front of it."""
     async with serving(web.app) as origin, server_of(http(f"{origin}/mcp", **given), options) as server:
         yield server
@@ -241,7 +241,7 @@ async def test_calls_that_lose_a_session_together_open_one_new_one() -> None:
 
 
 @asynccontextmanager
-async def gone(port: int, app: Starlette, options: FleetOptions) -> AsyncIterator[Server]:
+async def gone(port: int, app: Starlette, options: FleetOptions) -> AsyncIterator[UpstreamServer]:
     """Ours, which was ready, in front of a server that has just left its port."""
     leave, left = anyio.Event(), anyio.Event()
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from toolcrib.upstream.lines import Lines, Lost, parsed, read_line, request_id_in
-from toolcrib.wire import mended
+from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_json, parse_line, request_id_in
+from toolcrib.wire import replace_surrogates
 
 LIMIT = 1000
 
 
 def messages_in(line: bytes) -> list[JSONRPCMessage]:
     """What one line holds."""
-    return read_line(line, LIMIT)
+    return parse_line(line, LIMIT)
 
 
 def encoded(value: Any) -> bytes:
@@ -25,28 +25,30 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def all_lines(chunks: list[bytes], limit: int) -> list[bytes | Lost]:
+def all_lines(chunks: list[bytes], limit: int) -> list[bytes | OversizedLine]:
     """What the chunks complete, one after the other."""
-    lines = Lines(limit)
+    lines = LineSplitter(limit)
     return [line for chunk in chunks for line in lines.feed(chunk)]
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 40))
 def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], limit: int) -> None:
     whole = b"".join(parts)
-    expected = [line if len(line) <= limit else Lost(line[:512], line[-512:]) for line in whole.split(b"\n")[:-1]]
+    expected = [
+        line if len(line) <= limit else OversizedLine(line[:512], line[-512:]) for line in whole.split(b"\n")[:-1]
+    ]
     assert all_lines(parts, limit) == expected
     assert all_lines([whole], limit) == expected
 
 
 def test_a_line_that_is_too_long_is_kept_only_by_its_ends() -> None:
-    lines = Lines(1000)
+    lines = LineSplitter(1000)
     grown = [(lines.feed(b"a" * 600), lines.overflowing) for _ in range(2)]
     assert grown == [([], False), ([], True)]
     for _ in range(100):
         lines.feed(b"c" * 600)
     (lost,) = lines.feed(b"d" * 100 + b"\n")
-    assert lost == Lost(b"a" * 512, b"c" * 412 + b"d" * 100)
+    assert lost == OversizedLine(b"a" * 512, b"c" * 412 + b"d" * 100)
     assert (lines.feed(b"short\n"), lines.overflowing) == ([b"short"], False)
 
 
@@ -106,7 +108,7 @@ def test_what_is_no_message_is_skipped(line: bytes) -> None:
 @given(st.binary(max_size=200))
 def test_no_line_raises(line: bytes) -> None:
     assert isinstance(messages_in(line), list)
-    assert isinstance(read_line(Lost(line[:50], line[-50:]), LIMIT), list)
+    assert isinstance(parse_line(OversizedLine(line[:50], line[-50:]), LIMIT), list)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_broken_line_fails_nobody_where_that_is_not_sure(line: bytes) -> None:
 
 
 def test_an_answer_over_the_limit_says_so() -> None:
-    (found,) = read_line(Lost(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}'), 64_000)
+    (found,) = parse_line(OversizedLine(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}'), 64_000)
     assert isinstance(found, JSONRPCError)
     assert (found.id, found.error.message) == (8, "The answer is larger than 64,000 bytes and was dropped.")
 
@@ -211,12 +213,12 @@ def test_whatever_a_request_holds_no_other_id_is_taken_for_its_own(
 @given(st.lists(st.text(st.one_of(st.characters(categories=["Cs"]), st.sampled_from('\\"u\U0001f980')))))
 def test_half_a_character_costs_no_more_than_itself(value: list[str]) -> None:
     line = json.dumps(value).encode()
-    assert parsed(line) == mended(json.loads(line))
+    assert parse_json(line) == replace_surrogates(json.loads(line))
 
 
 def test_what_looks_like_half_a_character_and_is_none_stays() -> None:
     text = rb'["\\ud83d", "\ud83d", "\ud83e\udd80", "\ude00\ud83d", "\\\ud800\n"]'
-    assert parsed(text) == ["\\ud83d", "\ufffd", "\U0001f980", "\ufffd\ufffd", "\\\ufffd\n"]
+    assert parse_json(text) == ["\\ud83d", "\ufffd", "\U0001f980", "\ufffd\ufffd", "\\\ufffd\n"]
 
 
 def test_a_large_line_leaves_the_collector_as_it_was() -> None:

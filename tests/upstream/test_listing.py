@@ -8,7 +8,7 @@ import pytest
 from tests.upstream.support import CTX, FAST, READY, call, fleet_of, names, raw, said, server_of, until
 
 from toolcrib import wire
-from toolcrib.model import Rejected, ServerState, Tool
+from toolcrib.types import Rejected, ServerState, Tool
 from toolcrib.upstream import listing
 
 LATE_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.upstream.support import FAST, READY, raw, said, sdk, server_of, until
 
-from toolcrib.model import ServerState
+from toolcrib.types import ServerState
 from toolcrib.upstream.options import ServerOptions
 
 NEVER_AGAIN = replace(FAST, backoff_first_s=1000, backoff_max_s=2000)

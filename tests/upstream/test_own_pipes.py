@@ -13,19 +13,18 @@ from mcp_types import JSONRPCRequest
 from tests.upstream.support import SERVERS, server_of
 
 from toolcrib.errors import AlreadyStarted
-from toolcrib.model import ServerState
-from toolcrib.upstream import own_pipes as module
+from toolcrib.types import ServerState
+from toolcrib.upstream import stdio as module
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.own_pipes import claim, own_pipes, release
-from toolcrib.upstream.pipes import PipeReader, PipeWriter
+from toolcrib.upstream.stdio import PipeReader, PipeWriter, claim_stdio, parent_stdio, release_stdio
 
 PROGRAM = """
 import sys, anyio
-from toolcrib.model import Caller
-from toolcrib.protocols import Context
+from toolcrib.types import Caller
+from toolcrib.types import Context
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.own_pipes import own_pipes
+from toolcrib.upstream.stdio import parent_stdio
 
 async def main():
     async with Fleet() as fleet:
@@ -65,20 +64,20 @@ async def test_a_process_can_be_the_client_of_the_one_that_started_it() -> None:
 
 
 async def test_one_part_of_a_process_has_its_pipes_at_a_time() -> None:
-    claim("the server over stdio")
+    claim_stdio("the server over stdio")
     try:
         with pytest.raises(AlreadyStarted, match="in use by the server over stdio"):
-            claim("another")
-        async with server_of(ServerOptions(name="parent", target=own_pipes, retries=0)) as server:
+            claim_stdio("another")
+        async with server_of(ServerOptions(name="parent", target=parent_stdio, retries=0)) as server:
             assert server.status.state is ServerState.FAILED
             assert server.status.reason.startswith(
                 "This process's stdin and stdout are in use by the server over stdio"
             )
     finally:
-        release()
-    claim("another")
-    release()
-    release()
+        release_stdio()
+    claim_stdio("another")
+    release_stdio()
+    release_stdio()
 
 
 async def test_pipes_are_given_back_after_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +85,7 @@ async def test_pipes_are_given_back_after_use(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "_STDIN", theirs[0])
     monkeypatch.setattr(module, "_STDOUT", ours[1])
     with anyio.fail_after(5):
-        async with own_pipes() as (incoming, outgoing):
+        async with parent_stdio() as (incoming, outgoing):
             await outgoing.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=1, method="ping")))
             assert json.loads(await PipeReader(os.dup(ours[0])).receive())["method"] == "ping"
             os.write(theirs[1], b'no message\n{"jsonrpc": "2.0", "id": 1, "result": {}}\n')

@@ -10,11 +10,10 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from toolcrib.upstream.exchange import ExchangeError, Kind
-from toolcrib.upstream.gate import Gate
-from toolcrib.upstream.link import Bell, End, Unsuited
+from toolcrib.upstream.channel import AutoResetEvent, CloseEvent, ExchangeError, FailureKind, FastPathUnavailable
+from toolcrib.upstream.http import DirectCaller
+from toolcrib.upstream.http_transport import AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.posts import Posts
 from toolcrib.upstream.redact import Redactor
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +34,7 @@ class Peer:
         self.headers: list[httpx2.Headers] = []
         self.noted = anyio.Event()
         self.changed = 0
-        self.posts = Posts(OPTIONS, FleetOptions(), self._count)
+        self.posts = DirectCaller(OPTIONS, FleetOptions(), self._count)
 
     def _count(self) -> None:
         self.changed += 1
@@ -58,7 +57,9 @@ class Peer:
 async def peer_of(answer: Answer) -> AsyncIterator[Peer]:
     peer = Peer(answer)
     redact = Redactor(OPTIONS)
-    gate = Gate(httpx2.MockTransport(peer.handle), OPTIONS, FleetOptions(), redact, End(), Bell())
+    gate = AuthTransport(
+        httpx2.MockTransport(peer.handle), OPTIONS, FleetOptions(), redact, CloseEvent(), AutoResetEvent()
+    )
     peer.posts.open(gate, URL)
     try:
         yield peer
@@ -126,17 +127,21 @@ async def test_a_stream_is_read_to_its_answer_and_what_comes_before_is_heard() -
 @pytest.mark.parametrize(
     ("response", "kind", "reason"),
     [
-        (stream({"jsonrpc": "2.0", "method": "notifications/message"}), Kind.LOST, "broke off"),
-        (httpx2.Response(200, headers=EVENTS, text="data: {nope\n\n"), Kind.ANSWER, "no answer"),
-        (httpx2.Response(200, json=[1]), Kind.ANSWER, "no answer"),
-        (httpx2.Response(200, json={"result": "text"}), Kind.ANSWER, "no answer"),
-        (httpx2.Response(200, html="<p>hello</p>"), Kind.ANSWER, "Unexpected content type: text/html"),
-        (httpx2.Response(202), Kind.ANSWER, "Unexpected content type: none"),
-        (httpx2.Response(200, headers={"content-type": "application/json"}, text="{"), Kind.ANSWER, "no JSON-RPC"),
+        (stream({"jsonrpc": "2.0", "method": "notifications/message"}), FailureKind.LOST, "broke off"),
+        (httpx2.Response(200, headers=EVENTS, text="data: {nope\n\n"), FailureKind.ANSWER, "no answer"),
+        (httpx2.Response(200, json=[1]), FailureKind.ANSWER, "no answer"),
+        (httpx2.Response(200, json={"result": "text"}), FailureKind.ANSWER, "no answer"),
+        (httpx2.Response(200, html="<p>hello</p>"), FailureKind.ANSWER, "Unexpected content type: text/html"),
+        (httpx2.Response(202), FailureKind.ANSWER, "Unexpected content type: none"),
+        (
+            httpx2.Response(200, headers={"content-type": "application/json"}, text="{"),
+            FailureKind.ANSWER,
+            "no JSON-RPC",
+        ),
     ],
 )
 async def test_what_is_no_answer_fails_that_call_with_a_reason(
-    response: httpx2.Response, kind: Kind, reason: str
+    response: httpx2.Response, kind: FailureKind, reason: str
 ) -> None:
     async with peer_of(lambda _: response) as peer:
         with pytest.raises(ExchangeError, match=reason) as failed:
@@ -146,22 +151,22 @@ async def test_what_is_no_answer_fails_that_call_with_a_reason(
 
 async def test_a_redirect_is_left_to_the_session_from_then_on() -> None:
     async with peer_of(lambda _: httpx2.Response(307, headers={"location": "/other"})) as peer:
-        assert peer.posts.suits(modern=True)
-        with pytest.raises(Unsuited):
+        assert peer.posts.supports(modern=True)
+        with pytest.raises(FastPathUnavailable):
             await peer.call()
-        assert not peer.posts.suits(modern=True)
+        assert not peer.posts.supports(modern=True)
 
 
 async def test_an_older_server_is_called_this_way_only_while_it_answers_plainly() -> None:
     answers = [httpx2.Response(200, json={}), stream()]
     async with peer_of(lambda _: answers.pop(0)) as peer:
-        assert not peer.posts.suits(modern=False)
+        assert not peer.posts.supports(modern=False)
         with pytest.raises(ExchangeError):
             await peer.call()
-        assert peer.posts.suits(modern=False)
+        assert peer.posts.supports(modern=False)
         with pytest.raises(ExchangeError):
             await peer.call()
-        assert not peer.posts.suits(modern=False)
+        assert not peer.posts.supports(modern=False)
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -176,7 +181,9 @@ async def test_only_an_older_server_is_told_in_words_that_nobody_waits_any_more(
             return await super().handle(request)
 
     peer = Hanging(lambda _: httpx2.Response(200))
-    gate = Gate(httpx2.MockTransport(peer.handle), OPTIONS, FleetOptions(), Redactor(OPTIONS), End(), Bell())
+    gate = AuthTransport(
+        httpx2.MockTransport(peer.handle), OPTIONS, FleetOptions(), Redactor(OPTIONS), CloseEvent(), AutoResetEvent()
+    )
     peer.posts.open(gate, URL)
     async with anyio.create_task_group() as group:
 
@@ -192,7 +199,7 @@ async def test_only_an_older_server_is_told_in_words_that_nobody_waits_any_more(
 async def test_a_closed_way_says_so() -> None:
     async with peer_of(lambda _: httpx2.Response(200)) as peer:
         pass
-    assert not peer.posts.suits(modern=True)
+    assert not peer.posts.supports(modern=True)
     with pytest.raises(ExchangeError, match="closed"):
         await peer.call()
 

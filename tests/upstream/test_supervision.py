@@ -10,16 +10,16 @@ import pytest
 from tests.upstream.support import CTX, FAST, READY, call, names, raw, said, server_of, until
 
 from toolcrib.errors import ConnectionLost, ServerUnavailable
-from toolcrib.model import ServerState
-from toolcrib.upstream import supervisor
+from toolcrib.types import ServerState
+from toolcrib.upstream import server as upstream_server
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.server import Server
+from toolcrib.upstream.server import UpstreamServer
 
 NEVER_AGAIN = replace(FAST, backoff_first_s=1000, backoff_max_s=2000)
 
 
-def record(server: Server) -> list[tuple[str, bool]]:
+def record(server: UpstreamServer) -> list[tuple[str, bool]]:
     """Collects each new state, and whether the tools are stale."""
     seen: list[tuple[str, bool]] = []
 
@@ -90,7 +90,7 @@ async def test_a_call_brings_a_lost_server_back_before_its_time(monkeypatch: pyt
         def uniform(self, least: float, most: float) -> float:
             return most
 
-    monkeypatch.setattr(supervisor, "_RANDOM", Longest())
+    monkeypatch.setattr(upstream_server, "_RANDOM", Longest())
     # The pauses add up to 12.75 s; calls cut each down to the first step.
     options = replace(FAST, backoff_first_s=0.05, backoff_max_s=1000, stable_s=1000)
     async with server_of(raw(), options, limit_s=10) as server:
@@ -111,7 +111,7 @@ async def test_a_call_to_a_failed_server_does_not_wait_but_has_it_tried_soon(tmp
 async def test_calls_under_way_when_the_fleet_stops_end_with_a_clear_error() -> None:
     caught: list[ConnectionLost] = []
 
-    async def ask(server: Server) -> None:
+    async def ask(server: UpstreamServer) -> None:
         try:
             await call(server, "hang")
         except ConnectionLost as error:

@@ -19,7 +19,7 @@ from tests.upstream.inside import sdk_server
 from tests.upstream.support import CTX, FAST, MARK, READY, SERVERS, call, fleet_of, names, said, server_of, until
 
 from toolcrib.errors import ServerUnavailable
-from toolcrib.model import ServerState
+from toolcrib.types import ServerState
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 

@@ -10,9 +10,8 @@ from tests.upstream.inside import sdk_server
 from tests.upstream.support import CTX, call, raw, said, server_of
 
 from toolcrib.errors import UpstreamError
-from toolcrib.model import Caller
-from toolcrib.protocols import Context, DueTo
-from toolcrib.upstream import watches
+from toolcrib.types import Caller, Context, LogAudience
+from toolcrib.upstream import subscriptions
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +74,7 @@ async def test_who_waited_for_one_that_gave_up_asks_himself() -> None:
 
 
 async def test_a_server_that_never_agrees_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watches, "_AGREE_S", 0.05)
+    monkeypatch.setattr(subscriptions, "_CONFIRM_TIMEOUT_S", 0.05)
     async with server_of(newer(never)) as server:
         for _ in range(2):
             with pytest.raises(UpstreamError, match=r"did not agree within 0\.05 s"):
@@ -105,7 +104,7 @@ async def test_only_what_a_server_agreed_to_is_watched() -> None:
 
 
 async def test_who_watches_has_used_the_connection_and_its_successors() -> None:
-    heard: list[DueTo | None] = []
+    heard: list[LogAudience | None] = []
     notice = {"method": "notifications/message", "params": {"level": "info", "data": "bob's"}}
     async with server_of(raw(**OLDER)) as server:
         server.hear(lambda due_to, _: heard.append(due_to))

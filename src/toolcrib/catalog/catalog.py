@@ -1,22 +1,43 @@
-"""The catalog: what tools exist, under which names.
+"""The catalog: which tools exist, under which names.
 
-Immutable. It knows nothing about callers: what one of them may see comes with each question, as a mask. A tool
+Immutable. It knows nothing about callers: each lookup comes with a mask of what the caller may see, and a tool
 outside the mask behaves exactly as if it did not exist.
+
+A spelling is looked up in one table, never parsed. Text before a colon, or before a `.`, `/` or `__` when a visible
+namespace has that name, is an explicit namespace: it only narrows what the table gives, so no spelling leaves it.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress
 
-from toolcrib.catalog.entry import Entry, read
-from toolcrib.catalog.lookup import Lookup
-from toolcrib.errors import InvalidName, InvalidTool
-from toolcrib.model import Tool
-from toolcrib.names import Tier
+from toolcrib.errors import AmbiguousName, InvalidName, InvalidTool, ToolNotFound
+from toolcrib.names import Tier, check_key, exact_spellings, fold, nearest, similarities, spellings, wire_name
 from toolcrib.schema import Schema
+from toolcrib.types import Tool, Visibility
 
 Mask = bytes | None
 """One byte a position of the catalog, nonzero = visible to the caller; None = everything is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CatalogEntry:
+    """A tool and what follows from its definition alone."""
+
+    tool: Tool
+    id: str
+    wire: str
+    digest: bytes
+    """16 bytes; equal for equal definitions."""
+    schema: Schema
+    spellings: dict[str, Tier]
+    folded: str
+    """The folded name, without the namespace."""
+    listed: bool
+    """False for a tool that is found by its exact name only, and never suggested."""
 
 
 class Catalog:
@@ -24,12 +45,12 @@ class Catalog:
 
     __slots__ = ("_digests", "_lookup", "entries", "rejected", "tools")
 
-    def __init__(self, entries: list[Entry], rejected: tuple[tuple[Tool, str], ...]) -> None:
+    def __init__(self, entries: list[CatalogEntry], rejected: tuple[tuple[Tool, str], ...]) -> None:
         """Use `Catalog.build`."""
         self.entries = entries
         """What was worked out for each tool, by position."""
         self._digests = [entry.digest for entry in entries]
-        self._lookup = Lookup(entries)
+        self._lookup = NameLookup(entries)
         self.tools: tuple[Tool, ...] = tuple(entry.tool for entry in entries)
         self.rejected = rejected
         """The definitions that were set aside, and why, in the order they came."""
@@ -41,11 +62,11 @@ class Catalog:
         What was worked out for a tool is taken over from `previous` where the very same object comes again.
         """
         known = {id(entry.tool): entry for entry in previous.entries} if previous else {}
-        entries: dict[str, Entry] = {}
+        entries: dict[str, CatalogEntry] = {}
         rejected: list[tuple[Tool, str]] = []
         for tool in tools:
             try:
-                entry = known.get(id(tool)) or read(tool)
+                entry = known.get(id(tool)) or build_entry(tool)
             except (InvalidName, InvalidTool) as error:
                 rejected.append((tool, str(error)))
                 continue
@@ -93,3 +114,345 @@ class Catalog:
     def __iter__(self) -> Iterator[Tool]:
         """The tools, by id."""
         return iter(self.tools)
+
+
+def build_entry(tool: Tool) -> CatalogEntry:
+    """The entry of a tool. Raises `InvalidName` or `InvalidTool`."""
+    check_key(tool.key)
+    listed = tool.visibility is not Visibility.HIDDEN
+    return CatalogEntry(
+        tool=tool,
+        id=tool.id,
+        wire=wire_name(tool.key),
+        digest=_digest(tool),
+        schema=Schema(tool.input_schema, tool.id),
+        spellings=spellings(tool.key, tool.version) if listed else exact_spellings(tool.key),
+        folded=fold(tool.name).replace(".", ""),
+        listed=listed,
+    )
+
+
+def check_encodable(tool: Tool) -> None:
+    """Refuse a definition that cannot be written, such as half of a character. Raises `InvalidTool`."""
+    _digest(tool)
+
+
+def _digest(tool: Tool) -> bytes:
+    parts = (
+        tool.namespace, tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema,
+        tool.annotations, list(tool.icons), tool.keywords, tool.tags, tool.visibility, tool.version, tool.meta,
+    )  # fmt: skip
+    try:
+        text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidTool(f"{tool.id}: the definition is not JSON: {str(error)[:200]}.") from error
+    if "\\ud" in text:  # a pair of surrogates, which is one character, or half of one, which is none
+        _check_unicode(text, tool.id)
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+def _check_unicode(text: str, name: str) -> None:
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        near = ascii(error.object[max(0, error.start - 20) : error.end])[1:-1]
+        raise InvalidTool(
+            f"{name}: the definition holds half of a character, near {near}.",
+            hint='Use text.encode(errors="replace").decode() where it comes from.',
+        ) from None
+
+
+_MAX_SPELLING = 512
+"""Longer texts are no spelling of anything."""
+
+
+_MAX_MARKS = 16
+"""How many places of a text may be the end of a namespace."""
+
+
+_NAMESPACE_END = re.compile(r"[./]|__")
+
+
+_TIER_COUNT = len(Tier)
+
+
+class NameLookup:
+    """The table of spellings of a catalog's entries.
+
+    A value of the table is one code, or several: `position * 5 + tier`.
+    """
+
+    __slots__ = ("_by_fold", "_entries", "_guesses", "_namespaces", "_table")
+
+    def __init__(self, entries: Sequence[CatalogEntry]) -> None:
+        """Positions are places in `entries`, which are sorted by id."""
+        self._entries = entries
+        self._table = _spelling_table(entries)
+        self._guesses: NameSuggestions | None = None
+        self._namespaces: dict[str, list[int]] = {}
+        for position, entry in enumerate(entries):
+            if entry.listed:
+                self._namespaces.setdefault(entry.tool.namespace, []).append(position)
+        self._by_fold: dict[str, list[str]] = {}
+        for namespace in self._namespaces:
+            self._by_fold.setdefault(fold(namespace), []).append(namespace)
+
+    def exactly(self, text: str, tier: Tier) -> int | None:
+        """The position of the tool whose id, or wire name, is exactly that text."""
+        for code in self._codes(text):
+            position, found = divmod(code, _TIER_COUNT)
+            if found == tier or (tier is Tier.WIRE and self._entries[position].wire == text):
+                return position
+        return None
+
+    def find(self, text: str, mask: bytes | None, namespace: str | None) -> int:
+        """See `Catalog.find`."""
+        if namespace is not None:
+            return self._find_within(text, mask, namespace)
+        best = self._best(text, mask, None)
+        if len(best) == 1:
+            return best[0]
+        scope = self._scope(text, mask)
+        return self._one(best or self._folded(text, mask, scope), text, mask, scope)
+
+    def _find_within(self, text: str, mask: bytes | None, namespace: str) -> int:
+        scope = self._visible(namespace, mask)
+        names = scope or (namespace,)
+        for name in names:
+            position = self.exactly(f"{name}:{text}" if name else text, Tier.ID)
+            if position is not None and _is_visible(mask, position):
+                return position
+        found = self._best(text, mask, names) or self._folded(text, mask, scope)
+        return self._one(found, text, mask, scope, namespace)
+
+    def _best(self, text: str, mask: bytes | None, namespaces: Sequence[str] | None) -> list[int]:
+        """The visible tools whose exact spelling this is, of the best tier that has any."""
+        tiers: dict[int, list[int]] = {}
+        for position, tier in self._decoded(text):
+            inside = namespaces is None or self._namespace(position) in namespaces
+            if inside and tier != Tier.FOLDED and _is_visible(mask, position):
+                tiers.setdefault(tier, []).append(position)
+        best = min(tiers, default=None)
+        if best is None:
+            return []
+        if best == Tier.BARE and namespaces is None and (scope := self._scope(text, mask)) is not None:
+            return [position for position in tiers[best] if self._namespace(position) in scope]
+        return tiers[best]
+
+    def _folded(self, text: str, mask: bytes | None, scope: Sequence[str] | None) -> list[int]:
+        """The visible tools of the scope with a spelling that differs in case and separators only."""
+        if len(text) > _MAX_SPELLING:
+            return []
+        head, colon, tail = text.partition(":")
+        folded = f"{fold(head)}.{fold(tail)}" if colon else fold(text)
+        found = {
+            position
+            for position, _ in self._decoded(folded)
+            if self._entries[position].listed and _is_visible(mask, position)
+        }
+        return sorted(p for p in found if scope is None or self._namespace(p) in scope)
+
+    def _scope(self, text: str, mask: bytes | None) -> tuple[str, ...] | None:
+        """The visible namespaces that the text may name explicitly; None when it names none."""
+        if ":" in text:
+            return self._visible(text.partition(":")[0], mask)
+        named = dict.fromkeys(n for head in _possible_namespaces(text) for n in self._visible(head, mask))
+        return tuple(named) or None
+
+    def _visible(self, namespace: str, mask: bytes | None) -> tuple[str, ...]:
+        """The namespace of that name, else those that differ in case and separators, where anything is visible."""
+        if self._shows(namespace, mask):
+            return (namespace,)
+        if len(namespace) > _MAX_SPELLING:
+            return ()
+        return tuple(n for n in self._by_fold.get(fold(namespace), ()) if self._shows(n, mask))
+
+    def _shows(self, namespace: str, mask: bytes | None) -> bool:
+        positions = self._namespaces.get(namespace, ())
+        return bool(positions) if mask is None else any(mask[position] for position in positions)
+
+    def _one(
+        self,
+        found: list[int],
+        text: str,
+        mask: bytes | None,
+        scope: tuple[str, ...] | None,
+        namespace: str | None = None,
+    ) -> int:
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ambiguous_name(text, [self._entries[position].id for position in found])
+        if scope == ():
+            given = text.partition(":")[0] if namespace is None else namespace
+            raise unknown_namespace(text, given, [name for name in self._namespaces if self._shows(name, mask)])
+        if self._guesses is None:
+            self._guesses = NameSuggestions(self._entries)
+        names = self._namespaces if scope is None else scope
+        positions = [p for name in names for p in self._namespaces[name]]
+        visible = positions if mask is None else [p for p in positions if mask[p]]
+        raise self._guesses.missing(text, visible, scope, bare=namespace is not None)
+
+    def _decoded(self, text: str) -> Iterator[tuple[int, int]]:
+        return (divmod(code, _TIER_COUNT) for code in self._codes(text))
+
+    def _codes(self, text: str) -> Iterable[int]:
+        codes = self._table.get(text, ())
+        return (codes,) if isinstance(codes, int) else codes
+
+    def _namespace(self, position: int) -> str:
+        return self._entries[position].tool.namespace
+
+
+def _spelling_table(entries: Sequence[CatalogEntry]) -> dict[str, int | list[int]]:
+    table: dict[str, int | list[int]] = {}
+    for position, entry in enumerate(entries):
+        base = position * _TIER_COUNT
+        for text, tier in entry.spellings.items():
+            code = base + tier
+            there = table.setdefault(text, code)
+            if there == code:
+                continue
+            if isinstance(there, list):
+                there.append(code)
+            else:
+                table[text] = [there, code]
+    return table
+
+
+def _is_visible(mask: bytes | None, position: int) -> bool:
+    return mask is None or mask[position] != 0
+
+
+def _possible_namespaces(text: str) -> list[str]:
+    """What stands before each place where a namespace may end."""
+    marks = _NAMESPACE_END.finditer(text[:_MAX_SPELLING])
+    return [text[: mark.start()] for mark, _ in zip(marks, range(_MAX_MARKS), strict=False) if mark.start()]
+
+
+_MAX_SHOWN = 10
+"""Names listed in an error."""
+
+
+_MAX_ECHO = 80
+"""Characters of what was asked for that are repeated."""
+
+
+_SUGGESTIONS = 3
+
+
+SEARCH_HINT = "Search for a tool by what it does."
+"""The hint where nothing is like what was asked for."""
+
+
+_NAME_SEPARATOR = re.compile(r"[./:]|__")
+
+
+def ambiguous_name(text: str, ids: Sequence[str]) -> AmbiguousName:
+    """Several tools answer to the text."""
+    return AmbiguousName(
+        f"{quote(text)} is ambiguous: {len(ids)} tools answer to it.",
+        hint=f"Use one of: {join_limited(ids)}.",
+        suggestions=ids[:_MAX_SHOWN],
+    )
+
+
+def unknown_namespace(text: str, given: str, others: Sequence[str]) -> ToolNotFound:
+    """The text names a namespace in which nothing is visible; `others` are those in which something is."""
+    names = [name for name in others if name]
+    close = nearest(given[:_MAX_ECHO], names)
+    return ToolNotFound(
+        f"No tool is called {quote(text)}: there is no namespace {quote(given)}.",
+        hint=f"Namespaces: {join_limited(close or names)}." if names else "There are no namespaces.",
+    )
+
+
+class NameSuggestions:
+    """The names of a catalog's tools, ready to be compared with what somebody asked for."""
+
+    __slots__ = ("_entries", "_joined", "_names")
+
+    def __init__(self, entries: Sequence[CatalogEntry]) -> None:
+        """Positions are places in `entries`."""
+        self._entries = entries
+        self._names = [entry.folded for entry in entries]
+        folded = {name: fold(name).replace(".", "") for name in {entry.tool.namespace for entry in entries}}
+        self._joined = [folded[entry.tool.namespace] + entry.folded for entry in entries]
+
+    def missing(self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool) -> ToolNotFound:
+        """No tool answers to the text.
+
+        `positions` are the visible tools that may be suggested: those of the namespaces in `scope`, or all when
+        it is None. `bare` says that the text does not hold the namespace.
+        """
+        ids = self._close(text[:_MAX_ECHO], positions, scope, bare=bare)
+        if ids:
+            hint = f"Did you mean {' or '.join(ids)}?"
+        elif scope:
+            hint = f"It has: {join_limited([self._entries[position].tool.name for position in positions])}."
+        else:
+            hint = SEARCH_HINT
+        where = f" in {join_limited([quote(name) for name in scope])}" if scope else ""
+        return ToolNotFound(f"No tool is called {quote(text)}{where}.", hint=hint, suggestions=ids)
+
+    def _close(self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool) -> list[str]:
+        """Ids of the tools with names like the text, the likeliest first, ties by id."""
+        names = [self._names[position] for position in positions]
+        best: dict[int, float] = {}
+        if bare or scope is None:
+            _keep_best(best, fold(text), names)
+            if not bare:
+                _keep_best(best, fold(text), [self._joined[position] for position in positions])
+        else:
+            tails = [text[mark.end() :] for mark in _NAME_SEPARATOR.finditer(text)]
+            for tail in dict.fromkeys([*tails, *(tail.partition(":")[0] for tail in tails)]):
+                _keep_best(best, fold(tail), names)
+        ids = {place: self._entries[positions[place]].id for place in best}
+        return [ids[place] for place in sorted(best, key=lambda place: (-best[place], ids[place]))[:_SUGGESTIONS]]
+
+
+def _keep_best(best: dict[int, float], asked: str, names: Sequence[str]) -> None:
+    for place, score in similarities(asked.replace(".", ""), names).items():
+        best[place] = max(score, best.get(place, 0.0))
+
+
+def join_limited(texts: Sequence[str]) -> str:
+    """The first texts, comma-separated, and how many more there are.
+
+    >>> join_limited(["a", "b"]), join_limited([str(n) for n in range(12)])
+    ('a, b', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … +2 more')
+    """
+    more = [f"… +{len(texts) - _MAX_SHOWN} more"] if len(texts) > _MAX_SHOWN else []
+    return ", ".join([*texts[:_MAX_SHOWN], *more])
+
+
+def quote(text: str) -> str:
+    """The text in quotes, cut to 80 characters, without control characters."""
+    shown = text if len(text) <= _MAX_ECHO else f"{text[: _MAX_ECHO - 1]}…"
+    return '"' + "".join(char if char.isprintable() else "\ufffd" for char in shown) + '"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogDiff:
+    """The difference of two catalogs, each part by id."""
+
+    added: tuple[Tool, ...] = ()
+    removed: tuple[Tool, ...] = ()
+    changed: tuple[tuple[Tool, Tool], ...] = ()
+    """Before and after, of tools whose definition is another one under the same id."""
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.added or self.removed or self.changed)
+
+
+def diff_catalogs(before: Catalog, after: Catalog) -> CatalogDiff:
+    """What was added, removed and changed. Only definitions count, not which objects hold them."""
+    old, new = before.definitions(), after.definitions()
+    return CatalogDiff(
+        added=tuple(tool for id_, (tool, _) in new.items() if id_ not in old),
+        removed=tuple(tool for id_, (tool, _) in old.items() if id_ not in new),
+        changed=tuple(
+            (old[id_][0], tool) for id_, (tool, digest) in new.items() if id_ in old and old[id_][1] != digest
+        ),
+    )

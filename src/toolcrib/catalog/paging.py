@@ -1,4 +1,4 @@
-"""Pages and cursors. A cursor carries the version of the caller's view, so that an old one cannot mislead."""
+"""Pages and cursors. A cursor carries the version of the caller's view, so a stale one is refused."""
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from toolcrib.errors import StaleCursor
 
 Item = TypeVar("Item")
+
 
 _MAX_CURSOR = 512
 """Characters; a longer text was not made here."""
@@ -34,7 +35,7 @@ def encode_cursor(view_version: str, offset: int) -> str:
 
 def decode_cursor(text: str, view_version: str) -> int:
     """The offset in a cursor. Raises `StaleCursor` for one of another view version and for anything else."""
-    offset, version = _decoded(text)
+    offset, version = _decode(text)
     if version != view_version:
         raise StaleCursor("The list has changed since this cursor was made.", hint="Start again without a cursor.")
     return offset
@@ -60,17 +61,17 @@ def page(
     """
     start = decode_cursor(cursor, view_version) if cursor is not None else 0
     if start > len(items):
-        raise _not_ours()
+        raise _invalid_cursor()
     stop = len(items) if limit is None else min(len(items), start + max(1, limit))
     if sizes is not None and max_size is not None:
-        stop = _fitting(sizes, start, stop, max_size)
+        stop = _last_fitting(sizes, start, stop, max_size)
     return Page(
         items=tuple(items[start:stop]),
         cursor=encode_cursor(view_version, stop) if stop < len(items) else None,
     )
 
 
-def _fitting(sizes: Sequence[int], start: int, stop: int, max_size: int) -> int:
+def _last_fitting(sizes: Sequence[int], start: int, stop: int, max_size: int) -> int:
     room = max_size
     for place in range(start, stop):
         room -= sizes[place]
@@ -79,18 +80,18 @@ def _fitting(sizes: Sequence[int], start: int, stop: int, max_size: int) -> int:
     return stop
 
 
-def _decoded(text: str) -> tuple[int, str]:
+def _decode(text: str) -> tuple[int, str]:
     if len(text) > _MAX_CURSOR or not text.isascii():
-        raise _not_ours()
+        raise _invalid_cursor()
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise _not_ours() from error
+        raise _invalid_cursor() from error
     offset, dot, version = raw.partition(".")
     if not dot or not offset.isdecimal() or not offset.isascii():
-        raise _not_ours()
+        raise _invalid_cursor()
     return int(offset), version
 
 
-def _not_ours() -> StaleCursor:
+def _invalid_cursor() -> StaleCursor:
     return StaleCursor("That is not a cursor of this list.", hint="Start again without a cursor.")

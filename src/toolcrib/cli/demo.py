@@ -1,21 +1,397 @@
-"""`toolcrib demo`: the main job, on real servers."""
+"""The demo: a gateway in front of five real MCP servers, used by a scripted agent (`toolcrib demo`).
 
-# Imports stand inside the verb to keep `toolcrib --help` fast; `debug` is read by the guard.
-# ruff: noqa: ARG001, PLC0415
+The servers are installed from PyPI at pinned versions. They work on a temporary database and a Git repository.
+"""
 
-from toolcrib.cli.guard import guarded
-from toolcrib.cli.parameters import Debug
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+from mcp import Client
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toolcrib.app import App
+from toolcrib.cli.output import first_line, printable, truncate
+from toolcrib.cli.session import inspect
+from toolcrib.errors import ExecutionFailed, MissingExtra, ServerUnavailable
+from toolcrib.settings.loader import load_settings
+from toolcrib.tokens import ESTIMATE, LabelledCounter, counter
+from toolcrib.types import ServerState
+from toolcrib.wire import tool_to_wire
+
+_MIN_SERVERS: Final = 3
 
 
-@guarded
-def demo(*, debug: Debug = False) -> None:
-    """Show the main job on real MCP servers from PyPI, which uvx fetches; needs a network the first time.
+_WIDTH: Final = 110
 
-    Starts a gateway in front of five servers, each in an environment of its own, and plays an agent that finds and
-    calls their tools. Nothing outside a temporary folder is written, save for uv's own cache.
+
+_MAX_LINES: Final = 12
+
+
+QUESTIONS: Final = (
+    "what is the current time in Tokyo",
+    "list the tables of the database",
+    "show the latest commits",
+    "least common multiple of two numbers",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoWorkspace:
+    """What the demo plays with."""
+
+    settings: Path
+    """The settings file: the servers, as any MCP client would name them."""
+    repository: Path
+    database: Path
+
+
+def run_tour(scene: DemoWorkspace) -> None:
+    """Show everything. Raises `ServerUnavailable` when too few servers start, `ExecutionFailed` when a step fails."""
+
+    async def show(app: App) -> None:
+        async with connect_agent(app) as agent:
+            await DemoTour(app, agent, scene, demo_token_counter()).run()
+
+    console = _console()
+    console.print("toolcrib demo: one gateway in front of real MCP servers, each started with uvx.", style="bold")
+    console.print("The first run downloads them from PyPI; later ones start in seconds.")
+    inspect(load_settings(scene.settings), show)
+
+
+def _console() -> Console:
+    """Standard output, at a width that reads well."""
+    console = Console(highlight=False)
+    console.width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
+    return console
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoAnswer:
+    """What came back from a call."""
+
+    text: str
+    structured: Any
+    is_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DemoAgent:
+    """What an agent can do: list tools, and call them."""
+
+    client: Client
+
+    async def definitions(self) -> list[dict[str, Any]]:
+        """Every tool the agent is shown, as on the wire."""
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = await self.client.list_tools(cursor=cursor)
+            found += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> DemoAnswer:
+        """Call a tool. Raises `ExecutionFailed` when no answer comes."""
+        try:
+            with anyio.fail_after(_ANSWER_TIMEOUT_S):
+                result = await self.client.call_tool(name, arguments)
+        except TimeoutError:
+            raise ExecutionFailed(f"{name} did not answer within {_ANSWER_TIMEOUT_S:.0f} seconds.") from None
+        text = "\n".join(block.text for block in result.content if block.type == "text")
+        return DemoAnswer(text=text, structured=result.structured_content, is_error=bool(result.is_error))
+
+
+class DemoTour:
+    """The steps, in the order in which they are shown."""
+
+    def __init__(self, app: App, agent: DemoAgent, scene: DemoWorkspace, counter: LabelledCounter) -> None:
+        """Nothing is shown before `walk`."""
+        self._app = app
+        self._agent = agent
+        self._scene = scene
+        self._tokens = counter
+        self._console = _console()
+
+    async def run(self) -> None:
+        """All steps."""
+        await self._show_servers()
+        await self._show_costs()
+        await self._search()
+        await self._describe()
+        await self._execute()
+        await self._show_mistakes()
+        self._say("\nThat was the demo. Your own servers: toolcrib serve --config mcp.json", style="bold")
+
+    # -- the steps -------------------------------------------------------------------------------------------------
+
+    async def _show_servers(self) -> None:
+        statuses = await self._app.gateway.servers(self._app.local_context())
+        tools = await self._app.gateway.tools(self._app.local_context())
+        table = Table("server", "state", "who it is, or why it failed", box=None, pad_edge=False)
+        table.add_column("tools", justify="right")
+        table.add_column("tokens", justify="right")
+        for status in statuses:
+            own = [tool_to_wire(tool, tool.name) for tool in tools if tool.namespace == status.name]
+            cost = sum(self._tokens.count(compact_json(definition)) for definition in own)
+            who = status.reason or f"{status.info.name} {status.info.version}"
+            cells = (status.name, str(status.state), who, str(len(own)), f"{cost:,}")
+            table.add_row(*(Text(printable(cell)) for cell in cells))
+        self._title("The servers")
+        self._console.print(table)
+        ready = [status for status in statuses if status.state is ServerState.READY]
+        if len(ready) < _MIN_SERVERS:
+            raise ServerUnavailable(
+                f"The demo needs {_MIN_SERVERS} servers, and {len(ready)} of {len(statuses)} started.",
+                hint="They come from PyPI: is it reachable? Behind a proxy, set HTTPS_PROXY or UV_DEFAULT_INDEX.",
+            )
+
+    async def _show_costs(self) -> None:
+        tools = await self._app.gateway.tools(self._app.local_context())
+        everything = sum(self._tokens.count(compact_json(tool_to_wire(tool, tool.name))) for tool in tools)
+        seen = await self._agent.definitions()
+        cost = sum(self._tokens.count(compact_json(definition)) for definition in seen)
+        self._title("What the agent carries")
+        self._say(f"{len(tools):>4} tools, listed directly  {everything:>7,} tokens in every conversation")
+        self._say(f"{len(seen):>4} tools, through toolcrib {cost:>7,} tokens: {everything / cost:.0f} times fewer")
+        self._say(f"(counted by {self._tokens.label})", style="dim")
+        for definition in seen:
+            self._say(f"\n{definition['name']}", style="bold", by=2)
+            self._say(definition.get("description", ""), style="dim", by=4)
+
+    async def _search(self) -> None:
+        self._title("Finding tools")
+        for question in QUESTIONS:
+            answer = await self._call("tool_search", {"query": question, "max_results": 3, "detail": "signature"})
+            hits = _hits(answer)
+            if not hits:
+                raise ExecutionFailed(f"The search for {question!r} found nothing.")
+            for hit in hits:
+                about = truncate(first_line(hit["description"]), 60)
+                self._say(f"{hit['score']:.2f}  {hit['name']:<24} {about}", by=4)
+
+    async def _describe(self) -> None:
+        self._title("Learning how to call one")
+        answer = await self._call("tool_search", {"query": "convert a time between time zones", "max_results": 1})
+        hit = _hits(answer)[0]
+        self._say(json.dumps(hit["input_schema"], indent=2), style="dim", by=4)
+        self._say(f"ready to send: {json.dumps(hit['example'], ensure_ascii=False)}", by=4)
+
+    async def _execute(self) -> None:
+        self._title("Calling tools of different servers")
+        calls: dict[str, dict[str, Any]] = {
+            "time:convert_time": {"source_timezone": "Europe/Berlin", "time": "16:30", "target_timezone": "Asia/Tokyo"},
+            "sqlite:read_query": {
+                "query": "SELECT customer, SUM(quantity * price) AS total FROM orders GROUP BY customer"
+            },
+            "calculator:calculate": {"expression": "(2 * 89 + 10 * 14.2) / 4"},
+            "git:git_log": {"repo_path": str(self._scene.repository), "max_count": 2},
+        }
+        ready = {status.name for status in self._app.fleet.statuses() if status.state is ServerState.READY}
+        for name, arguments in calls.items():
+            if name.partition(":")[0] in ready:
+                self._show(await self._call("execute_tool", {"name": name, "arguments": arguments}))
+
+    async def _show_mistakes(self) -> None:
+        self._title("Mistakes, and what the agent is told")
+        wrong_argument = {"name": "time:get_current_time", "arguments": {"time_zone": "Asia/Tokyo"}}
+        self._show(await self._call("execute_tool", wrong_argument, fails=True), style="yellow")
+        misspelt = {"name": "time:get_curent_tme", "arguments": {"timezone": "Asia/Tokyo"}}
+        self._show(await self._call("execute_tool", misspelt, fails=True), style="yellow")
+
+    # -- one exchange ----------------------------------------------------------------------------------------------
+
+    async def _call(self, name: str, arguments: dict[str, Any], *, fails: bool = False) -> DemoAnswer:
+        """Call as the agent does, show the call and its cost; raises `ExecutionFailed` when it does not go as shown."""
+        answer = await self._agent.call(name, arguments)
+        cost = self._tokens.count(answer.text)
+        self._say(f"\n{name} {json.dumps(arguments, ensure_ascii=False)}", style="cyan", by=2)
+        self._say(f"answers in {cost} tokens{', with an error' if answer.is_error else ''}:", style="dim", by=2)
+        if answer.is_error is not fails:
+            what = "was to be refused" if fails else "failed"
+            raise ExecutionFailed(f"{name} {compact_json(arguments)} {what}: {answer.text[:500]}")
+        return answer
+
+    def _show(self, answer: DemoAnswer, *, style: str = "") -> None:
+        lines = answer.text.splitlines()
+        shown = [*lines[:_MAX_LINES], "..."] if len(lines) > _MAX_LINES else lines
+        self._say("\n".join(shown), style=style, by=4)
+
+    def _title(self, text: str) -> None:
+        self._console.print()
+        self._console.rule(Text(text, style="bold"), align="left")
+
+    def _say(self, text: str, *, style: str = "", by: int = 0) -> None:
+        """Text, whose lines are indented by so many columns, also where they are broken."""
+        margin, room = " " * by, self._console.width - by
+        lines = [part for line in printable(text).split("\n") for part in textwrap.wrap(line, room) or [""]]
+        self._console.print(Text("\n".join((margin + line).rstrip() for line in lines), style=style))
+
+
+def _hits(answer: DemoAnswer) -> list[dict[str, Any]]:
+    structured = answer.structured if isinstance(answer.structured, dict) else {}
+    hits = structured.get("hits", [])
+    return hits if isinstance(hits, list) else []
+
+
+_ANSWER_TIMEOUT_S = 60.0
+
+
+def demo_token_counter() -> LabelledCounter:
+    """Exact counts where their library is installed, else an estimate; its label says which."""
+    try:
+        return counter("o200k_base")
+    except MissingExtra:
+        return counter(ESTIMATE)
+
+
+def compact_json(value: Any) -> str:
+    """JSON as it goes into a model's context."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@contextlib.asynccontextmanager
+async def connect_agent(app: App) -> AsyncIterator["DemoAgent"]:
+    """An agent whose only way to tools is our own MCP server."""
+    async with Client(app.server) as client:
+        yield DemoAgent(client)
+
+
+PINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "time": ("mcp-server-time==2026.10.19", "mcp==2.3.0"),
+    "git": ("mcp-server-git==2026.10.19", "mcp==2.3.0"),
+    "calculator": ("mcp-server-calculator==0.2.1", "mcp==1.30.0"),
+    "sqlite": ("mcp-server-sqlite==2025.4.25", "mcp==1.30.0"),
+    "math": ("chuk-mcp-math-server==0.3.3", "chuk-mcp-math==0.2.3", "chuk-mcp-server==0.26.1"),
+}
+"""Each server's package, and what else of it must not drift: a new major version of the SDK broke several servers."""
+
+
+START_TIMEOUT_S: Final = 180
+"""The first start downloads and installs."""
+
+
+_PASSED_VARIABLES: Final = (
+    "UV_",
+    "SSL_CERT_",
+    "XDG_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "TMPDIR",
+    "LANG",
+)
+"""Beginnings of the variables that uvx may need to reach the package index."""
+
+
+_ORDERS: Final = (
+    ("2026-03-02", "Ada", "torque wrench", 2, 89.0),
+    ("2026-03-05", "Grace", "dial indicator", 1, 120.5),
+    ("2026-03-05", "Ada", "end mill 6 mm", 10, 14.2),
+    ("2026-03-09", "Edsger", "edge finder", 1, 33.0),
+)
+
+
+@contextmanager
+def demo_workspace() -> Iterator[DemoWorkspace]:
+    """The scene, in a temporary folder that goes away. Raises `MissingExtra` without uvx."""
+    uvx = find_uvx()
+    with tempfile.TemporaryDirectory(prefix="toolcrib-demo-") as name:
+        folder = Path(name)
+        database = folder / "shop.db"
+        _create_database(database)
+        repository = _find_repository(folder)
+        settings = folder / "mcp.json"
+        settings.write_text(json.dumps(_demo_settings(uvx, repository, database), indent=2), encoding="utf-8")
+        yield DemoWorkspace(settings=settings, repository=repository, database=database)
+
+
+def find_uvx() -> str:
+    """uvx beside this Python, or in PATH. Raises `MissingExtra`."""
+    beside = shutil.which("uvx", path=str(Path(sys.executable).parent))
+    found = beside or shutil.which("uvx")
+    if found is None:
+        raise MissingExtra(
+            "The demo starts its servers with uvx, which is not installed.",
+            hint="Install it: pip install uv",
+        )
+    return found
+
+
+def _demo_settings(uvx: str, repository: Path, database: Path) -> dict[str, Any]:
+    own = {"git": ["--repository", str(repository)], "sqlite": ["--db-path", str(database)], "math": ["--quiet"]}
+    passed_on = {key: f"${{{key}}}" for key in sorted(os.environ) if key.upper().startswith(_PASSED_VARIABLES)}
+    names = [name for name in PINS if name != "git" or shutil.which("git")]
+    return {
+        "mcpServers": {
+            name: {"command": uvx, "args": [*uvx_arguments(PINS[name]), *own.get(name, ())], "env": passed_on}
+            for name in names
+        },
+        "toolcrib": {"timeouts": {"start": START_TIMEOUT_S}},
+    }
+
+
+def uvx_arguments(pins: Sequence[str]) -> list[str]:
+    """What makes uvx run the first package, with the others pinned, on this Python.
+
+    >>> uvx_arguments(("mcp-server-time==1", "mcp==2"))[2:]
+    ['--with', 'mcp==2', '--from', 'mcp-server-time==1', 'mcp-server-time']
     """
-    from toolcrib.cli.demo_servers import prepared
-    from toolcrib.cli.demo_tour import take
+    package = pins[0].partition("==")[0]
+    pinned = [word for pin in pins[1:] for word in ("--with", pin)]
+    return ["--python", sys.executable, *pinned, "--from", pins[0], package]
 
-    with prepared() as scene:
-        take(scene)
+
+def _create_database(database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE orders (day TEXT, customer TEXT, item TEXT, quantity INTEGER, price REAL)")
+        connection.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?)", _ORDERS)
+
+
+def _find_repository(folder: Path) -> Path:
+    """The repository around the current folder, if it has a commit; else a small one of its own."""
+    top = _git(Path.cwd(), "rev-parse", "--show-toplevel")
+    if top and _git(Path.cwd(), "rev-parse", "--verify", "HEAD"):
+        return Path(top)
+    repository = folder / "workshop"
+    repository.mkdir()
+    _git(repository, "init", "--quiet")
+    for note in ("Sharpen the chisels", "Oil the vise", "Sort the drill bits"):
+        (repository / "log.txt").write_text(f"{note}\n", encoding="utf-8")
+        _git(repository, "add", "--all")
+        who = ("-c", "user.name=Demo", "-c", "user.email=demo@example.com", "-c", "commit.gpgsign=false")
+        _git(repository, *who, "commit", "--quiet", "--message", note)
+    return repository
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says; empty when it fails or is not there."""
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed arguments
+            ["git", *arguments],  # noqa: S607 - whichever git the user has
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,36 +1,275 @@
-"""`toolcrib doctor`: what is configured, what fails, what to do."""
+"""Check the settings and every server, and suggest fixes (`toolcrib doctor`). Changes nothing."""
 
-# Imports stand inside the verb to keep `toolcrib --help` fast; `debug` is read by the guard.
-# ruff: noqa: ARG001, PLC0415
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-import typer
+import anyio.to_thread
 
-from toolcrib.cli.exits import Exit
-from toolcrib.cli.guard import guarded
-from toolcrib.cli.parameters import AsJson, Config, Debug
+from toolcrib.app import App
+from toolcrib.cli.output import echo, pluralize
+from toolcrib.cli.render import server_json
+from toolcrib.cli.session import describe_status
+from toolcrib.embedders.load import load
+from toolcrib.errors import AmbiguousName, NameCollision, ToolcribError, ToolNotFound
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.policy import ByScopes, Patterns
+from toolcrib.settings.env import search_paths
+from toolcrib.settings.options import Settings
+from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.types import Policy, ServerState, ServerStatus, Tool
+from toolcrib.upstream.options import ServerOptions
 
 
-@guarded
-def doctor(*, config: Config = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Check the settings and every server, and say what to do about what fails.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorReport:
+    """What was found."""
 
-    Ends with exit code 6 when something fails.
+    settings: Settings
+    unused: tuple[Path, ...]
+    """Other settings files that exist and were passed over."""
+    statuses: tuple[ServerStatus, ...]
+    problems: tuple[str, ...]
+    """What is wrong besides the servers themselves."""
+    options: Mapping[str, ServerOptions] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What may be a mistake, and may be meant."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing fails."""
+        return not self.problems and all(status.state is ServerState.READY for status in self.statuses)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {
+            "ok": self.ok,
+            "source": str(self.settings.source),
+            "unused": [str(path) for path in self.unused],
+            "servers": [
+                {
+                    **server_json(status),
+                    "reached_by": describe_endpoint(self.options[status.name]),
+                    "advice": advice(status, self.options[status.name]),
+                }
+                for status in self.statuses
+            ],
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+            "warnings": list(self.settings.warnings),
+        }
+
+
+async def check_all(app: App, settings: Settings) -> DoctorReport:
+    """Look at everything, once every server is ready or failed. The app has neither the policy of the settings, so as
+    to see every tool, nor their embedder; both are looked at by themselves.
     """
-    from toolcrib.app import App
-    from toolcrib.cli.checkup import examine, say_checkup
-    from toolcrib.cli.output import say_json
-    from toolcrib.cli.session import survey
-    from toolcrib.settings.loader import load
+    ctx, policy = app.local_context(), settings.policy
+    tools = await app.gateway.tools(ctx)
+    refusals = [*_check_http(app), *await _check_embedder(settings), *await _check_names(app, policy)]
+    problems = [*refusals, *_check_allowed_tools(settings, app, tools)]
+    for spelling in settings.surfaces.always_visible:
+        try:
+            await app.gateway.describe(ctx, spelling)
+        except (ToolNotFound, AmbiguousName) as error:
+            problems.append(f"toolcrib.always_visible: {error}")
+    statuses = await app.gateway.servers(ctx)
+    complete = all(status.state is ServerState.READY for status in statuses)
+    return DoctorReport(
+        settings=settings,
+        unused=tuple(
+            place for place in search_paths(os.environ, Path.cwd()) if place.is_file() and place != settings.source
+        ),
+        statuses=statuses,
+        problems=tuple(problems),
+        options={server.name: server for server in settings.servers},
+        notes=tuple(_unmatched_patterns(settings, policy, tools)) if complete else (),
+    )
 
-    settings = load(config)
 
-    async def show(app: App) -> bool:
-        checkup = await examine(app, settings)
-        if as_json:
-            say_json(checkup.as_json())
-        else:
-            say_checkup(checkup)
-        return checkup.ok
+def _check_http(app: App) -> Iterator[str]:
+    """Why it would not be served where the settings say."""
+    try:
+        app.asgi()
+    except ToolcribError as error:
+        yield f"serve --http would refuse to start: {error.message}"
 
-    if not survey(settings, show):
-        raise typer.Exit(Exit.SERVER)
+
+async def _check_embedder(settings: Settings) -> list[str]:
+    """Why the embedder of the settings, which the app at hand does without, cannot be had."""
+    try:
+        await anyio.to_thread.run_sync(load, settings.gateway.embedder)
+    except ToolcribError as error:
+        return [f"serve would refuse to start: toolcrib.search.embedder: {error.message}"]
+    return []
+
+
+async def _check_names(app: App, policy: Policy | None) -> list[str]:
+    """Which names collide, for whom the policy of the settings lets see them."""
+    front = app.facade
+    if policy is not None:
+        behind = Gateway([app.local, app.shared, app.servers], policy=policy, options=app.settings.gateway)
+        front = ToolFacade(behind, app.settings.surfaces, app.scripts)
+    try:
+        await front.check_names(app.local_context())
+    except NameCollision as error:
+        return [f"serve would refuse to start: {error}"]
+    return []
+
+
+def _check_allowed_tools(settings: Settings, app: App, tools: tuple[Tool, ...]) -> Iterator[str]:
+    """Names in allowedTools that their server, which is ready, does not offer."""
+    ready = {status.name for status in app.fleet.statuses() if status.state is ServerState.READY}
+    for server in settings.servers:
+        offered = {tool.name for tool in tools if tool.namespace == (server.namespace or server.name)}
+        missing = [name for name in server.allowed_tools or () if name not in offered]
+        if server.name in ready and missing:
+            yield f"{server.name}: allowedTools names {', '.join(missing)}, which the server does not offer"
+
+
+def _unmatched_patterns(settings: Settings, policy: Policy | None, tools: tuple[Tool, ...]) -> Iterator[str]:
+    """Patterns that fit no tool: where one is misspelt, what it should guard is not guarded."""
+    calls = settings.gateway.calls
+    listed: list[tuple[str, Sequence[str]]] = [
+        ("calls.approved", calls.approved),
+        ("calls.tool_rates", [pattern for pattern, _ in calls.tool_rates]),
+    ]
+    listed += [("calls.cache.tools", calls.cache.tools)] if calls.cache else []
+    if isinstance(policy, ByScopes):
+        listed += [(f"policy.rules[{place}].tools", rule.tools) for place, rule in enumerate(policy.rules)]
+    for where, texts in listed:
+        for text in texts:
+            fits = Patterns((text,))
+            if not any(fits.matches(tool.id) for tool in tools):
+                yield f"toolcrib.{where}: {text} fits no tool that there is now"
+
+
+def describe_endpoint(server: ServerOptions) -> str:
+    """How a server is reached, without what may hold a secret: the program, or the host of the url.
+
+    >>> describe_endpoint(ServerOptions(name="a", transport="http", url="https://me:pw@example.com/key?token=1"))
+    'http: https://example.com'
+    """
+    if server.transport == "stdio":
+        return f"stdio: {server.command}"
+    parts = urlsplit(server.url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{server.transport}: {parts.scheme}://{parts.hostname or ''}{port}"
+
+
+def print_report(checkup: DoctorReport) -> None:
+    """What was found, for people."""
+    echo(f"Settings: {checkup.settings.source}")
+    for path in checkup.unused:
+        echo(f"  also there, not used: {path}")
+    for warning in checkup.settings.warnings:
+        echo(f"  warning: {warning}")
+    echo("\nServers:" if checkup.statuses else "\nNo servers are configured.")
+    for status in checkup.statuses:
+        _print_server(status, checkup.options[status.name])
+    for note in checkup.notes:
+        echo(f"\nNote: {note}")
+    for problem in checkup.problems:
+        echo(f"\nProblem: {problem}")
+    failing = [status.name for status in checkup.statuses if status.state is not ServerState.READY]
+    tools = sum(status.tools for status in checkup.statuses)
+    if checkup.ok:
+        echo(f"\nAll is well: {pluralize(len(checkup.statuses), 'server')}, {pluralize(tools, 'tool')}.")
+    elif failing:
+        servers = pluralize(len(checkup.statuses), "server")
+        echo(f"\n{len(failing)} of {servers} {'is' if len(failing) == 1 else 'are'} not ready: {', '.join(failing)}")
+
+
+def _print_server(status: ServerStatus, options: ServerOptions) -> None:
+    mark = "ok " if status.state is ServerState.READY else "BAD"
+    what = pluralize(status.tools, "tool") if status.state is ServerState.READY else describe_status(status)
+    version = f", {status.info.name} {status.info.version}".rstrip() if status.info.name else ""
+    echo(f"  {mark} {status.name}: {what}  ({describe_endpoint(options)}{version})")
+    if status.state is not ServerState.READY:
+        echo(f"      do: {advice(status, options)}")
+    for rejected in status.rejected:
+        echo(f"      set aside: {rejected.tool}: {rejected.reason}")
+
+
+_AdviceTable = tuple[tuple[str, str], ...]
+
+
+_CREDENTIALS: Final = 'Put its credentials into "headers", such as "Authorization": "Bearer ${{TOKEN}}".'
+
+
+_LONGER_TIMEOUT: Final = 'Give it longer: "timeouts": {{"start": 120}}, or see what holds it up.'
+
+
+_SETTINGS: Final[_AdviceTable] = (
+    (
+        r"environment variable (\S+) is not set",
+        "Set {0} where toolcrib is started, or give it a default: ${{{0}:-...}}.",
+    ),
+    (r"environment variable (\S+) is empty", "Set {0} where toolcrib is started."),
+    (r"asked for by the editor|known to the editor", "Write ${{env:NAME}} in its place and set that variable."),
+    (r"the file .+ does not exist", "Create the file, or correct its path."),
+    (r'"([^"]+)" is not a setting; did you mean "([^"]+)"', "Write {1} in place of {0}."),
+    (r"", "Mend its entry in the settings file."),
+)
+"""For a server that its entry in the settings keeps from being tried."""
+
+
+_COMMAND: Final[_AdviceTable] = (
+    (r"^its working directory", 'Create that folder, or correct "cwd".'),
+    (
+        r"^the command .+ not found",
+        'Install the program, or give its full path in "command"; arguments belong in "args".',
+    ),
+    (
+        r"^the command .+ (?:may not be executed|could not be started)",
+        "Make its command executable, or start it with an interpreter.",
+    ),
+    (r"certificate|\bSSL", "Set SSL_CERT_FILE in its env."),
+    (r"^no (?:answer|tool list) .*within", _LONGER_TIMEOUT),
+    (r"", "Run its command by hand to see what it says; its environment holds only what env gives it."),
+)
+
+
+_URL: Final[_AdviceTable] = (
+    (r"\bHTTP 40[13]\b", _CREDENTIALS),
+    (r"\bHTTP 407\b", "Put the proxy's credentials into the proxy's address, where toolcrib is started."),
+    (r"\bHTTP 40[45]\b", 'Correct its url, or its "type": "http" or "sse".'),
+    (r"\bHTTP \d+", "See its own log; it is tried again by itself."),
+    (r"\bRedirect to", "Write the address that it names into url, if that is the server you mean."),
+    (r"certificate", "Set SSL_CERT_FILE where toolcrib is started, if that certificate is to be trusted."),
+    (r"no TLS connection", 'Write "http://" in its url, if it speaks no TLS; otherwise correct the port.'),
+    (r"^no (?:answer|tool list) .*within|\bin time$", _LONGER_TIMEOUT),
+    (
+        r"refused|cannot be reached|host name is not known|closed without an answer|broke off",
+        "Check that it is running and that its url is right.",
+    ),
+    (r"", "Check that its url is that of an MCP endpoint, and see its own log."),
+)
+
+
+_QUOTED: Final = re.compile(r' \(it said ".*"\)|; it last said: .*', re.DOTALL)
+"""Words of the server's own within the reason: they say nothing about what kind of failure it is."""
+
+
+def advice(status: ServerStatus, server: ServerOptions) -> str:
+    """What may help; empty for a server that is ready.
+
+    >>> lacking = ServerOptions(name="x", problem="environment variable KEY is not set")
+    >>> advice(ServerStatus(name="x", state=ServerState.FAILED, since=0, reason=lacking.problem), lacking)
+    'Set KEY where toolcrib is started, or give it a default: ${KEY:-...}.'
+    """
+    if status.state is ServerState.READY:
+        return ""
+    reason = _QUOTED.sub("", status.reason)
+    found = ((re.search(pattern, reason, re.IGNORECASE), words) for pattern, words in _advice_table(server))
+    return next(words.format(*match.groups()) for match, words in found if match is not None)
+
+
+def _advice_table(server: ServerOptions) -> _AdviceTable:
+    if server.problem:
+        return _SETTINGS
+    return _URL if server.url else _COMMAND

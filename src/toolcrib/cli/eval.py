@@ -1,51 +1,68 @@
-"""`toolcrib eval`: how good the search is, on tools and queries of one's own."""
+"""Measure the search on a file of tools and a file of queries (`toolcrib eval`)."""
 
-# Imports stand inside the verb to keep `toolcrib --help` fast; `debug` is read by the guard.
-# ruff: noqa: ARG001, PLC0415
-
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from time import perf_counter
+from typing import Any, Final
 
-import typer
+from toolcrib.cli.explain import new_table, table_console
+from toolcrib.cli.files import FileSearch, check_relevant, read_queries, read_tools, search_options, without_thresholds
+from toolcrib.search.evaluation import LabelledQuery, evaluate, false_answers, lost_answers
+from toolcrib.search.options import Scorer
 
-from toolcrib.cli.guard import UsageError, guarded
-from toolcrib.cli.parameters import AsJson, Debug
-from toolcrib.cli.search import Scorer
-
-Tools = Annotated[
-    Path, typer.Option("--tools", "-t", metavar="FILE", help="The tools that are searched (- is standard input).")
-]
-Queries = Annotated[
-    Path, typer.Option("--queries", "-q", metavar="FILE", help="What is asked, and which tools are right.")
-]
-Unanswerable = Annotated[
-    Path | None,
-    typer.Option("--unanswerable", "-u", metavar="FILE", help="More queries, which none of the tools answers."),
-]
+_WARM_UP: Final = 50
+"""Queries that are asked before any time counts."""
 
 
-@guarded
-def eval(  # noqa: A001 - the verb's name
-    *,
-    tools: Tools,
-    queries: Queries,
-    scorer: Scorer = None,
-    unanswerable: Unanswerable = None,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Measure the search: how well it ranks, what it answers that it should not, and how long it takes.
+_MAX_WIDTH: Final = 100
 
-    Every figure but the times is a share, from 0 to 1.
-    """
-    from toolcrib.cli.files import STDIN
-    from toolcrib.cli.output import say_json
-    from toolcrib.cli.trial import measured, say_figures
 
-    if [tools, queries, unanswerable].count(STDIN) > 1:
-        raise UsageError("Only one of the files can be standard input.")
-    figures = measured(tools, queries, unanswerable, scorer)
-    if as_json:
-        say_json(figures)
-    else:
-        say_figures(figures)
+def run_evaluation(tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None) -> dict[str, Any]:
+    """All figures, by the names that `--json` gives them; raises `FileError`."""
+    file = read_tools(tools)
+    asked = read_queries(queries)
+    check_relevant(asked, file)
+    others = () if unanswerable is None else read_queries(unanswerable, answerable=False)
+    options = search_options(scorer)
+    begun = perf_counter()
+    shelf = FileSearch(file, options)
+    build_s = perf_counter() - begun
+    for query in asked[:_WARM_UP]:
+        shelf.ranking(query.text)
+    report = evaluate(shelf.ranking, asked, clock=perf_counter)
+    return {
+        "scorer": options.scorer,
+        "tools": len(file.tools),
+        "queries": report.queries,
+        **report.metrics.as_dict(),
+        "p50_us": round(report.p50_s * 1e6, 1),
+        "p95_us": round(report.p95_s * 1e6, 1),
+        "build_s": round(build_s, 6),
+        **_lost_answer_rates(shelf, asked),
+        **(_false_answer_rates(shelf, others) if others else {}),
+    }
+
+
+def _lost_answer_rates(shelf: FileSearch, asked: Sequence[LabelledQuery]) -> dict[str, float]:
+    free = without_thresholds(shelf.options)
+    rates = lost_answers((query, shelf.answer(query.text, free).shown, shelf.answer(query.text)) for query in asked)
+    return {"lost_answer_rate": rates.shown, "lost_answer_rate_sure": rates.sure}
+
+
+def _false_answer_rates(shelf: FileSearch, others: Sequence[LabelledQuery]) -> dict[str, float]:
+    rates = false_answers(shelf.answer(query.text) for query in others)
+    return {"unanswerable": len(others), "false_answer_rate": rates.shown, "false_answer_rate_sure": rates.sure}
+
+
+def print_figures(figures: Mapping[str, Any]) -> None:
+    """The figures as a table for people."""
+    table = new_table("figure", "value", texts=1)
+    for name, value in figures.items():
+        if name == "recall@1":
+            table.add_section()
+        table.add_row(name, _format_value(value))
+    table_console(_MAX_WIDTH).print(table)
+
+
+def _format_value(value: Any) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)

@@ -1,8 +1,19 @@
-"""Exit codes: what each means, and which error gives which."""
+"""How a verb ends: exit codes, and errors printed as text or JSON.
 
+A closed pipe and Ctrl-C end a verb quietly, with their own exit code.
+"""
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, NoReturn, ParamSpec
 
+import typer
+
+from toolcrib.cli.output import echo_error, echo_json, print_error
 from toolcrib.errors import (
     AmbiguousName,
     ApprovalRequired,
@@ -23,7 +34,7 @@ from toolcrib.errors import (
 )
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What a program can tell from the exit code."""
 
     OK = 0
@@ -40,43 +51,125 @@ class Exit(IntEnum):
 
 
 MEANINGS: Final = {
-    Exit.OK: "done; an empty list is an answer too",
-    Exit.UNEXPECTED: "an unexpected failure; --debug shows where",
-    Exit.USAGE: "the command line, or the arguments of the tool, do not fit",
-    Exit.SETTINGS: "no settings file, or one that cannot be used; something is not installed",
-    Exit.NOT_FOUND: "no tool or server has that name, or several tools have it",
-    Exit.TOOL: "the tool answered with an error",
-    Exit.SERVER: "a server is not available or did not answer; doctor: something fails",
-    Exit.REFUSED: "the call was not run: nobody agreed to it, or there were too many",
-    Exit.INTERRUPTED: "interrupted with Ctrl-C",
-    Exit.CLOSED_PIPE: "whoever read the output stopped reading",
-    Exit.TERMINATED: "ended by SIGTERM (serve ends with 0)",
+    ExitCode.OK: "done; an empty list is an answer too",
+    ExitCode.UNEXPECTED: "an unexpected failure; --debug shows where",
+    ExitCode.USAGE: "the command line, or the arguments of the tool, do not fit",
+    ExitCode.SETTINGS: "no settings file, or one that cannot be used; something is not installed",
+    ExitCode.NOT_FOUND: "no tool or server has that name, or several tools have it",
+    ExitCode.TOOL: "the tool answered with an error",
+    ExitCode.SERVER: "a server is not available or did not answer; doctor: something fails",
+    ExitCode.REFUSED: "the call was not run: nobody agreed to it, or there were too many",
+    ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
+    ExitCode.CLOSED_PIPE: "whoever read the output stopped reading",
+    ExitCode.TERMINATED: "ended by SIGTERM (serve ends with 0)",
 }
 
-_CODES: Final[tuple[tuple[type[ToolcribError], Exit], ...]] = (
-    (SettingsError, Exit.SETTINGS),
-    (NameCollision, Exit.SETTINGS),
-    (MissingExtra, Exit.SETTINGS),
-    (SandboxUnavailable, Exit.SETTINGS),
-    (InvalidRequest, Exit.USAGE),
-    (InvalidTool, Exit.USAGE),
-    (NotFound, Exit.NOT_FOUND),
-    (AmbiguousName, Exit.NOT_FOUND),
-    (ApprovalRequired, Exit.REFUSED),
-    (RateLimited, Exit.REFUSED),
-    (ServerUnavailable, Exit.SERVER),
-    (CallTimeout, Exit.SERVER),
-    (ConnectionLost, Exit.SERVER),
-    (ExecutionFailed, Exit.TOOL),
-    (ScriptFailed, Exit.TOOL),
+
+_CODES: Final[tuple[tuple[type[ToolcribError], ExitCode], ...]] = (
+    (SettingsError, ExitCode.SETTINGS),
+    (NameCollision, ExitCode.SETTINGS),
+    (MissingExtra, ExitCode.SETTINGS),
+    (SandboxUnavailable, ExitCode.SETTINGS),
+    (InvalidRequest, ExitCode.USAGE),
+    (InvalidTool, ExitCode.USAGE),
+    (NotFound, ExitCode.NOT_FOUND),
+    (AmbiguousName, ExitCode.NOT_FOUND),
+    (ApprovalRequired, ExitCode.REFUSED),
+    (RateLimited, ExitCode.REFUSED),
+    (ServerUnavailable, ExitCode.SERVER),
+    (CallTimeout, ExitCode.SERVER),
+    (ConnectionLost, ExitCode.SERVER),
+    (ExecutionFailed, ExitCode.TOOL),
+    (ScriptFailed, ExitCode.TOOL),
 )
 
 
-def exit_code(error: ToolcribError) -> Exit:
+def exit_code(error: ToolcribError) -> ExitCode:
     """The code an error ends the program with: the first kind in the table that it is of."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.UNEXPECTED)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.UNEXPECTED)
 
 
-def table() -> str:
+def exit_code_table() -> str:
     """The codes and their meanings, for the help text."""
     return "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
+P = ParamSpec("P")
+
+
+class Terminated(Exception):
+    """SIGTERM came."""
+
+
+class UsageError(InvalidRequest):
+    """The command line itself does not fit."""
+
+    code = "usage"
+
+
+def report_errors(verb: Callable[P, None]) -> Callable[P, None]:
+    """The verb, whose errors are shown as people and programs need them."""
+
+    @functools.wraps(verb)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        debug = bool(kwargs.get("debug"))
+        logging.getLogger().addHandler(_log_handler(debug=debug))
+        try:
+            verb(*args, **kwargs)
+            sys.stdout.flush()
+        except typer.Exit:
+            raise
+        except BaseException as error:
+            if debug and not isinstance(error, (KeyboardInterrupt, BrokenPipeError, SystemExit)):
+                logging.getLogger(__name__).debug("the verb ended with an error", exc_info=True)
+            _exit_with(unwrap_group(error), as_json=bool(kwargs.get("as_json")), debug=debug)
+
+    return run
+
+
+def _log_handler(*, debug: bool) -> logging.Handler:
+    """Logs to standard error, or, without --debug, nowhere: verbs say themselves what people need to know."""
+    if not debug:
+        return logging.NullHandler()
+    logging.getLogger("toolcrib").setLevel(logging.DEBUG)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    return handler
+
+
+def unwrap_group(error: BaseException) -> BaseException:
+    """The one error inside groups of one, or the group itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _exit_with(error: BaseException, *, as_json: bool, debug: bool) -> NoReturn:
+    match error:
+        case ToolcribError():
+            if as_json:
+                _print_error_json({"error": error.payload()})
+            print_error(error)
+            raise typer.Exit(exit_code(error)) from None
+        case KeyboardInterrupt():
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        case Terminated():
+            raise typer.Exit(ExitCode.TERMINATED) from None
+        case BrokenPipeError():
+            # The interpreter flushes standard output once more at its end; that must not fail loudly.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.CLOSED_PIPE) from None
+        case Exception():
+            echo_error(f"toolcrib: unexpected {type(error).__name__}: {error}")
+            if not debug:
+                echo_error("Run it again with --debug to see where it arose.")
+            raise typer.Exit(ExitCode.UNEXPECTED) from None
+        case _:
+            raise error
+
+
+def _print_error_json(value: Any) -> None:
+    try:
+        echo_json(value)
+    except BrokenPipeError:
+        _exit_with(BrokenPipeError(), as_json=False, debug=False)

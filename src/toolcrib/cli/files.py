@@ -1,33 +1,47 @@
-"""Tools and queries out of files: JSON lines, a JSON list, or an object that holds one; plain or gzipped."""
+"""Search the tools of a file, without servers or settings.
+
+Reads tools and queries from JSON lines, a JSON list, or an object that holds such a list; plain or gzipped.
+"""
 
 import gzip
 import json
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolcrib.cli.guard import UsageError
-from toolcrib.model import Tool
-from toolcrib.search.evaluation import Query
-from toolcrib.words import nearest
+from toolcrib.cli.exits import UsageError
+from toolcrib.cli.render import check_namespace
+from toolcrib.names import nearest
+from toolcrib.search.engine import search
+from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer
+from toolcrib.search.index import Index
+from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.types import SearchReply, SearchRequest, Tool
 
 STDIN: Final = Path("-")
 
+
 _GZIP: Final = b"\x1f\x8b"
-_TOOL: Final = (
+
+
+_TOOL_HINT: Final = (
     'A tool is an object such as {"id": "git:log", "namespace": "git", "name": "log", "description": "Show commits", '
     '"parameters": {"type": "object"}, "tags": []}; only the name is needed. One a line, a JSON list of them, and an '
     'object whose "tools" is such a list can be read.'
 )
-_QUERY: Final = (
+
+
+_QUERY_HINT: Final = (
     'A query is an object such as {"id": "1", "query": "show the last commits", "relevant": ["git:log"]}. One a line, '
     'a JSON list of them, and an object whose "queries" is such a list can be read.'
 )
-_SAID: Final = 3
+
+
+_MAX_IDS_NAMED: Final = 3
 """How many of the ids that are missing are named."""
 
 
@@ -65,7 +79,7 @@ class ToolFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _FileRow:
     """One object of a file, and where it stands there."""
 
     place: str
@@ -76,7 +90,7 @@ class _Row:
         """A text, or None where there is none."""
         found, value = self._first(name, *others)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(f"{found} must be a text, not {_kind(value)}")
+            raise self.wrong(f"{found} must be a text, not {_json_type(value)}")
         return value
 
     def label(self, name: str) -> str | None:
@@ -88,7 +102,7 @@ class _Row:
         """A JSON object, or None where there is none."""
         found, value = self._first(name, *others)
         if value is not None and not isinstance(value, Mapping):
-            raise self.wrong(f"{found} must be a JSON object, not {_kind(value)}")
+            raise self.wrong(f"{found} must be a JSON object, not {_json_type(value)}")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -111,21 +125,23 @@ class _Row:
 
 def read_tools(path: Path) -> ToolFile:
     """The tools of a file, or of standard input for `-`, in its order; raises `FileError`, also where there is none."""
-    found = ToolFile((row.label("id"), _tool(row)) for row in _rows(path, "tools", _TOOL))
+    found = ToolFile((row.label("id"), _tool(row)) for row in _rows(path, "tools", _TOOL_HINT))
     if not found.tools:
-        raise FileError(f"{_called(path)}: holds no tool.", hint=_TOOL)
+        raise FileError(f"{_display_name(path)}: holds no tool.", hint=_TOOL_HINT)
     return found
 
 
-def read_queries(path: Path, *, answerable: bool = True) -> tuple[Query, ...]:
+def read_queries(path: Path, *, answerable: bool = True) -> tuple[LabelledQuery, ...]:
     """The queries of a file, in its order; raises `FileError`, also where an answerable one has no right tool."""
-    found = tuple(_query(row, number, answerable) for number, row in enumerate(_rows(path, "queries", _QUERY), start=1))
+    found = tuple(
+        _query(row, number, answerable) for number, row in enumerate(_rows(path, "queries", _QUERY_HINT), start=1)
+    )
     if not found:
-        raise FileError(f"{_called(path)}: holds no query.", hint=_QUERY)
+        raise FileError(f"{_display_name(path)}: holds no query.", hint=_QUERY_HINT)
     return found
 
 
-def check_relevant(queries: tuple[Query, ...], tools: ToolFile) -> None:
+def check_relevant(queries: tuple[LabelledQuery, ...], tools: ToolFile) -> None:
     """Raise `FileError` unless every right tool of the queries is among the tools."""
     known = frozenset(tools.ids)
     missing: dict[str, str] = {}
@@ -134,8 +150,8 @@ def check_relevant(queries: tuple[Query, ...], tools: ToolFile) -> None:
             missing.setdefault(id_, query.id)
     if not missing:
         return
-    named = ", ".join(f"{id_} (of query {query})" for id_, query in list(missing.items())[:_SAID])
-    more = f" and {len(missing) - _SAID} more" if len(missing) > _SAID else ""
+    named = ", ".join(f"{id_} (of query {query})" for id_, query in list(missing.items())[:_MAX_IDS_NAMED])
+    more = f" and {len(missing) - _MAX_IDS_NAMED} more" if len(missing) > _MAX_IDS_NAMED else ""
     raise FileError(
         f"The queries name tools that the file of tools does not have: {named}{more}.",
         hint='"relevant" holds the ids of rows of that file.',
@@ -143,7 +159,7 @@ def check_relevant(queries: tuple[Query, ...], tools: ToolFile) -> None:
     )
 
 
-def _tool(row: _Row) -> Tool:
+def _tool(row: _FileRow) -> Tool:
     name = row.text("name")
     if not name:
         raise row.wrong("name is missing" if name is None else "name is empty")
@@ -160,21 +176,21 @@ def _tool(row: _Row) -> Tool:
     )
 
 
-def _query(row: _Row, number: int, answerable: bool) -> Query:  # noqa: FBT001 - private, and named where it is made
+def _query(row: _FileRow, number: int, answerable: bool) -> LabelledQuery:  # noqa: FBT001 - private, and named where it is made
     text = row.text("query")
     if text is None:
         raise row.wrong("query is missing")
     relevant = frozenset(row.texts("relevant")) if answerable else frozenset[str]()
     if answerable and not relevant:
         raise row.wrong("relevant must name at least one tool")
-    return Query(id=row.label("id") or str(number), text=text, relevant=relevant)
+    return LabelledQuery(id=row.label("id") or str(number), text=text, relevant=relevant)
 
 
-def _rows(path: Path, key: str, example: str) -> Iterator[_Row]:
-    for place, value in _values(_text(path), _called(path), key, example):
+def _rows(path: Path, key: str, example: str) -> Iterator[_FileRow]:
+    for place, value in _values(_read_text(path), _display_name(path), key, example):
         if not isinstance(value, Mapping):
-            raise FileError(f"{place}: is {_kind(value)}, not a JSON object.", hint=example)
-        yield _Row(place, value, example)
+            raise FileError(f"{place}: is {_json_type(value)}, not a JSON object.", hint=example)
+        yield _FileRow(place, value, example)
 
 
 def _values(text: str, called: str, key: str, example: str) -> Iterator[tuple[str, Any]]:
@@ -183,9 +199,9 @@ def _values(text: str, called: str, key: str, example: str) -> Iterator[tuple[st
         # Not splitlines: a text in JSON may hold U+2028 and its like as they are.
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                yield f"{called}:{number}", _json(line, called, number, example)
+                yield f"{called}:{number}", _parse_json(line, called, number, example)
         return
-    whole = _json(text, called, 1, example) if text.strip() else []
+    whole = _parse_json(text, called, 1, example) if text.strip() else []
     if isinstance(whole, Mapping) and isinstance(whole.get(key), list):
         whole = whole[key]
     if not isinstance(whole, list):
@@ -204,7 +220,7 @@ def _is_lines(text: str) -> bool:
         return False
 
 
-def _json(text: str, called: str, line: int, example: str) -> Any:
+def _parse_json(text: str, called: str, line: int, example: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -214,25 +230,25 @@ def _json(text: str, called: str, line: int, example: str) -> Any:
         raise FileError(f"{called}:{line}: cannot be read: {error}.", hint=example) from error
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         content = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
         if content.startswith(_GZIP):
             content = gzip.decompress(content)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FileError(f"{_called(path)}: is not UTF-8 text, from byte {error.start} on.") from error
+        raise FileError(f"{_display_name(path)}: is not UTF-8 text, from byte {error.start} on.") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise FileError(f"{_called(path)}: is not a whole gzip file: {error}.") from error
+        raise FileError(f"{_display_name(path)}: is not a whole gzip file: {error}.") from error
     except OSError as error:
-        raise FileError(f"{_called(path)}: cannot be read: {error.strerror or error}.") from error
+        raise FileError(f"{_display_name(path)}: cannot be read: {error.strerror or error}.") from error
 
 
-def _called(path: Path) -> str:
+def _display_name(path: Path) -> str:
     return "standard input" if path == STDIN else str(path)
 
 
-def _kind(value: Any) -> str:
+def _json_type(value: Any) -> str:
     """What a JSON value is, in words."""
     match value:
         case None:
@@ -247,3 +263,53 @@ def _kind(value: Any) -> str:
             return "a list"
         case _:
             return "an object"
+
+
+class FileSearch:
+    """The tools of a file, ready to be searched."""
+
+    def __init__(self, file: ToolFile, options: SearchOptions) -> None:
+        self.file = file
+        self.options = options
+        self._index = Index.build(file.tools, options=options)
+
+    def search(self, request: SearchRequest) -> SearchReply:
+        """The reply; the tools that it only names are called by the ids of their rows."""
+        reply = search(self._index, request, options=self.options)
+        hits = tuple(replace(hit, similar=self.file.ids_of(hit.similar)) for hit in reply.hits)
+        return replace(reply, hits=hits, nearest=self.file.ids_of(reply.nearest))
+
+    def ranking(self, text: str) -> tuple[str, ...]:
+        """The ids of the first ten hits, best first."""
+        return self.answer(text).shown
+
+    def answer(self, text: str, options: SearchOptions | None = None) -> ShownAnswer:
+        """The ids of the first ten hits, best first, and which of them are not weak."""
+        request = SearchRequest(queries=(text,), limit=DEPTH, detail="summary")
+        hits = search(self._index, request, options=options or self.options).hits
+        return ShownAnswer(
+            shown=tuple(self.file.id_of(hit.tool) for hit in hits),
+            sure=tuple(self.file.id_of(hit.tool) for hit in hits if not hit.weak),
+        )
+
+
+def search_file(path: Path, request: SearchRequest, scorer: Scorer | None) -> tuple[SearchReply, Callable[[Tool], str]]:
+    """The reply of a search over a file, and what its tools are called there.
+
+    Raises `FileError` for a file that cannot be read, `BackendNotFound` for a namespace that it does not have.
+    """
+    file = read_tools(path)
+    for namespace in request.filters.namespaces:
+        check_namespace(namespace, file.namespaces())
+    shelf = FileSearch(file, search_options(scorer))
+    return shelf.search(request), file.id_of
+
+
+def search_options(scorer: Scorer | None) -> SearchOptions:
+    """The usual settings of a search, with that scorer."""
+    return SearchOptions() if scorer is None else SearchOptions(scorer=scorer)
+
+
+def without_thresholds(options: SearchOptions) -> SearchOptions:
+    """The same search, which neither withholds anything nor calls it weak."""
+    return replace(options, nothing_below=0.0, weak_below=0.0)

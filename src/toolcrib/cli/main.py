@@ -1,4 +1,4 @@
-"""`toolcrib`: the command and its verbs. Importing this loads nothing heavy, so that `--help` answers at once."""
+"""The `toolcrib` command and its verbs. Imports nothing heavy, so that `--help` responds at once."""
 
 from typing import Annotated
 
@@ -6,35 +6,30 @@ import typer
 
 from toolcrib._version import VERSION
 from toolcrib.cli import exits
-from toolcrib.cli.call import call
-from toolcrib.cli.demo import demo
-from toolcrib.cli.describe import describe
-from toolcrib.cli.doctor import doctor
-from toolcrib.cli.eval import eval  # noqa: A004 - the verb's name
-from toolcrib.cli.run import run
-from toolcrib.cli.search import search
-from toolcrib.cli.serve import Serve, serve
-from toolcrib.cli.servers import servers
-from toolcrib.cli.tools import tools
-from toolcrib.settings.places import NEARBY, OF_THE_USER, VARIABLE
+from toolcrib.cli.commands import ServeCommand, call, demo, describe, doctor, eval, run, search, serve, servers, tools
+from toolcrib.settings.env import CONFIG_VARIABLE, PROJECT_FILES, USER_FILES
 
-_USERS = "\n".join(f"  ~/.config/toolcrib/{name}  (or below $XDG_CONFIG_HOME)" for name in OF_THE_USER)
-_NEARBY = "\n".join(f"  ./{name}" for name in NEARBY)
+_USER_FILE_LINES = "\n".join(f"  ~/.config/toolcrib/{name}  (or below $XDG_CONFIG_HOME)" for name in USER_FILES)
+
+
+_PROJECT_FILE_LINES = "\n".join(f"  ./{name}" for name in PROJECT_FILES)
+
 
 # The mark \b keeps the lines of a paragraph apart.
 EPILOG = f"""\b
 Without --config, the first of these is used:
-  the file named by ${VARIABLE}
-{_NEARBY}
-{_USERS}
+  the file named by ${CONFIG_VARIABLE}
+{_PROJECT_FILE_LINES}
+{_USER_FILE_LINES}
 
 \b
 Exit codes:
-{exits.table()}
+{exits.exit_code_table()}
 
 \b
 Other variables: TOOLCRIB_TOKEN (a bearer token for serve --http), TOOLCRIB_DEBUG=1 (as --debug).
 """
+
 
 app = typer.Typer(
     name="toolcrib",
@@ -64,7 +59,9 @@ def toolcrib(
     """Only holds the options that come before a verb."""
 
 
-app.command(cls=Serve)(serve)
+app.command(cls=ServeCommand)(serve)
+
+
 for verb in (servers, tools, search, describe, call, run, eval, doctor, demo):
     app.command()(verb)
 

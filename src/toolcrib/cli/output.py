@@ -1,4 +1,4 @@
-"""What the verbs print: text for people, JSON for programs, nothing that could play tricks on a terminal."""
+"""Print text for people and JSON for programs, without control characters that a terminal would obey."""
 
 import json
 import shutil
@@ -10,38 +10,38 @@ import typer
 
 from toolcrib.errors import ToolcribError
 
-_NARROWEST = 20
+_MIN_COLUMN_WIDTH = 20
 
 
-def say(text: str = "") -> None:
+def echo(text: str = "") -> None:
     """A line on standard output."""
-    typer.echo(clean(text))
+    typer.echo(printable(text))
 
 
-def tell(text: str) -> None:
+def echo_error(text: str) -> None:
     """A line on standard error."""
-    typer.echo(clean(text), err=True)
+    typer.echo(printable(text), err=True)
 
 
-def say_json(value: Any) -> None:
+def echo_json(value: Any) -> None:
     """JSON on standard output, in ASCII, so that any terminal and any program can read it."""
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
-def tell_error(error: ToolcribError) -> None:
+def print_error(error: ToolcribError) -> None:
     """What was wrong, what would work, and what may have been meant."""
-    tell(f"toolcrib: {error.message}")
+    echo_error(f"toolcrib: {error.message}")
     if error.hint:
-        tell(error.hint)
+        echo_error(error.hint)
     unsaid = [name for name in error.suggestions if name not in str(error)]
     if unsaid:
-        tell("Did you mean: " + ", ".join(unsaid) + "?")
+        echo_error("Did you mean: " + ", ".join(unsaid) + "?")
 
 
-def clean(text: str) -> str:
+def printable(text: str) -> str:
     r"""The text without control characters: servers write descriptions, and terminals obey what is in them.
 
-    >>> clean("ring\a \x1b[31mred\x1b[0m\n")
+    >>> printable("ring\a \x1b[31mred\x1b[0m\n")
     'ring [31mred[0m\n'
     """
     if text.isprintable():
@@ -54,16 +54,16 @@ def first_line(text: str) -> str:
     return " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
 
 
-def columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> None:
+def print_columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> None:
     """Rows as aligned columns; on a terminal the last column is cut to its width."""
-    lines = [[clean(cell).replace("\n", " ") for cell in row] for row in ([head] if head else []) + list(rows)]
+    lines = [[printable(cell).replace("\n", " ") for cell in row] for row in ([head] if head else []) + list(rows)]
     if not lines:
         return
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]) - 1)]
-    room = max(_NARROWEST, terminal_width() - sum(widths) - 2 * len(widths))
+    room = max(_MIN_COLUMN_WIDTH, terminal_width() - sum(widths) - 2 * len(widths))
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
-        say("  ".join([*cells, cut(line[-1], room)]).rstrip())
+        echo("  ".join([*cells, truncate(line[-1], room)]).rstrip())
 
 
 def terminal_width() -> int:
@@ -71,15 +71,15 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """So many of them, in words that fit.
 
-    >>> counted(1, "server"), counted(0, "tool")
+    >>> pluralize(1, "server"), pluralize(0, "tool")
     ('1 server', '0 tools')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def cut(text: str, room: int) -> str:
+def truncate(text: str, room: int) -> str:
     """The text, ended by an ellipsis where it does not fit."""
     return text if len(text) <= room else text[: room - 3].rstrip() + "..."

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from toolcrib.errors import InvalidArguments, InvalidRequest
-from toolcrib.formats.calls import parsed
-from toolcrib.model import Object
-from toolcrib.schema.describe import signed
-from toolcrib.schema.refs import properties, resolve
-from toolcrib.words import nearest
+from toolcrib.formats.messages import parsed
+from toolcrib.names import nearest
+from toolcrib.schema.signature import properties, resolve, signature_line
+from toolcrib.types import Object
 
 ENVELOPES: Final = ("arguments", "parameters")
 """What the nested form is called."""
@@ -90,7 +89,7 @@ def _check_names(loose: Object, known: Object, schema: Object, tool: str) -> Non
     guess = f" Did you mean {' or '.join(close)}?" if close else ""
     raise InvalidArguments(
         f"{tool}: {strange[:_SHOWN]!r} is no parameter.{guess}",
-        hint=f"Valid: {signed(tool, schema)}",
+        hint=f"Valid: {signature_line(tool, schema)}",
         suggestions=close,
     )
 

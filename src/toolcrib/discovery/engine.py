@@ -1,6 +1,10 @@
-"""The search engine of an agent loop: any tools in, ranked results with their reasons out, and a session's memory."""
+"""Tool search for agent loops: any tools in, ranked results with reasons out, and a memory of the session's use.
 
-from collections.abc import Callable, Mapping, Sequence
+The scorers `tiers` and `bm25` look words up as they are. A query word that matches nothing is replaced for them by a
+synonym or the correct spelling that does.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
@@ -8,30 +12,36 @@ from typing import Final, Generic, TypeVar, get_args
 
 import numpy as np
 
-from toolcrib.discovery.meant import meant, replaced
-from toolcrib.discovery.reading import own_name, own_namespace
-from toolcrib.discovery.reasons import told
-from toolcrib.discovery.results import Found, SearchResult
+from toolcrib.discovery.results import LazySearchResult, SearchResult, describe_match
 from toolcrib.discovery.session import Session, SessionStats
-from toolcrib.discovery.toolset import Known, Reader, ToolSet
+from toolcrib.discovery.tool_reader import ParsedTool, ToolReader, ToolSet, default_name, default_namespace
 from toolcrib.errors import InvalidRequest, ToolNotFound
-from toolcrib.model import Hit, Rejected, SearchRequest, Tool
+from toolcrib.names import nearest
 from toolcrib.search.engine import search
+from toolcrib.search.index import IndexView
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer, SearchOptions
-from toolcrib.search.query import read
-from toolcrib.search.scorers.popular import popular
-from toolcrib.search.view import View
+from toolcrib.search.scorers.points import popular_tools
+from toolcrib.search.text import TOKEN, parse_query, split_identifier, split_words
+from toolcrib.types import Hit, Rejected, SearchRequest, Tool
 
 T = TypeVar("T")
 
+
 _MAX_LIMIT: Final = 10_000
 """Results of one search."""
-_KEPT: Final = 4
+
+
+_MAX_CACHED: Final = 4
 """Lists given to `search(tools=...)` whose index is kept."""
+
+
 _ECHO: Final = 40
-_PLAIN: Final = frozenset({dict, Tool})
+
+
+_PLAIN_TYPES: Final = frozenset({dict, Tool})
 """Kinds of tools that hold nothing but values."""
+
 
 DEFAULTS: Final = SearchOptions(max_limit=_MAX_LIMIT, synonym_weight=1.0)
 """As everywhere in toolcrib, except that a synonym counts as much as the word itself: so says the documentation that
@@ -54,8 +64,8 @@ class ToolSearchEngine(Generic[T]):
         options: SearchOptions | None = None,
         lexicon: Lexicon | None = None,
         session: Session | None = None,
-        name_of: Callable[[T], str] = own_name,
-        namespace_of: Callable[[T], str] = own_namespace,
+        name_of: Callable[[T], str] = default_name,
+        namespace_of: Callable[[T], str] = default_namespace,
     ) -> None:
         """An engine without tools.
 
@@ -72,7 +82,7 @@ class ToolSearchEngine(Generic[T]):
         self.session = session or Session()
         self._options = replace(options or DEFAULTS, scorer=scorer)
         self._lexicon = lexicon
-        self._reader: Reader[T] = Reader(name_of=name_of, namespace_of=namespace_of)
+        self._reader: ToolReader[T] = ToolReader(name_of=name_of, namespace_of=namespace_of)
         self._current: ToolSet[T] = ToolSet((), self._reader, self._options)
         self._others: tuple[ToolSet[T], ...] = ()
         """Lists given to `search` and `find_exact`, the one used last first."""
@@ -105,8 +115,8 @@ class ToolSearchEngine(Generic[T]):
 
     def is_plain(self, tools: Sequence[T]) -> bool:
         """Whether reading these tools runs none of the caller's own code, so that any thread may do it."""
-        hooks = self._reader.name_of is not own_name or self._reader.namespace_of is not own_namespace
-        return not hooks and all(type(tool) in _PLAIN for tool in tools)
+        hooks = self._reader.name_of is not default_name or self._reader.namespace_of is not default_namespace
+        return not hooks and all(type(tool) in _PLAIN_TYPES for tool in tools)
 
     def use(self, toolset: ToolSet[T]) -> None:
         """Search these tools from now on."""
@@ -126,21 +136,21 @@ class ToolSearchEngine(Generic[T]):
         same objects. A query without words lists all tools with score 0; under `points`, popular ones. Raises
         `InvalidRequest` for a query that is no text and a limit that is no whole number.
         """
-        toolset = self._current if tools is None else self._other(tools)
+        toolset = self._current if tools is None else self._read_other(tools)
         return self.search_in(toolset, query, limit, min_score, boosted=use_session_boost)
 
     def search_in(
         self, toolset: ToolSet[T], query: str, limit: int = 10, min_score: float = 0.0, *, boosted: bool = True
     ) -> list[SearchResult[T]]:
         """The same, over tools that were read before."""
-        _check(query, limit, min_score)
+        _check_search(query, limit, min_score)
         if limit < 1 or not len(toolset):
             return []
         boosts = self._boosts(toolset) if boosted else {}
-        options = self._for(limit, min_score)
+        options = self._search_options(limit, min_score)
         hits: Sequence[Hit]
         other: dict[str, str] = {}
-        if self.scorer == "points" and not read(query).words:
+        if self.scorer == "points" and not parse_query(query).words:
             hits = _popular(toolset, limit, options, boosts)
         else:
             hits, other = self._hits(query, toolset, limit, options, boosts)
@@ -156,7 +166,7 @@ class ToolSearchEngine(Generic[T]):
         namespace in the name is never left: `wrong.add` is not `math.add`.
         """
         try:
-            return (self._current if tools is None else self._other(tools)).find(name).original
+            return (self._current if tools is None else self._read_other(tools)).find(name).original
         except ToolNotFound:
             return None
 
@@ -183,15 +193,15 @@ class ToolSearchEngine(Generic[T]):
         """How a tool was used, or None where it was not."""
         return self.session.stats(self._current.id_of(tool_name)) or self.session.stats(tool_name)
 
-    def _other(self, tools: Sequence[T]) -> ToolSet[T]:
+    def _read_other(self, tools: Sequence[T]) -> ToolSet[T]:
         """The tools of a list that is no set of this engine, read once."""
         given = tuple(tools)
-        if self._current.same(given):
+        if self._current.has_same_tools(given):
             return self._current
-        known = next((one for one in self._others if one.same(given)), None)
+        known = next((one for one in self._others if one.has_same_tools(given)), None)
         toolset = known or ToolSet(given, self._reader, self._options)
         with self._lock:
-            self._others = (toolset, *(one for one in self._others if one is not toolset))[:_KEPT]
+            self._others = (toolset, *(one for one in self._others if one is not toolset))[:_MAX_CACHED]
         return toolset
 
     def _boosts(self, toolset: ToolSet[T]) -> Mapping[str, float]:
@@ -207,7 +217,7 @@ class ToolSearchEngine(Generic[T]):
                 known[id_] = max(boosts[name], known.get(id_, 1.0))
         return known
 
-    def _for(self, limit: int, min_score: float) -> SearchOptions:
+    def _search_options(self, limit: int, min_score: float) -> SearchOptions:
         """The options of one search: points below the least are left out before the stages are compared."""
         if self.scorer != "points" and not self._options.fallback:
             return self._options
@@ -224,19 +234,19 @@ class ToolSearchEngine(Generic[T]):
         if self.scorer not in {"tiers", "bm25"} or not reply.unmatched:
             return reply.hits, {}
         lexicon = self._lexicon or Lexicon.points()
-        other = meant(reply.unmatched, *toolset.vocabulary, lexicon)
+        other = find_substitutes(reply.unmatched, *toolset.vocabulary, lexicon)
         if not other:
             return reply.hits, {}
-        again = replace(request, queries=(replaced(query, other),))
+        again = replace(request, queries=(substitute_words(query, other),))
         return search(toolset.index, again, options=options, lexicon=self._lexicon, boosts=boosts).hits, other
 
     def _result(
-        self, known: Known[T], hit: Hit, boosts: Mapping[str, float], other: Mapping[str, str]
+        self, known: ParsedTool[T], hit: Hit, boosts: Mapping[str, float], other: Mapping[str, str]
     ) -> SearchResult[T]:
         points = self._options.scorers.points
         score = hit.raw if self.scorer == "points" else hit.score
-        found = Found(known.original, score, [], hit.raw, hit.fallback, known)
-        found.match_reasons = partial(told, hit, self.scorer, boosts.get(known.id, 1.0), other, points)
+        found = LazySearchResult(known.original, score, [], hit.raw, hit.fallback, known)
+        found.match_reasons = partial(describe_match, hit, self.scorer, boosts.get(known.id, 1.0), other, points)
         return found
 
 
@@ -245,9 +255,9 @@ def _popular(toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Ma
     points = options.scorers.points
     if not points.fallback or points.fallback_points <= points.min_score:
         return []
-    view = View.of(*toolset.index.parts(None))
+    view = IndexView.of(*toolset.index.parts(None))
     allowed = [np.array(part.seen) for part in view.parts]
-    shown = popular(view, limit, allowed, points, boosts, ())
+    shown = popular_tools(view, limit, allowed, points, boosts, ())
     return [
         Hit(
             tool=view.parts[one.part].index.tools[one.position],
@@ -260,10 +270,61 @@ def _popular(toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Ma
     ]
 
 
-def _check(query: str, limit: int, min_score: float) -> None:
+def _check_search(query: str, limit: int, min_score: float) -> None:
     if not isinstance(query, str):
         raise InvalidRequest(f"query must be a text, not {type(query).__name__}.")
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise InvalidRequest(f"limit must be a whole number, not {str(limit)[:_ECHO]!r}.")
     if isinstance(min_score, bool) or not isinstance(min_score, (int, float)):
         raise InvalidRequest(f"min_score must be a number, not {str(min_score)[:_ECHO]!r}.")
+
+
+_MIN_SIMILARITY: Final = 80.0
+"""How alike a slip must be, 0 to 100."""
+
+
+_MIN_LETTERS: Final = 4
+"""Letters of a word that may be a slip of another."""
+
+
+_MAX_WORDS: Final = 32
+"""Words of a query that are looked up in this way."""
+
+
+def find_substitutes(
+    unmatched: Iterable[str], names: frozenset[str], texts: frozenset[str], lexicon: Lexicon
+) -> dict[str, str]:
+    """For the words that met nothing, those of tools to look up instead; words of names come first.
+
+    >>> find_substitutes(["gaussian", "multipley"], frozenset({"normal", "multiply"}), frozenset(), Lexicon.points())
+    {'gaussian': 'normal', 'multipley': 'multiply'}
+    """
+    found: dict[str, str] = {}
+    for chunk in list(unmatched)[:_MAX_WORDS]:
+        for word in split_identifier(chunk):
+            other = _substitute(word, names, texts, lexicon)
+            if other:
+                found[word] = other
+    return found
+
+
+def substitute_words(query: str, other: Mapping[str, str]) -> str:
+    """The query with other words.
+
+    >>> substitute_words("noraml_cdf of x", {"noraml": "normal"})
+    'normal cdf of x'
+    """
+    found = {word: other.get(word, word) for word in split_words(query)}
+    return TOKEN.sub(lambda match: " ".join(found.get(word, word) for word in split_identifier(match[0])), query)
+
+
+def _substitute(word: str, names: frozenset[str], texts: frozenset[str], lexicon: Lexicon) -> str:
+    related = lexicon.related(word)
+    for known in (names, texts):
+        same = [one for one in related if one in known]
+        if same:
+            return same[0]
+    if len(word) < _MIN_LETTERS or word in names or word in texts:
+        return ""
+    slips = nearest(word, names, limit=1, cutoff=_MIN_SIMILARITY)
+    return slips[0] if slips else ""

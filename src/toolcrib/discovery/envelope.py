@@ -1,4 +1,4 @@
-"""What a meta-tool answers: `{"success": True, "result": ...}` or `{"success": False, "error": ...}`, always JSON."""
+"""Responses of meta-tools: `{"success": True, "result": ...}` or `{"success": False, "error": ...}`, always JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -10,119 +10,131 @@ from typing import Any, Final
 from uuid import UUID
 
 from toolcrib.errors import ExecutionFailed, ToolcribError
-from toolcrib.model import Object, ToolResult
+from toolcrib.types import Object, ToolResult
 
-Answer = dict[str, Any]
+Envelope = dict[str, Any]
 """An envelope."""
+
 
 MAX_SIZE: Final = 5_000_000
 """Characters of a result, where nothing else is said."""
 
+
 _MAX_REASON: Final = 500
+
+
 _MAX_DEPTH: Final = 100
+
+
 _MAX_KEY: Final = 40
+
+
 _MAX_DIGITS: Final = 4_300
 """Of a whole number, which is as many as Python and others read and write."""
+
+
 _MAX_BITS: Final = 14_284
 """What so many digits hold."""
-_BESIDE: Final = 2
+
+
+_VALUE_COST: Final = 2
 """What a value costs beside its own characters."""
 
 
-def succeeded(result: Any, **more: Any) -> Answer:
+def success(result: Any, **more: Any) -> Envelope:
     """The envelope of a success; `more` is `count` and `total_available` where they are known.
 
-    >>> succeeded([1, 2], count=2)
+    >>> success([1, 2], count=2)
     {'success': True, 'result': [1, 2], 'count': 2}
     """
     return {"success": True, "result": result, **more}
 
 
-def failed(error: Exception | str, suggestions: Sequence[str] = ()) -> Answer:
+def failure(error: Exception | str, suggestions: Sequence[str] = ()) -> Envelope:
     """The envelope of a failure: what was wrong, what would work, and names close to what was meant.
 
-    >>> failed("Tool 'xyz' not found", ["xyz_tool"])
+    >>> failure("Tool 'xyz' not found", ["xyz_tool"])
     {'success': False, 'error': "Tool 'xyz' not found", 'suggestions': ['xyz_tool']}
     """
     close = list(suggestions or (error.suggestions if isinstance(error, ToolcribError) else ()))
-    answer: Answer = {"success": False, "error": reason(error) if isinstance(error, Exception) else error}
+    answer: Envelope = {"success": False, "error": error_reason(error) if isinstance(error, Exception) else error}
     return {**answer, "suggestions": close} if close else answer
 
 
-def batch(schemas: Sequence[Any], errors: Sequence[Object]) -> Answer:
+def batch(schemas: Sequence[Any], errors: Sequence[Object]) -> Envelope:
     """The envelope of several schemas, some of which may be missing."""
     return {"success": not errors, "schemas": list(schemas), "errors": list(errors), "count": len(schemas)}
 
 
-def reason(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """What an error says, on one line of at most 500 characters.
 
     Its kind stands before it where it says no more than a key, and instead of it where it says nothing.
 
-    >>> reason(ValueError("no such city")), reason(KeyError("x")), reason(ValueError())
+    >>> error_reason(ValueError("no such city")), error_reason(KeyError("x")), error_reason(ValueError())
     ('no such city', "KeyError: 'x'", 'ValueError')
     """
-    return told(error) if isinstance(error, KeyError) else _line(error) or type(error).__name__
+    return typed_reason(error) if isinstance(error, KeyError) else _one_line(error) or type(error).__name__
 
 
-def told(error: Exception) -> str:
+def typed_reason(error: Exception) -> str:
     """The same, with the kind before it in every case but that of our own errors, which are sentences.
 
-    >>> told(ValueError("no such city")), told(ExecutionFailed("It failed."))
+    >>> typed_reason(ValueError("no such city")), typed_reason(ExecutionFailed("It failed."))
     ('ValueError: no such city', 'It failed.')
     """
-    text = _line(error)
+    text = _one_line(error)
     if isinstance(error, ToolcribError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:_MAX_REASON]
 
 
-def answered(value: Any, max_size: int = MAX_SIZE) -> Answer:
+def to_envelope(value: Any, max_size: int = MAX_SIZE) -> Envelope:
     """What a tool returned, as an envelope.
 
     A dict that says by `success` how it went is kept; anything else is the result. Raises `ExecutionFailed` for what
     is no JSON value and for what is too large.
 
-    >>> answered({"success": False}), answered(3.0)
+    >>> to_envelope({"success": False}), to_envelope(3.0)
     ({'success': False, 'error': 'The tool failed and gave no reason.'}, {'success': True, 'result': 3.0})
     """
     if isinstance(value, ToolResult):
-        return _of_result(value, max_size)
+        return _from_tool_result(value, max_size)
     if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
-        return succeeded(plain(value, max_size))
-    answer: Answer = plain(value, max_size)
+        return success(to_json_value(value, max_size))
+    answer: Envelope = to_json_value(value, max_size)
     if answer["success"]:
         return {"success": True, "result": answer.pop("result", None), **answer}
     error = answer.pop("error", None) or "The tool failed and gave no reason."
     return {**answer, "success": False, "error": error if isinstance(error, str) else str(error)[:_MAX_REASON]}
 
 
-def plain(value: Any, max_size: int = MAX_SIZE) -> Any:
+def to_json_value(value: Any, max_size: int = MAX_SIZE) -> Any:
     """The value as JSON: dataclasses, models, dates, paths and sets as what they hold.
 
     Raises `ExecutionFailed` for anything else, and for more than `max_size` characters in all.
 
-    >>> plain({"when": date(2026, 1, 2), "tags": {"a"}, "raw": b"text"})
+    >>> to_json_value({"when": date(2026, 1, 2), "tags": {"a"}, "raw": b"text"})
     {'when': '2026-01-02', 'tags': ['a'], 'raw': 'text'}
     """
-    return _Plain(max_size).read(value, 0)
+    return _JsonConverter(max_size).read(value, 0)
 
 
-def _of_result(result: ToolResult, max_size: int) -> Answer:
+def _from_tool_result(result: ToolResult, max_size: int) -> Envelope:
     texts = [str(block["text"]) for block in result.content if block.get("type") == "text" and "text" in block]
     if result.is_error:
-        return failed("\n".join(texts)[:_MAX_REASON] or "The tool failed and gave no reason.")
+        return failure("\n".join(texts)[:_MAX_REASON] or "The tool failed and gave no reason.")
     if result.structured is not None:
-        return succeeded(plain(result.structured, max_size))
+        return success(to_json_value(result.structured, max_size))
     only_text = len(texts) == len(result.content)
-    return succeeded(plain("\n".join(texts) if only_text else list(result.content), max_size))
+    return success(to_json_value("\n".join(texts) if only_text else list(result.content), max_size))
 
 
-class _Plain:
+class _JsonConverter:
     """Turns one value into JSON, within a budget of characters."""
 
     def __init__(self, max_size: int) -> None:
@@ -133,10 +145,10 @@ class _Plain:
         if depth > _MAX_DEPTH:
             raise ExecutionFailed(f"The tool's result is nested more than {_MAX_DEPTH} levels deep.")
         if value is None or (isinstance(value, (bool, int, float)) and not isinstance(value, Enum)):
-            self._spend(_BESIDE)
+            self._spend(_VALUE_COST)
             return self._number(value)
         if isinstance(value, str):
-            self._spend(len(value) + _BESIDE)
+            self._spend(len(value) + _VALUE_COST)
             return str(value.value) if isinstance(value, Enum) else value
         if isinstance(value, Mapping):
             return self._object(value, depth + 1)
@@ -164,7 +176,7 @@ class _Plain:
 
     def _key(self, key: Any) -> str:
         text = str(self._number(key) if isinstance(key, int) else key)
-        self._spend(len(text) + _BESIDE)
+        self._spend(len(text) + _VALUE_COST)
         return text
 
     def _other(self, value: Any) -> Any:

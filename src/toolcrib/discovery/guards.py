@@ -1,7 +1,6 @@
-"""What a model is told when its loop goes round in circles: the same call again, names that do not exist, search
-after search without a call.
+"""Notice an agent loop that goes in circles: repeated calls, names that do not exist, searches without a call.
 
-A guard only looks on. It never runs a tool, and it refuses nothing unless its options say so.
+A guard adds notes to responses. It never runs a tool, and refuses nothing unless its options say so.
 """
 
 import json
@@ -11,15 +10,23 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final
 
-from toolcrib.discovery.envelope import Answer, failed
+from toolcrib.discovery.envelope import Envelope, failure
 from toolcrib.errors import SettingsError
 
-_SHOWN: Final = 5
+_MAX_SHOWN: Final = 5
 """Tools of the last search that a text names."""
-_ECHO: Final = 80
-_CALLS: Final = "call_tool"
-_SHOWS: Final = frozenset({"list_tools", "search_tools"})
-_DESCRIBES: Final = frozenset({"get_tool_schema", "get_tool_schemas"})
+
+
+_MAX_ECHO: Final = 80
+
+
+_CALL_TOOL: Final = "call_tool"
+
+
+_LISTING_TOOLS: Final = frozenset({"list_tools", "search_tools"})
+
+
+_SCHEMA_TOOLS: Final = frozenset({"get_tool_schema", "get_tool_schemas"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +51,16 @@ class GuardOptions:
         for name in ("repeats", "misses", "lookups"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SettingsError(f"{name} is a whole number from 1, or nothing, not {str(value)[:_ECHO]!r}.")
+                raise SettingsError(f"{name} is a whole number from 1, or nothing, not {str(value)[:_MAX_ECHO]!r}.")
 
 
 class Guard:
     """Looks on one loop. Safe to use from several threads and tasks; its memory does not grow.
 
     >>> guard = Guard(GuardOptions(lookups=1))
-    >>> guard.seen("search_tools", {"query": "mail"}, {"success": True, "result": [{"name": "send"}]})
+    >>> guard.observe("search_tools", {"query": "mail"}, {"success": True, "result": [{"name": "send"}]})
     {'success': True, 'result': [{'name': 'send'}]}
-    >>> print(guard.seen("search_tools", {"query": "post"}, {"success": True, "result": [{"name": "send"}]})["note"])
+    >>> print(guard.observe("search_tools", {"query": "post"}, {"success": True, "result": [{"name": "send"}]})["note"])
     This is lookup 2 in a row without a call. Call one of the tools that were shown last (send), or say that none fits.
     """
 
@@ -71,7 +78,7 @@ class Guard:
         with self._lock:
             self._forget()
 
-    def refused(self, name: str, arguments: Any, *, turn: object = None) -> Answer | None:
+    def refusal(self, name: str, arguments: Any, *, turn: object = None) -> Envelope | None:
         """The answer to a request that is not to be run; None for one that is.
 
         `turn` is anything that changes when the person in front begins something new; so much is forgotten then.
@@ -82,13 +89,15 @@ class Guard:
         asked = self._mark(name, arguments)
         with self._lock:
             self._begin(turn)
-            if name == _CALLS:
+            if name == _CALL_TOOL:
                 repeated = options.repeats is not None and asked == self._asked and self._times >= options.repeats
-                return failed(f"Not run. {self._repeated(self._times + 1)}") if repeated else None
+                return failure(f"Not run. {self._repeated(self._times + 1)}") if repeated else None
             looked = options.lookups is not None and self._lookups >= options.lookups
-            return failed(f"Not run. {self._looked(self._lookups + 1)}") if looked else None
+            return failure(f"Not run. {self._looked(self._lookups + 1)}") if looked else None
 
-    def seen(self, name: str, arguments: Any, answer: Answer, *, missed: bool = False, turn: object = None) -> Answer:
+    def observe(
+        self, name: str, arguments: Any, answer: Envelope, *, missed: bool = False, turn: object = None
+    ) -> Envelope:
         """The answer, with what there is to say of it: in a `note` beside it, or in its error after a miss.
 
         `missed` says that a name was given which no tool has.
@@ -96,7 +105,7 @@ class Guard:
         asked, gave = self._mark(name, arguments), self._mark(name, answer)
         with self._lock:
             self._begin(turn)
-            told = self._count_call(asked, gave) if name == _CALLS else self._count_lookup(name, answer)
+            told = self._count_call(asked, gave) if name == _CALL_TOOL else self._count_lookup(name, answer)
             missing = self._count_miss(name, missed=missed)
         if missing and isinstance(answer.get("error"), str):
             answer = {**answer, "error": f"{answer['error']} {missing}"}
@@ -129,18 +138,20 @@ class Guard:
         most = self.options.repeats
         return self._repeated(self._times) if most is not None and self._times > most else ""
 
-    def _count_lookup(self, name: str, answer: Answer) -> str:
+    def _count_lookup(self, name: str, answer: Envelope) -> str:
         self._lookups += 1
         found = answer.get("result")
-        if isinstance(found, list) and name in _SHOWS:
-            self._shown = tuple(str(one.get("name"))[:_ECHO] for one in found[:_SHOWN] if isinstance(one, Mapping))
+        if isinstance(found, list) and name in _LISTING_TOOLS:
+            self._shown = tuple(
+                str(one.get("name"))[:_MAX_ECHO] for one in found[:_MAX_SHOWN] if isinstance(one, Mapping)
+            )
         most = self.options.lookups
         return self._looked(self._lookups) if most is not None and self._lookups > most else ""
 
     def _count_miss(self, name: str, *, missed: bool) -> str:
         """A name that exists ends a row of misses; a search does not."""
         if not missed:
-            self._misses = 0 if name == _CALLS or name in _DESCRIBES else self._misses
+            self._misses = 0 if name == _CALL_TOOL or name in _SCHEMA_TOOLS else self._misses
             return ""
         self._misses += 1
         most = self.options.misses
@@ -164,12 +175,12 @@ class Guard:
 
     def _mark(self, name: str, value: Any) -> bytes:
         """Stands for a call or its answer; empty where nobody asks."""
-        if self.options.repeats is None or name != _CALLS:
+        if self.options.repeats is None or name != _CALL_TOOL:
             return b""
-        return blake2b(_text(value).encode("utf-8", "replace"), digest_size=16).digest()
+        return blake2b(_canonical_json(value).encode("utf-8", "replace"), digest_size=16).digest()
 
 
-def _text(value: Any) -> str:
+def _canonical_json(value: Any) -> str:
     """The same text for the same request: in one form, whichever of the forms of a call it came in."""
     try:
         if isinstance(value, str):

@@ -1,36 +1,52 @@
-"""A base class that gives a model five meta-tools over any number of tools of a host."""
+"""A base class that gives a model five meta-tools over any number of tools of a host.
 
+The host's tools are fetched once and cached; the engine searches them, and the host runs them.
+"""
+
+import asyncio
+import logging
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from inspect import isawaitable
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
-from toolcrib.discovery.desk import Desk, DeskOptions, Host
+import anyio
+
+from toolcrib.containment import InternalCancellation, contained
+from toolcrib.discovery.arguments import settle
 from toolcrib.discovery.engine import ToolSearchEngine
-from toolcrib.discovery.envelope import Answer, failed
+from toolcrib.discovery.envelope import MAX_SIZE, Envelope, failure, to_envelope, typed_reason
 from toolcrib.discovery.guards import Guard, GuardOptions
-from toolcrib.discovery.metatools import (
+from toolcrib.discovery.meta_tools import (
     LIST_LIMIT,
     MAX_FOUND,
     META_TOOLS,
     SEARCH_LIMIT,
     MetaTools,
+    ToolPage,
+    clamp_limit,
+    get_schemas,
     is_meta_tool,
-    schemas,
-    whole,
 )
-from toolcrib.discovery.reading import own_name, own_namespace
 from toolcrib.discovery.results import SearchResult
-from toolcrib.errors import InvalidRequest, ToolcribError
+from toolcrib.discovery.tool_reader import ParsedTool, ToolSet, default_name, default_namespace
+from toolcrib.errors import AmbiguousName, CallTimeout, ExecutionFailed, InvalidRequest, ToolcribError, ToolNotFound
 from toolcrib.formats.definitions import Format, definitions
-from toolcrib.model import Rejected
+from toolcrib.formats.openai import chat_tool
 from toolcrib.search.options import Scorer
+from toolcrib.types import Object, Rejected
 
 T = TypeVar("T")
 
-_MAX_LISTED: Final = 1_000_000
+
+_MAX_LIMIT: Final = 1_000_000
 
 
-class _Made:
+class _SetByInit:
     """Stands for what `BaseDynamicToolProvider.__init__` makes, and says so where it was never called."""
 
     def __get__(self, owner: object | None, kind: type) -> Any:
@@ -42,6 +58,174 @@ class _Made:
         )
 
 
+Results = list[SearchResult[T]]
+"""What the filter takes and gives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFunctions(Generic[T]):
+    """What the host's code does."""
+
+    load: Callable[[], Awaitable[Sequence[T]]]
+    run: Callable[[str, dict[str, Any]], Awaitable[Any]]
+    filter: Callable[[Results[T]], Results[T]] | None
+    """The filter; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostToolOptions:
+    """How long a host's functions may take, and how much they may return."""
+
+    load_timeout_s: float = 30.0
+    """For all tools."""
+    call_timeout_s: float | None = 300.0
+    """For one call; None waits for ever."""
+    max_result: int = MAX_SIZE
+    """Characters of a result."""
+
+
+class HostToolPort(Generic[T]):
+    """Implements `ToolPort` for one host."""
+
+    def __init__(self, host: HostFunctions[T], engine: ToolSearchEngine[T], options: HostToolOptions) -> None:
+        """Nothing is fetched before it is needed."""
+        self._host = host
+        self._engine = engine
+        self._options = options
+        self._loading: AsyncCached[ToolSet[T]] = AsyncCached(engine.use)
+
+    def invalidate(self) -> None:
+        """The tools have changed: fetch them again when they are next needed."""
+        self._loading.invalidate()
+
+    async def list(self, limit: int) -> ToolPage:
+        """The first tools, in the order of the host."""
+        toolset = await self.tools()
+        if self._host.filter is None:
+            shown = [_plain_result(known) for known in toolset.listed[:limit]]
+            return ToolPage(
+                entries=[_entry(toolset, result, _LIST_DESCRIPTION) for result in shown], total=len(toolset.listed)
+            )
+        kept = self._filtered(_plain_results(toolset))
+        entries = [_entry(toolset, result, _LIST_DESCRIPTION) for result in kept[:limit]]
+        return ToolPage(entries=entries, total=len(kept))
+
+    async def find(self, query: str, limit: int) -> Sequence[Object]:
+        """The tools that fit, best first, as the filter leaves them."""
+        toolset = await self.tools()
+        wanted = limit if self._host.filter is None else limit * _FILTER_MARGIN
+        found = self._engine.search_in(toolset, query, wanted)
+        kept = self._filtered(found)
+        if len(kept) < limit and len(found) == wanted:
+            kept = self._filtered(self._engine.search_in(toolset, query, max(wanted, len(toolset))))
+        return [
+            {
+                **_entry(toolset, result, _SEARCH_DESCRIPTION),
+                "score": round(result.score, 4),
+                "match_reasons": list(result.match_reasons),
+            }
+            for result in kept[:limit]
+        ]
+
+    async def schema(self, name: str) -> Object:
+        """The definition of a tool, under the name to call it by."""
+        toolset = await self.tools()
+        known = self._visible_tool(toolset, name)
+        return chat_tool(known.tool, name=toolset.call_name(known))
+
+    async def call(self, name: str, given: Any, loose: Object) -> Envelope:
+        """Check the arguments, have the host run the tool, and remember how it went."""
+        toolset = await self.tools()
+        known = self._visible_tool(toolset, name)
+        called = toolset.call_name(known)
+        arguments = settle(given, loose, known.tool.input_schema, tool=called)
+        toolset.check(known, arguments)
+        try:
+            value = await _with_timeout(self._options.call_timeout_s, partial(self._host.run, called, arguments))
+            answer = to_envelope(value, self._options.max_result)
+        except Exception as error:  # noqa: BLE001 - a host's tool may raise anything; the model reads the reason
+            answer = failure(error)
+        self._engine.session.record(known.id, answer["success"], by="call")
+        return answer
+
+    async def tools(self) -> ToolSet[T]:
+        """All tools, fetched once; several who wait at the same time in one event loop wait for one fetch.
+
+        Raises `ExecutionFailed` with the host's reason, and `CallTimeout`.
+        """
+        kept = self._loading.value
+        return kept if kept is not None else await self._loading.get(self._load)
+
+    async def _load(self) -> ToolSet[T]:
+        return await self._read(await self._fetched())
+
+    async def _read(self, tools: Sequence[T]) -> ToolSet[T]:
+        """The tools with their index. Many are not read and indexed where that would hold up the event loop.
+
+        Tools of the host's own classes are read here all the same: what their attributes do may belong to the loop.
+        """
+        if len(tools) < _THREAD_THRESHOLD:
+            return self._indexed(tools)
+        if self._engine.is_plain(tools):
+            return await anyio.to_thread.run_sync(self._indexed, tools, abandon_on_cancel=True)
+        toolset = self._engine.read(tools)
+        await anyio.to_thread.run_sync(getattr, toolset, "index", abandon_on_cancel=True)
+        return toolset
+
+    def _indexed(self, tools: Sequence[T]) -> ToolSet[T]:
+        toolset = self._engine.read(tools)
+        if len(toolset):
+            _ = toolset.index
+        return toolset
+
+    async def _fetched(self) -> Sequence[T]:
+        try:
+            tools = await _with_timeout(self._options.load_timeout_s, self._host.load)
+        except CallTimeout as error:
+            raise CallTimeout(f"The tools could not be loaded: {error.message}", hint="Try again later.") from error
+        except Exception as error:
+            raise ExecutionFailed(
+                f"The tools could not be loaded: {typed_reason(error).rstrip('.')}.",
+                hint="This is a failure of the source of the tools, not an empty list; try again later.",
+            ) from error
+        if tools is None or isinstance(tools, (str, bytes, Mapping)) or not hasattr(tools, "__iter__"):
+            raise ExecutionFailed(
+                f"The tools could not be loaded: get_all_tools returned {type(tools).__name__} instead of a list.",
+                hint="Return list(tools.values())." if isinstance(tools, Mapping) else "Return a list of tools.",
+            )
+        return list(tools)
+
+    def _visible_tool(self, toolset: ToolSet[T], name: Any) -> ParsedTool[T]:
+        """The tool of that name, among those that the filter leaves: any other looks as if it did not exist."""
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidRequest("tool_name must be the name of a tool.", hint="search_tools finds names.")
+        if self._host.filter is None:
+            return toolset.find(name)
+        try:
+            known = toolset.find(name)
+            if self._filtered([_plain_result(known)]):
+                return known
+        except (ToolNotFound, AmbiguousName):
+            pass  # what is said of it must come from the tools that are left
+        ids = {id(result.tool) for result in self._filtered(_plain_results(toolset))}
+        return toolset.find(name, toolset.mask([one for one in toolset.tools if id(one.original) in ids]))
+
+    def _filtered(self, results: Results[T]) -> Results[T]:
+        """The results that the host's filter leaves. Raises `ExecutionFailed` where it fails: nothing is shown then."""
+        if self._host.filter is None:
+            return results
+        try:
+            kept: Any = self._host.filter(results)
+            return [result for result in kept if isinstance(result, SearchResult)]
+        except Exception as error:
+            # What it says may be about what it hides.
+            logger.exception("filter_search_results failed, so that nothing is shown")
+            raise ExecutionFailed(
+                f"filter_search_results failed ({type(error).__name__}).",
+                hint="It must return a list of results; the log has the cause.",
+            ) from error
+
+
 class BaseDynamicToolProvider(ABC, Generic[T]):
     """Five meta-tools over the tools of a subclass, which says what they are and how one runs.
 
@@ -51,17 +235,17 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
     `provider.engine.advance_turn()`. Tools are fetched once, until `invalidate_cache`.
     """
 
-    engine: ToolSearchEngine[T] = _Made()  # type: ignore[assignment]  # until __init__ has made it
+    engine: ToolSearchEngine[T] = _SetByInit()  # type: ignore[assignment]  # until __init__ has made it
     """Searches the tools, and holds the session."""
-    _toolcrib_desk: Desk[T] = _Made()  # type: ignore[assignment]  # the same
-    _toolcrib_meta: MetaTools = _Made()  # type: ignore[assignment]  # the same
+    _toolcrib_port: HostToolPort[T] = _SetByInit()  # type: ignore[assignment]  # the same
+    _toolcrib_meta: MetaTools = _SetByInit()  # type: ignore[assignment]  # the same
 
     def __init__(
         self,
         *,
         scorer: Scorer = "hybrid",
         engine: ToolSearchEngine[T] | None = None,
-        options: DeskOptions | None = None,
+        options: HostToolOptions | None = None,
         guards: GuardOptions | None = None,
     ) -> None:
         """A provider with an engine, and so a session, of its own, unless one is given.
@@ -71,20 +255,22 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         """
         self.engine = engine or ToolSearchEngine(
             scorer,
-            name_of=self.get_tool_name if self._toolcrib_own("get_tool_name") else own_name,
-            namespace_of=self.get_tool_namespace if self._toolcrib_own("get_tool_namespace") else own_namespace,
+            name_of=self.get_tool_name if self._toolcrib_overrides("get_tool_name") else default_name,
+            namespace_of=self.get_tool_namespace
+            if self._toolcrib_overrides("get_tool_namespace")
+            else default_namespace,
         )
-        is_filtered = self._toolcrib_own("filter_search_results")
-        host: Host[T] = Host(
+        is_filtered = self._toolcrib_overrides("filter_search_results")
+        host: HostFunctions[T] = HostFunctions(
             load=self.get_all_tools,
             run=self.execute_tool,
-            keep=self.filter_search_results if is_filtered else None,
+            filter=self.filter_search_results if is_filtered else None,
         )
         # Names that are unlikely in a subclass: the documentation's own have _tools and _find_tool.
-        self._toolcrib_desk = Desk(host, self.engine, options or DeskOptions())
-        self._toolcrib_meta = MetaTools(self._toolcrib_desk, guard=Guard(guards), turn=lambda: self.engine.session.turn)
+        self._toolcrib_port = HostToolPort(host, self.engine, options or HostToolOptions())
+        self._toolcrib_meta = MetaTools(self._toolcrib_port, guard=Guard(guards), turn=lambda: self.engine.session.turn)
 
-    def _toolcrib_own(self, hook: str) -> bool:
+    def _toolcrib_overrides(self, hook: str) -> bool:
         """Whether a hook is the subclass's own."""
         return getattr(type(self), hook) is not getattr(BaseDynamicToolProvider, hook) or hook in vars(self)
 
@@ -110,11 +296,11 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
 
     def get_tool_name(self, tool: T) -> str:
         """The name of a tool. Override where the tools call it otherwise."""
-        return own_name(tool)
+        return default_name(tool)
 
     def get_tool_namespace(self, tool: T) -> str:
         """The namespace of a tool; what stands before the last dot of a name where it has no other."""
-        return own_namespace(tool)
+        return default_namespace(tool)
 
     def get_dynamic_tools(self, format: Format = "openai") -> list[dict[str, Any]]:  # noqa: A002 - what hosts call it
         """The definitions of the five, for the model. Raises `InvalidRequest` for an unknown format."""
@@ -126,7 +312,7 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
 
     def invalidate_cache(self) -> None:
         """The tools have changed: fetch them again when they are next needed."""
-        self._toolcrib_desk.forget()
+        self._toolcrib_port.invalidate()
 
     @property
     def rejected(self) -> tuple[Rejected, ...]:
@@ -138,7 +324,7 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
 
         Raises `ExecutionFailed` when they cannot be had, and `InvalidRequest` for a limit that is no number.
         """
-        return [dict(entry) for entry in (await self._toolcrib_desk.list(whole(limit, _MAX_LISTED))).entries]
+        return [dict(entry) for entry in (await self._toolcrib_port.list(clamp_limit(limit, _MAX_LIMIT))).entries]
 
     async def search_tools(self, query: str, limit: int = SEARCH_LIMIT) -> list[dict[str, Any]]:
         """The tools that fit, best first: name, namespace, description, score and match_reasons of each.
@@ -147,7 +333,7 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         """
         if not isinstance(query, str):
             raise InvalidRequest(f"query must be a text, not {type(query).__name__}.")
-        return [dict(entry) for entry in await self._toolcrib_desk.find(query, whole(limit, MAX_FOUND))]
+        return [dict(entry) for entry in await self._toolcrib_port.find(query, clamp_limit(limit, MAX_FOUND))]
 
     async def get_tool_schema(self, tool_name: str) -> dict[str, Any]:
         """How to call a tool: `{"type": "function", "function": {"name", "description", "parameters"}}`.
@@ -155,28 +341,28 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         Where there is no such tool: `{"success": False, "error": ..., "suggestions": [...]}`.
         """
         try:
-            return dict(await self._toolcrib_desk.schema(tool_name))
+            return dict(await self._toolcrib_port.schema(tool_name))
         except ToolcribError as error:
-            return failed(error)
+            return failure(error)
 
     async def get_tool_schemas(self, tool_names: Sequence[str]) -> dict[str, Any]:
         """How to call several tools: `{"success", "schemas", "errors": [{"tool_name", "error"}], "count"}`."""
         try:
-            return await schemas(self._toolcrib_desk, [tool_names] if isinstance(tool_names, str) else tool_names)
+            return await get_schemas(self._toolcrib_port, [tool_names] if isinstance(tool_names, str) else tool_names)
         except ToolcribError as error:
-            return failed(error)
+            return failure(error)
 
-    async def call_tool(self, tool_name: str, arguments: dict[str, Any] | str | None = None) -> Answer:
+    async def call_tool(self, tool_name: str, arguments: dict[str, Any] | str | None = None) -> Envelope:
         """Call a tool by its name in any spelling, with its arguments as a dict or as JSON text.
 
         Arguments that do not fit its schema are answered with what would; nothing is run then.
         """
         try:
-            return await self._toolcrib_desk.call(tool_name, arguments, {})
+            return await self._toolcrib_port.call(tool_name, arguments, {})
         except ToolcribError as error:
-            return failed(error)
+            return failure(error)
 
-    async def call_many(self, calls: Iterable[Any]) -> list[Answer]:
+    async def call_many(self, calls: Iterable[Any]) -> list[Envelope]:
         """Independent calls at once, at most eight at a time; the answers in order. A failure harms no other call.
 
         A call is what the meta-tool `call_tool` takes, or a pair of name and arguments.
@@ -185,13 +371,144 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         try:
             meta = self._toolcrib_meta
         except ToolcribError as error:
-            return [failed(error) for _ in asked]
+            return [failure(error) for _ in asked]
         return await meta.call_many(asked)
 
-    async def execute_dynamic_tool(self, tool_name: str, arguments: dict[str, Any] | str | None = None) -> Answer:
+    async def execute_dynamic_tool(self, tool_name: str, arguments: dict[str, Any] | str | None = None) -> Envelope:
         """Run one of the five, as the model asked for it; the answer is always an envelope."""
         try:
             meta = self._toolcrib_meta
         except ToolcribError as error:
-            return failed(error)
+            return failure(error)
         return await meta.run(tool_name, arguments)
+
+
+logger = logging.getLogger(__name__)
+
+
+_LIST_DESCRIPTION: Final = 200
+"""Characters of a description in a list."""
+
+
+_SEARCH_DESCRIPTION: Final = 500
+"""Characters of a description in a search."""
+
+
+_THREAD_THRESHOLD: Final = 200
+"""Tools from which on they are read in a thread; fewer take some tens of milliseconds."""
+
+
+_FILTER_MARGIN: Final = 4
+"""How many times more than asked for is found where a filter may take some away."""
+
+
+async def _with_timeout(seconds: float | None, run: Callable[[], Any]) -> Any:
+    """What a host's function gives, awaited where it is to be awaited.
+
+    Raises `CallTimeout`, and `ExecutionFailed` where something inside was cancelled, and not what waits for it.
+    """
+    done: list[Any] = [None]
+    try:
+        with anyio.move_on_after(seconds):
+            done = [await contained(_maybe_await(run)), None]
+    except InternalCancellation as error:
+        raise ExecutionFailed(f"{error}.") from error
+    if len(done) == 1:
+        raise CallTimeout(f"no answer within {seconds:g} s.")
+    return done[0]
+
+
+async def _maybe_await(run: Callable[[], Any]) -> Any:
+    value = run()
+    return await value if isawaitable(value) else value
+
+
+def _plain_result(known: ParsedTool[T]) -> SearchResult[T]:
+    return SearchResult(known.original, 1.0, [], 1.0, parsed=known)
+
+
+def _plain_results(toolset: ToolSet[T]) -> list[SearchResult[T]]:
+    return [_plain_result(known) for known in toolset.listed]
+
+
+def _entry(toolset: ToolSet[T], result: SearchResult[T], most: int) -> dict[str, Any]:
+    name = toolset.call_name(result.parsed) if result.parsed else result.name
+    description = " ".join((result.description or "").split())
+    shown = description if len(description) <= most else f"{description[: most - 1]}…"
+    return {"name": name, "namespace": result.namespace, "description": shown}
+
+
+V = TypeVar("V")
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch(Generic[V]):
+    generation: int
+    """How often the value had been forgotten when the fetch began."""
+    owner: "asyncio.Task[Any] | None"
+    over: anyio.Event = field(default_factory=anyio.Event)
+    gave: V | None = None
+    """None where it failed, or was cancelled."""
+
+
+class AsyncCached(Generic[V]):
+    """Holds the value. Safe to use from several threads, each with an event loop of its own: none waits for another."""
+
+    def __init__(self, use: Callable[[V], None]) -> None:
+        """`use` is told each value that is newer than the one before; it must be quick."""
+        self._use = use
+        self._lock = threading.Lock()
+        self._kept: V | None = None
+        self._generation = 0
+        self._told = -1
+        self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, _Fetch[V]] = WeakKeyDictionary()
+
+    @property
+    def value(self) -> V | None:
+        """The value, where it is there."""
+        return self._kept
+
+    def invalidate(self) -> None:
+        """Fetch the value again when it is next needed; a fetch under way no longer counts for those who come later."""
+        with self._lock:
+            self._generation += 1
+            self._kept = None
+
+    async def get(self, fetch: Callable[[], Awaitable[V]]) -> V:
+        """The value. Where a fetch fails, its error goes to one, and another one who waits tries again.
+
+        Raises what the fetch raises, and `ExecutionFailed` where the fetch itself asks for the value.
+        """
+        loop, task, needed = asyncio.get_running_loop(), asyncio.current_task(), self._generation
+        while True:
+            with self._lock:
+                if self._kept is not None:
+                    return self._kept
+                flight = self._flights.get(loop)
+                if flight is None:
+                    own = self._flights[loop] = _Fetch(self._generation, task)
+                    break
+            if flight.owner is task:
+                raise ExecutionFailed("What loads the tools asked for them itself.", hint="Return the tools instead.")
+            await flight.over.wait()
+            if flight.gave is not None and flight.generation >= needed:
+                return flight.gave
+        try:
+            own.gave = self._arrived(await fetch(), own.generation)
+            return own.gave
+        finally:
+            with self._lock:
+                self._flights.pop(loop, None)
+            own.over.set()
+
+    def _arrived(self, value: V, generation: int) -> V:
+        """Keep it, unless it is out of date; another loop may have been quicker."""
+        with self._lock:
+            if generation == self._generation:
+                if self._kept is not None:
+                    return self._kept
+                self._kept = value
+            if generation > self._told:
+                self._told = generation
+                self._use(value)
+            return value

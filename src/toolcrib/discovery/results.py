@@ -1,11 +1,13 @@
-"""What a search found: the tool, its score, and why."""
+"""Search results: the tool, its score, and the reasons as short texts such as `name:'cdf'` or `session_boost:4.45x`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from math import exp
+from typing import Any, Final, Generic, TypeVar
 
-from toolcrib.discovery.reading import own_description, own_name, own_namespace
-from toolcrib.discovery.toolset import Known
+from toolcrib.discovery.tool_reader import ParsedTool, default_description, default_name, default_namespace
+from toolcrib.search.options import PointsOptions, Scorer
+from toolcrib.types import Hit, Reason
 
 T = TypeVar("T")
 
@@ -24,26 +26,26 @@ class SearchResult(Generic[T]):
     """The scorer's figure before it was made a score; the points under `scorer="points"`."""
     fallback: bool = False
     """It fits nothing that was asked, and is shown all the same."""
-    known: Known[T] | None = field(default=None, repr=False, compare=False)
+    parsed: ParsedTool[T] | None = field(default=None, repr=False, compare=False)
     """How the engine read the tool."""
 
     @property
     def name(self) -> str:
         """The name that the tool gives itself."""
-        return self.known.name if self.known else own_name(self.tool)
+        return self.parsed.name if self.parsed else default_name(self.tool)
 
     @property
     def namespace(self) -> str:
         """Its namespace; empty where it has none."""
-        return self.known.namespace if self.known else own_namespace(self.tool)
+        return self.parsed.namespace if self.parsed else default_namespace(self.tool)
 
     @property
     def description(self) -> str | None:
         """Its description; None where it has none."""
-        return (self.known.description if self.known else own_description(self.tool)) or None
+        return (self.parsed.description if self.parsed else default_description(self.tool)) or None
 
 
-class Found(SearchResult[T]):
+class LazySearchResult(SearchResult[T]):
     """A result whose reasons are put into words when they are first read: most callers never do."""
 
     _why: list[str] | Callable[[], list[str]]
@@ -61,7 +63,85 @@ class Found(SearchResult[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied and pickled as the plain result."""
-        return SearchResult, (self.tool, self.score, self.match_reasons, self.raw, self.fallback, self.known)
+        return SearchResult, (self.tool, self.score, self.match_reasons, self.raw, self.fallback, self.parsed)
 
     def __repr__(self) -> str:
         return f"SearchResult(tool={self.tool!r}, score={self.score!r}, match_reasons={self.match_reasons!r})"
+
+
+_SHORT: Final = {"description": "desc", "namespace": "ns", "parameters": "param", "keywords": "desc", "tags": "desc"}
+"""What the points call the places of a word; a title counts as a description."""
+
+
+_MAX_WORD: Final = 60
+
+
+def describe_match(
+    hit: Hit, scorer: Scorer, boost: float, meant: Mapping[str, str], points: PointsOptions
+) -> list[str]:
+    """Why a hit was found, the strongest reason first.
+
+    `boost` is what the session multiplied it with; 1 takes it from the hit's own reasons. `meant` leads from words of
+    the query to those that were looked up instead.
+    """
+    if hit.fallback:
+        reasons = ["fallback"]
+    elif scorer == "points":
+        reasons = _points_reasons(hit, points)
+    else:
+        reasons = [f"meant:'{word}'->'{other}'" for word, other in meant.items() if other in hit.matched]
+        reasons += [
+            _plain_reason(reason) for reason in hit.reasons[:] if reason.field != "session" and reason.gain >= 0
+        ]
+    boost = boost if boost > 1 else _boost(hit, scorer)
+    if boost > 1:
+        reasons.append(f"session_boost:{boost:.2f}x")
+    return list(dict.fromkeys(reasons))
+
+
+def _boost(hit: Hit, scorer: Scorer) -> float:
+    """What the session multiplied a hit with: the odds in our ranking, `raw` in the others."""
+    gain = next((reason.gain for reason in hit.reasons if reason.field == "session"), 0.0)
+    if scorer == "hybrid":
+        return exp(gain)
+    return hit.raw / (hit.raw - gain) if hit.raw > gain else 1.0
+
+
+def _plain_reason(reason: Reason) -> str:
+    """A reason of one of the other scorers: where, how, and which word of the tool.
+
+    >>> _plain_reason(Reason(word="cdf", field="name", how="exact")), _plain_reason(Reason(word="", field="all", how="meaning"))
+    ("name:'cdf'", 'meaning')
+    >>> _plain_reason(Reason(word="gaussian", field="name", how="synonym", matched="normal"))
+    "name_synonym:'gaussian'->'normal'"
+    """
+    if not reason.word:
+        return reason.how
+    shown = f"{reason.field}:'{reason.word[:_MAX_WORD]}'" if reason.how == "exact" else ""
+    shown = shown or f"{reason.field}_{reason.how}:'{reason.word[:_MAX_WORD]}'"
+    return f"{shown}->'{reason.matched[:_MAX_WORD]}'" if reason.matched else shown
+
+
+def _points_reasons(hit: Hit, points: PointsOptions) -> list[str]:
+    reasons: list[str] = []
+    penalties: list[str] = []
+    sum_ = sum(reason.gain for reason in hit.reasons if reason.field not in {"domain", "session"})
+    for reason in hit.reasons:
+        if reason.field == "domain":
+            factor = (sum_ + reason.gain) / sum_ if sum_ else 1.0
+            penalties.append(f"domain_penalty:{factor:.2g}x({reason.word})")
+        elif reason.field != "session":
+            reasons.append(_point_reason(reason, points))
+    return [*reasons, *penalties]
+
+
+def _point_reason(reason: Reason, points: PointsOptions) -> str:
+    word = (reason.matched or reason.word)[:_MAX_WORD].lower()
+    if reason.how == "spelling":
+        named = reason.field == "name"
+        value = reason.gain / (points.fuzzy_name if named else points.fuzzy_description)
+        return f"{'fuzzy_name' if named else 'fuzzy_desc'}:{value:.2f}"
+    if reason.field == "name":
+        is_prefix = reason.how == "prefix" or (reason.how == "synonym" and reason.gain == points.prefix)
+        return f"{'name_prefix' if is_prefix else 'name'}:'{word}'"
+    return f"{_SHORT.get(reason.field, 'desc')}:'{word}'"

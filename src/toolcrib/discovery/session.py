@@ -1,26 +1,31 @@
-"""What one session used, and what that is worth in a search. Bounded in memory; can be saved and restored.
+"""What a session has used, and how much that counts in a search. Bounded in memory; can be saved and restored.
 
-A turn is one request of the person in front: the host says when the next one begins. What counts is how long ago a
-tool last succeeded, what share of its calls did, and how often it did; a tool that never succeeded gets nothing.
+A turn is one request of the user; the host says when the next one begins. What counts is how long ago a tool last
+succeeded, its success rate, and how often it succeeded. A tool that never succeeded gets no boost.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log1p
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from toolcrib.errors import InvalidRequest
-from toolcrib.model import Object
 from toolcrib.schema import Schema
-from toolcrib.search.boost import BoostOptions, Use, multiplier
+from toolcrib.types import Object
 
 MAX_TOOLS: Final = 256
 """Tools that a session remembers, where nothing else is said; the one used longest ago is forgotten first."""
 
+
 _VERSION: Final = 1
+
+
 _COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**53}
+
+
 _SAVED: Final[Object] = {
     "type": "object",
     "properties": {
@@ -63,8 +68,19 @@ class SessionStats:
         return self.success_count / self.call_count if self.call_count else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUsage:
+    """How a tool was used in a session."""
+
+    calls: int = 0
+    successes: int = 0
+    """At most `calls`."""
+    last_success: int = 0
+    """The turn of the last success."""
+
+
 @dataclass(slots=True)
-class _Record:
+class _UsageRecord:
     calls: int = 0
     successes: int = 0
     last_success: int = 0
@@ -72,8 +88,25 @@ class _Record:
     unreported: int = 0
     """Calls of the last used turn that the call path recorded, and the host did not yet."""
 
-    def use(self) -> Use:
-        return Use(calls=self.calls, successes=self.successes, last_success=self.last_success)
+    def use(self) -> ToolUsage:
+        return ToolUsage(calls=self.calls, successes=self.successes, last_success=self.last_success)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoostOptions:
+    """What each side of a tool's use adds to its multiplier.
+
+    Source: the documentation of chuk-tool-processor's dynamic tool discovery, and its code for the figures.
+    """
+
+    recency: float = 2.0
+    """For a success in this turn; less with each turn since."""
+    turns: int = 5
+    """Turns after which a success is not recent any more."""
+    success: float = 1.5
+    """Times the share of calls that succeeded."""
+    count: float = 0.5
+    """Times the natural logarithm of one more than the successes."""
 
 
 class Session:
@@ -85,7 +118,7 @@ class Session:
             raise InvalidRequest(f"max_tools must be 1 or more, not {max_tools}.")
         self._max_tools = max_tools
         self._options = options or BoostOptions()
-        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._records: OrderedDict[str, _UsageRecord] = OrderedDict()
         """The one used last comes last."""
         self._turn = 0
         self._boosts: Mapping[str, float] | None = None
@@ -103,7 +136,7 @@ class Session:
         once more does not count it twice.
         """
         with self._lock:
-            record = self._records.setdefault(tool_id, _Record())
+            record = self._records.setdefault(tool_id, _UsageRecord())
             self._records.move_to_end(tool_id)
             if record.last_used != self._turn:
                 record.unreported = 0
@@ -199,7 +232,7 @@ class Session:
                     f"session: the figures of {entry['tool'][:80]!r} contradict each other.",
                     hint="successes are at most calls, and turns at most the session's turn.",
                 )
-            session._records[entry["tool"]] = _Record(
+            session._records[entry["tool"]] = _UsageRecord(
                 calls=entry["calls"],
                 successes=entry["successes"],
                 last_success=entry["last_success"],
@@ -207,5 +240,25 @@ class Session:
             )
         return session
 
-    def _multiplier(self, record: _Record) -> float:
-        return multiplier(record.use(), self._turn, self._options)
+    def _multiplier(self, record: _UsageRecord) -> float:
+        return usage_boost(record.use(), self._turn, self._options)
+
+
+_DEFAULT_BOOST = BoostOptions()
+
+
+def usage_boost(use: ToolUsage, turn: int, options: BoostOptions = _DEFAULT_BOOST) -> float:
+    """What to multiply the odds of a tool with, in that turn; 1 or more.
+
+    A tool that never succeeded gets nothing: a failed call must not raise a tool's rank.
+
+    >>> round(usage_boost(ToolUsage(calls=1, successes=1, last_success=3), turn=4), 4)
+    4.4466
+    >>> usage_boost(ToolUsage(calls=2), turn=4)
+    1.0
+    """
+    if not use.successes:
+        return 1.0
+    passed = max(0, turn - use.last_success)
+    recent = options.recency * (1 - passed / options.turns) if passed < options.turns else 0.0
+    return 1.0 + recent + options.success * use.successes / use.calls + options.count * log1p(use.successes)

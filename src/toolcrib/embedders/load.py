@@ -1,25 +1,31 @@
-"""From one line of a settings file to an embedder."""
+"""Create an embedder from one line of a settings file."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, Final, get_args
+from urllib.parse import parse_qsl
 
 import numpy as np
 
-from toolcrib.embedders.extras import loading
-from toolcrib.embedders.fastembed import FastEmbed
-from toolcrib.embedders.model2vec import Model2Vec
-from toolcrib.embedders.onnx import OnnxEmbedder
-from toolcrib.embedders.sentence_transformers import SentenceTransformers
-from toolcrib.embedders.spec import options
-from toolcrib.embedders.static import Static
+from toolcrib.embedders.models import (
+    FastEmbed,
+    Model2Vec,
+    OnnxEmbedder,
+    SentenceTransformers,
+    StaticEmbedder,
+    model_errors,
+)
 from toolcrib.errors import SettingsError
-from toolcrib.search.semantic import Embedder
-from toolcrib.words import nearest
+from toolcrib.names import nearest
+from toolcrib.search.vectors import Embedder
 
-BUILT_IN: Final = "static"
-KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
+BUILT_IN_EMBEDDER: Final = "static"
+
+
+EMBEDDER_KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
     "fastembed": FastEmbed,
     "model2vec": Model2Vec,
     "onnx": OnnxEmbedder,
@@ -27,7 +33,8 @@ KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
 }
 """What stands before the colon, and what is made of the rest."""
 
-_TOLERANCE: Final = 1e-3
+
+_LENGTH_TOLERANCE: Final = 1e-3
 
 
 def load(spec: str) -> Embedder:
@@ -44,26 +51,26 @@ def load(spec: str) -> Embedder:
     toolcrib.errors.SettingsError: There is no embedder 'model2vek'. Did you mean 'model2vec'?
     """
     kind, _, rest = spec.strip().partition(":")
-    if kind == BUILT_IN and not rest:
-        return Static()
-    if kind in KINDS:
+    if kind == BUILT_IN_EMBEDDER and not rest:
+        return StaticEmbedder()
+    if kind in EMBEDDER_KINDS:
         model, _, query = rest.partition("?")
         if not model:
             raise SettingsError(f"The embedder {kind!r} needs a model.", hint=f'Write "{kind}:" and its name or path.')
-        return KINDS[kind](model, **options(KINDS[kind], query))
-    if rest.isidentifier() and _exists(kind):
-        return _own(kind, rest)
-    raise _unknown(kind)
+        return EMBEDDER_KINDS[kind](model, **parse_options(EMBEDDER_KINDS[kind], query))
+    if rest.isidentifier() and _module_exists(kind):
+        return _load_factory(kind, rest)
+    raise _unknown_embedder(kind)
 
 
-def _unknown(kind: str) -> SettingsError:
-    known = (BUILT_IN, *KINDS)
+def _unknown_embedder(kind: str) -> SettingsError:
+    known = (BUILT_IN_EMBEDDER, *EMBEDDER_KINDS)
     near = nearest(kind, known, limit=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}, and package.module:factory."
     return SettingsError(f"There is no embedder {kind!r}.", hint=hint, suggestions=near)
 
 
-def _exists(module: str) -> bool:
+def _module_exists(module: str) -> bool:
     """Whether there is a module of that name; the packages around it are imported on the way."""
     try:
         return find_spec(module) is not None
@@ -71,14 +78,14 @@ def _exists(module: str) -> bool:
         return False
 
 
-def _own(module: str, factory: str) -> Embedder:
+def _load_factory(module: str, factory: str) -> Embedder:
     what = f"{module}:{factory}"
-    with loading(what, hint=f"It was raised by {module}, which is not part of toolcrib."):
+    with model_errors(what, hint=f"It was raised by {module}, which is not part of toolcrib."):
         make: Any = getattr(import_module(module), factory)
-        return checked(make(), what)
+        return check_embedder(make(), what)
 
 
-def checked(embedder: Any, what: str) -> Embedder:
+def check_embedder(embedder: Any, what: str) -> Embedder:
     """The embedder, if it keeps the promise of the seam on two texts; else `SettingsError`."""
     if not isinstance(embedder, Embedder):
         raise SettingsError(f"{what} gives {type(embedder).__name__}, which lacks `name`, `dim` or `embed`.")
@@ -87,6 +94,45 @@ def checked(embedder: Any, what: str) -> Embedder:
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
         raise SettingsError(f"{what} must give float32 of shape {shape} for two texts.")
     lengths = np.linalg.norm(vectors, axis=1)
-    if not np.all((np.abs(lengths - 1) < _TOLERANCE) | (lengths == 0)):
+    if not np.all((np.abs(lengths - 1) < _LENGTH_TOLERANCE) | (lengths == 0)):
         raise SettingsError(f"{what} must give rows of unit length, or zero.", hint="Divide each by its length.")
     return embedder
+
+
+_PARSERS: Final[dict[type, Callable[[str], Any]]] = {int: int, str: str, Path: Path}
+
+
+def parse_options(adapter: Callable[..., Any], query: str) -> dict[str, Any]:
+    """The keywords of an adapter that a query string sets. Raises `SettingsError` for an unknown or unreadable one.
+
+    >>> def adapter(model: str, *, threads: int | None = None) -> None: ...
+    >>> parse_options(adapter, "threads=2")
+    {'threads': 2}
+    >>> parse_options(adapter, "thread=2")
+    Traceback (most recent call last):
+    toolcrib.errors.SettingsError: There is no option 'thread'. Did you mean 'threads'?
+    """
+    kinds = _option_kinds(adapter)
+    return {name: _parse_value(name, text, kinds) for name, text in parse_qsl(query, keep_blank_values=True)}
+
+
+def _option_kinds(adapter: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
+    """Each option, and what it may be: types, or the very words."""
+    named = [given for given in signature(adapter).parameters.values() if given.kind is Parameter.KEYWORD_ONLY]
+    return {given.name: get_args(given.annotation) or (given.annotation,) for given in named}
+
+
+def _parse_value(name: str, text: str, kinds: dict[str, tuple[Any, ...]]) -> Any:
+    if name not in kinds:
+        near = nearest(name, kinds, limit=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(kinds)}."
+        raise SettingsError(f"There is no option {name!r}.", hint=hint, suggestions=near)
+    first = kinds[name][0]
+    if isinstance(first, str):
+        if text not in kinds[name]:
+            raise SettingsError(f"The option {name!r} is one of {', '.join(kinds[name])}, not {text!r}.")
+        return text
+    try:
+        return _PARSERS[first](text)
+    except ValueError as error:
+        raise SettingsError(f"The option {name!r} is a number, not {text!r}.") from error

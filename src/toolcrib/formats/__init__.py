@@ -4,8 +4,8 @@
 results. Nothing here talks to a provider.
 """
 
-from toolcrib.formats.calls import ToolCall
 from toolcrib.formats.definitions import FORMATS, Format, definitions, restored
-from toolcrib.formats.names import Names
+from toolcrib.formats.messages import ToolCall
+from toolcrib.formats.tool_list import Names
 
 __all__ = ["FORMATS", "Format", "Names", "ToolCall", "definitions", "restored"]

@@ -6,16 +6,12 @@ What comes in may be JSON or the objects of the `anthropic` library.
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from toolcrib.formats.adapted import SEARCH_DESCRIPTION, SEARCH_NAME, described, search_arguments
-from toolcrib.formats.always import split
-from toolcrib.formats.calls import ToolCall, call, listed, read
-from toolcrib.formats.names import Names, named
-from toolcrib.formats.results import File, Text, pieces
+from toolcrib.formats.messages import File, Text, ToolCall, make_call, pieces, read_field, read_list
 from toolcrib.formats.rules import ANTHROPIC, ANTHROPIC_STRICT
-from toolcrib.formats.schemas import Adapted, adapt
-from toolcrib.model import Hit, Object, Tool, ToolResult
-from toolcrib.protocols import TokenCounter
+from toolcrib.formats.schema_transform import AdaptedSchema, adapt_schema, describe_tool
+from toolcrib.formats.tool_list import SEARCH_DESCRIPTION, SEARCH_NAME, Names, partition, request_name, search_arguments
 from toolcrib.schema import Schema
+from toolcrib.types import Hit, Object, TokenCounter, Tool, ToolResult
 
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
@@ -36,8 +32,8 @@ def tool(
     >>> tool(Tool(name="now", description="The time."), deferred=True)["defer_loading"]
     True
     """
-    adapted = adapt(tool.input_schema, ANTHROPIC_STRICT if strict else ANTHROPIC)
-    entry = _entry(tool, adapted, named(tool, name), deferred=deferred)
+    adapted = adapt_schema(tool.input_schema, ANTHROPIC_STRICT if strict else ANTHROPIC)
+    entry = _tool_entry(tool, adapted, request_name(tool, name), deferred=deferred)
     if not examples:
         return entry
     check = Schema(adapted.schema, f"An example of {tool.id}")
@@ -55,17 +51,17 @@ def request_tools(
     that are not strict.
     """
     table = Names() if names is None else names
-    room = _Room()
+    room = _StrictLimits()
     entries = []
     for each in tools:
-        adapted = adapt(each.input_schema, ANTHROPIC_STRICT if strict else ANTHROPIC)
+        adapted = adapt_schema(each.input_schema, ANTHROPIC_STRICT if strict else ANTHROPIC)
         if adapted.strict and not room.takes(adapted):
-            adapted = adapt(each.input_schema, ANTHROPIC)
-        entries.append(_entry(each, adapted, table.add(each), deferred=each.id in later))
+            adapted = adapt_schema(each.input_schema, ANTHROPIC)
+        entries.append(_tool_entry(each, adapted, table.add(each), deferred=each.id in later))
     return entries
 
 
-class _Room:
+class _StrictLimits:
     """What is left of the limits on the strict tools of one request."""
 
     def __init__(self) -> None:
@@ -73,7 +69,7 @@ class _Room:
         self._optional = ANTHROPIC_STRICT.max_optional or 0
         self._unions = ANTHROPIC_STRICT.max_unions or 0
 
-    def takes(self, adapted: Adapted) -> bool:
+    def takes(self, adapted: AdaptedSchema) -> bool:
         """Whether there is room for one more; then it is taken."""
         if not self._tools or adapted.optional > self._optional or adapted.unions > self._unions:
             return False
@@ -83,10 +79,10 @@ class _Room:
         return True
 
 
-def _entry(tool: Tool, adapted: Adapted, name: str, *, deferred: bool) -> dict[str, Any]:
+def _tool_entry(tool: Tool, adapted: AdaptedSchema, name: str, *, deferred: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "name": name,
-        "description": described(tool, adapted),
+        "description": describe_tool(tool, adapted),
         "input_schema": adapted.schema,
     }
     if adapted.strict:
@@ -102,9 +98,9 @@ def _entry(tool: Tool, adapted: Adapted, name: str, *, deferred: bool) -> dict[s
 def calls(message: Any) -> tuple[ToolCall, ...]:
     """The calls in an assistant's message, or in its list of content blocks, in order; not those of server tools."""
     return tuple(
-        call(read(block, "id"), read(block, "name"), read(block, "input"))
-        for block in listed(message, "content")
-        if read(block, "type") == "tool_use"
+        make_call(read_field(block, "id"), read_field(block, "name"), read_field(block, "input"))
+        for block in read_list(message, "content")
+        if read_field(block, "type") == "tool_use"
     )
 
 
@@ -149,7 +145,7 @@ def deferred(
     every tool that is ever referred to, in this request and in all that repeat its messages. Raises `ToolNotFound` for
     an id that none of the tools has.
     """
-    first, later = split(tools, always)
+    first, later = partition(tools, always)
     return request_tools([*first, *later], names=names, strict=strict, later={tool.id for tool in later})
 
 
@@ -159,7 +155,7 @@ def references(hits: Iterable[Hit], *, names: Names | None = None) -> list[dict[
     `names` is the table of the request's tools; what is not in it is left out, because the API refuses a whole request
     for one reference that leads nowhere. Without a table, tools have the names that their keys make.
     """
-    found = (names.name(hit.tool.key) if names is not None else named(hit.tool, None) for hit in hits)
+    found = (names.name(hit.tool.key) if names is not None else request_name(hit.tool, None) for hit in hits)
     return [{"type": "tool_reference", "tool_name": name} for name in dict.fromkeys(found) if name]
 
 

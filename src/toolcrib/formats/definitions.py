@@ -5,18 +5,18 @@ from typing import Any, Final, Literal, get_args
 
 from toolcrib.errors import InvalidRequest
 from toolcrib.formats import anthropic, gemini, mcp, openai
-from toolcrib.formats.names import Names
-from toolcrib.formats.rules import ANTHROPIC, GEMINI, OPENAI, OPENAI_STRICT, Rules
-from toolcrib.formats.schemas import adapt
-from toolcrib.model import Object, Tool
-from toolcrib.words import nearest
+from toolcrib.formats.rules import ANTHROPIC, GEMINI, OPENAI, OPENAI_STRICT, SchemaRules
+from toolcrib.formats.schema_transform import adapt_schema
+from toolcrib.formats.tool_list import Names
+from toolcrib.names import nearest
+from toolcrib.types import Object, Tool
 
 Format = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
 """Chat Completions of OpenAI, its Responses, Messages of Anthropic, function declarations of Gemini, and MCP."""
 
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 
-_STRICT: Final = {"openai": OPENAI_STRICT, "openai-responses": OPENAI_STRICT}
+_STRICT_RULES: Final = {"openai": OPENAI_STRICT, "openai-responses": OPENAI_STRICT}
 
 _RULES: Final = {"openai": OPENAI, "openai-responses": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
@@ -37,7 +37,7 @@ def definitions(
     >>> [tool["function"]["name"] for tool in definitions([Tool(namespace="git", name="log")])]
     ['git__log']
     """
-    _check(format)
+    _check_format(format)
     table = Names() if names is None else names
     if format == "anthropic":
         return anthropic.request_tools(tools, names=table, strict=strict)
@@ -59,13 +59,13 @@ def restored(tool: Tool, arguments: Object, format: Format = "openai", *, strict
     >>> restored(tool, {"n": None}, "openai", strict=True)
     {}
     """
-    _check(format)
-    rules: Rules | None = _STRICT.get(format) if strict else None
+    _check_format(format)
+    rules: SchemaRules | None = _STRICT_RULES.get(format) if strict else None
     rules = rules or _RULES.get(format)
-    return dict(arguments) if rules is None else adapt(tool.input_schema, rules).restore(arguments)
+    return dict(arguments) if rules is None else adapt_schema(tool.input_schema, rules).restore(arguments)
 
 
-def _check(format: str) -> None:  # noqa: A002
+def _check_format(format: str) -> None:  # noqa: A002
     if format not in FORMATS:
         raise InvalidRequest(
             f"There is no format {str(format)[:80]!r}.",

@@ -6,16 +6,13 @@ request's `toolConfig` (mode `VALIDATED`), not by a field of a declaration.
 
 from typing import Any, Final
 
-from toolcrib.formats.adapted import described
-from toolcrib.formats.calls import ToolCall, call, listed, read
-from toolcrib.formats.names import named
-from toolcrib.formats.results import File, Text, pieces
+from toolcrib.formats.messages import File, Text, ToolCall, make_call, pieces, read_field, read_list
 from toolcrib.formats.rules import GEMINI, GEMINI_OPENAPI
-from toolcrib.formats.schemas import adapt
-from toolcrib.model import Tool, ToolResult
-from toolcrib.protocols import TokenCounter
+from toolcrib.formats.schema_transform import adapt_schema, describe_tool
+from toolcrib.formats.tool_list import request_name
+from toolcrib.types import TokenCounter, Tool, ToolResult
 
-_SHOWN: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf"})
+_FILE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf"})
 """Files that may stand in a function's response."""
 
 
@@ -28,8 +25,8 @@ def declaration(tool: Tool, *, name: str | None = None, openapi: bool = False) -
     >>> declaration(Tool(name="now", description="The time."))
     {'name': 'now', 'description': 'The time.'}
     """
-    adapted = adapt(tool.input_schema, GEMINI_OPENAPI if openapi else GEMINI)
-    entry = {"name": named(tool, name), "description": described(tool, adapted)}
+    adapted = adapt_schema(tool.input_schema, GEMINI_OPENAPI if openapi else GEMINI)
+    entry = {"name": request_name(tool, name), "description": describe_tool(tool, adapted)}
     if not adapted.schema["properties"] and not adapted.schema.get("additionalProperties"):
         return entry
     return {**entry, "parameters" if openapi else "parametersJsonSchema": adapted.schema}
@@ -37,8 +34,12 @@ def declaration(tool: Tool, *, name: str | None = None, openapi: bool = False) -
 
 def calls(content: Any) -> tuple[ToolCall, ...]:
     """The calls in a model's content, or in its list of parts, in order."""
-    found = (read(part, "functionCall", "function_call") for part in listed(content, "parts"))
-    return tuple(call(read(each, "id"), read(each, "name"), read(each, "args")) for each in found if each is not None)
+    found = (read_field(part, "functionCall", "function_call") for part in read_list(content, "parts"))
+    return tuple(
+        make_call(read_field(each, "id"), read_field(each, "name"), read_field(each, "args"))
+        for each in found
+        if each is not None
+    )
 
 
 def function_response(
@@ -58,7 +59,7 @@ def function_response(
     {'functionResponse': {'name': 'now', 'response': {'output': 'noon'}}}
     """
     found = pieces(result, budget=budget, counter=counter)
-    shown = [piece for piece in found if files and isinstance(piece, File) and piece.mime in _SHOWN]
+    shown = [piece for piece in found if files and isinstance(piece, File) and piece.mime in _FILE_TYPES]
     words = [piece.text if isinstance(piece, Text) else piece.note for piece in found if piece not in shown]
     key = "error" if result.is_error or result.kind == "input_required" else "output"
     plain = result.structured if budget is None and key == "output" else None

@@ -5,9 +5,9 @@ Nothing is adapted: MCP takes any JSON Schema of an object.
 
 from typing import Any
 
-from toolcrib.formats.calls import ToolCall, call, read
-from toolcrib.formats.names import named
-from toolcrib.model import Tool, ToolResult
+from toolcrib.formats.messages import ToolCall, make_call, read_field
+from toolcrib.formats.tool_list import request_name
+from toolcrib.types import Tool, ToolResult
 
 
 def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
     {'name': 'now', 'description': 'The time.', 'inputSchema': {'type': 'object'}}
     """
     entry: dict[str, Any] = {
-        "name": named(tool, name),
+        "name": request_name(tool, name),
         "title": tool.title,
         "description": tool.description,
         "inputSchema": {**tool.input_schema, "type": "object"},
@@ -31,8 +31,8 @@ def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
 
 def tool_call(request: Any) -> ToolCall:
     """The call in a `tools/call` request; its id is the request's."""
-    params = read(request, "params") or {}
-    return call(read(request, "id"), read(params, "name"), read(params, "arguments"))
+    params = read_field(request, "params") or {}
+    return make_call(read_field(request, "id"), read_field(params, "name"), read_field(params, "arguments"))
 
 
 def result(result: ToolResult) -> dict[str, Any]:

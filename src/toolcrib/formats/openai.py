@@ -7,16 +7,12 @@ JSON or the objects of the `openai` library.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from toolcrib.formats.adapted import SEARCH_DESCRIPTION, described, search_arguments
-from toolcrib.formats.always import split
-from toolcrib.formats.calls import ToolCall, call, listed, read
-from toolcrib.formats.names import Names, named
-from toolcrib.formats.results import File, Text, pieces
+from toolcrib.formats.messages import File, Text, ToolCall, make_call, pieces, read_field, read_list
 from toolcrib.formats.rules import OPENAI, OPENAI_STRICT
-from toolcrib.formats.schemas import adapt
-from toolcrib.model import Hit, Key, Tool, ToolResult
+from toolcrib.formats.schema_transform import adapt_schema, describe_tool
+from toolcrib.formats.tool_list import SEARCH_DESCRIPTION, Names, partition, request_name, search_arguments
 from toolcrib.names import wire_name
-from toolcrib.protocols import TokenCounter
+from toolcrib.types import Hit, Key, TokenCounter, Tool, ToolResult
 
 _MAX_NAMED: Final = 8
 """Tools that the description of a namespace names."""
@@ -44,11 +40,11 @@ def responses_tool(
 
 
 def _function(tool: Tool, name: str | None, *, strict: bool) -> dict[str, Any]:
-    adapted = adapt(tool.input_schema, OPENAI_STRICT if strict else OPENAI)
+    adapted = adapt_schema(tool.input_schema, OPENAI_STRICT if strict else OPENAI)
     function = {
         "type": "function",
-        "name": named(tool, name),
-        "description": described(tool, adapted),
+        "name": request_name(tool, name),
+        "description": describe_tool(tool, adapted),
         "parameters": adapted.schema,
     }
     return {**function, "strict": True} if adapted.strict else function
@@ -60,19 +56,21 @@ def _function(tool: Tool, name: str | None, *, strict: bool) -> dict[str, Any]:
 def chat_calls(message: Any) -> tuple[ToolCall, ...]:
     """The calls in an assistant's message of Chat Completions, in order."""
     found = []
-    for item in listed(message, "tool_calls"):
-        function = read(item, "function")
+    for item in read_list(message, "tool_calls"):
+        function = read_field(item, "function")
         if function is not None:
-            found.append(call(read(item, "id"), read(function, "name"), read(function, "arguments")))
+            found.append(
+                make_call(read_field(item, "id"), read_field(function, "name"), read_field(function, "arguments"))
+            )
     return tuple(found)
 
 
 def responses_calls(response: Any) -> tuple[ToolCall, ...]:
     """The function calls in the output of Responses: a response, or its list of items. Searches are not among them."""
     return tuple(
-        call(read(item, "call_id"), read(item, "name"), read(item, "arguments"))
-        for item in listed(response, "output")
-        if read(item, "type") == "function_call"
+        make_call(read_field(item, "call_id"), read_field(item, "name"), read_field(item, "arguments"))
+        for item in read_list(response, "output")
+        if read_field(item, "type") == "function_call"
     )
 
 
@@ -86,7 +84,7 @@ def tool_message(
     """
     found = pieces(result, budget=budget, counter=counter)
     words = "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
-    return {"role": "tool", "tool_call_id": call_id, "content": _marked(words, result)}
+    return {"role": "tool", "tool_call_id": call_id, "content": _with_error_prefix(words, result)}
 
 
 def image_message(*results: ToolResult) -> dict[str, Any] | None:
@@ -108,9 +106,9 @@ def function_call_output(
 ) -> dict[str, Any]:
     """The result as an input item of Responses: a text, or a list of texts, pictures and documents."""
     found = pieces(result, budget=budget, counter=counter)
-    if all(isinstance(piece, Text) or not _shown(piece) for piece in found):
+    if all(isinstance(piece, Text) or not _is_displayable(piece) for piece in found):
         words = "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
-        return {"type": "function_call_output", "call_id": call_id, "output": _marked(words, result)}
+        return {"type": "function_call_output", "call_id": call_id, "output": _with_error_prefix(words, result)}
     marker = [{"type": "input_text", "text": "Error:"}] if result.is_error else []
     return {
         "type": "function_call_output",
@@ -122,14 +120,14 @@ def function_call_output(
 def _responses_part(piece: Text | File) -> dict[str, Any]:
     if isinstance(piece, Text):
         return {"type": "input_text", "text": piece.text}
-    if not _shown(piece):
+    if not _is_displayable(piece):
         return {"type": "input_text", "text": piece.note}
     if piece.mime.startswith("image/"):
         return {"type": "input_image", "image_url": _data_url(piece)}
     return {"type": "input_file", "filename": "result.pdf", "file_data": _data_url(piece)}
 
 
-def _shown(piece: File) -> bool:
+def _is_displayable(piece: File) -> bool:
     return piece.mime.startswith("image/") or piece.mime == "application/pdf"
 
 
@@ -137,7 +135,7 @@ def _data_url(piece: File) -> str:
     return f"data:{piece.mime};base64,{piece.data}"
 
 
-def _marked(words: str, result: ToolResult) -> str:
+def _with_error_prefix(words: str, result: ToolResult) -> str:
     """An error says that it is one: neither API has a field for it."""
     return f"Error: {words}" if result.is_error and not words.lower().startswith("error") else words
 
@@ -161,9 +159,9 @@ def search_tool(description: str = SEARCH_DESCRIPTION) -> dict[str, Any]:
 def search_calls(response: Any) -> tuple[ToolCall, ...]:
     """The searches in the output of Responses that this side is to answer; `arguments` has `query` and `limit`."""
     return tuple(
-        call(read(item, "call_id") or read(item, "id"), "tool_search", read(item, "arguments"))
-        for item in listed(response, "output")
-        if read(item, "type") == "tool_search_call" and read(item, "execution") != "server"
+        make_call(read_field(item, "call_id") or read_field(item, "id"), "tool_search", read_field(item, "arguments"))
+        for item in read_list(response, "output")
+        if read_field(item, "type") == "tool_search_call" and read_field(item, "execution") != "server"
     )
 
 
@@ -199,7 +197,7 @@ def deferred(
     under it. `about` describes namespaces. Raises `ToolNotFound` for an id that none of the tools has.
     """
     table = Names() if names is None else names
-    first, later = split(tools, always)
+    first, later = partition(tools, always)
     listed_now = [responses_tool(tool, name=table.add(tool), strict=strict) for tool in first]
     groups: dict[str, list[Tool]] = {}
     for tool in later:

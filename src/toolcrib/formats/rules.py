@@ -28,7 +28,7 @@ _STRICT_FORMATS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class SchemaRules:
     """What may stand in a schema. What may not is rewritten or left out."""
 
     keywords: frozenset[str] | None = None
@@ -52,7 +52,7 @@ class Rules:
     capitals: bool = False
     """Types are written in capitals."""
     key: re.Pattern[str] | None = None
-    """What the names of the arguments look like; others are renamed, and named back by `Adapted.restore`."""
+    """What the names of the arguments look like; others are renamed, and named back by `AdaptedSchema.restore`."""
     strict: bool = False
     """The model is held to the schema: closed objects, every part typed."""
     all_required: bool = False
@@ -73,14 +73,14 @@ class Rules:
     """Arguments of several types that the strict tools of one request may have in all."""
     max_tools: int | None = None
     """Strict tools a request."""
-    otherwise: "Rules | None" = None
+    otherwise: "SchemaRules | None" = None
     """The rules for a schema that cannot be strict."""
 
 
-OPENAI: Final = Rules(all_of=False, array_items=True)
+OPENAI: Final = SchemaRules(all_of=False, array_items=True)
 """Functions of Chat Completions and of Responses, without strict mode."""
 
-OPENAI_STRICT: Final = Rules(
+OPENAI_STRICT: Final = SchemaRules(
     keywords=_COMMON
     | _REFERENCES
     | _NUMBERS
@@ -97,10 +97,10 @@ OPENAI_STRICT: Final = Rules(
 )
 """The same with `strict: true`."""
 
-ANTHROPIC: Final = Rules(key=re.compile(r"[A-Za-z0-9_.-]{1,64}"))
+ANTHROPIC: Final = SchemaRules(key=re.compile(r"[A-Za-z0-9_.-]{1,64}"))
 """Tools of the Messages API: JSON Schema 2020-12, with a few names and places that it refuses."""
 
-ANTHROPIC_STRICT: Final = Rules(
+ANTHROPIC_STRICT: Final = SchemaRules(
     keywords=_COMMON | {"const", "format", "minItems", "default"},
     formats=_STRICT_FORMATS | {"uri"},
     recursion=False,
@@ -117,7 +117,7 @@ ANTHROPIC_STRICT: Final = Rules(
 )
 """The same with `strict: true`; bounds and patterns are not read there."""
 
-GEMINI: Final = Rules(
+GEMINI: Final = SchemaRules(
     keywords=_COMMON | _NUMBERS | _ARRAYS | {"format", "prefixItems", "oneOf"},
     recursion=False,
     all_of=False,
@@ -126,7 +126,7 @@ GEMINI: Final = Rules(
 )
 """Function declarations with `parametersJsonSchema`."""
 
-GEMINI_OPENAPI: Final = Rules(
+GEMINI_OPENAPI: Final = SchemaRules(
     keywords=(_COMMON - {"additionalProperties"})
     | _NUMBERS
     | _ARRAYS

@@ -1,10 +1,9 @@
-"""The gateway's settings."""
+"""Options of the gateway."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolcrib.gateway.calls.options import CallOptions
-from toolcrib.gateway.sessions import SessionOptions
+from toolcrib.middleware.options import CallOptions
 from toolcrib.search.options import SearchOptions
 
 
@@ -18,6 +17,18 @@ class ScriptOptions:
     """Whether every script sees only tools that say of themselves that they only read."""
     watch_s: float = 2.0
     """How often the folder of stored scripts is looked at for changes, in seconds, above 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What is remembered of sessions."""
+
+    learn: bool = True
+    """Whether tools that a session used with success are found first."""
+    sessions: int = 10_000
+    """How many are remembered; the one unused for longest is forgotten first."""
+    pause_s: float = 30.0
+    """A search after so long without a search or a call begins a new turn, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,20 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.addresses import RESOURCE_TAG, normal_forms
-from toolcrib.model import Action, Caller, Decision, Tool
+from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
+from toolcrib.types import Action, Caller, Decision, Tool
 
 Effect = Literal["allow", "hide", "approve"]
 """What a rule says: allow, treat as missing, or have a person agree to each call."""
 
+
 _DECISIONS: Final = {"allow": Decision.ALLOW, "hide": Decision.HIDE, "approve": Decision.APPROVE}
+
+
 _BOTH: Final = frozenset(Action)
-_REMEMBERED: Final = 65_536
+
+
+_MAX_CACHED_TOOLS: Final = 65_536
 """Tools for which a policy remembers the rules that cover them."""
 
 
@@ -41,7 +46,7 @@ class Patterns:
     A pattern that begins with `*:` also fits tools without a namespace.
 
     >>> deleting = Patterns(("*:delete_*", "admin:*"))
-    >>> [deleting.fit(id) for id in ("github:delete_repo", "delete_file", "admin:ban", "github:read")]
+    >>> [deleting.matches(id) for id in ("github:delete_repo", "delete_file", "admin:ban", "github:read")]
     [True, True, True, False]
     """
 
@@ -52,14 +57,14 @@ class Patterns:
         if isinstance(texts, str):
             raise SettingsError(f"{field} is a list of patterns, not one text.", hint=f'Write ("{texts}",).')
         self.texts = tuple(texts)
-        parts = [translate(_checked(text, f"{field}[{place}]")) for place, text in enumerate(self.texts)]
+        parts = [translate(_check_pattern(text, f"{field}[{place}]")) for place, text in enumerate(self.texts)]
         self._expression = re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
 
     def __bool__(self) -> bool:
         """Whether there are any."""
         return self._expression is not None
 
-    def fit(self, tool: str) -> bool:
+    def matches(self, tool: str) -> bool:
         """Whether any of them fits the id."""
         if self._expression is None:
             return False
@@ -68,7 +73,7 @@ class Patterns:
         return ":" not in tool and self._expression.match(f":{tool}") is not None
 
 
-def _checked(text: object, field: str) -> str:
+def _check_pattern(text: object, field: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise SettingsError(f"{field} is a pattern such as admin:* or *:delete_*, not {text!r:.80}.")
     rest = re.sub(r"\[!?\]?[^\]]*\]", "", text)
@@ -110,13 +115,13 @@ class Rule:
             values = getattr(self, field)
             if isinstance(values, str) or not all(isinstance(value, str) and value for value in values):
                 raise SettingsError(f"{field} is a list of texts, not {values!r:.80}.")
-        _one_of("need", self.need, ("any", "all"))
-        _one_of("action", self.action, (None, *Action))
-        _one_of("effect", self.effect, tuple(_DECISIONS))
-        _one_of("otherwise", self.otherwise, (*_DECISIONS, "next"))
+        _check_choice("need", self.need, ("any", "all"))
+        _check_choice("action", self.action, (None, *Action))
+        _check_choice("effect", self.effect, tuple(_DECISIONS))
+        _check_choice("otherwise", self.otherwise, (*_DECISIONS, "next"))
 
 
-def _one_of(field: str, value: object, known: Sequence[object]) -> None:
+def _check_choice(field: str, value: object, known: Sequence[object]) -> None:
     if value not in known:
         names = ", ".join(str(name) for name in known if name is not None)
         raise SettingsError(f"{field} is one of {names}, not {value!r:.80}.")
@@ -147,14 +152,14 @@ class ByScopes:
         `roles` are scopes that stand for others: a caller with the scope `admin` has what `roles["admin"]` lists as
         well, roles among them.
         """
-        _one_of("default", default, tuple(_DECISIONS))
+        _check_choice("default", default, tuple(_DECISIONS))
         self.rules = tuple(rules)
         self._default = _DECISIONS[default]
-        self._roles = {role: _implied(role, roles or {}) for role in roles or {}}
+        self._roles = {role: _implied_scopes(role, roles or {}) for role in roles or {}}
         self._scopes = frozenset(scope for rule in self.rules for scope in rule.scopes)
         self._tenants = frozenset(tenant for rule in self.rules for tenant in rule.tenants)
-        self._compiled = tuple(_Compiled(rule) for rule in self.rules)
-        self._remembered = lru_cache(_REMEMBERED)(self._cover)
+        self._compiled = tuple(_CompiledRule(rule) for rule in self.rules)
+        self._remembered = lru_cache(_MAX_CACHED_TOOLS)(self._cover)
 
     def scope(self, caller: Caller) -> Hashable:
         """Only what the rules ask about: callers of which they cannot tell one from the other share a scope."""
@@ -172,14 +177,16 @@ class ByScopes:
             return Decision.ALLOW if seen is Decision.APPROVE else seen
         return seen if seen is Decision.HIDE else self._first(calling, held, caller.tenant)
 
-    def _first(self, rules: tuple["_Compiled", ...], held: frozenset[str], tenant: str | None) -> Decision:
+    def _first(self, rules: tuple["_CompiledRule", ...], held: frozenset[str], tenant: str | None) -> Decision:
         for rule in rules:
             decision = rule.effect if rule.names(held, tenant) else rule.otherwise
             if decision is not None:
                 return decision
         return self._default
 
-    def _cover(self, tool: str, tags: tuple[str, ...]) -> tuple[tuple["_Compiled", ...], tuple["_Compiled", ...]]:
+    def _cover(
+        self, tool: str, tags: tuple[str, ...]
+    ) -> tuple[tuple["_CompiledRule", ...], tuple["_CompiledRule", ...]]:
         """The rules that cover a tool, for seeing and for calling."""
         covering = [rule for rule in self._compiled if rule.covers(tool, tags)]
         seeing = tuple(rule for rule in covering if Action.SEE in rule.actions)
@@ -191,7 +198,7 @@ class ByScopes:
         return caller.scopes.union(*(self._roles.get(scope, ()) for scope in caller.scopes))
 
 
-class _Compiled:
+class _CompiledRule:
     """A rule, ready to be asked."""
 
     __slots__ = ("_all", "_scopes", "_spelt", "_tags", "_tenants", "_tools", "actions", "effect", "otherwise")
@@ -201,14 +208,14 @@ class _Compiled:
         self.effect = _DECISIONS[rule.effect]
         self.otherwise = None if rule.otherwise == "next" else _DECISIONS[rule.otherwise]
         self._tools = Patterns(rule.tools)
-        self._spelt = Patterns(form for text in rule.tools for form in _spelt(text))
+        self._spelt = Patterns(form for text in rule.tools for form in _uri_forms(text))
         self._tags = frozenset(rule.tags)
         self._scopes = frozenset(rule.scopes)
         self._tenants = frozenset(rule.tenants)
         self._all = rule.need == "all"
 
     def covers(self, tool: str, tags: tuple[str, ...]) -> bool:
-        if self._tools and not self._tools.fit(tool) and not (RESOURCE_TAG in tags and self._spelt.fit(tool)):
+        if self._tools and not self._tools.matches(tool) and not (RESOURCE_TAG in tags and self._spelt.matches(tool)):
             return False
         return not self._tags or not self._tags.isdisjoint(tags)
 
@@ -221,7 +228,7 @@ class _Compiled:
         return self._scopes <= held if self._all else not self._scopes.isdisjoint(held)
 
 
-def _spelt(text: str) -> tuple[str, ...]:
+def _uri_forms(text: str) -> tuple[str, ...]:
     """A pattern for URIs, as it must be to fit their normal forms."""
     namespace, colon, uri = text.partition(":")
     if "[" in text or ":" not in uri:
@@ -229,7 +236,7 @@ def _spelt(text: str) -> tuple[str, ...]:
     return tuple(f"{namespace}{colon}{form}" for form in normal_forms(uri))
 
 
-def _implied(role: str, roles: Mapping[str, Iterable[str]]) -> frozenset[str]:
+def _implied_scopes(role: str, roles: Mapping[str, Iterable[str]]) -> frozenset[str]:
     """All scopes that a role stands for, itself among them."""
     known, new = {role}, [role]
     while new:

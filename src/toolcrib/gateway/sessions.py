@@ -1,9 +1,11 @@
-"""What each session used, so that its next search finds that first.
+"""What each session used, so that its next search ranks those tools higher.
 
-A session is the client's own, or that of an explicit handle (`_meta["toolcrib/session"]`), and always of one caller:
-nobody gains or sees anything by another's handle. A turn is a search after a pause, or another value of
-`_meta["toolcrib/turn"]`, by which a host says that the person in front has begun something new. Nothing is remembered
-of callers whom nobody can tell apart: those without authentication that come without a session and without a handle.
+A session is the client's own, or one that the client names with a handle (`_meta["toolcrib/session"]`); it always
+belongs to one caller, so another caller's handle gives access to nothing. A new turn begins with a search after a
+pause, or with another value of `_meta["toolcrib/turn"]`, which a host sends when its user starts something new.
+Nothing is remembered for anonymous requests without a session and without a handle: they may come from different
+people.
+
 """
 
 import threading
@@ -14,19 +16,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolcrib.discovery.session import Session
-from toolcrib.model import Caller
-from toolcrib.protocols import Context
+from toolcrib.gateway.options import SessionOptions
+from toolcrib.types import Caller, Context
 
 LOCAL: Final = Caller(id="local")
 """Who asks from this process or over stdio, and whoever asks over HTTP without authentication."""
+
+
 SESSION_META: Final = "toolcrib/session"
 """The key under which a client names its session, where the protocol has none."""
+
+
 TURN_META: Final = "toolcrib/turn"
 """The key under which a host says which turn it is; any text or number."""
 
-_HANDLE: Final = 128
+
+_MAX_HANDLE_CHARS: Final = 128
 """Characters of a handle that count."""
-_NOTHING: Final[Mapping[str, float]] = {}
+
+
+_NO_BOOSTS: Final[Mapping[str, float]] = {}
 
 
 def is_anonymous(ctx: Context) -> bool:
@@ -42,20 +51,8 @@ def is_anonymous(ctx: Context) -> bool:
     return ctx.session is None and ctx.caller == LOCAL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """What is remembered of sessions."""
-
-    learn: bool = True
-    """Whether tools that a session used with success are found first."""
-    sessions: int = 10_000
-    """How many are remembered; the one unused for longest is forgotten first."""
-    pause_s: float = 30.0
-    """A search after so long without a search or a call begins a new turn, in seconds."""
-
-
 @dataclass(slots=True)
-class _Known:
+class _SessionState:
     session: Session = field(default_factory=Session)
     active: float = 0.0
     turn: object = None
@@ -68,17 +65,17 @@ class Sessions:
         """None yet."""
         self._options = options
         self._clock = clock
-        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._known: OrderedDict[Hashable, _SessionState] = OrderedDict()
         self._lock = threading.Lock()
 
     def boosts(self, ctx: Context) -> Mapping[str, float]:
         """What this session's use of each tool is worth in a search that begins now: id to multiplier, above 1."""
         if not self._options.learn or (key := session_key(ctx)) is None:
-            return _NOTHING
+            return _NO_BOOSTS
         with self._lock:
             known = self._known.get(key)
         if known is None:
-            return _NOTHING
+            return _NO_BOOSTS
         now, turn = self._clock(), ctx.meta.get(TURN_META)
         said = turn is not None and turn != known.turn
         if said or (turn is None and now - known.active > self._options.pause_s):
@@ -94,7 +91,7 @@ class Sessions:
         known.active = self._clock()
         known.session.record(tool_id, success, by="call")
 
-    def of(self, ctx: Context) -> Session:
+    def get(self, ctx: Context) -> Session:
         """The session of a context, to be saved, restored, reset, or told of a new turn.
 
         Of an anonymous context without a handle it is a new one every time.
@@ -102,9 +99,9 @@ class Sessions:
         key = session_key(ctx)
         return Session() if key is None else self._of(key).session
 
-    def _of(self, key: Hashable) -> _Known:
+    def _of(self, key: Hashable) -> _SessionState:
         with self._lock:
-            known = self._known.setdefault(key, _Known(active=self._clock()))
+            known = self._known.setdefault(key, _SessionState(active=self._clock()))
             self._known.move_to_end(key)
             while len(self._known) > self._options.sessions:
                 self._known.popitem(last=False)
@@ -114,7 +111,7 @@ class Sessions:
 def session_key(ctx: Context) -> Hashable | None:
     """What tells the session of a request from others; None where that cannot be known."""
     handle = ctx.meta.get(SESSION_META)
-    named = str(handle)[:_HANDLE] if isinstance(handle, (str, int)) else None
+    named = str(handle)[:_MAX_HANDLE_CHARS] if isinstance(handle, (str, int)) else None
     if named is None and is_anonymous(ctx):
         return None
     return ctx.caller.tenant, ctx.caller.id, ctx.session, named

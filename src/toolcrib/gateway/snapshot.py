@@ -1,19 +1,24 @@
-"""All tools of one moment: what exists, how it is searched, and who runs it."""
+"""A snapshot: every shared tool at one moment, how it is searched, and which backends run it.
+
+Snapshots never change. Merging the lists of several providers, and rejecting unusable definitions, happens here too.
+
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from toolcrib.catalog.catalog import Catalog
-from toolcrib.model import Key, Rejected, ServerStatus, Tool, Visibility
-from toolcrib.protocols import Backend
+from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
-from toolcrib.search.meaning import Meaning
 from toolcrib.search.options import SearchOptions
+from toolcrib.types import Backend, Key, Rejected, ServerStatus, Tool, Visibility
 
-_SHOWN: Final = 80
+_MAX_NAME_CHARS: Final = 80
 """Characters of a name that a refusal repeats."""
-_DEFINITION: Final = (
+
+
+_DEFINITION_FIELDS: Final = (
     "title",
     "description",
     "input_schema",
@@ -25,19 +30,19 @@ _DEFINITION: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ProviderTools:
     """What one provider offers."""
 
     backend: Backend
     tools: Sequence[Tool]
     rejected: tuple[Rejected, ...] = ()
     """What it listed that is no tool."""
-    said: tuple[ServerStatus, ...] = ()
+    statuses: tuple[ServerStatus, ...] = ()
     """How its servers stood, as it says, when it listed these tools."""
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class RejectedDefinition:
     """A definition that cannot be offered."""
 
     backend: Backend
@@ -49,24 +54,24 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class MergedTools:
     """The tools of several offers, each key once, and all that can run them."""
 
     tools: tuple[Tool, ...]
     backends: Mapping[Key, tuple[Backend, ...]]
-    rejected: tuple[SetAside, ...]
+    rejected: tuple[RejectedDefinition, ...]
 
     @classmethod
-    def of(cls, offers: Iterable[Offer]) -> "Gathered":
+    def merge(cls, offers: Iterable[ProviderTools]) -> "MergedTools":
         """The first offer of a key defines the tool. Equal ones back it too; others are refused."""
         first: dict[Key, Tool] = {}
         backends: dict[Key, tuple[Backend, ...]] = {}
-        rejected: list[SetAside] = []
+        rejected: list[RejectedDefinition] = []
         for offer in offers:
-            rejected.extend(SetAside(offer.backend, "", refused) for refused in offer.rejected)
+            rejected.extend(RejectedDefinition(offer.backend, "", refused) for refused in offer.rejected)
             for tool in offer.tools:
-                if field := unsound_field(tool):
-                    rejected.append(SetAside(offer.backend, str(tool.namespace), unsound(tool, field)))
+                if field := invalid_field(tool):
+                    rejected.append(RejectedDefinition(offer.backend, str(tool.namespace), reject_invalid(tool, field)))
                     continue
                 known = first.setdefault(tool.key, tool)
                 if known is tool or same_definition(known, tool):
@@ -74,7 +79,7 @@ class Gathered:
                 else:
                     why = f"{backends[tool.key][0].name} offers another tool of that name before it"
                     aside = Rejected(tool=tool.name, reason=why)
-                    rejected.append(SetAside(offer.backend, tool.namespace, aside, tool))
+                    rejected.append(RejectedDefinition(offer.backend, tool.namespace, aside, tool))
         return cls(tuple(first.values()), backends, tuple(rejected))
 
 
@@ -86,28 +91,28 @@ class Snapshot:
     index: Index
     backends: tuple[tuple[Backend, ...], ...]
     """Who can run each tool, by position; one or more."""
-    rejected: tuple[SetAside, ...] = ()
+    rejected: tuple[RejectedDefinition, ...] = ()
     """Definitions set aside."""
 
     @classmethod
     def build(
         cls,
-        offers: Iterable[Offer],
+        offers: Iterable[ProviderTools],
         previous: "Snapshot | None",
         *,
         options: SearchOptions | None = None,
-        meaning: Meaning | None = None,
+        meaning: SemanticModel | None = None,
     ) -> "Snapshot":
         """Gather what is offered. How it is searched is as in `previous`, where nothing else is given."""
-        gathered = Gathered.of(offers)
+        gathered = MergedTools.merge(offers)
         catalog = Catalog.build(gathered.tools, previous=previous.catalog if previous else None)
         index = Index.build(
             catalog.tools, previous=previous.index if previous else None, options=options, meaning=meaning
         )
-        return cls.joined(gathered, catalog, index)
+        return cls.from_parts(gathered, catalog, index)
 
     @classmethod
-    def joined(cls, gathered: Gathered, catalog: Catalog, index: Index) -> "Snapshot":
+    def from_parts(cls, gathered: MergedTools, catalog: Catalog, index: Index) -> "Snapshot":
         """A catalog and an index of the gathered tools, with those who run them."""
         return cls(
             catalog=catalog,
@@ -116,19 +121,21 @@ class Snapshot:
             rejected=(
                 *gathered.rejected,
                 *(
-                    SetAside(gathered.backends[tool.key][0], tool.namespace, Rejected(tool=tool.name, reason=why), tool)
+                    RejectedDefinition(
+                        gathered.backends[tool.key][0], tool.namespace, Rejected(tool=tool.name, reason=why), tool
+                    )
                     for tool, why in catalog.rejected
                 ),
             ),
         )
 
 
-def same_offers(old: Sequence[Offer], new: Sequence[Offer]) -> bool:
+def same_tools(old: Sequence[ProviderTools], new: Sequence[ProviderTools]) -> bool:
     """Whether two rounds offered the very same objects; providers keep a tool object while nothing changes."""
-    return len(old) == len(new) and all(_unchanged(a, b) for a, b in zip(old, new, strict=True))
+    return len(old) == len(new) and all(_same_provider_tools(a, b) for a, b in zip(old, new, strict=True))
 
 
-def _unchanged(old: Offer, new: Offer) -> bool:
+def _same_provider_tools(old: ProviderTools, new: ProviderTools) -> bool:
     if old.backend is not new.backend or len(old.tools) != len(new.tools) or old.rejected != new.rejected:
         return False
     return old.tools is new.tools or all(a is b for a, b in zip(old.tools, new.tools, strict=True))
@@ -142,82 +149,85 @@ def same_definition(one: Tool, other: Tool) -> bool:
     >>> same_definition(Tool(name="x", title="Ex"), Tool(name="x"))
     False
     """
-    return all(_plain(getattr(one, name)) == _plain(getattr(other, name)) for name in _DEFINITION)
+    return all(_comparable(getattr(one, name)) == _comparable(getattr(other, name)) for name in _DEFINITION_FIELDS)
 
 
-def _plain(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def unsound_field(tool: Tool) -> str:
+def invalid_field(tool: Tool) -> str:
     """The first field of a tool that does not hold what its type says; empty where all do.
 
-    >>> unsound_field(Tool(name="x")), unsound_field(Tool(name="x", tags=("a", 1)))
+    >>> invalid_field(Tool(name="x")), invalid_field(Tool(name="x", tags=("a", 1)))
     ('', 'tags')
     """
-    return next((name for name, holds in _HOLDS.items() if not holds(getattr(tool, name))), "")
+    return next((name for name, holds in _FIELD_CHECKS.items() if not holds(getattr(tool, name))), "")
 
 
-def unsound(tool: Tool, field: str) -> Rejected:
+def reject_invalid(tool: Tool, field: str) -> Rejected:
     """A tool that was set aside for that field."""
-    return Rejected(tool=str(tool.name)[:_SHOWN], reason=f"its {field} must be {_WORDED[_HOLDS[field]]}")
+    return Rejected(
+        tool=str(tool.name)[:_MAX_NAME_CHARS], reason=f"its {field} must be {_EXPECTED[_FIELD_CHECKS[field]]}"
+    )
 
 
-def _text(value: Any) -> bool:
+def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _text_or_none(value: Any) -> bool:
+def _is_text_or_none(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _object(value: Any) -> bool:
+def _is_object(value: Any) -> bool:
     return isinstance(value, dict | Mapping)  # a dict is known as one ten times as fast
 
 
-def _object_or_none(value: Any) -> bool:
-    return value is None or _object(value)
+def _is_object_or_none(value: Any) -> bool:
+    return value is None or _is_object(value)
 
 
-def _words(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(map(_text, value))
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(map(_is_text, value))
 
 
-def _objects(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(map(_object, value))
+def _is_objects(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(map(_is_object, value))
 
 
-def _visibility(value: Any) -> bool:
+def _is_visibility(value: Any) -> bool:
     return isinstance(value, Visibility)
 
 
-_HOLDS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    "name": _text,
-    "namespace": _text,
-    "title": _text_or_none,
-    "description": _text,
-    "input_schema": _object,
-    "output_schema": _object_or_none,
-    "annotations": _object,
-    "icons": _objects,
-    "keywords": _words,
-    "tags": _words,
-    "visibility": _visibility,
-    "version": _text_or_none,
-    "meta": _object,
+_FIELD_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "name": _is_text,
+    "namespace": _is_text,
+    "title": _is_text_or_none,
+    "description": _is_text,
+    "input_schema": _is_object,
+    "output_schema": _is_object_or_none,
+    "annotations": _is_object,
+    "icons": _is_objects,
+    "keywords": _is_texts,
+    "tags": _is_texts,
+    "visibility": _is_visibility,
+    "version": _is_text_or_none,
+    "meta": _is_object,
 }
 """Whether a value is what the field's type says, by field."""
 
-_WORDED: Final[Mapping[Callable[[Any], bool], str]] = {
-    _text: "a text",
-    _text_or_none: "a text, or None",
-    _object: "an object",
-    _object_or_none: "an object, or None",
-    _words: "texts in a tuple or a list",
-    _objects: "objects in a tuple or a list",
-    _visibility: f"one of {', '.join(Visibility)}",
+
+_EXPECTED: Final[Mapping[Callable[[Any], bool], str]] = {
+    _is_text: "a text",
+    _is_text_or_none: "a text, or None",
+    _is_object: "an object",
+    _is_object_or_none: "an object, or None",
+    _is_texts: "texts in a tuple or a list",
+    _is_objects: "objects in a tuple or a list",
+    _is_visibility: f"one of {', '.join(Visibility)}",
 }
 """What each of them asks for."""
 
 
-EMPTY: Final = Snapshot.build((), None)
+EMPTY_SNAPSHOT: Final = Snapshot.build((), None)

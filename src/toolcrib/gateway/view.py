@@ -1,32 +1,38 @@
-"""What one caller sees: a window on a shared snapshot, and the tools that came with his request.
+"""A view: what one caller sees of a snapshot, plus the tools that came with the request.
 
-A view never asks a provider for anything. What lies outside its mask does not exist for it.
+A view never asks a provider for anything. A tool outside its mask does not exist for it: not in lists, search scores,
+suggestions or errors. Indexes of request tools are cached by content, independent of the caller who brought them.
+
 """
 
+import marshal
 import threading
 from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
+from operator import attrgetter, is_
 from typing import Any, TypeVar
 
-from toolcrib.catalog.misses import ambiguous
+from toolcrib.catalog.catalog import Catalog, ambiguous_name
 from toolcrib.errors import ToolNotFound
-from toolcrib.gateway.snapshot import EMPTY, Snapshot
-from toolcrib.model import Action, Caller, Decision, Filters, Key, SearchReply, SearchRequest, Tool
-from toolcrib.protocols import Backend, Policy
+from toolcrib.gateway.snapshot import EMPTY_SNAPSHOT, MergedTools, ProviderTools, Snapshot
 from toolcrib.schema import Schema
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
+from toolcrib.types import Action, Backend, Caller, Decision, Filters, Key, Policy, SearchReply, SearchRequest, Tool
 
 _MAX_SCOPES = 4096
+
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ResolvedTool:
     """A tool with everything a call of it needs."""
 
     tool: Tool
@@ -45,7 +51,7 @@ class View:
     """One byte a tool, nonzero where it may be seen; None where all may be."""
     version: str
     """A hash of everything visible, and of nothing else."""
-    overlay: Snapshot = EMPTY
+    overlay: Snapshot = EMPTY_SNAPSHOT
     """Tools of the request that no shared tool in view stands before."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
     """What others derive from this view once; it lives as long as the view."""
@@ -59,9 +65,9 @@ class View:
         shared = self.snapshot.catalog.tools
         if self.mask is not None:
             shared = tuple(tool for tool, seen in zip(shared, self.mask, strict=True) if seen)
-        return with_more(shared, self.overlay.catalog.tools, key=lambda tool: tool.id)
+        return merge_sorted(shared, self.overlay.catalog.tools, key=lambda tool: tool.id)
 
-    def added(self) -> tuple[Tool, ...]:
+    def overlay_tools(self) -> tuple[Tool, ...]:
         """The tools that a view has beside those of its `base`, by id."""
         return self.overlay.catalog.tools
 
@@ -76,7 +82,7 @@ class View:
             return None
         return position
 
-    def holds(self, key: Key) -> Tool | None:
+    def get(self, key: Key) -> Tool | None:
         """The tool of that key in view, or None."""
         position = self.position(key)
         if position is not None:
@@ -84,50 +90,50 @@ class View:
         place = self.overlay.catalog.by_id(f"{key.namespace}:{key.name}" if key.namespace else key.name)
         return None if place is None else self.overlay.catalog.tools[place]
 
-    def find(self, spelling: str) -> Found:
+    def find(self, spelling: str) -> ResolvedTool:
         """The tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`, both within the view.
 
         An exact id or wire name is always that tool's; any other spelling that fits a shared tool and one of the
         request is refused, like every other that fits two.
         """
         if not self.overlay.catalog.tools:
-            return found_at(self.snapshot, self.snapshot.catalog.find(spelling, self.mask))
-        exact = self.exact(spelling)
-        return exact if exact is not None else self._loose(spelling)
+            return resolve_at(self.snapshot, self.snapshot.catalog.find(spelling, self.mask))
+        exact = self.find_exact(spelling)
+        return exact if exact is not None else self._find_loose(spelling)
 
-    def exact(self, name: str) -> Found | None:
+    def find_exact(self, name: str) -> ResolvedTool | None:
         """The tool of exactly that id, else of exactly that wire name."""
-        for snapshot, mask in self._sides():
+        for snapshot, mask in self._parts():
             position = snapshot.catalog.by_id(name)
             if position is not None and (mask is None or mask[position]):
-                return found_at(snapshot, position)
-        return self.by_wire(name)
+                return resolve_at(snapshot, position)
+        return self.find_wire(name)
 
-    def _loose(self, spelling: str) -> Found:
-        found: list[Found] = []
+    def _find_loose(self, spelling: str) -> ResolvedTool:
+        found: list[ResolvedTool] = []
         missing: list[ToolNotFound] = []
-        for snapshot, mask in self._sides():
+        for snapshot, mask in self._parts():
             try:
-                found.append(found_at(snapshot, snapshot.catalog.find(spelling, mask)))
+                found.append(resolve_at(snapshot, snapshot.catalog.find(spelling, mask)))
             except ToolNotFound as error:
                 missing.append(error)
         if len(found) > 1:
-            raise ambiguous(spelling, sorted(one.tool.id for one in found))
+            raise ambiguous_name(spelling, sorted(one.tool.id for one in found))
         if found:
             return found[0]
         first, last = missing
         last.suggestions = tuple(dict.fromkeys((*first.suggestions, *last.suggestions)))
         raise last
 
-    def _sides(self) -> tuple[tuple[Snapshot, bytes | None], ...]:
+    def _parts(self) -> tuple[tuple[Snapshot, bytes | None], ...]:
         return (self.snapshot, self.mask), (self.overlay, None)
 
-    def by_wire(self, name: str) -> Found | None:
+    def find_wire(self, name: str) -> ResolvedTool | None:
         """The tool of that wire name, or None."""
-        for snapshot, mask in self._sides():
+        for snapshot, mask in self._parts():
             position = snapshot.catalog.by_wire(name)
             if position is not None and (mask is None or mask[position]):
-                return found_at(snapshot, position)
+                return resolve_at(snapshot, position)
         return None
 
     def wire_name(self, tool: Tool) -> str:
@@ -168,7 +174,7 @@ class View:
     def _overlay(self) -> Index | None:
         return self.overlay.index if self.overlay.catalog.tools else None
 
-    def remembered(self, key: Hashable, make: Callable[["View"], _T]) -> _T:
+    def memoized(self, key: Hashable, make: Callable[["View"], _T]) -> _T:
         """What `make` gives for this view, worked out once."""
         if key not in self.memo:
             self.memo[key] = make(self)
@@ -176,18 +182,18 @@ class View:
         return value
 
 
-def found_at(snapshot: Snapshot, position: int) -> Found:
+def resolve_at(snapshot: Snapshot, position: int) -> ResolvedTool:
     """The tool at a position, with all that a call needs."""
     catalog = snapshot.catalog
-    return Found(
+    return ResolvedTool(
         catalog.tools[position], snapshot.backends[position], catalog.schema(position), catalog.wire_name(position)
     )
 
 
-def with_more(ordered: Sequence[_T], more: Iterable[_T], *, key: Callable[[_T], str]) -> tuple[_T, ...]:
+def merge_sorted(ordered: Sequence[_T], more: Iterable[_T], *, key: Callable[[_T], str]) -> tuple[_T, ...]:
     """A sorted sequence with a few more items in their places: no sorting anew, and no work where there are none.
 
-    >>> with_more(("a", "c"), ["b"], key=str)
+    >>> merge_sorted(("a", "c"), ["b"], key=str)
     ('a', 'b', 'c')
     """
     extra = tuple(more)
@@ -199,7 +205,7 @@ def with_more(ordered: Sequence[_T], more: Iterable[_T], *, key: Callable[[_T], 
     return tuple(items)
 
 
-class Views:
+class ViewCache:
     """The views of one snapshot, one a scope; made when first asked for."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, made: Mapping[Hashable, View] | None = None) -> None:
@@ -209,15 +215,15 @@ class Views:
         self._by_scope = dict(made or {})
         self._lock = threading.Lock()
 
-    def on(self, snapshot: Snapshot) -> "Views":
+    def rebase(self, snapshot: Snapshot) -> "ViewCache":
         """The views of another snapshot: these very ones, with all they remember, where only the index is another."""
         if snapshot.catalog is not self.snapshot.catalog:
-            return Views(snapshot, self._policy)
+            return ViewCache(snapshot, self._policy)
         with self._lock:
             kept = {scope: replace(view, snapshot=snapshot) for scope, view in self._by_scope.items()}
-        return Views(snapshot, self._policy, kept)
+        return ViewCache(snapshot, self._policy, kept)
 
-    def of(self, caller: Caller) -> View:
+    def for_caller(self, caller: Caller) -> View:
         """The caller's view. O(catalog) for the first caller of a scope, O(1) for the others."""
         scope = self._policy.scope(caller)
         view = self._by_scope.get(scope)
@@ -239,3 +245,158 @@ class Views:
 def may_see(policy: Policy, caller: Caller, tool: Tool) -> bool:
     """Whether the policy lets the caller see the tool."""
     return policy.decide(caller, tool, Action.SEE) is not Decision.HIDE
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedOverlay:
+    tools: tuple[Tool, ...]
+    catalog: Catalog
+    index: Index
+    mark: str
+    """Of the catalog's content."""
+    beside: str = ""
+    """The version of a view in which no shared tool stands before any of these."""
+
+
+class OverlayCache:
+    """Catalogs and indexes of request tools. Who brought the tools is no part of what is kept."""
+
+    def __init__(self, most: int) -> None:
+        """Keeps at most so many tools in all; those not seen for longest go first."""
+        self._max_tools = most
+        self._overlays: OrderedDict[int, _CachedOverlay] = OrderedDict()
+        self._keys_by_identity: dict[tuple[int, ...], int] = {}
+        """Where those are that are kept, by their very objects."""
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def is_cached(self, tools: tuple[Tool, ...]) -> bool:
+        """Whether these very objects were looked into before. Tools are never changed once they are made."""
+        return self._key_of_same(tools) is not None
+
+    def apply(self, view: View, plain: Sequence[ProviderTools], overriding: Sequence[ProviderTools] = ()) -> View:
+        """The view with these tools; its version changes with them. `overriding` stand before shared tools."""
+        if len(plain) == 1 and not overriding and (again := self._cached_view(view, plain[0])) is not None:
+            return again
+        taken = {tool.key for offer in overriding for tool in offer.tools}
+        fresh = [
+            replace(offer, tools=[tool for tool in offer.tools if not _is_taken(view, tool, taken)]) for offer in plain
+        ]
+        gathered = MergedTools.merge((*overriding, *fresh))
+        if not gathered.tools:
+            return view
+        alone = len(fresh) == 1 and not overriding and len(fresh[0].tools) == len(plain[0].tools)
+        kept = self._overlay_for(gathered.tools, view.snapshot.index, view.version if alone else "")
+        overlay = Snapshot.from_parts(gathered, kept.catalog, kept.index)
+        version = f"{view.version}.{kept.mark}"
+        shadowed = [place for key in taken if (place := view.position(key)) is not None]
+        if not shadowed:
+            return replace(view, overlay=overlay, version=version, memo={}, base=view)
+        return _without_shadowed(replace(view, overlay=overlay, version=version, memo={}, base=view), shadowed)
+
+    def _cached_view(self, view: View, offer: ProviderTools) -> View | None:
+        """The view with the tools of the only provider of a request, where they stood beside the same view before."""
+        tools = tuple(offer.tools)
+        kept = self._cached(self._key_of(tools), tools, view.snapshot.index)
+        if kept is None or kept.beside != view.version or offer.rejected or kept.catalog.rejected:
+            return None
+        overlay = Snapshot(kept.catalog, kept.index, ((offer.backend,),) * len(kept.catalog))
+        return replace(view, overlay=overlay, version=f"{view.version}.{kept.mark}", memo={}, base=view)
+
+    def _overlay_for(self, tools: tuple[Tool, ...], shared: Index, beside: str) -> _CachedOverlay:
+        place = self._key_of(tools)
+        kept = self._cached(place, tools, shared)
+        if kept is not None and (kept.beside == beside or not beside):
+            return kept
+        if kept is None:
+            catalog = Catalog.build(tools)
+            index = Index.build(catalog.tools, options=shared.options, meaning=shared.meaning)
+            made = _CachedOverlay(tools, catalog, index, catalog.fingerprint(None), beside)
+        else:
+            made = replace(kept, beside=beside)
+        self._store(place, made)
+        return made
+
+    def _key_of(self, tools: tuple[Tool, ...]) -> int:
+        place = self._key_of_same(tools)
+        return _content_key(tools) if place is None else place
+
+    def _key_of_same(self, tools: tuple[Tool, ...]) -> int | None:
+        with self._lock:
+            place = self._keys_by_identity.get(tuple(map(id, tools)), -1)
+            kept = self._overlays.get(place)
+        return place if kept is not None and all(map(is_, kept.tools, tools)) else None
+
+    def _cached(self, place: int, tools: tuple[Tool, ...], shared: Index) -> _CachedOverlay | None:
+        with self._lock:
+            kept = self._overlays.get(place)
+            if kept is None or not _is_reusable(kept, tools, shared):
+                return None
+            self._overlays.move_to_end(place)
+            if not all(map(is_, kept.tools, tools)):  # made anew, and perhaps kept from now on
+                self._put(place, replace(kept, tools=tools))
+        return kept
+
+    def _store(self, place: int, made: _CachedOverlay) -> None:
+        if len(made.tools) > self._max_tools:
+            return
+        with self._lock:
+            self._put(place, made)
+            while self._count > self._max_tools:
+                self._drop(next(iter(self._overlays)))
+
+    def _put(self, place: int, made: _CachedOverlay) -> None:
+        if place in self._overlays:
+            self._drop(place)
+        self._overlays[place] = made
+        self._keys_by_identity[tuple(map(id, made.tools))] = place
+        self._count += len(made.tools)
+
+    def _drop(self, place: int) -> None:
+        tools = self._overlays.pop(place).tools
+        self._count -= len(tools)
+        self._keys_by_identity.pop(tuple(map(id, tools)), None)
+
+
+def _without_shadowed(view: View, places: Sequence[int]) -> View:
+    """The view without the shared tools at these places."""
+    mask = bytearray(view.mask or b"\x01" * len(view.snapshot.catalog))
+    for place in places:
+        mask[place] = 0
+    keys = frozenset(view.snapshot.catalog.tools[place].key for place in places)
+    mark = blake2b("\0".join(sorted(map(str, keys))).encode(), digest_size=4).hexdigest()
+    return replace(view, mask=bytes(mask), version=f"{view.version}.{mark}", shadowed=keys)
+
+
+def _content_key(tools: tuple[Tool, ...]) -> int:
+    """Tells lists of tools apart to the letter: what is equal in Python may differ in JSON, as 1 and true do, and the
+    order of parameters shows in a signature.
+    """
+    return hash((*map(_content_bytes, tools), *[type(tool.visibility) for tool in tools]))
+
+
+_marshalled_fields = attrgetter(*(item.name for item in fields(Tool) if item.name != "visibility"))
+"""All of a tool but its visibility, which marshal does not take; comparing tells it apart from all but a plain text."""
+
+
+def _content_bytes(tool: Tool) -> bytes | str:
+    try:
+        return marshal.dumps(_marshalled_fields(tool), 0)
+    except ValueError:  # something that is not plain JSON, such as a mapping of another class
+        return _content_repr(tool)
+
+
+def _content_repr(tool: Tool) -> str:
+    try:
+        return repr(_marshalled_fields(tool))
+    except RecursionError:  # the catalog sets it aside
+        return tool.id
+
+
+def _is_reusable(kept: _CachedOverlay, tools: tuple[Tool, ...], shared: Index) -> bool:
+    """Whether what is kept is of these very tools, and compares meanings as the shared index does."""
+    return kept.tools == tools and kept.index.meaning == shared.meaning and kept.index.options == shared.options
+
+
+def _is_taken(view: View, tool: Tool, taken: set[Key]) -> bool:
+    return tool.key in taken or view.sees(tool)

@@ -6,13 +6,13 @@ They are asynchronous: run the agent with `ainvoke` or `astream`. Written for la
 from collections.abc import Collection
 from typing import Any
 
-from toolcrib.integrations.source import Run, Source, as_text, chosen, missing, runner
-from toolcrib.model import Tool
+from toolcrib.integrations.base import MetaToolRunner, Source, missing_extra, runner, select_meta_tools, to_text
+from toolcrib.types import Tool
 
 try:
     from langchain_core.tools import BaseTool, StructuredTool
 except ModuleNotFoundError as error:
-    raise missing(error, "langchain") from error
+    raise missing_extra(error, "langchain") from error
 
 
 def tools(source: Source, *, only: Collection[str] | None = None) -> list[BaseTool]:
@@ -21,7 +21,7 @@ def tools(source: Source, *, only: Collection[str] | None = None) -> list[BaseTo
     `only` names the meta-tools to offer, all without it. Raises `InvalidRequest` for one that does not exist.
     """
     run = runner(source)
-    return [_meta(tool, run) for tool in chosen(only)]
+    return [_meta(tool, run) for tool in select_meta_tools(only)]
 
 
 class _MetaTool(StructuredTool):
@@ -31,9 +31,9 @@ class _MetaTool(StructuredTool):
         return {"given": super()._parse_input(tool_input, tool_call_id)}
 
 
-def _meta(tool: Tool, run: Run) -> BaseTool:
+def _meta(tool: Tool, run: MetaToolRunner) -> BaseTool:
     async def invoke(given: dict[str, Any]) -> str:
-        return as_text(await run(tool.name, given))
+        return to_text(await run(tool.name, given))
 
     return _MetaTool(
         name=tool.name, description=tool.description, args_schema=dict(tool.input_schema), coroutine=invoke

@@ -1,4 +1,4 @@
-"""The meta-tools as a toolset of pydantic-ai: `Agent(model, toolsets=[ToolcribToolset(provider)])`.
+"""The meta-tools as a toolset of pydantic-ai: `DemoAgent(model, toolsets=[ToolcribToolset(provider)])`.
 
 Written for pydantic-ai 2.
 """
@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from pydantic_core import SchemaValidator, core_schema
 
-from toolcrib.integrations.source import Source, chosen, missing, runner
-from toolcrib.model import Object
+from toolcrib.integrations.base import Source, missing_extra, runner, select_meta_tools
+from toolcrib.types import Object
 
 try:
     from pydantic_ai import RunContext
     from pydantic_ai.tools import AgentDepsT, ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 except ModuleNotFoundError as error:
-    raise missing(error, "pydantic-ai") from error
+    raise missing_extra(error, "pydantic-ai") from error
 
 _ANY: Final = SchemaValidator(core_schema.dict_schema())
 """The meta-tools check their arguments themselves, and answer with what would fit."""
@@ -31,7 +31,7 @@ class ToolcribToolset(AbstractToolset[AgentDepsT]):
         Raises `InvalidRequest` for a meta-tool that does not exist.
         """
         self._run = runner(source)
-        self._tools = chosen(only)
+        self._tools = select_meta_tools(only)
         self._id = id
 
     @property

@@ -1,14 +1,126 @@
-"""Tools written step by step, where there is no typed function to read."""
+"""Tools with a schema written by hand: the builder, and how their handlers receive the arguments."""
 
-from collections.abc import Mapping
+import copy
+import inspect
+import typing
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import partial
+from typing import Any, Final, Self, TypeVar, overload
 
-from toolcrib.errors import InvalidTool
-from toolcrib.model import Tool, Visibility
-from toolcrib.names import check_name
-from toolcrib.providers.fields import Array, Boolean, Integer, Number, Object, Parameter, String, object_of
-from toolcrib.providers.soundness import sound
+from toolcrib.containment import WorkerThreads
+from toolcrib.errors import InvalidArguments, InvalidTool
+from toolcrib.fields import Parameter, object_schema
+from toolcrib.names import check_name, nearest
+from toolcrib.providers.callable_info import CallableInfo, inspect_callable
+from toolcrib.providers.content import to_result
+from toolcrib.providers.definitions import validated
+from toolcrib.schema.signature import properties, required, resolve, signature_line
+from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
+
+_T = TypeVar("_T")
+
+
+NO_DEFAULT: Final[Any] = object()
+"""Stands for a default that was not given."""
+
+
+_JSON_TYPES = (
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    (list, "array"),
+    (dict, "object"),
+)
+
+
+class ToolRequest(dict[str, Any]):
+    """The arguments of one call, by name.
+
+    A getter gives the value of its type. A missing argument, or null, is the default; without one, and for a value of
+    another type, `InvalidArguments` is raised, which names the field.
+
+    >>> request = ToolRequest({"to": "ann", "copies": 2})
+    >>> request.string("to"), request.integer("copies", 1), request.boolean("urgent", False)
+    ('ann', 2, False)
+    """
+
+    __slots__ = ("tool",)
+
+    def __init__(self, arguments: Any = (), *, tool: str = "") -> None:
+        """`tool` is the id that errors begin with."""
+        super().__init__(arguments)
+        self.tool = tool
+
+    @overload
+    def string(self, name: str) -> str: ...
+    @overload
+    def string(self, name: str, default: _T) -> str | _T: ...
+    def string(self, name: str, default: Any = NO_DEFAULT) -> Any:
+        """A text."""
+        return self._get(name, default, str, "string")
+
+    @overload
+    def integer(self, name: str) -> int: ...
+    @overload
+    def integer(self, name: str, default: _T) -> int | _T: ...
+    def integer(self, name: str, default: Any = NO_DEFAULT) -> Any:
+        """A whole number; 3.0 is one too, as it is in JSON Schema."""
+        value = self.get(name)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        return self._get(name, default, int, "integer")
+
+    @overload
+    def number(self, name: str) -> float: ...
+    @overload
+    def number(self, name: str, default: _T) -> float | _T: ...
+    def number(self, name: str, default: Any = NO_DEFAULT) -> Any:
+        """A number, whole or not."""
+        return self._get(name, default, (int, float), "number")
+
+    @overload
+    def boolean(self, name: str) -> bool: ...
+    @overload
+    def boolean(self, name: str, default: _T) -> bool | _T: ...
+    def boolean(self, name: str, default: Any = NO_DEFAULT) -> Any:
+        """True or false."""
+        return self._get(name, default, bool, "boolean")
+
+    @overload
+    def array(self, name: str) -> list[Any]: ...
+    @overload
+    def array(self, name: str, default: _T) -> list[Any] | _T: ...
+    def array(self, name: str, default: Any = NO_DEFAULT) -> Any:
+        """A list of anything."""
+        return self._get(name, default, list, "array")
+
+    @overload
+    def object(self, name: str) -> dict[str, Any]: ...
+    @overload
+    def object(self, name: str, default: _T) -> dict[str, Any] | _T: ...
+    def object(self, name: str, default: Any = NO_DEFAULT) -> Any:
+        """A dict of anything."""
+        return self._get(name, default, dict, "object")
+
+    def _get(self, name: str, default: Any, kinds: type | tuple[type, ...], wanted: str) -> Any:
+        value = self.get(name)
+        if value is None and default is not NO_DEFAULT:
+            return default
+        if isinstance(value, kinds) and not (isinstance(value, bool) and wanted != "boolean"):
+            return value
+        who = f"{self.tool}: " if self.tool else ""
+        if name in self:
+            raise InvalidArguments(f'{who}"{name}" must be {wanted}, not {_json_type(value)}.', data={"field": name})
+        close = nearest(name, self)
+        raise InvalidArguments(
+            f'{who}"{name}" is missing; it must be {wanted}.', suggestions=close, data={"field": name}
+        )
+
+
+def _json_type(value: Any) -> str:
+    return next((word for kind, word in _JSON_TYPES if isinstance(value, kind)), "null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +182,11 @@ class ToolBuilder:
                 hint='Write .returns({"type": "object"}), or .returns(Integer("count", required=True)).',
                 data={"field": "output_schema"},
             )
-        return self._with(output_schema=object_of(self.draft.id, properties))
+        return self._with(output_schema=object_schema(self.draft.id, properties))
 
     def to_tool(self) -> Tool:
         """The tool. Raises `InvalidTool` or `InvalidName`."""
-        return sound(self.draft)
+        return validated(self.draft)
 
     def to_mcp_tool(self) -> Tool:
         """The same as `to_tool`."""
@@ -89,6 +201,7 @@ def new_tool(name: str, description: str = "", *parameters: Parameter) -> ToolBu
 
     Raises `InvalidName` for the name, and `InvalidTool` for parameters of the same name.
 
+    >>> from toolcrib.fields import String
     >>> greet = new_tool("greet", "Greet somebody", String("who", "A name", required=True))
     >>> tool = greet.discoverable("hello").to_tool()
     >>> tool.input_schema["required"], tool.keywords
@@ -101,10 +214,145 @@ def new_tool(name: str, description: str = "", *parameters: Parameter) -> ToolBu
     draft = Tool(
         name=name,
         description=" ".join(description.split()),
-        input_schema=object_of(name, parameters),
+        input_schema=object_schema(name, parameters),
         visibility=Visibility.NATIVE,
     )
     return ToolBuilder(draft)
 
 
-__all__ = ["Array", "Boolean", "Integer", "Number", "Object", "Parameter", "String", "ToolBuilder", "new_tool"]
+_HANDLER_FORMS: Final = (
+    "These forms work, each with or without a leading ctx: handler(request), which gets all arguments as a dict; "
+    "handler(a, b), with one parameter for each property of the schema; handler(**arguments)."
+)
+
+
+_ALL_ARGUMENTS_NAMES: Final = frozenset({"args", "arguments", "params", "request"})
+"""What a parameter that takes all arguments is usually called."""
+
+
+_MAPPINGS: Final = (dict, Mapping, MutableMapping)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundHandler:
+    """A handler and the way it is called."""
+
+    target: CallableInfo
+    tool: Tool
+    whole: str | None
+    """The parameter that takes all arguments as a `ToolRequest`; None where each has its own."""
+    defaults: Mapping[str, Any]
+    """What the schema says an absent argument is."""
+
+    def values(self, arguments: Object) -> Mapping[str, Any]:
+        """The arguments with the defaults of the schema, as the handler takes them. Raises `InvalidArguments`."""
+        absent = {name: value for name, value in self.defaults.items() if name not in arguments}
+        filled = {**arguments, **copy.deepcopy(absent)}
+        if self.whole is not None:
+            return {self.whole: ToolRequest(filled, tool=self.tool.id)}
+        self._check(filled)
+        return filled
+
+    async def run(self, ctx: Context, values: Mapping[str, Any], workers: WorkerThreads) -> ToolResult:
+        """Call the handler with these values. Raises whatever it raises itself."""
+        return await self.target.run(ctx, values, partial(to_result, who=self.tool.id), workers)
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        """Raise `InvalidArguments` for what would not fit the handler, where the schema was not asked before."""
+        names = [parameter.name for parameter in self.target.parameters]
+        hint = f"Valid: {signature_line(self.tool.id, self.tool.input_schema)}"
+        for parameter in self.target.parameters:
+            if parameter.default is parameter.empty and parameter.name not in values:
+                raise InvalidArguments(f'{self.tool.id}: "{parameter.name}" is missing.', hint=hint)
+        taken = self.target.bound | self.target.contexts
+        for name in values:
+            if name in taken or (name not in names and self.target.extra is None):
+                raise InvalidArguments(
+                    f'{self.tool.id}: there is no parameter "{name}".', hint=hint, suggestions=nearest(name, names)
+                )
+
+
+def bind_handler(function: Callable[..., Any], tool: Tool) -> BoundHandler:
+    """Decide how a handler is called for a tool. Raises `InvalidTool` that says which forms work."""
+    target = inspect_callable(function, who=tool.id, lenient=True)
+    schema = resolve(tool.input_schema, tool.input_schema)
+    known = properties(schema)
+    names = [parameter.name for parameter in target.parameters]
+    whole = _all_arguments_parameter(target, known)
+    if whole is None:
+        _check_names(tool, target, names, known)
+        _check_required(tool, target, known, frozenset(required(schema)))
+    defaults = {
+        name: node["default"] for name, node in known.items() if isinstance(node, Mapping) and "default" in node
+    }
+    return BoundHandler(target=target, tool=tool, whole=whole, defaults=defaults)
+
+
+def _all_arguments_parameter(target: CallableInfo, known: Mapping[str, Any]) -> str | None:
+    """The one parameter that takes the request, where the handler is of that form."""
+    if len(target.parameters) != 1 or target.extra is not None:
+        return None
+    only = target.parameters[0]
+    if isinstance(only.annotation, type) and issubclass(only.annotation, ToolRequest):
+        return only.name
+    if only.name not in known:
+        return only.name
+    return only.name if target.bound.isdisjoint(known) and _takes_all_arguments(only, known) else None
+
+
+def _takes_all_arguments(only: inspect.Parameter, known: Mapping[str, Any]) -> bool:
+    """Whether the only parameter takes all arguments, although one of the properties has its name too.
+
+    One that takes a dict, or does not say what it takes, does so beside other properties. Alone, the property is what
+    it means, unless that is no object and a dict is asked for, or nothing is said but a name that stands for all.
+    """
+    unsaid = only.annotation in (only.empty, Any)
+    if not unsaid and (typing.get_origin(only.annotation) or only.annotation) not in _MAPPINGS:
+        return False
+    if len(known) > 1:
+        return True
+    node = known[only.name]
+    if unsaid:
+        return only.name in _ALL_ARGUMENTS_NAMES
+    return isinstance(node, Mapping) and node.get("type", "object") != "object"
+
+
+def _check_names(tool: Tool, target: CallableInfo, names: list[str], known: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise _mismatch(tool, target, f'its parameter "{name}" is no property of the schema')
+    for name in known:
+        if name in target.bound | target.contexts:
+            raise _mismatch(tool, target, f'the property "{name}" cannot reach it: that name is filled in already')
+        if name not in names and target.extra is None:
+            raise _mismatch(
+                tool, target, f'it has no parameter for the property "{name}"', _single_parameter_hint(target)
+            )
+
+
+def _check_required(tool: Tool, target: CallableInfo, known: Mapping[str, Any], needed: frozenset[str]) -> None:
+    for parameter in target.parameters:
+        node = known[parameter.name]
+        given = parameter.default is not parameter.empty or (isinstance(node, Mapping) and "default" in node)
+        if not given and parameter.name not in needed:
+            raise InvalidTool(
+                f'{tool.id}: the handler {target.name} needs "{parameter.name}", which the schema does not require.',
+                hint=f"Give the parameter a default ({parameter.name}=None), or make the property required.",
+            )
+
+
+def _single_parameter_hint(target: CallableInfo) -> str:
+    """Why the one parameter of a handler does not take all arguments; empty where it has none, or several."""
+    if len(target.parameters) != 1:
+        return ""
+    name = target.parameters[0].name
+    return (
+        f'Its parameter "{name}" takes the property of that name alone, because of its annotation; '
+        "annotated as dict, or not at all, it takes all arguments. "
+    )
+
+
+def _mismatch(tool: Tool, target: CallableInfo, problem: str, why: str = "") -> InvalidTool:
+    return InvalidTool(
+        f"{tool.id}: the handler {target.name} cannot be called: {problem}.", hint=f"{why}{_HANDLER_FORMS}"
+    )

@@ -1,15 +1,20 @@
-"""Reading tool definitions in the shapes in which other people write them."""
+"""Parse tool definitions in the shapes that other libraries use, and validate a tool before it is registered."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
-from toolcrib.errors import InvalidName, InvalidTool
-from toolcrib.model import Key, Tool, Visibility
-from toolcrib.names import check_key
+from toolcrib.catalog.catalog import check_encodable
+from toolcrib.errors import InvalidName, InvalidTool, invalid_field
+from toolcrib.names import check_key, nearest
+from toolcrib.schema import Schema
+from toolcrib.types import Key, Object, Tool, Visibility
 
 _ABSENT: Final = object()
-_SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
+
+
+_FIELD_SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "input_schema": ("input_schema", "inputSchema"),
     "output_schema": ("output_schema", "outputSchema"),
     "meta": ("_meta", "meta"),
@@ -27,7 +32,7 @@ class ToolMetadata:
     """Searched, never listed."""
 
 
-def tool_from(value: object, *, namespace: str = "", visibility: Visibility | None = None) -> Tool:
+def parse_tool(value: object, *, namespace: str = "", visibility: Visibility | None = None) -> Tool:
     """The tool that a definition describes.
 
     Takes a `Tool`, an object with `to_tool()`, a mapping, or an object with such attributes, an SDK's `Tool` among
@@ -38,32 +43,32 @@ def tool_from(value: object, *, namespace: str = "", visibility: Visibility | No
     `namespace` and `visibility` are for what does not say; without a visibility, it is discoverable. Raises
     `InvalidTool` that names the field.
 
-    >>> tool_from({"name": "add", "inputSchema": {"type": "object"}, "visibility": "native"}).visibility
+    >>> parse_tool({"name": "add", "inputSchema": {"type": "object"}, "visibility": "native"}).visibility
     <Visibility.NATIVE: 'native'>
-    >>> tool_from({"name": "add", "keywords": "sum"})
+    >>> parse_tool({"name": "add", "keywords": "sum"})
     Traceback (most recent call last):
     toolcrib.errors.InvalidTool: The tool "add" cannot be used: its keywords are a text. Give a list of texts.
     """
-    tool = _built(value)
+    tool = _from_builder(value)
     if tool is None:
-        return _read(value, namespace, visibility)
+        return _from_fields(value, namespace, visibility)
     return replace(tool, namespace=namespace) if namespace and not tool.namespace else tool
 
 
-def tools_from(values: Iterable[object] | None) -> tuple[Tool, ...]:
+def parse_tools(values: Iterable[object] | None) -> tuple[Tool, ...]:
     """What a provider listed, as tools; None is an empty list. Raises `InvalidTool`."""
-    return tuple(value if isinstance(value, Tool) else tool_from(value) for value in values or ())
+    return tuple(value if isinstance(value, Tool) else parse_tool(value) for value in values or ())
 
 
-def metadata_from(value: object) -> ToolMetadata:
+def parse_metadata(value: object) -> ToolMetadata:
     """The metadata that a `ToolMetadata`, a mapping or an object with such attributes holds. Raises `InvalidTool`."""
     if isinstance(value, ToolMetadata):
         return value
-    fields = _Fields(value)
+    fields = _DefinitionReader(value)
     return ToolMetadata(name=fields.name(), description=fields.text("description"), keywords=fields.words("keywords"))
 
 
-def _built(value: object) -> Tool | None:
+def _from_builder(value: object) -> Tool | None:
     """The tool itself, or what a builder makes of itself; None for anything else."""
     if isinstance(value, Tool):
         return value
@@ -72,12 +77,12 @@ def _built(value: object) -> Tool | None:
         return None
     made = build()
     if not isinstance(made, Tool):
-        raise InvalidTool(f"{type(value).__name__}.to_tool() gave {_kind(made)}.", hint="It must give a Tool.")
+        raise InvalidTool(f"{type(value).__name__}.to_tool() gave {_describe_type(made)}.", hint="It must give a Tool.")
     return made
 
 
-def _read(value: object, namespace: str, visibility: Visibility | None) -> Tool:
-    fields = _Fields(value)
+def _from_fields(value: object, namespace: str, visibility: Visibility | None) -> Tool:
+    fields = _DefinitionReader(value)
     tool = Tool(
         name=fields.name(),
         namespace=fields.text("namespace") or namespace,
@@ -100,19 +105,21 @@ def _read(value: object, namespace: str, visibility: Visibility | None) -> Tool:
     return tool
 
 
-class _Fields:
+class _DefinitionReader:
     """The fields of one definition, each checked as it is read."""
 
     def __init__(self, value: object) -> None:
         self._get = _getter(value)
         self._label = ""
         if self._get("name") is _ABSENT:
-            raise InvalidTool(f"What was given as a tool is {_kind(value)}, without a name.", hint="Give a name.")
+            raise InvalidTool(
+                f"What was given as a tool is {_describe_type(value)}, without a name.", hint="Give a name."
+            )
 
     def name(self) -> str:
         name = self._get("name")
         if not isinstance(name, str) or not name:
-            self._refuse("name", f"is {_kind(name)}", "Give a text that is not empty.")
+            self._refuse("name", f"is {_describe_type(name)}", "Give a text that is not empty.")
         self._label = f' "{name[:80]}"'
         return name
 
@@ -121,19 +128,19 @@ class _Fields:
         if value is None:
             return ""
         if not isinstance(value, str):
-            self._refuse(field, f"is {_kind(value)}", "Give a text.")
+            self._refuse(field, f"is {_describe_type(value)}", "Give a text.")
         return str(value)
 
     def object(self, field: str, default: Any) -> Any:
-        value = _plain(self._value(field))
+        value = _as_json(self._value(field))
         if value is None:
             return default
         if not isinstance(value, Mapping):
-            self._refuse(field, f"is {_kind(value)}", "Give a JSON object.")
+            self._refuse(field, f"is {_describe_type(value)}", "Give a JSON object.")
         return value
 
     def objects(self, field: str) -> tuple[Any, ...]:
-        return tuple(_plain(item) for item in self._items(field, "objects", lambda item: isinstance(item, Mapping)))
+        return tuple(_as_json(item) for item in self._items(field, "objects", lambda item: isinstance(item, Mapping)))
 
     def words(self, field: str) -> tuple[str, ...]:
         return tuple(self._items(field, "texts", lambda item: isinstance(item, str)))
@@ -146,22 +153,22 @@ class _Fields:
             return Visibility(value.lower() if isinstance(value, str) else value)
         except ValueError:
             options = ", ".join(Visibility)
-            self._refuse("visibility", f"is {_shown(value)}", f"Give one of {options}.")
+            self._refuse("visibility", f"is {_quoted_or_type(value)}", f"Give one of {options}.")
 
     def _items(self, field: str, kind: str, fits: Callable[[Any], bool]) -> Sequence[Any]:
         value = self._value(field)
         if value is None:
             return ()
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence | frozenset | set):
-            self._refuse(field, f"are {_kind(value)}", f"Give a list of {kind}.")
+            self._refuse(field, f"are {_describe_type(value)}", f"Give a list of {kind}.")
         items = sorted(value) if isinstance(value, frozenset | set) else value
         for item in items:
-            if not fits(_plain(item)):
-                self._refuse(field, f"hold {_kind(item)}", f"Give a list of {kind}.")
+            if not fits(_as_json(item)):
+                self._refuse(field, f"hold {_describe_type(item)}", f"Give a list of {kind}.")
         return items
 
     def _value(self, field: str) -> Any:
-        for name in _SPELLINGS.get(field, (field,)):
+        for name in _FIELD_SPELLINGS.get(field, (field,)):
             value = self._get(name)
             if value is not _ABSENT and value is not None:
                 return value
@@ -173,7 +180,7 @@ class _Fields:
 
 def _getter(value: object) -> Callable[[str], Any]:
     """Reads a field of a mapping, of a model by its wire names, or of any object by its attributes."""
-    plain = value if isinstance(value, Mapping) else _dumped(value)
+    plain = value if isinstance(value, Mapping) else _model_dump(value)
     if plain is not None:
         return lambda name: plain.get(name, _ABSENT)
     if value is None or isinstance(value, str | bytes | int | float | list | tuple | type):
@@ -181,12 +188,12 @@ def _getter(value: object) -> Callable[[str], Any]:
     return lambda name: getattr(value, name, _ABSENT)
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A model as the JSON object that it stands for; anything else as it is."""
-    return value if isinstance(value, Mapping) or (dumped := _dumped(value)) is None else dumped
+    return value if isinstance(value, Mapping) or (dumped := _model_dump(value)) is None else dumped
 
 
-def _dumped(value: Any) -> Mapping[str, Any] | None:
+def _model_dump(value: Any) -> Mapping[str, Any] | None:
     dump = getattr(value, "model_dump", None)
     if not callable(dump) or isinstance(value, type):
         return None
@@ -194,15 +201,151 @@ def _dumped(value: Any) -> Mapping[str, Any] | None:
     return dumped if isinstance(dumped, Mapping) else None
 
 
-def _shown(value: object) -> str:
-    return f'"{value[:40]}"' if isinstance(value, str) else _kind(value)
+def _quoted_or_type(value: object) -> str:
+    return f'"{value[:40]}"' if isinstance(value, str) else _describe_type(value)
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     """What a value is, in words, without its content."""
     if isinstance(value, str):
         return "a text" if value else "an empty text"
     return "nothing" if value is None else f"of the type {type(value).__name__}"
 
 
-__all__ = ["ToolMetadata", "metadata_from", "tool_from", "tools_from"]
+_ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
+
+_TEXT_FIELDS: Final = ("name", "namespace", "description")
+
+
+_OPTIONAL_TEXT_FIELDS: Final = ("title", "version")
+
+
+_OBJECT_FIELDS: Final = ("input_schema", "annotations", "meta")
+
+
+_JSON_FIELDS: Final = ("input_schema", "output_schema", "annotations", "icons", "meta")
+
+
+def validated(tool: Tool) -> Tool:
+    """The tool, with wire JSON of its own that nobody else can change.
+
+    Raises `InvalidName` or `InvalidTool`: the field is in the message and in `data["field"]`, the remedy is the hint.
+
+    >>> validated(Tool(name="add", annotations={"readonly": True}))
+    Traceback (most recent call last):
+    toolcrib.errors.InvalidTool: add: annotations hold "readonly", which MCP does not know. Did you mean readOnlyHint?
+    """
+    _check_types(tool)
+    check_key(tool.key)
+    _check_words(tool)
+    _check_annotations(tool)
+    copies = {name: _json_copy(tool, name) for name in _JSON_FIELDS}
+    own = replace(
+        tool,
+        visibility=Visibility(tool.visibility),
+        keywords=tuple(tool.keywords),
+        tags=tuple(tool.tags),
+        **copies,
+    )
+    _check_schema(own.id, "input_schema", own.input_schema)
+    _check_output_schema(own)
+    check_encodable(own)
+    return own
+
+
+def invalid_words(who: str, field: str, given: object) -> InvalidTool:
+    """A definition with something else where several words belong."""
+    if isinstance(given, str):
+        return invalid_field(who, field, "must be several words, not one text", f"Write {field}=({given[:80]!r},).")
+    return invalid_field(
+        who, field, f"must be a tuple or a list of words, not {type(given).__name__}", _words_hint(field)
+    )
+
+
+def _words_hint(field: str) -> str:
+    return f'Give a tuple of words: {field}=("mail", "smtp").'
+
+
+def _check_types(tool: Tool) -> None:
+    who = str(tool.name)[:80] or "The tool"
+    for field in _TEXT_FIELDS:
+        _require(who, field, isinstance(getattr(tool, field), str), "must be text", "Give a str.")
+    for field in _OPTIONAL_TEXT_FIELDS:
+        value = getattr(tool, field)
+        fits = value is None or (isinstance(value, str) and bool(value.strip()))
+        _require(who, field, fits, "must be text that is not empty", "Give a str, or leave it out.")
+    for field in _OBJECT_FIELDS:
+        _require(who, field, isinstance(getattr(tool, field), Mapping), "must be a JSON object", "Give a dict.")
+    output = tool.output_schema
+    _require(
+        who, "output_schema", output is None or isinstance(output, Mapping), "must be a JSON object", "Give a dict."
+    )
+    known = tool.visibility in tuple(Visibility)
+    _require(who, "visibility", known, "is unknown", f"Use one of: {', '.join(Visibility)}.")
+
+
+def _check_words(tool: Tool) -> None:
+    for field in ("keywords", "tags"):
+        words: Any = getattr(tool, field)
+        if not isinstance(words, Sequence) or isinstance(words, (str, bytes)):
+            raise invalid_words(tool.id, field, words)
+        fits = all(isinstance(word, str) and word.strip() for word in words)
+        _require(tool.id, field, fits, "must be words that are not empty", _words_hint(field))
+
+
+def _check_annotations(tool: Tool) -> None:
+    for name, value in tool.annotations.items():
+        if name in _ANNOTATION_HINTS:
+            _require(tool.id, "annotations", isinstance(value, bool), f"hold {name}, which must be true or false", "")
+        elif name == "title":
+            _require(tool.id, "annotations", isinstance(value, str), "hold a title that is no text", "Give a str.")
+        else:
+            close = nearest(str(name), _ANNOTATION_HINTS)
+            hint = f"Did you mean {close[0]}?" if close else f"MCP has: {', '.join(_ANNOTATION_HINTS)}, title."
+            raise invalid_field(tool.id, "annotations", f'hold "{name}", which MCP does not know', hint)
+    icons: Any = tool.icons
+    fits = isinstance(icons, Sequence) and all(isinstance(icon, Mapping) and icon.get("src") for icon in icons)
+    _require(tool.id, "icons", fits, "must be objects with a src", 'Give [{"src": "https://..."}].')
+
+
+def _json_copy(tool: Tool, field: str) -> Any:
+    """The field's JSON, written and read again."""
+    value = getattr(tool, field)
+    if not value:
+        return value
+    try:
+        copy = json.loads(json.dumps(value, allow_nan=False, default=_mapping_as_dict))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise invalid_field(tool.id, field, f"cannot be written as JSON: {error}", "Use plain JSON values.") from error
+    return tuple(copy) if field == "icons" else copy
+
+
+def _mapping_as_dict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"it holds a value of type {type(value).__name__}")
+
+
+def _check_output_schema(tool: Tool) -> None:
+    if tool.output_schema is None:
+        return
+    proven: Object = tool.output_schema
+    if proven.get("type") != "object":  # it may be of any type, and is proven as part of an object
+        shared = {name: proven[name] for name in ("$defs", "definitions") if name in proven}
+        proven = {**shared, "type": "object", "properties": {"result": proven}}
+    _check_schema(tool.id, "output_schema", proven)
+
+
+def _check_schema(who: str, field: str, schema: Object) -> None:
+    try:
+        Schema(schema, who)
+    except InvalidTool as error:
+        message = error.message.replace("the input schema", f"the {field.replace('_', ' ')}")
+        message = message.replace("properties.result.", "").replace("properties.result:", "its root:")
+        raise InvalidTool(message, hint="Give a JSON Schema, 2020-12.", data={"field": field}) from error
+
+
+def _require(who: str, field: str, fits: bool, problem: str, hint: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not fits:
+        raise invalid_field(who, field, problem, hint)

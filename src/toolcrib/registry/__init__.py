@@ -5,9 +5,8 @@ tools out of a server's list until they are searched for; it can be attached to 
 is itself a provider.
 """
 
-from toolcrib.model import SearchRequest
-from toolcrib.registry.config import BackendConfig, Config
-from toolcrib.registry.gathered import Registry
-from toolcrib.registry.searched import ToolRegistry
+from toolcrib.registry.registry import BackendConfig, Config, Registry
+from toolcrib.registry.tool_registry import ToolRegistry
+from toolcrib.types import SearchRequest
 
 __all__ = ["BackendConfig", "Config", "Registry", "SearchRequest", "ToolRegistry"]

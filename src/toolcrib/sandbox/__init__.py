@@ -1,10 +1,9 @@
 """Engines for scripts that nobody trusts. They know tools as functions of one dict, and nothing else of toolcrib."""
 
-from toolcrib.sandbox.failures import ScriptError
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.lua import LuaSandbox
 from toolcrib.sandbox.python import PythonSandbox
-from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptResult, SeenCall
+from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptError, ScriptResult, SeenCall
 
 __all__ = [
     "CallTrace",

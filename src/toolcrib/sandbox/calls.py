@@ -1,23 +1,28 @@
-"""The calls of one script: each in a task of its own, traced, and all ended with the script."""
+"""Tool calls of one script: run each in its own task, record it, and end all of them with the script.
+
+Lua has one kind of empty table where JSON has two, so empty objects become arrays where the tool's schema wants one.
+"""
 
 import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from toolcrib.containment import is_being_cancelled
 from toolcrib.errors import ToolcribError
-from toolcrib.model import JSON
-from toolcrib.providers.foreign import being_cancelled
-from toolcrib.sandbox.result import CallTrace, OnCall, Outcome
+from toolcrib.sandbox.result import CallOutcome, CallTrace, OnCall
+from toolcrib.types import JSON, Object
 
 _log = logging.getLogger(__name__)
+
 
 Tools = Mapping[str, Mapping[str, Callable[[dict[str, Any]], Awaitable[JSON] | JSON]]]
 """server -> tool -> function of one dict. It may also return the value itself."""
 
-_CLEAN_UP_S: Final = 2.0
+
+_CANCEL_WAIT_S: Final = 2.0
 """How long tools may take to notice that they were cancelled."""
 
 
@@ -25,7 +30,7 @@ class CallFailed(Exception):
     """The tool raised; the text is for the script."""
 
 
-class Calls:
+class ScriptCalls:
     """Runs a script's tool calls."""
 
     def __init__(self, tools: Tools, on_call: OnCall | None) -> None:
@@ -58,12 +63,12 @@ class Calls:
             if inspect.isawaitable(value):
                 value = await value
         except asyncio.CancelledError as error:
-            if being_cancelled():
+            if is_being_cancelled():
                 raise
             outcome, said = "error", "something it waited for was cancelled"
             raise CallFailed(said) from error
         except Exception as error:
-            outcome, said = "error", describe(error).removeprefix(f"{server}:{tool} ")  # the script says whose it is
+            outcome, said = "error", error_text(error).removeprefix(f"{server}:{tool} ")  # the script says whose it is
             raise CallFailed(said) from error
         else:
             outcome = "ok"
@@ -74,7 +79,7 @@ class Calls:
             self._record(server, tool, self.changed - start, outcome, said)
 
     def _record(self, server: str, tool: str, duration_s: float, outcome: str, said: str) -> None:
-        known: Outcome = "ok" if outcome == "ok" else "error" if outcome == "error" else "cancelled"
+        known: CallOutcome = "ok" if outcome == "ok" else "error" if outcome == "error" else "cancelled"
         trace = CallTrace(server=server, tool=tool, duration_s=duration_s, outcome=known, error=said)
         self.trace.append(trace)
         if self._on_call is None:
@@ -95,13 +100,93 @@ class Calls:
         self.cancel()
         tasks = [task for task in self._tasks if not task.done()]
         if tasks:
-            await asyncio.wait(tasks, timeout=_CLEAN_UP_S)
+            await asyncio.wait(tasks, timeout=_CANCEL_WAIT_S)
 
 
-def describe(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What a script is told of a tool's error."""
     try:
         said = str(error)
     except Exception:  # noqa: BLE001 - it is not our error, and says nothing
         return type(error).__name__
     return said if isinstance(error, ToolcribError) else said.strip() or type(error).__name__
+
+
+_MAX_SCHEMA_DEPTH: Final = 16
+
+
+_MAX_ALTERNATIVES: Final = 64
+"""Schemas that are looked at for one value; more are as good as none."""
+
+
+def fix_empty_arrays(arguments: dict[str, Any], schema: Object) -> dict[str, Any]:
+    """The arguments with `[]` for `{}` wherever the schema takes an array there and no object.
+
+    >>> fix_empty_arrays({"tags": {}, "more": {}}, {"properties": {"tags": {"type": "array"}}})
+    {'tags': [], 'more': {}}
+    >>> tags = {"anyOf": [{"type": "array"}, {"type": "null"}]}
+    >>> fix_empty_arrays({"tags": {}}, {"properties": {"tags": {"$ref": "#/$defs/Tags"}}, "$defs": {"Tags": tags}})
+    {'tags': []}
+    """
+    root = {**schema, "type": "object"}
+    fixed: dict[str, Any] = _fix_value(arguments, [root], root, 0)
+    return fixed
+
+
+def _fix_value(value: JSON, schemas: Sequence[JSON], root: Object, depth: int) -> JSON:
+    if depth > _MAX_SCHEMA_DEPTH or not schemas or not isinstance(value, dict | list):
+        return value
+    known = list(_expand_schemas(schemas, root))
+    if isinstance(value, list):
+        items = [schema["items"] for schema in known if "items" in schema]
+        return [_fix_value(item, items, root, depth + 1) for item in value]
+    if not value:
+        return [] if _accepts_only_array(known) else value
+    return {name: _fix_value(item, _property_schemas(known, name), root, depth + 1) for name, item in value.items()}
+
+
+def _expand_schemas(schemas: Sequence[JSON], root: Object) -> Iterator[Object]:
+    """What the schemas say themselves, by reference, and by their alternatives."""
+    left, looked_at = list(schemas), 0
+    while left and looked_at < _MAX_ALTERNATIVES:
+        schema, looked_at = left.pop(), looked_at + 1
+        if not isinstance(schema, dict):
+            continue
+        yield schema
+        if isinstance(schema.get("$ref"), str):
+            left.append(_resolve_reference(schema["$ref"], root))
+        for many in ("allOf", "anyOf", "oneOf"):
+            if isinstance(schema.get(many), list):
+                left.extend(schema[many])
+
+
+def _resolve_reference(reference: str, root: Object) -> JSON:
+    """What a reference within the schema means; None for any other."""
+    if not reference.startswith("#"):
+        return None
+    place: JSON = dict(root)
+    for part in reference[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        place = place.get(name) if isinstance(place, dict) else None
+    return place
+
+
+def _property_schemas(schemas: Sequence[Object], name: str) -> list[JSON]:
+    found: list[JSON] = []
+    for schema in schemas:
+        properties = schema.get("properties")
+        if isinstance(properties, dict) and name in properties:
+            found.append(properties[name])
+        else:
+            found.append(schema.get("additionalProperties"))
+    return found
+
+
+def _accepts_only_array(schemas: Sequence[Object]) -> bool:
+    kinds: set[JSON] = set()
+    for schema in schemas:
+        kind = schema.get("type")
+        kinds.update(item for item in (kind if isinstance(kind, list) else [kind]) if isinstance(item, str))
+        if "properties" in schema:
+            kinds.add("object")
+    return "array" in kinds and "object" not in kinds

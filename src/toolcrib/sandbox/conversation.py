@@ -1,6 +1,6 @@
-"""One script's conversation with its worker: calls and answers, printed text, and the verdict when it ends.
+"""One script's conversation with its worker: calls and answers, printed text, and how the script ended.
 
-The worker is not believed: it may have been taken over. Whatever it writes that no worker writes ends it.
+The worker is never trusted, since a script may have taken it over: a message that no worker sends ends the process.
 """
 
 import asyncio
@@ -15,34 +15,46 @@ from functools import partial
 from typing import Any, Final
 
 from toolcrib.errors import SandboxUnavailable
-from toolcrib.model import JSON, Object
 from toolcrib.sandbox import frames
-from toolcrib.sandbox.arrays import as_schema_says
-from toolcrib.sandbox.calls import CallFailed, Calls
-from toolcrib.sandbox.failures import Kind, ScriptError, failure
-from toolcrib.sandbox.hints import hint_for, suggestions_for
+from toolcrib.sandbox.calls import CallFailed, ScriptCalls, fix_empty_arrays
 from toolcrib.sandbox.limits import Limits
 from toolcrib.sandbox.names import Language, ServerNames
 from toolcrib.sandbox.process import Worker, cpu_seconds
-from toolcrib.sandbox.result import ScriptResult
+from toolcrib.sandbox.result import FailureKind, ScriptError, ScriptResult, hint_for, script_error, suggestions_for
+from toolcrib.types import JSON, Object
 
 _log = logging.getLogger(__name__)
 
-_OUT_OF_MEMORY: Final = 77
+
+_EXIT_OUT_OF_MEMORY: Final = 77
 """The exit status by which a worker says that Python ran out of memory."""
-_DETAIL_NODES: Final = 100
+
+
+_MAX_DETAIL_NODES: Final = 100
 """Beside the names of calls."""
-_AT_A_TIME: Final = 64
-_SLEEPS_PER_S: Final = 10
+
+
+_FRAMES_PER_TURN: Final = 64
+
+
+_MAX_SLEEPS_PER_S: Final = 10
 """Of which a worker tells; ours tells of one."""
-_LAST_LINE: Final = 1 << 20
-_BUSY_SHARE: Final = 0.05
+
+
+_MAX_LINE: Final = 1 << 20
+
+
+_BUSY_CPU_SHARE: Final = 0.05
 """A silent process that used more of the time than this computes, and its processor limit will end it."""
-_AWAIT: Final[dict[Language, str]] = {
+
+
+_AWAIT_HINTS: Final[dict[Language, str]] = {
     "lua": "add :await() to wait for it",
     "python": "put await before it to wait for it",
 }
-_MESSAGES: Final[dict[Kind, str]] = {
+
+
+_FAILURE_MESSAGES: Final[dict[FailureKind, str]] = {
     "cpu": "the script used more than {limits.cpu_s} seconds of processor time",
     "wall": "the script did not end within {limits.wall_s:g} seconds",
     "stall": "the script gave no sign of life for {limits.stall_s:g} seconds",
@@ -55,7 +67,7 @@ _MESSAGES: Final[dict[Kind, str]] = {
 }
 
 
-class NeverBegan(Exception):
+class WorkerLost(Exception):
     """The worker was gone before it had the job: nothing was run, and another may run it."""
 
 
@@ -65,7 +77,7 @@ class Conversation:
     def __init__(
         self,
         worker: Worker,
-        calls: Calls,
+        calls: ScriptCalls,
         limits: Limits,
         servers: Mapping[str, ServerNames],
         schemas: Mapping[str, Mapping[str, Object]],
@@ -75,43 +87,43 @@ class Conversation:
         """`schemas` are input schemas by server and tool, under their own names; missing ones are no harm."""
         self._worker = worker
         self._language = language
-        self._computing = worker.end.pid
+        self._computing = worker.process.pid
         self._calls = calls
         self._limits = limits
-        self._spelt = {name: list(names.tools) for name, names in servers.items()}
+        self._suggestable = {name: list(names.tools) for name, names in servers.items()}
         self._servers = [(names.original, list(names.tools.items())) for names in servers.values()]
         self._schemas = schemas
         self._printed = bytearray()
         self._pending: dict[int, int] = {}
         self._started = 0
         self._sent = 0
-        self._slept = 0
+        self._sleep_count = 0
         self._answers: deque[int] = deque()
         self._value: JSON = None
         self._has_value = False
         self._warnings: list[str] = []
-        self._verdict: Kind | None = None
-        self._heard = 0.0
-        self._begun = False
+        self._verdict: FailureKind | None = None
+        self._last_activity = 0.0
+        self._has_job = False
 
     async def run(self, job: bytes) -> ScriptResult:
-        """Send the job and listen until the end. Raises `ScriptError`, `SandboxUnavailable` and `NeverBegan`."""
+        """Send the job and listen until the end. Raises `ScriptError`, `SandboxUnavailable` and `WorkerLost`."""
         loop = asyncio.get_running_loop()
-        wall = loop.call_later(self._limits.wall_s, self._end, "wall")
-        self._heard = time.monotonic()
-        stall = self._calls.spawn(self._watch())
+        wall = loop.call_later(self._limits.wall_s, self._kill, "wall")
+        self._last_activity = time.monotonic()
+        stall = self._calls.spawn(self._watch_for_stall())
         try:
             self._sent = len(job) + frames.LENGTH.size
-            self._worker.writer.write(frames.frame(job))
+            self._worker.writer.write(frames.encode_frame(job))
             return await self._listen()
         except frames.ProtocolError as error:
             _log.warning("A script's process broke the protocol: %s", error)
             await self._worker.close()
             raise self._failure(self._verdict or "protocol") from error
         except EOFError:
-            if not self._begun and self._verdict is None:
-                raise NeverBegan from None
-            raise self._failure(self._verdict or _kind_of(await self._worker.close(), self._language)) from None
+            if not self._has_job and self._verdict is None:
+                raise WorkerLost from None
+            raise self._failure(self._verdict or _kind_of_exit(await self._worker.close(), self._language)) from None
         finally:
             wall.cancel()
             stall.cancel()
@@ -119,22 +131,22 @@ class Conversation:
     # -- listening -------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> ScriptResult:
-        allowed, count = frames.caps(self._limits), 0
+        allowed, count = frames.max_frame_sizes(self._limits), 0
         while True:
             count += 1
             kind, body = await frames.read_frame(self._worker.reader, allowed)
-            if count % _AT_A_TIME == 0:  # what is here already is read without waiting, and others wait
+            if count % _FRAMES_PER_TURN == 0:  # what is here already is read without waiting, and others wait
                 await asyncio.sleep(0)
             if self._verdict is not None:
                 raise EOFError
-            self._heard = time.monotonic()
-            if (kind == b"b") is self._begun:
+            self._last_activity = time.monotonic()
+            if (kind == b"b") is self._has_job:
                 raise frames.ProtocolError(f"a frame of kind {kind!r} out of turn")
             if kind == b"d":
-                return self._done(await frames.read_json(body, self._details))
-            await self._take(kind, body)
+                return self._finish(await frames.read_json(body, self._details))
+            await self._handle(kind, body)
 
-    async def _take(self, kind: bytes, body: bytes) -> None:
+    async def _handle(self, kind: bytes, body: bytes) -> None:
         match kind:
             case b"b":
                 self._begin(body)
@@ -143,20 +155,20 @@ class Conversation:
             case b"p":
                 self._print(body)
             case b"s":
-                self._sleeps(body)
+                self._extend_for_sleep(body)
             case b"n":
                 self._warn(f"The sandbox is weaker than it should be: {body.decode(errors='replace')}.")
             case b"u":
-                raise _unsafe(body.decode(errors="replace"))
+                raise _not_confined(body.decode(errors="replace"))
             case b"v":
-                await self._keep(body)
+                await self._keep_value(body)
             case b"e":
                 raise self._failed(await frames.read_json(body, self._details))
             case _:
                 raise frames.ProtocolError(f"a frame of kind {kind!r} in the middle")
 
     def _begin(self, body: bytes) -> None:
-        self._begun = True
+        self._has_job = True
         if len(body) == frames.PID.size:
             self._computing = frames.PID.unpack(body)[0]
 
@@ -165,12 +177,12 @@ class Conversation:
             raise frames.ProtocolError("printed text that is empty, or more than is allowed")
         self._printed += body
 
-    def _sleeps(self, body: bytes) -> None:
+    def _extend_for_sleep(self, body: bytes) -> None:
         """It says nothing until then, which is no stall."""
-        self._slept += 1
-        if len(body) != frames.SLEEP.size or self._slept > _SLEEPS_PER_S * (self._limits.wall_s + 1):
+        self._sleep_count += 1
+        if len(body) != frames.SLEEP.size or self._sleep_count > _MAX_SLEEPS_PER_S * (self._limits.wall_s + 1):
             raise frames.ProtocolError("a sleep of no length, or too many")
-        self._heard += min(frames.SLEEP.unpack(body)[0] / 1000, self._limits.wall_s)
+        self._last_activity += min(frames.SLEEP.unpack(body)[0] / 1000, self._limits.wall_s)
 
     def _warn(self, text: str) -> None:
         if self._warnings:
@@ -178,7 +190,7 @@ class Conversation:
         self._warnings.append(text)
         _log.warning("%s", text)
 
-    async def _keep(self, body: bytes) -> None:
+    async def _keep_value(self, body: bytes) -> None:
         if self._has_value:
             raise frames.ProtocolError("more than one value")
         self._value = await frames.read_json(body, partial(frames.loads, nodes=self._limits.nodes))
@@ -187,10 +199,10 @@ class Conversation:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     async def _start_call(self, body: bytes) -> None:
-        if len(body) < frames.CALL.size:
+        if len(body) < frames.CALL_HEADER.size:
             raise frames.ProtocolError("half a call")
-        number, server, tool = frames.CALL.unpack_from(body)
-        text = body[frames.CALL.size :]
+        number, server, tool = frames.CALL_HEADER.unpack_from(body)
+        text = body[frames.CALL_HEADER.size :]
         self._check_call(number, len(text))
         try:
             original, tools = self._servers[server]
@@ -198,7 +210,7 @@ class Conversation:
         except IndexError:
             raise frames.ProtocolError(f"a call to tool {tool} of server {server}") from None
         schema = self._schemas.get(original, {}).get(name)
-        arguments = await frames.read_json(text, partial(_arguments, nodes=self._limits.nodes, schema=schema))
+        arguments = await frames.read_json(text, partial(_parse_arguments, nodes=self._limits.nodes, schema=schema))
         if self._verdict is not None:
             raise EOFError
         self._pending[number] = len(text)
@@ -209,11 +221,11 @@ class Conversation:
         """A worker counts its calls, and waits by itself when too many are under way."""
         limits = self._limits
         if number > limits.calls:
-            self._end("calls")
+            self._kill("calls")
             raise EOFError
         if number != self._started + 1:
             raise frames.ProtocolError(f"call {number} out of turn")
-        if len(self._pending) + self._unread() >= limits.inflight:
+        if len(self._pending) + self._unread_answers() >= limits.inflight:
             raise frames.ProtocolError(f"more than {limits.inflight} calls at once")
         if self._pending and sum(self._pending.values()) + size > limits.frame_bytes:
             raise frames.ProtocolError("too many bytes of arguments at once")
@@ -225,11 +237,11 @@ class Conversation:
             if not ok:
                 body = f"its answer is larger than {self._limits.response_bytes} bytes".encode()
         except CallFailed as error:
-            ok, body = False, self._cut(str(error))
+            ok, body = False, self._truncate(str(error))
         except Exception:  # noqa: BLE001 - the value is the tool's, and may raise anything when it is looked at
             ok, body = False, b"its answer is nothing that JSON can carry"
         self._pending.pop(number)
-        self._send(frames.frame(frames.ANSWER.pack(number, ok) + body))
+        self._send(frames.encode_frame(frames.ANSWER_HEADER.pack(number, ok) + body))
 
     def _send(self, answer: bytes) -> None:
         """Answers wait for a worker that does not read, and count as calls under way until they are gone."""
@@ -238,14 +250,14 @@ class Conversation:
         with suppress(ConnectionError):
             self._worker.writer.write(answer)
 
-    def _unread(self) -> int:
+    def _unread_answers(self) -> int:
         """How many answers have not left for the worker in full. It has read none of these, so may not call instead."""
         gone = self._sent - self._worker.writer.transport.get_write_buffer_size()
         while self._answers and self._answers[0] <= gone:
             self._answers.popleft()
         return len(self._answers)
 
-    def _cut(self, text: str) -> bytes:
+    def _truncate(self, text: str) -> bytes:
         data = text.encode(errors="replace")
         limit = self._limits.error_bytes
         return data if len(data) <= limit else data[:limit].decode(errors="ignore").encode() + "…".encode()
@@ -253,86 +265,86 @@ class Conversation:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _details(self, text: bytes) -> dict[str, Any]:
-        return frames.load_object(text, nodes=_DETAIL_NODES + self._limits.calls)
+        return frames.load_object(text, nodes=_MAX_DETAIL_NODES + self._limits.calls)
 
-    def _done(self, details: dict[str, Any]) -> ScriptResult:
+    def _finish(self, details: dict[str, Any]) -> ScriptResult:
         if (details.get("has_value") is True) != self._has_value:
             raise frames.ProtocolError("a value that is not there")
-        unawaited = _texts(details.get("unawaited"))
-        advice = _AWAIT[self._language]
+        unawaited = _string_list(details.get("unawaited"))
+        advice = _AWAIT_HINTS[self._language]
         warnings = [f"{name} was called and never awaited; {advice}." for name in unawaited[:10]]
         if details.get("cut") is True:
             warnings.append(f"Printed text was cut after {self._limits.print_bytes} bytes.")
         return ScriptResult(
             value=self._value,
             has_value=self._has_value,
-            printed=self._text(),
+            printed=self._printed_text(),
             unawaited=unawaited,
             warnings=(*self._warnings, *warnings),
-            stats=_stats(details.get("cpu_s")),
+            stats=_reported_stats(details.get("cpu_s")),
         )
 
     def _failed(self, details: dict[str, Any]) -> ScriptError:
         kind, message, trace = (details.get(name) for name in ("kind", "message", "traceback"))
-        line = _line(details.get("line"))
+        line = _line_number(details.get("line"))
         if (
             not isinstance(message, str)
             or not isinstance(trace, str)
             or kind not in ("script", "memory", "cpu", "calls", "killed", "crash")
         ):
             raise frames.ProtocolError("an error without its parts")
-        return failure(
+        return script_error(
             kind,
             message,
             line=line,
             traceback=trace,
-            printed=self._text(),
+            printed=self._printed_text(),
             hint=hint_for(message),
-            suggestions=suggestions_for(message, self._spelt),
+            suggestions=suggestions_for(message, self._suggestable),
             refused=details.get("stage") == "syntax",
         )
 
-    def _failure(self, kind: Kind) -> ScriptError:
-        return failure(kind, _MESSAGES[kind].format(limits=self._limits), printed=self._text())
+    def _failure(self, kind: FailureKind) -> ScriptError:
+        return script_error(kind, _FAILURE_MESSAGES[kind].format(limits=self._limits), printed=self._printed_text())
 
-    def _text(self) -> str:
+    def _printed_text(self) -> str:
         return self._printed.decode(errors="replace")
 
-    def _end(self, kind: Kind) -> None:
+    def _kill(self, kind: FailureKind) -> None:
         """End the worker; the script's error will be of that kind."""
         if self._verdict is None:
             self._verdict = kind
-            self._worker.end.kill()
+            self._worker.process.kill()
 
-    async def _watch(self) -> None:
+    async def _watch_for_stall(self) -> None:
         """End a worker that neither says anything, nor waits for a call, nor computes."""
         limit, cpu = self._limits.stall_s, 0.0
         while True:
-            quiet_s = time.monotonic() - max(self._heard, self._calls.changed)
+            quiet_s = time.monotonic() - max(self._last_activity, self._calls.changed)
             if self._calls.running or quiet_s < limit:
                 await asyncio.sleep(limit if self._calls.running else limit - quiet_s)
                 continue
             used = cpu_seconds(self._computing)
-            if used is None or used - cpu < _BUSY_SHARE * limit:
-                self._end("stall")
+            if used is None or used - cpu < _BUSY_CPU_SHARE * limit:
+                self._kill("stall")
                 return
-            cpu, self._heard = used, time.monotonic()
+            cpu, self._last_activity = used, time.monotonic()
 
 
-def _arguments(text: bytes, *, nodes: int, schema: Object | None) -> dict[str, Any]:
+def _parse_arguments(text: bytes, *, nodes: int, schema: Object | None) -> dict[str, Any]:
     given = frames.load_object(text, nodes=nodes)
-    return given if schema is None else as_schema_says(given, schema)
+    return given if schema is None else fix_empty_arrays(given, schema)
 
 
-def _kind_of(status: int | None, language: Language) -> Kind:
+def _kind_of_exit(status: int | None, language: Language) -> FailureKind:
     """What the end of a process means that said nothing before."""
     if status is None:
         return "killed"
     if status >= 0:
-        return "memory" if status == _OUT_OF_MEMORY else "protocol" if status == 0 else "crash"
+        return "memory" if status == _EXIT_OUT_OF_MEMORY else "protocol" if status == 0 else "crash"
     if sys.platform == "win32":
         return "crash"
-    kinds: dict[int, Kind] = {
+    kinds: dict[int, FailureKind] = {
         signal.SIGXCPU: "cpu",
         signal.SIGSYS: "seccomp",
         signal.SIGKILL: "killed",
@@ -343,14 +355,14 @@ def _kind_of(status: int | None, language: Language) -> Kind:
     return kinds.get(-status, "crash")
 
 
-def _unsafe(reason: str) -> SandboxUnavailable:
+def _not_confined(reason: str) -> SandboxUnavailable:
     return SandboxUnavailable(
         f"Scripts are not run here: {reason}.",
         hint='Set sandbox.seccomp to "try" to run them with the other walls only, and be warned, or to "off".',
     )
 
 
-def _texts(value: JSON) -> tuple[str, ...]:
+def _string_list(value: JSON) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -358,11 +370,11 @@ def _texts(value: JSON) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _stats(cpu_s: JSON) -> dict[str, Any]:
+def _reported_stats(cpu_s: JSON) -> dict[str, Any]:
     """What it says of itself, where that can be."""
-    return {"cpu_s": float(cpu_s)} if isinstance(cpu_s, int | float) and 0 <= cpu_s <= _LAST_LINE else {}
+    return {"cpu_s": float(cpu_s)} if isinstance(cpu_s, int | float) and 0 <= cpu_s <= _MAX_LINE else {}
 
 
-def _line(value: JSON) -> int | None:
-    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _LAST_LINE
+def _line_number(value: JSON) -> int | None:
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MAX_LINE
     return value if known else None

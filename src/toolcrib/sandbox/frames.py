@@ -1,18 +1,17 @@
-"""What goes over the pipes of a script's process, and what is taken from it: nothing that a worker would not send.
+"""Frames on the pipes between us and a worker process, and strict parsing of what a worker sends.
 
 A frame is four bytes of length, most significant first, then the body. To the worker goes the job, as JSON, then the
 answers: four bytes of the call's number, one byte 1 or 0 for success, then the value as JSON or the error as text. From
 the worker come, by the first byte of the body:
 
-    r   ready                                             b   it has the job; 4 bytes may say who computes for it
-    n   a warning, as text
-    u   it will not run: why, as text                     p   printed bytes
-    s   it sleeps: for how many milliseconds (4 bytes)
+    r   ready                                             b   job received; 4 bytes may give the computing process
+    n   a warning, as text                                p   printed bytes
+    u   refuses to run: the reason, as text               s   sleeping: for how many milliseconds (4 bytes)
     c   a call: number (4 bytes), server (2), tool (2),   v   the value, as JSON
         then the arguments as JSON                        d   done: JSON
                                                           e   failed: JSON
 
-JSON from a worker is bounded in bytes, nesting and values before a Python object is made of it.
+Bytes, nesting and number of values are checked before JSON from a worker becomes Python objects.
 """
 
 import asyncio
@@ -23,22 +22,38 @@ from typing import Any, Final, TypeVar
 
 import pydantic_core
 
-from toolcrib.model import JSON
 from toolcrib.sandbox.limits import KIB, Limits
+from toolcrib.types import JSON
 
 T = TypeVar("T")
 
+
 LENGTH: Final = struct.Struct(">I")
-_HEAD: Final = struct.Struct(">Ic")
-CALL: Final = struct.Struct(">IHH")
-ANSWER: Final = struct.Struct(">IB")
+
+
+_HEADER: Final = struct.Struct(">Ic")
+
+
+CALL_HEADER: Final = struct.Struct(">IHH")
+
+
+ANSWER_HEADER: Final = struct.Struct(">IB")
+
+
 PID: Final = struct.Struct(">I")
+
+
 SLEEP: Final = struct.Struct(">I")
 
-_SMALL: Final = 4 * KIB
-_AT_ONCE: Final = 64 * KIB
+
+_SMALL_FRAME: Final = 4 * KIB
+
+
+_PARSE_INLINE: Final = 64 * KIB
 """A text that is longer is read away from the event loop."""
-_TEXT_OVERHEAD: Final = 6
+
+
+_MAX_JSON_EXPANSION: Final = 6
 """How many bytes JSON may write for one."""
 
 
@@ -46,19 +61,19 @@ class ProtocolError(Exception):
     """What came is no frame of a worker."""
 
 
-def caps(limits: Limits) -> dict[int, int]:
+def max_frame_sizes(limits: Limits) -> dict[int, int]:
     """The largest body of each kind of frame, in bytes, by the kind's byte."""
     sizes = {
         b"r": 1,
         b"b": 1 + PID.size,
         b"s": 1 + SLEEP.size,
-        b"u": _SMALL,
-        b"n": _SMALL,
-        b"c": 1 + CALL.size + limits.out_bytes,
+        b"u": _SMALL_FRAME,
+        b"n": _SMALL_FRAME,
+        b"c": 1 + CALL_HEADER.size + limits.out_bytes,
         b"p": 1 + limits.print_bytes,
         b"v": 1 + limits.out_bytes,
-        b"d": _SMALL + limits.calls * KIB,
-        b"e": _SMALL + 3 * _TEXT_OVERHEAD * limits.error_bytes,
+        b"d": _SMALL_FRAME + limits.calls * KIB,
+        b"e": _SMALL_FRAME + 3 * _MAX_JSON_EXPANSION * limits.error_bytes,
     }
     return {kind[0]: size if kind == b"e" else min(size, limits.frame_bytes) for kind, size in sizes.items()}
 
@@ -69,7 +84,7 @@ async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> t
     Raises `ProtocolError`, and EOFError at the end, even within a frame.
     """
     try:
-        length, kind = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+        length, kind = _HEADER.unpack(await reader.readexactly(_HEADER.size))
         if not 0 < length <= allowed.get(kind[0], 0):
             raise ProtocolError(f"a frame of kind {kind!r} and {length} bytes")
         return kind, await reader.readexactly(length - 1) if length > 1 else b""
@@ -79,14 +94,14 @@ async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> t
         raise EOFError from error
 
 
-def frame(body: bytes) -> bytes:
+def encode_frame(body: bytes) -> bytes:
     """The body with its length before it."""
     return LENGTH.pack(len(body)) + body
 
 
 def loads(text: bytes, *, nodes: int) -> JSON:
     """The value of a JSON text. Raises `ProtocolError` for anything else: NaN, lone surrogates, too many values."""
-    if _values(text) > nodes and _values(_without_strings(text)) > nodes:
+    if _min_values(text) > nodes and _min_values(_without_strings(text)) > nodes:
         raise ProtocolError(f"more than {nodes} values")
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False)
@@ -99,7 +114,7 @@ def loads(text: bytes, *, nodes: int) -> JSON:
 
 async def read_json(text: bytes, then: Callable[[bytes], T]) -> T:
     """What `then` makes of the text, with the event loop free meanwhile where that may take long."""
-    return then(text) if len(text) <= _AT_ONCE else await asyncio.to_thread(then, text)
+    return then(text) if len(text) <= _PARSE_INLINE else await asyncio.to_thread(then, text)
 
 
 def load_object(text: bytes, *, nodes: int) -> dict[str, Any]:
@@ -118,7 +133,7 @@ def dumps(value: JSON) -> bytes:
     return text
 
 
-def _values(text: bytes) -> int:
+def _min_values(text: bytes) -> int:
     """At least so many values are in there, where no string holds a comma or a bracket."""
     return max(text.count(b","), text.count(b"[") + text.count(b"{"))
 

@@ -1,10 +1,13 @@
-"""How far a script may go, and how its sandbox is run. Frozen values; importing them loads nothing."""
+"""Limits of one script, and options of the processes that run scripts. Importing this module loads nothing else."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 KIB = 1024
+
+
 MIB = 1024 * 1024
+
 
 Seccomp = Literal["require", "try", "off"]
 """What to do where the kernel's system call filter cannot be had: refuse to run, run with a warning, never use it."""

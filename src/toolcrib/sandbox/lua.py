@@ -1,4 +1,4 @@
-"""Scripts in Lua 5.4: each in a process of its own that can only compute and talk to us."""
+"""Lua 5.4 scripts, each in its own process that can only compute and talk to us."""
 
 import json
 import secrets
@@ -11,14 +11,19 @@ import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
 from toolcrib.sandbox.calls import Tools
-from toolcrib.sandbox.jobs import checked_source, kept_inside, kept_outside, offered
+from toolcrib.sandbox.executor import (
+    Schemas,
+    ScriptExecutor,
+    check_source,
+    process_limits,
+    server_entries,
+    worker_limits,
+)
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
-from toolcrib.sandbox.names import Language, ServerNames, bindings
+from toolcrib.sandbox.names import Language, ServerNames, find_calls, script_names
 from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
-from toolcrib.sandbox.seen import seen_calls
 from toolcrib.sandbox.worker import seccomp
-from toolcrib.sandbox.workers import Schemas, Workers
 
 
 class LuaSandbox:
@@ -39,11 +44,11 @@ class LuaSandbox:
         """`limits` are for scripts that come without their own. Nothing is started before `async with`."""
         self.limits = limits or Limits()
         self.options = options or SandboxOptions()
-        self._workers = Workers("lua", self.options)
+        self._workers = ScriptExecutor("lua", self.options)
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without lupa, `SandboxUnavailable` where no process can be had or locked down."""
-        library = _library()
+        library = _lua_library()
         self._check_seccomp()
         await self._workers.start(WorkerKind("lua", library))
         return self
@@ -81,7 +86,7 @@ class LuaSandbox:
         """
         del schemas
         await self._run(source, tools, limits or self.limits, {}, None, check=True)
-        calls = seen_calls(source, "lua", bindings(tools, "lua"))
+        calls = find_calls(source, "lua", script_names(tools, "lua"))
         unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
         return CheckResult(calls=calls, warnings=tuple(unknown))
 
@@ -97,9 +102,9 @@ class LuaSandbox:
     ) -> ScriptResult:
         if not self._workers.started:
             raise NotStarted("The Lua sandbox is not started.", hint="Use it in `async with LuaSandbox() as box:`.")
-        job_source = _without_first_line(checked_source(source, limits))
-        servers = bindings(tools, "lua")
-        job = _job(job_source, servers, limits, self.options.seccomp, check=check)
+        job_source = _without_shebang(check_source(source, limits))
+        servers = script_names(tools, "lua")
+        job = _encode_job(job_source, servers, limits, self.options.seccomp, check=check)
         return await self._workers.run(job, tools, on_call, limits=limits, servers=servers, schemas=schemas)
 
     def _check_seccomp(self) -> None:
@@ -111,12 +116,12 @@ class LuaSandbox:
             )
 
 
-def _without_first_line(source: str) -> str:
+def _without_shebang(source: str) -> str:
     """As Lua itself reads a file: without a first line such as `#!/usr/bin/env lua`; the numbers of the others stay."""
     return source[len(source.partition("\n")[0]) :] if source.startswith("#") else source
 
 
-def _library() -> str:
+def _lua_library() -> str:
     """The file of the Lua binding."""
     try:
         spec = util.find_spec("lupa.lua54")
@@ -127,15 +132,15 @@ def _library() -> str:
     return spec.origin
 
 
-def _job(
+def _encode_job(
     source: str, servers: Mapping[str, ServerNames], limits: Limits, seccomp_wish: Seccomp, *, check: bool
 ) -> bytes:
     seed = [secrets.randbits(62), secrets.randbits(62)]  # forked processes would all draw the same
-    prelude = {"servers": offered(servers), "check": check, "seed": seed, **kept_inside(limits)}
+    prelude = {"servers": server_entries(servers), "check": check, "seed": seed, **worker_limits(limits)}
     job = {
         "source": source,
         "seccomp": seccomp_wish,
-        "limits": kept_outside(limits),
+        "limits": process_limits(limits),
         "prelude": json.dumps(prelude),
     }
     return json.dumps(job).encode()

@@ -1,6 +1,19 @@
-"""Scripts in a subset of Python: Monty's interpreter, each script in processes of its own."""
+"""Scripts in a subset of Python, run by Monty's interpreter, each script in its own processes.
+
+Input schemas become Python stubs, so that a script is type-checked before it makes a call. A stub is never stricter
+than its schema: sequences instead of lists, unions where the schema has one, `Any` where Python has no plain type.
+"""
 
 import json
+import keyword
+import logging
+import os
+import py_compile
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from importlib import util
 from pathlib import Path
@@ -9,20 +22,27 @@ from typing import Any, ClassVar, Final, Self
 
 import anyio
 
-from toolcrib.errors import MissingExtra, NotStarted
+from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
 from toolcrib.sandbox.calls import Tools
-from toolcrib.sandbox.jobs import checked_source, kept_inside, kept_outside, offered
-from toolcrib.sandbox.launcher import Launcher
-from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.sandbox.names import Language, ServerNames, bindings
+from toolcrib.sandbox.executor import (
+    Schemas,
+    ScriptExecutor,
+    check_source,
+    process_limits,
+    server_entries,
+    worker_limits,
+)
+from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
+from toolcrib.sandbox.names import Language, ServerNames, find_calls, script_names
 from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
-from toolcrib.sandbox.seen import seen_calls
-from toolcrib.sandbox.stubs import HEADER, module_stub
-from toolcrib.sandbox.workers import Schemas, Workers
+from toolcrib.types import JSON, Object
 
-_OWN_STUBS: Final = (
-    HEADER + "def result(value: Any) -> None: ...\n"
+STUB_HEADER: Final = "from collections.abc import Mapping, Sequence\nfrom typing import Any, Literal\n"
+
+
+_BUILTIN_STUBS: Final = (
+    STUB_HEADER + "def result(value: Any) -> None: ...\n"
     "async def call_tool(server: str, tool: str, **arguments: Any) -> Any: ...\n"
 )
 """Known to the checker beside the servers."""
@@ -50,18 +70,18 @@ class PythonSandbox:
         """`limits` are for scripts that come without their own. Nothing is started before `async with`."""
         self.limits = limits or Limits()
         self.options = options or SandboxOptions()
-        self._workers = Workers("python", self.options)
-        self._launcher = Launcher(self.options.seccomp, self.limits.as_bytes)
+        self._workers = ScriptExecutor("python", self.options)
+        self._launcher = MontyLauncher(self.options.seccomp, self.limits.as_bytes)
 
     async def __aenter__(self) -> Self:
         """Raises `MissingExtra` without pydantic-monty, `SandboxUnavailable` where no process can be had."""
-        client, typing = _package("pydantic_monty").parent, _package("typing_extensions")
+        client, typing = _package_file("pydantic_monty").parent, _package_file("typing_extensions")
         program = await anyio.to_thread.run_sync(self._launcher.prepare, client)
-        usual = {"limits": _bounds(self.limits), "check": False, "stub": _OWN_STUBS}
+        usual = {"limits": _all_limits(self.limits), "check": False, "stub": _BUILTIN_STUBS}
         paths = list(dict.fromkeys([str(client.parent), str(typing.parent)]))
         library = {"paths": paths, "program": program, "usual": usual}
         try:
-            await self._workers.start(WorkerKind("monty", json.dumps(library)), self._launcher.renew)
+            await self._workers.start(WorkerKind("monty", json.dumps(library)), self._launcher.restore)
         except BaseException:
             self._launcher.remove()
             raise
@@ -100,7 +120,7 @@ class PythonSandbox:
         that would be refused.
         """
         await self._run(source, tools, limits or self.limits, schemas or {}, None, check=True)
-        calls = seen_calls(source, "python", bindings(tools, "python"))
+        calls = find_calls(source, "python", script_names(tools, "python"))
         unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
         return CheckResult(calls=calls, warnings=tuple(unknown))
 
@@ -116,32 +136,247 @@ class PythonSandbox:
     ) -> ScriptResult:
         if not self._workers.started:
             raise NotStarted("The Python sandbox is not started.", hint="Use `async with PythonSandbox() as box:`.")
-        servers = bindings(tools, "python")
+        servers = script_names(tools, "python")
         job = {
-            "source": checked_source(source, limits),
+            "source": check_source(source, limits),
             "seccomp": self.options.seccomp,
             "check": check,
             "checked": schemas is not None,
-            "stub": _OWN_STUBS,
-            "servers": _stubbed(servers, schemas or {}),
-            "limits": _bounds(limits),
+            "stub": _BUILTIN_STUBS,
+            "servers": _entries_with_stubs(servers, schemas or {}),
+            "limits": _all_limits(limits),
         }
         text = json.dumps(job).encode()
         return await self._workers.run(text, tools, on_call, limits=limits, servers=servers, schemas={})
 
 
-def _stubbed(servers: Mapping[str, ServerNames], schemas: Schemas) -> list[dict[str, Any]]:
+def _entries_with_stubs(servers: Mapping[str, ServerNames], schemas: Schemas) -> list[dict[str, Any]]:
     stubs = [module_stub(names.tools, schemas.get(names.original, {})) for names in servers.values()]
-    return [{**server, "stub": stub} for server, stub in zip(offered(servers), stubs, strict=True)]
+    return [{**server, "stub": stub} for server, stub in zip(server_entries(servers), stubs, strict=True)]
 
 
-def _bounds(limits: Limits) -> dict[str, Any]:
-    return {**kept_inside(limits), **kept_outside(limits)}
+def _all_limits(limits: Limits) -> dict[str, Any]:
+    return {**worker_limits(limits), **process_limits(limits)}
 
 
-def _package(name: str) -> Path:
+def _package_file(name: str) -> Path:
     """Where that library lies. Raises `MissingExtra`."""
     spec = util.find_spec(name)
     if spec is None or spec.origin is None:
         raise MissingExtra(f"The library {name!r} is not installed.", hint="Run: pip install 'toolcrib[python]'")
     return Path(spec.origin)
+
+
+_PLAIN_TYPES: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+
+
+_MAX_TYPE_DEPTH: Final = 4
+
+
+def module_stub(tools: Mapping[str, str], schemas: Mapping[str, Object]) -> str:
+    """The stub of a server's module. `tools` maps identifiers to tools' names, `schemas` those names to schemas.
+
+    >>> schema = {"properties": {"a": {"type": "number"}, "tags": {"type": "array"}}, "required": ["a"],
+    ...           "additionalProperties": False}
+    >>> print(module_stub({"add": "add"}, {"add": schema}).splitlines()[-1])
+    async def add(*, a: float, tags: Sequence[Any] = ...) -> Any: ...
+    """
+    functions = [f"async def {name}({_parameters(schemas.get(tool))}) -> Any: ..." for name, tool in tools.items()]
+    return STUB_HEADER + "\n".join(functions) + "\n"
+
+
+def _parameters(schema: Object | None) -> str:
+    properties = schema.get("properties") if schema else None
+    if schema is None or not isinstance(properties, dict) or not all(map(_is_parameter_name, properties)):
+        return "**arguments: Any"
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    parts = [
+        f"{name}: {python_type(item)}{'' if name in needed else ' = ...'}"
+        for name, item in sorted(properties.items(), key=lambda pair: pair[0] not in needed)
+    ]
+    if schema.get("additionalProperties") is not False or needed - set(properties):
+        parts.append("**more: Any")
+    star = ["*"] if properties else []
+    return ", ".join([*star, *parts])
+
+
+def python_type(schema: JSON, depth: int = 0) -> str:
+    """A type that takes all that the schema takes.
+
+    >>> python_type({"type": "array", "items": {"enum": ["a", 1]}}), python_type({"type": ["string", "null"]})
+    ("Sequence[Literal['a', 1]]", 'str | None')
+    """
+    if not isinstance(schema, dict) or depth > _MAX_TYPE_DEPTH:
+        return "Any"
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list) and values:
+        return _literal_type(values)
+    for union in ("anyOf", "oneOf"):
+        if isinstance(schema.get(union), list):
+            return _union_type([python_type(item, depth + 1) for item in schema[union]])
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return _union_type([python_type({**schema, "type": kind}, depth) for kind in kinds])
+    return _one_type(kinds, schema, depth)
+
+
+def _one_type(kind: JSON, schema: Object, depth: int) -> str:
+    if kind == "array":
+        return f"Sequence[{python_type(schema.get('items'), depth + 1)}]"
+    if kind == "object":
+        return "Mapping[str, Any]"
+    return _PLAIN_TYPES.get(kind, "Any") if isinstance(kind, str) else "Any"
+
+
+def _union_type(types: list[str]) -> str:
+    return "Any" if "Any" in types or not types else " | ".join(dict.fromkeys(types))
+
+
+def _literal_type(values: list[JSON]) -> str:
+    if not all(value is None or isinstance(value, str | bool | int) for value in values):
+        return "Any"
+    return f"Literal[{', '.join(ascii(value) for value in values)}]"
+
+
+def _is_parameter_name(name: object) -> bool:
+    return (
+        isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) and name not in ("self", "more")
+    )
+
+
+_log = logging.getLogger(__name__)
+
+
+_MAX_SHEBANG_BYTES: Final = 120
+"""Of the kernel's first line; longer paths go through the shell."""
+
+
+_TRIAL_S: Final = 20.0
+
+
+_WORKER_DIR: Final = Path(__file__).parent / "worker"
+
+
+_WORKER_MODULES: Final = ("__init__", "lockdown", "landlock", "seccomp", "launch")
+"""Compiled into the folder: where Python may not keep compiled files, every start would compile them."""
+
+
+class MontyLauncher:
+    """Where the program lies, while it does."""
+
+    def __init__(self, seccomp: Seccomp, memory: int) -> None:
+        """`memory` is the address space of a worker, in bytes."""
+        self._seccomp = seccomp
+        self._memory = memory
+        self._folder: Path | None = None
+        self._source = ""
+
+    def prepare(self, library: Path) -> str:
+        """The path of the program, or of Monty itself where it is started bare.
+
+        `library` is the folder of Monty's client. Raises `SandboxUnavailable` where it may not be started bare.
+        """
+        binary = _monty_binary(library)
+        if sys.platform == "win32":
+            self._refuse_or_warn("there is nothing to confine a process with on Windows")
+            return binary
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
+            program, problem = self._confined_program(binary)
+        except OSError as error:
+            self.remove()
+            raise SandboxUnavailable(
+                f"Python scripts are not run here: no program can be made in the folder for temporary files: {error}.",
+                hint="Set the environment variable TMPDIR to a folder where this user may write and start programs.",
+            ) from error
+        if problem:
+            self._refuse_or_warn(problem)
+        return binary if problem else str(program)
+
+    def restore(self) -> None:
+        """Make the program again where somebody cleared it away, as happens to old temporary files. Raises OSError."""
+        if self._folder is None or all(path.exists() for path in self._files()):
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        found = self._folder.stat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise OSError(f"{self._folder} is somebody else's now")
+        self._write(self._source)
+
+    def _confined_program(self, binary: str) -> tuple[Path, str]:
+        """The program, and what is wrong with it; bound to few files where that can be. Raises OSError."""
+        program = self._write(self._program_text(binary, files=True))
+        problem = _try_program(program)
+        if problem:
+            program = self._write(self._program_text(binary, files=False))
+            narrow, problem = problem, _try_program(program)
+            if not problem:
+                _log.warning("Python scripts' processes may read files of this user: %s", narrow)
+        return program, problem
+
+    def _files(self) -> list[Path]:
+        folder = self._folder or Path()
+        return [folder / "monty", *(folder / "worker" / f"{name}.pyc" for name in _WORKER_MODULES)]
+
+    def _write(self, text: str) -> Path:
+        """The program and what it imports. Raises OSError."""
+        self._source = text
+        program, *modules = self._files()
+        program.write_text(text, encoding="utf-8")
+        program.chmod(0o700)
+        for name, path in zip(_WORKER_MODULES, modules, strict=True):
+            py_compile.compile(str(_WORKER_DIR / f"{name}.py"), str(path), doraise=True)
+        return program
+
+    def remove(self) -> None:
+        """Take the program away again; harmless when there is none."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _refuse_or_warn(self, reason: str) -> None:
+        self.remove()
+        if self._seccomp == "require":
+            raise SandboxUnavailable(
+                f"Python scripts are not run here: {reason or 'the worker could not be confined'}.",
+                hint='Set sandbox.seccomp to "try" to run them behind Monty\'s own walls, and be warned, or to "off".',
+            )
+        _log.warning("Python scripts run behind Monty's own walls only: %s", reason)
+
+    def _program_text(self, binary: str, *, files: bool) -> str:
+        place = str(self._folder)
+        body = (
+            f"import sys\nsys.path.append({place!r})\nfrom worker.launch import main\n"
+            f"main({binary!r}, {self._seccomp!r}, {self._memory}, files={files})\n"
+        )
+        first = f"#!{sys.executable} -ISB\n"
+        if len(first) <= _MAX_SHEBANG_BYTES and " " not in sys.executable:
+            return first + body
+        return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S -B -c {shlex.quote(body)} "$@"\n'
+
+
+def _monty_binary(library: Path) -> str:
+    """Monty's program, as its client finds it; the client itself is not loaded. Raises `SandboxUnavailable`."""
+    spec = util.spec_from_file_location("toolcrib_monty_binary", library / "_binary.py")
+    try:
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError("the client does not say where")
+        module = util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return str(module.find_monty_binary())
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"Python scripts are not run here: Monty's program was not found: {error}.",
+            hint="Run: pip install --force-reinstall pydantic-monty",
+        ) from error
+
+
+def _try_program(program: Path) -> str:
+    """What goes wrong when it is started, or an empty text. Raises OSError where programs cannot be started there."""
+    try:
+        trial = subprocess.run([program, "--version"], capture_output=True, timeout=_TRIAL_S, check=False)  # noqa: S603 - ours
+    except subprocess.TimeoutExpired as error:
+        return str(error)
+    said = trial.stderr.decode(errors="replace").strip()[-300:]
+    return (said or f"the worker ended with status {trial.returncode}") if trial.returncode else ""

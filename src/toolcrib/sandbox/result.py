@@ -1,12 +1,18 @@
-"""What a script gave: its value, what it printed, and a trace of its calls."""
+"""How a script ended: its result, or the error it failed with, and hints for its author.
 
-from collections.abc import Callable
+The errors are the same for every engine: each has a kind, a line and a traceback.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from toolcrib.model import JSON
+from toolcrib.errors import ScriptFailed, ScriptLimit, ScriptRefused
+from toolcrib.names import nearest
+from toolcrib.types import JSON
 
-Outcome = Literal["ok", "error", "cancelled"]
+CallOutcome = Literal["ok", "error", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +23,7 @@ class CallTrace:
     tool: str
     duration_s: float
     """Of the tool itself, in seconds."""
-    outcome: Outcome
+    outcome: CallOutcome
     error: str = ""
     """What the script was told, where the outcome is an error."""
 
@@ -62,3 +68,108 @@ class CheckResult:
     calls: tuple[SeenCall, ...] = ()
     """Those written out as `server.tool`; calls through variables or computed names are not seen."""
     warnings: tuple[str, ...] = ()
+
+
+FailureKind = Literal[
+    "script", "cpu", "wall", "stall", "memory", "calls", "size", "seccomp", "killed", "crash", "protocol"
+]
+"""script: an error in the script itself. cpu, wall, stall, memory, calls, size: a limit. seccomp: a system call that is
+forbidden. killed: the process was ended from outside. crash: it ended by itself. protocol: it wrote nonsense."""
+
+
+_LIMIT_KINDS: Final = frozenset({"cpu", "wall", "stall", "memory", "calls", "size"})
+
+
+class ScriptError(ScriptFailed):
+    """A script failed; `kind`, `line` and `traceback` say how and where."""
+
+    @property
+    def kind(self) -> FailureKind:
+        """What ended the script."""
+        kind: FailureKind = self.data["kind"]
+        return kind
+
+    @property
+    def line(self) -> int | None:
+        """The line of the script, from 1, where it is known."""
+        line: int | None = self.data["line"]
+        return line
+
+    @property
+    def traceback(self) -> str:
+        """Where in the script it happened, a line a call; may be empty."""
+        return str(self.data["traceback"])
+
+    @property
+    def printed(self) -> str:
+        """What the script had printed before."""
+        return str(self.data["printed"])
+
+
+class ScriptOverLimit(ScriptError, ScriptLimit):
+    """A script went past a limit; `kind` says which."""
+
+    code = ScriptLimit.code
+
+
+class ScriptNotRun(ScriptError, ScriptRefused):
+    """A script was not run: it is too large, does not parse, or does not pass its checks."""
+
+    code = ScriptRefused.code
+
+
+def script_error(
+    kind: FailureKind,
+    message: str,
+    *,
+    line: int | None = None,
+    traceback: str = "",
+    printed: str = "",
+    hint: str = "",
+    suggestions: Sequence[str] = (),
+    refused: bool = False,
+) -> ScriptError:
+    """The error to raise for a script that ended in that way."""
+    data: dict[str, Any] = {"kind": kind, "line": line, "traceback": traceback, "printed": printed}
+    what = ScriptNotRun if refused else ScriptOverLimit if kind in _LIMIT_KINDS else ScriptError
+    return what(message, hint=hint, suggestions=suggestions, data=data)
+
+
+_SHADOWED_FUNCTION = re.compile(
+    r"attempt to call a \w+ value \((?:local|upvalue|global) '(result|print|await|await_all|json)'\)"
+)
+
+
+_UNKNOWN_TOOL = re.compile(r"(?:server|[Mm]odule) ['`]([^'`]*)['`] has no (?:tool|member|attribute) ['`]([^'`]*)['`]")
+
+
+_UNKNOWN_GLOBAL = re.compile(r"\(global '([^']*)'\)|[Nn]ame ['`]([^'`]*)['`] (?:is not|used when not) defined")
+
+
+def hint_for(message: str) -> str:
+    """One sentence, or nothing.
+
+    >>> hint_for("script:2: attempt to call a table value (local 'result')")
+    '"result" is a variable of the script here and hides the function of that name; rename the variable.'
+    """
+    shadowed = _SHADOWED_FUNCTION.search(message)
+    if shadowed:
+        name = shadowed[1]
+        return f'"{name}" is a variable of the script here and hides the function of that name; rename the variable.'
+    if "attempt to index a nil value (global" in message or "attempt to call a nil value (global" in message:
+        return "Servers and functions are called by the identifiers that discovery shows."
+    return ""
+
+
+def suggestions_for(message: str, servers: Mapping[str, Sequence[str]]) -> list[str]:
+    """The closest names, best first, for a name that does not exist. `servers` maps identifiers to identifiers.
+
+    >>> suggestions_for("server 'calc' has no tool 'ad'; it has: add, divide", {"calc": ["add", "divide"]})
+    ['calc.add']
+    """
+    no_tool = _UNKNOWN_TOOL.search(message)
+    if no_tool:
+        server, wanted = no_tool[1], no_tool[2]
+        return [f"{server}.{name}" for name in nearest(wanted, servers.get(server, ()))]
+    no_global = _UNKNOWN_GLOBAL.search(message)
+    return nearest(no_global[1] or no_global[2], servers) if no_global else []

@@ -1,7 +1,7 @@
 """JSON Schema: checking arguments, one-line signatures, ready-made examples."""
 
-from toolcrib.schema.check import Schema
-from toolcrib.schema.describe import Parameter, parameters, signature
 from toolcrib.schema.example import example
+from toolcrib.schema.signature import ParameterInfo, parameters, signature
+from toolcrib.schema.validate import Schema
 
-__all__ = ["Parameter", "Schema", "example", "parameters", "signature"]
+__all__ = ["ParameterInfo", "Schema", "example", "parameters", "signature"]

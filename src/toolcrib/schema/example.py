@@ -1,8 +1,10 @@
-"""A ready-to-send call: arguments that fit a schema.
+"""Make example arguments that fit a schema.
 
-Made by reading the schema, then held against it; what is missing is mended for a few rounds.
+The example is read off the schema, then validated; missing properties are filled in for a few rounds. Strings for a
+`pattern` are generated for the common regular expressions.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,24 +16,30 @@ import jsonschema_rs
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from toolcrib.errors import InvalidTool
-from toolcrib.model import Object, Tool
-from toolcrib.schema.compile import compiled
-from toolcrib.schema.guard import checkable, max_depth
-from toolcrib.schema.pattern import sample
-from toolcrib.schema.refs import at, merged, properties, required, resolve
+from toolcrib.schema.signature import merge_schemas, properties, required, resolve, subschema_at
+from toolcrib.schema.validate import checkable, compile_schema, max_depth
+from toolcrib.types import Object, Tool
 
 _MAX_VALUES = 300
 """Values in one example; what would need more is left empty."""
 
+
 _MAX_DEPTH = 12
+
+
 _MAX_ROUNDS = 6
 """How often what is missing is put in."""
 
+
 _MAX_ITEMS = 20
+
+
 _MAX_FULL = 3
 """Levels at which optional parameters are filled in."""
 
+
 _MAX_TEXT = 2_000
+
 
 _FORMATS = {
     "date": "2026-01-31",
@@ -50,12 +58,13 @@ _FORMATS = {
     "json-pointer": "/key",
 }
 
+
 _NAME_FORMATS = (("url", "uri"), ("uri", "uri"), ("email", "email"), ("date", "date"))
 """Endings of parameter names that say what is wanted where no format does."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Strategy:
     """One way to make an example."""
 
     declared: bool = True
@@ -66,13 +75,13 @@ class _Way:
     """Which of several alternatives is taken."""
 
 
-_WAYS = (
-    _Way(),
-    _Way(declared=False),
-    _Way(branch=1),
-    _Way(branch=2, declared=False),
-    _Way(everything=True),
-    _Way(everything=True, declared=False, branch=1),
+_STRATEGIES = (
+    _Strategy(),
+    _Strategy(declared=False),
+    _Strategy(branch=1),
+    _Strategy(branch=2, declared=False),
+    _Strategy(everything=True),
+    _Strategy(everything=True, declared=False, branch=1),
 )
 
 
@@ -85,21 +94,21 @@ def example(tool: Tool) -> dict[str, Any]:
     """
     schema = tool.input_schema
     try:
-        validator = compiled(schema, tool.id)
+        validator = compile_schema(schema, tool.id)
         limit = max_depth(schema)
     except InvalidTool:
         return {}
     first: dict[str, Any] | None = None
-    for way in _WAYS:
-        made = _Maker(schema, way).arguments()
+    for way in _STRATEGIES:
+        made = _ExampleBuilder(schema, way).arguments()
         first = made if first is None else first
-        if _fitted(validator, made, schema, way, limit):
+        if _filled_to_fit(validator, made, schema, way, limit):
             return made
     return first or {}
 
 
-def _fitted(
-    validator: jsonschema_rs.Validator, made: dict[str, Any], schema: Object, way: _Way, limit: int | None
+def _filled_to_fit(
+    validator: jsonschema_rs.Validator, made: dict[str, Any], schema: Object, way: _Strategy, limit: int | None
 ) -> bool:
     """Put in what is missing, for a few rounds; whether the arguments fit then."""
     for _ in range(_MAX_ROUNDS):
@@ -108,36 +117,36 @@ def _fitted(
         errors = list(validator.iter_errors(made))
         if not errors:
             return True
-        mended = [_mended(error, made, schema, way) for error in errors]
+        mended = [_fill_missing(error, made, schema, way) for error in errors]
         if not any(mended):
             return False
     return False
 
 
-def _mended(error: jsonschema_rs.ValidationError, made: Any, schema: Object, way: _Way) -> bool:
+def _fill_missing(error: jsonschema_rs.ValidationError, made: Any, schema: Object, way: _Strategy) -> bool:
     """Put in one property that is missing; whether that was the fault."""
     if not isinstance(error.kind, Kind.Required):
         return False
     for part in error.instance_path:
         made = made[part]
     name = error.kind.property
-    made[name] = _Maker(schema, way).value(_property(schema, error.evaluation_path, name), name)
+    made[name] = _ExampleBuilder(schema, way).value(_property_schema(schema, error.evaluation_path, name), name)
     return True
 
 
-def _property(schema: Object, path: list[str | int], name: str) -> Any:
+def _property_schema(schema: Object, path: list[str | int], name: str) -> Any:
     """The schema of a property: where it was asked for, or as near above as it is described."""
     for stop in range(len(path), -1, -1):
-        found = properties(resolve(at(schema, path[:stop]), schema))
+        found = properties(resolve(subschema_at(schema, path[:stop]), schema))
         if name in found:
             return found[name]
     return {}
 
 
-class _Maker:
+class _ExampleBuilder:
     """Makes values for parts of one schema, at most 300."""
 
-    def __init__(self, root: Object, way: _Way) -> None:
+    def __init__(self, root: Object, way: _Strategy) -> None:
         self._root = root
         self._way = way
         self._left = _MAX_VALUES
@@ -153,15 +162,15 @@ class _Maker:
         given = list(self._given(schema))
         if given:
             return deepcopy(given[seed % len(given)])
-        kind = _kind(schema)
+        kind = _type_of(schema)
         if self._left < 0 or level > _MAX_DEPTH:
-            return deepcopy(_EMPTY.get(kind))
+            return deepcopy(_EMPTY_VALUES.get(kind))
         makers: dict[str, Callable[[], Any]] = {
             "object": lambda: self._object(schema, level),
             "array": lambda: self._array(schema, level),
-            "integer": lambda: _number(schema, seed),
-            "number": lambda: _number(schema, seed),
-            "string": lambda: _string(schema, name, seed),
+            "integer": lambda: _example_number(schema, seed),
+            "number": lambda: _example_number(schema, seed),
+            "string": lambda: _example_string(schema, name, seed),
             "boolean": lambda: seed % 2 == 0,
         }
         return makers[kind]() if kind in makers else None
@@ -172,10 +181,10 @@ class _Maker:
         for key in ("oneOf", "anyOf"):
             branches = schema.get(key)
             if isinstance(branches, list) and branches:
-                real = [one for one in branches if _kind(resolve(one, self._root)) != "null"] or branches
+                real = [one for one in branches if _type_of(resolve(one, self._root)) != "null"] or branches
                 branch = resolve(real[min(self._way.branch, len(real) - 1)], self._root)
                 rest = {name: part for name, part in schema.items() if name != key}
-                return self._chosen(merged([rest, branch])) if self._spend() else rest
+                return self._chosen(merge_schemas([rest, branch])) if self._spend() else rest
         return schema
 
     def _spend(self) -> bool:
@@ -190,10 +199,10 @@ class _Maker:
         if self._way.declared:
             if schema.get("default") is not None:
                 yield schema["default"]
-            yield from _listed(schema.get("examples"))
+            yield from _as_list(schema.get("examples"))
             if "example" in schema:
                 yield schema["example"]
-        yield from _listed(schema.get("enum"))
+        yield from _as_list(schema.get("enum"))
 
     def _object(self, schema: Object, level: int) -> dict[str, Any]:
         known = properties(schema)
@@ -207,35 +216,35 @@ class _Maker:
         return {name: self.value(known.get(name, extra), name, level=level + 1) for name in wanted[:_MAX_VALUES]}
 
     def _array(self, schema: Object, level: int) -> list[Any]:
-        first = [*_listed(schema.get("prefixItems")), *_listed(schema.get("items"))]
+        first = [*_as_list(schema.get("prefixItems")), *_as_list(schema.get("items"))]
         rest = schema.get("items", {})
         if "contains" in schema:
-            first += [schema["contains"]] * _whole(schema.get("minContains"), 1)
-        count = max(_whole(schema.get("minItems"), 0), len(first), 1 if rest != {} else 0)
-        count = min(count, _whole(schema.get("maxItems"), _MAX_ITEMS), _MAX_ITEMS)
+            first += [schema["contains"]] * _int_or(schema.get("minContains"), 1)
+        count = max(_int_or(schema.get("minItems"), 0), len(first), 1 if rest != {} else 0)
+        count = min(count, _int_or(schema.get("maxItems"), _MAX_ITEMS), _MAX_ITEMS)
         nodes = [*first, *[rest] * max(0, count - len(first))][:count]
         return [self.value(node, seed=place, level=level + 1) for place, node in enumerate(nodes)]
 
 
-def _kind(schema: Object) -> str:
+def _type_of(schema: Object) -> str:
     kinds = schema.get("type")
     if isinstance(kinds, list):
         kinds = next((kind for kind in kinds if kind != "null"), "null")
     if isinstance(kinds, str):
         return kinds
-    for keys, kind in _SIGNS:
+    for keys, kind in _TYPE_KEYWORDS:
         if any(key in schema for key in keys):
             return kind
     return "string"
 
 
-def _number(schema: Object, seed: int) -> Any:
+def _example_number(schema: Object, seed: int) -> Any:
     """A number within the bounds, a multiple of what it must be, as near to 1 as there is one, `seed` steps on."""
     step = _fraction(schema.get("multipleOf")) or Fraction(1)
     low, above = _bound(schema, "minimum", "exclusiveMinimum", max)
     high, below = _bound(schema, "maximum", "exclusiveMaximum", min)
     if low is not None and high is not None and high - low < step * 2:
-        step = _finer(schema, step, high - low)
+        step = _finer_step(schema, step, high - low)
     number = Fraction(1) if low is None or low < 1 else low
     if high is not None and number > high:
         number = high
@@ -245,11 +254,13 @@ def _number(schema: Object, seed: int) -> Any:
     if high is not None and (number > high or (below and number == high)):
         number = floor(high / step) * step
         number -= step if below and number == high else 0
-    number += step * _turn(seed, step, None if low is None else number - low, None if high is None else high - number)
+    number += step * _steps_to_seed(
+        seed, step, None if low is None else number - low, None if high is None else high - number
+    )
     return int(number) if number.denominator == 1 else float(number)
 
 
-def _turn(seed: int, step: Fraction, room_down: Fraction | None, room_up: Fraction | None) -> int:
+def _steps_to_seed(seed: int, step: Fraction, room_down: Fraction | None, room_up: Fraction | None) -> int:
     """How many steps to go: up while there is room, then down, then over again."""
     if room_up is None or seed * step < room_up:
         return seed
@@ -259,7 +270,7 @@ def _turn(seed: int, step: Fraction, room_down: Fraction | None, room_up: Fracti
     return seed % (up + 1)
 
 
-def _finer(schema: Object, step: Fraction, room: Fraction) -> Fraction:
+def _finer_step(schema: Object, step: Fraction, room: Fraction) -> Fraction:
     """A step that fits several times into a narrow range, where nothing demands whole steps."""
     free = schema.get("type") != "integer" and "multipleOf" not in schema
     return room / 4 if free and room > 0 else step
@@ -282,11 +293,11 @@ def _fraction(value: Any) -> Fraction | None:
     return Fraction(value) if isinstance(value, int) else Fraction(str(value))
 
 
-def _string(schema: Object, name: str, seed: int) -> str:
-    least, most = _whole(schema.get("minLength"), 0), _whole(schema.get("maxLength"), _MAX_TEXT)
+def _example_string(schema: Object, name: str, seed: int) -> str:
+    least, most = _int_or(schema.get("minLength"), 0), _int_or(schema.get("maxLength"), _MAX_TEXT)
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
-        tries = (sample(pattern, more) for more in (seed, seed + 1, least, most))
+        tries = (sample_text(pattern, more) for more in (seed, seed + 1, least, most))
         fitting = [text for text in tries if text is not None and least <= len(text) <= most]
         if fitting:
             return fitting[0]
@@ -296,19 +307,200 @@ def _string(schema: Object, name: str, seed: int) -> str:
     return text.ljust(min(least, _MAX_TEXT), "x")[: max(most, 0)]
 
 
-def _whole(value: Any, otherwise: int) -> int:
+def _int_or(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_EMPTY: dict[str, Any] = {"object": {}, "array": [], "integer": 1, "number": 1, "string": "", "boolean": True}
+_EMPTY_VALUES: dict[str, Any] = {"object": {}, "array": [], "integer": 1, "number": 1, "string": "", "boolean": True}
 
-_SIGNS = (
+
+_TYPE_KEYWORDS = (
     (("properties", "required", "additionalProperties", "minProperties"), "object"),
     (("items", "prefixItems", "minItems", "contains"), "array"),
     (("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
 )
 """What shows the type of a schema that does not say it."""
+
+
+_MAX_CHARS = 400
+"""Longer texts are not made."""
+
+
+_MAX_NESTED = 20
+
+
+_CLASS_SAMPLES = {"d": "1", "w": "a", "s": " ", "D": "a", "W": "-", "S": "a"}
+
+
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+
+
+_ZERO_WIDTH = frozenset("bBAzZ")
+
+
+_CANDIDATES = "a1A0-_.:/ xzXZ9@#+=,;!?'\"%&*()[]{}|~$^<>\\\t\n"
+
+
+_SET_OPERATORS = "[|&~"
+
+
+_GROUP = re.compile(r"\?(?:[:>]|P?<\w+>)")
+
+
+_LOOKAROUND = re.compile(r"\?<?[=!]")
+
+
+_QUANTIFIER = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}|[*+?]")
+
+
+class _UnsupportedPattern(Exception):
+    """The pattern uses something that is not understood here."""
+
+
+def sample_text(pattern: str, more: int = 0) -> str | None:
+    """A text that the pattern matches, or None; `more` is how often what may be repeated is repeated beyond need.
+
+    It may be wrong for patterns that look around: whoever uses it, checks it.
+
+    >>> sample_text("^[A-Z]{2}-\\\\d+$"), sample_text("^(open|closed)$"), sample_text("^a*$", 3), sample_text("(")
+    ('AA-1', 'open', 'aaa', None)
+    """
+    try:
+        reader = _PatternReader(pattern, more)
+        text = reader.alternatives(0)
+        return text if reader.at_end() else None
+    except _UnsupportedPattern:
+        return None
+
+
+class _PatternReader:
+    """Reads a pattern from left to right, and writes what it matches."""
+
+    def __init__(self, pattern: str, more: int) -> None:
+        self._pattern = pattern
+        self._more = more
+        self._place = 0
+
+    def at_end(self) -> bool:
+        return self._place == len(self._pattern)
+
+    def alternatives(self, nested: int) -> str:
+        """What the first alternative matches; the others are only read over."""
+        if nested > _MAX_NESTED:
+            raise _UnsupportedPattern
+        first = self._sequence(nested)
+        while self._take("|"):
+            self._sequence(nested)
+        return first
+
+    def _sequence(self, nested: int) -> str:
+        text = ""
+        while not self.at_end() and self._next() not in "|)":
+            text += self._repeated(self._atom(nested))
+            if len(text) > _MAX_CHARS:
+                raise _UnsupportedPattern
+        return text
+
+    def _repeated(self, atom: str) -> str:
+        match = _QUANTIFIER.match(self._pattern, self._place)
+        if match is None:
+            return atom
+        self._place = match.end()
+        if not self.at_end() and self._next() in "?+":
+            self._place += 1
+        least, most = _quantifier_range(match)
+        times = min(least + self._more, most)
+        if times * len(atom) > _MAX_CHARS:
+            raise _UnsupportedPattern
+        return atom * times
+
+    def _atom(self, nested: int) -> str:
+        char = self._next()
+        if char == "(":
+            return self._group(nested)
+        if char == "[":
+            return self._set()
+        self._place += 1
+        if char == "\\":
+            return self._escaped()
+        if char in "^$":
+            return ""
+        if char in "*+?":
+            raise _UnsupportedPattern
+        return "a" if char == "." else char
+
+    def _group(self, nested: int) -> str:
+        self._place += 1
+        beside = _LOOKAROUND.match(self._pattern, self._place)
+        opened = beside or _GROUP.match(self._pattern, self._place)
+        if opened:
+            self._place = opened.end()
+        elif self._pattern.startswith("?", self._place):
+            raise _UnsupportedPattern
+        text = self.alternatives(nested + 1)
+        if not self._take(")"):
+            raise _UnsupportedPattern
+        return "" if beside else text
+
+    def _escaped(self) -> str:
+        if self.at_end():
+            raise _UnsupportedPattern
+        char = self._next()
+        self._place += 1
+        if char in _ZERO_WIDTH:
+            return ""
+        if char in _CLASS_SAMPLES:
+            return _CLASS_SAMPLES[char]
+        if char.isalnum() and char not in _CONTROLS:
+            raise _UnsupportedPattern
+        return _CONTROLS.get(char, char)
+
+    def _set(self) -> str:
+        self._place += 1
+        text = "[^" if self._take("^") else "["
+        if self._take("]"):
+            text += "\\]"
+        while not self._take("]"):
+            char = self._next()
+            self._place += 1
+            if char == "\\":
+                char += self._next()
+                self._place += 1
+            elif char in _SET_OPERATORS or (char == "-" and text.endswith("-")):
+                char = f"\\{char}"
+            text += char
+        return _set_member(f"{text}]")
+
+    def _next(self) -> str:
+        if self.at_end():
+            raise _UnsupportedPattern
+        return self._pattern[self._place]
+
+    def _take(self, char: str) -> bool:
+        found = self._pattern.startswith(char, self._place)
+        self._place += found
+        return found
+
+
+def _quantifier_range(match: re.Match[str]) -> tuple[int, int]:
+    """How often something may be repeated, at least and at most."""
+    if match[1] is None:
+        return {"*": (0, _MAX_CHARS), "+": (1, _MAX_CHARS), "?": (0, 1)}[match[0]]
+    least = int(match[1])
+    return least, least if match[2] is None else int(match[3] or _MAX_CHARS)
+
+
+def _set_member(char_set: str) -> str:
+    try:
+        readable = re.compile(char_set)
+    except re.error as error:
+        raise _UnsupportedPattern from error
+    first = char_set[1:2]
+    for char in (*([first] if first.isalnum() else ()), *_CANDIDATES, *char_set):
+        if readable.fullmatch(char):
+            return str(char)
+    raise _UnsupportedPattern

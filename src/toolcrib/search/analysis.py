@@ -1,34 +1,132 @@
-"""Tools to streams of word numbers: the one slow step of building an index, done once for each tool."""
+"""Analyze tools: split each field of text into numbered words and count them.
+
+This is the slow step of building an index and runs once for each tool.
+"""
 
 import re
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, islice
 from operator import or_
+from typing import Any, TypeGuard
 
-from toolcrib.model import Tool
-from toolcrib.search.document import formats, texts
-from toolcrib.search.kinds import FORMATS
-from toolcrib.search.options import Field
-from toolcrib.search.text import CHUNK, STOP_WORDS, split, stem
+import numpy as np
+import numpy.typing as npt
 
-WHOLE = "="
-"""Stands before a whole name among the words: no word begins so."""
+from toolcrib.search.options import Field, FieldOptions
+from toolcrib.search.text import FORMAT_KINDS, STOP_WORDS, TOKEN, WHOLE_NAME, split_identifier, stem
+from toolcrib.types import Object, Tool
 
-NAME_WORDS = 10
+_MAX_TEXT = 8_000
+"""Characters of one text that are read."""
+
+
+_MAX_PARAMETERS = 200
+
+
+_MAX_DEPTH = 3
+
+
+def field_texts(tool: Tool) -> Iterator[tuple[Field, str]]:
+    """The texts of a tool, each with its field, each field once; name, namespace and description always come."""
+    yield Field.NAME, tool.name[:_MAX_TEXT]
+    yield Field.NAMESPACE, tool.namespace[:_MAX_TEXT]
+    yield Field.DESCRIPTION, tool.description[:_MAX_TEXT]
+    if tool.title:
+        yield Field.TITLE, tool.title[:_MAX_TEXT]
+    if tool.keywords:
+        yield Field.KEYWORDS, " ".join(tool.keywords)[:_MAX_TEXT]
+    if tool.tags:
+        yield Field.TAGS, " ".join(tool.tags)[:_MAX_TEXT]
+    names, descriptions = parameter_texts(tool.input_schema)
+    if names:
+        yield Field.PARAMETERS, names[:_MAX_TEXT]
+    if descriptions:
+        yield Field.PARAMETER_TEXTS, descriptions[:_MAX_TEXT]
+
+
+def parameter_texts(schema: Object) -> tuple[str, str]:
+    """The names of the parameters, nested ones too, and their descriptions, each as one text."""
+    names: list[str] = []
+    descriptions: list[str] = []
+    level: list[Any] = [schema]
+    for _ in range(_MAX_DEPTH):
+        level = [node for parent in level for node in _child_schemas(parent, names, descriptions)]
+    return " ".join(names), " ".join(descriptions)
+
+
+def parameter_formats(schema: Object) -> Iterator[str]:
+    """The formats of the parameters of the top level, and `number` for those that are one."""
+    properties = schema.get("properties")
+    if not _is_json_object(properties):
+        return
+    for child in properties.values():
+        if _is_json_object(child):
+            if isinstance(known := child.get("format"), str):
+                yield known[:_MAX_FORMAT].casefold()
+            if child.get("type") in ("number", "integer"):
+                yield "number"
+
+
+def _is_json_object(value: Any) -> TypeGuard[Object]:
+    """Whether a JSON value is an object; the usual ones are told fast."""
+    return type(value) is dict or isinstance(value, Mapping)
+
+
+def _child_schemas(node: Any, names: list[str], descriptions: list[str]) -> Iterator[Any]:
+    if not _is_json_object(node):
+        return
+    for _ in range(_MAX_DEPTH):
+        items = node.get("items")
+        if not _is_json_object(items):
+            break
+        yield from _property_schemas(node, names, descriptions)
+        node = items
+    yield from _property_schemas(node, names, descriptions)
+
+
+def _property_schemas(node: Object, names: list[str], descriptions: list[str]) -> Iterator[Any]:
+    properties = node.get("properties")
+    if not _is_json_object(properties):
+        return
+    for name, child in properties.items():
+        if len(names) >= _MAX_PARAMETERS:
+            return
+        names.append(str(name))
+        if _is_json_object(child):
+            if isinstance(description := child.get("description"), str):
+                descriptions.append(description)
+            yield child
+
+
+_MAX_FORMAT = 32
+
+
+MAX_NAME_WORDS = 10
 """Words of a name that are compared in meaning, word by word."""
-SENTENCE_WORDS = 14
+
+
+MAX_SENTENCE_WORDS = 14
 """Different words of the first sentence of a description that are."""
 
-_BODY_WORDS = 65
+
+_MAX_BODY_WORDS = 65
 """Words of a description that make the meaning of the whole, stop words included."""
-_BODY_PARAMETERS = 24
+
+
+_MAX_BODY_PARAMETERS = 24
 """Words of parameter names that do."""
-_PHRASE_WORDS = 100
+
+
+_MAX_PHRASE_WORDS = 100
 """Words of a description, stop words included, whose neighbourhood counts."""
 
+
 _PROSE = frozenset({Field.DESCRIPTION, Field.PARAMETER_TEXTS})
+
+
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 
 
@@ -62,7 +160,7 @@ class Vocabulary:
         return number
 
 
-class Stream:
+class WordStream:
     """Word numbers of many tools, one after the other; `lengths` says how many each tool has."""
 
     __slots__ = ("lengths", "numbers")
@@ -78,7 +176,7 @@ class Stream:
         self.lengths.append(len(self.numbers) - before)
 
 
-class Analysis:
+class ToolAnalyzer:
     """The words of some tools: `numbers` in spans, each span the words of one field of one tool.
 
     Beside them stand the streams that meaning is made of, one entry a tool in the order of reading.
@@ -103,15 +201,15 @@ class Analysis:
     def __init__(self, vocabulary: Vocabulary) -> None:
         """New words are added to the vocabulary."""
         self._vocabulary = vocabulary
-        self._numbers = _Numbers(self._split)
+        self._numbers = _TokenNumbers(self._split)
         self._stopped: set[int] = set()
         """The numbers of stop words: they count in names, not in prose."""
         self.numbers = array("i")
         self.positions = array("i")
         self.fields = array("i")
         self.lengths = array("i")
-        self.name, self.sentence, self.body = Stream(), Stream(), Stream()
-        self.description, self.parameters = Stream(), Stream()
+        self.name, self.sentence, self.body = WordStream(), WordStream(), WordStream()
+        self.description, self.parameters = WordStream(), WordStream()
         self.literals = array("i")
         """What the parameters' formats and types take, as bits."""
 
@@ -119,29 +217,31 @@ class Analysis:
         """Read a tool."""
         found: dict[Field, list[int]] = {}
         memo = self._numbers.__getitem__
-        for field, text in texts(tool):
-            numbers = found[field] = [*chain.from_iterable(map(memo, CHUNK.findall(text)))]
+        for field, text in field_texts(tool):
+            numbers = found[field] = [*chain.from_iterable(map(memo, TOKEN.findall(text)))]
             self._span(position, field, self._telling(numbers) if field in _PROSE else numbers)
         name = found[Field.NAME]
         if len(name) > 1:
-            whole = WHOLE + "".join([self._vocabulary.words[number] for number in name])
+            whole = WHOLE_NAME + "".join([self._vocabulary.words[number] for number in name])
             self._span(position, Field.WHOLE_NAME, [self._vocabulary.number(whole, whole)])
         self._streams(tool, found)
 
     def _streams(self, tool: Tool, found: dict[Field, list[int]]) -> None:
         name, description = found[Field.NAME], found[Field.DESCRIPTION]
         parameters = found.get(Field.PARAMETERS, [])
-        beside = [found[field] for field in _BESIDE if field in found]
-        self.name.add(name[:NAME_WORDS])
-        self.sentence.add(islice(dict.fromkeys(self._first_sentence(tool.description)), SENTENCE_WORDS))
-        self.body.add(chain(name, *beside, description[:_BODY_WORDS], parameters[:_BODY_PARAMETERS]))
-        self.description.add(self._telling(description[:_PHRASE_WORDS]))
+        beside = [found[field] for field in _CONTEXT_FIELDS if field in found]
+        self.name.add(name[:MAX_NAME_WORDS])
+        self.sentence.add(islice(dict.fromkeys(self._first_sentence(tool.description)), MAX_SENTENCE_WORDS))
+        self.body.add(chain(name, *beside, description[:_MAX_BODY_WORDS], parameters[:_MAX_BODY_PARAMETERS]))
+        self.description.add(self._telling(description[:_MAX_PHRASE_WORDS]))
         self.parameters.add(parameters)
-        self.literals.append(reduce(or_, [FORMATS.get(known, 0) for known in formats(tool.input_schema)], 0))
+        self.literals.append(
+            reduce(or_, [FORMAT_KINDS.get(known, 0) for known in parameter_formats(tool.input_schema)], 0)
+        )
 
     def _first_sentence(self, text: str) -> list[int]:
         sentence = _SENTENCE_END.split(text.lstrip()[:_MAX_SENTENCE], maxsplit=1)[0]
-        return self._telling(chain.from_iterable(map(self._numbers.__getitem__, CHUNK.findall(sentence))))
+        return self._telling(chain.from_iterable(map(self._numbers.__getitem__, TOKEN.findall(sentence))))
 
     def _telling(self, numbers: Iterable[int]) -> list[int]:
         stopped = self._stopped
@@ -154,7 +254,7 @@ class Analysis:
         self.lengths.append(len(numbers))
 
     def _split(self, chunk: str) -> tuple[int, ...]:
-        return tuple([self._number(word) for word in split(chunk)])
+        return tuple([self._number(word) for word in split_identifier(chunk)])
 
     def _number(self, word: str) -> int:
         number = self._vocabulary.word_numbers.get(word)
@@ -165,7 +265,7 @@ class Analysis:
         return number
 
 
-class _Numbers(dict[str, tuple[int, ...]]):
+class _TokenNumbers(dict[str, tuple[int, ...]]):
     """Chunk to word numbers, worked out when first asked for."""
 
     def __init__(self, work_out: Callable[[str], tuple[int, ...]]) -> None:
@@ -177,8 +277,86 @@ class _Numbers(dict[str, tuple[int, ...]]):
         return numbers
 
 
-_BESIDE = (Field.NAMESPACE, Field.TITLE, Field.KEYWORDS, Field.TAGS)
+_CONTEXT_FIELDS = (Field.NAMESPACE, Field.TITLE, Field.KEYWORDS, Field.TAGS)
 """What says as much as the name about a tool's meaning, in few words."""
+
 
 _MAX_SENTENCE = 600
 """Characters that a first sentence may have."""
+
+
+Ints = npt.NDArray[np.int32]
+
+
+Floats = npt.NDArray[np.float32]
+
+
+FIELD_COUNT = len(Field)
+
+
+_MAX_COUNT = 0xFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class WordOccurrences:
+    """One row a word, field and tool; sorted by stem, tool, field."""
+
+    stems: Ints
+    positions: Ints
+    fields: npt.NDArray[np.uint8]
+    words: Ints
+    counts: npt.NDArray[np.uint16]
+
+    def moved(self, kept: Mapping[int, int], old_size: int) -> "WordOccurrences":
+        """The rows of some tools, under new positions. `kept` leads from new to old positions, of `old_size`."""
+        place = np.full(old_size, -1, dtype=np.int32)
+        place[list(kept.values())] = list(kept)
+        positions = place[self.positions]
+        stay = positions >= 0
+        return WordOccurrences(
+            self.stems[stay], positions[stay], self.fields[stay], self.words[stay], self.counts[stay]
+        )
+
+    def merged(self, other: "WordOccurrences") -> "WordOccurrences":
+        """The rows of both."""
+        return _sort_occurrences(
+            np.concatenate([self.stems, other.stems]),
+            np.concatenate([self.positions, other.positions]),
+            np.concatenate([self.fields, other.fields]),
+            np.concatenate([self.words, other.words]),
+            np.concatenate([self.counts, other.counts]),
+        )
+
+
+def count_words(analysis: ToolAnalyzer, vocabulary: Vocabulary) -> WordOccurrences:
+    """The rows of freshly read tools."""
+    words = np.array(analysis.numbers, dtype=np.int64)
+    lengths = np.array(analysis.lengths, dtype=np.int64)
+    places = np.array(analysis.positions, dtype=np.int64) * FIELD_COUNT + np.array(analysis.fields, dtype=np.int64)
+    keys, counts = np.unique((np.repeat(places, lengths) << 32) | words, return_counts=True)
+    found = (keys & 0xFFFFFFFF).astype(np.int32)
+    places = keys >> 32
+    stems = np.array(vocabulary.word_stems, dtype=np.int32)
+    return _sort_occurrences(
+        stems[found],
+        (places // FIELD_COUNT).astype(np.int32),
+        (places % FIELD_COUNT).astype(np.uint8),
+        found,
+        np.minimum(counts, _MAX_COUNT).astype(np.uint16),
+    )
+
+
+def field_norms(analysis: ToolAnalyzer, size: int, options: Sequence[FieldOptions]) -> Floats:
+    """What one occurrence of a word adds, for each tool and field; 0 for tools that were not read."""
+    lengths = np.array(analysis.lengths, dtype=np.float64)
+    fields = np.array(analysis.fields, dtype=np.intp)
+    weight, b, reference = np.array([(f.weight, f.b, f.reference) for f in options]).T
+    adds = np.zeros((size, FIELD_COUNT), dtype=np.float32)
+    places = np.array(analysis.positions, dtype=np.intp)
+    adds[places, fields] = weight[fields] / (1 - b[fields] + b[fields] * lengths / reference[fields])
+    return adds
+
+
+def _sort_occurrences(stems: Any, positions: Any, fields: Any, words: Any, counts: Any) -> WordOccurrences:
+    order = np.argsort((stems.astype(np.int64) << 36) | (positions.astype(np.int64) << 4) | fields, kind="stable")
+    return WordOccurrences(stems[order], positions[order], fields[order], words[order], counts[order])

@@ -1,17 +1,25 @@
-"""The search: a request in, hits with their reasons out."""
+"""The search engine: a request in, hits with their reasons out.
 
-from collections.abc import Mapping, Sequence
+Answers each query with the configured ranking and, if nothing fits, names the tools with the most similar names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from toolcrib.model import Detail, Filters, Hit, SearchReply, SearchRequest, Tool
-from toolcrib.search.answers import Answer, Task, answered
-from toolcrib.search.index import Index
+from toolcrib.names import fold, similarities
+from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
+from toolcrib.search.index import Bools, Index, IndexView, SegmentView
 from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.options import SearchOptions
-from toolcrib.search.query import read
-from toolcrib.search.segment import Bools
-from toolcrib.search.view import View
+from toolcrib.search.options import Field, Scorer, SearchOptions
+from toolcrib.search.ranking import Ranking, group_duplicates, rank
+from toolcrib.search.scorers import bm25, points, tiers
+from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction
+from toolcrib.search.scorers.points import popular_tools
+from toolcrib.search.text import ParsedQuery, parse_query
+from toolcrib.types import Detail, Filters, Hit, SearchReply, SearchRequest, Tool
 
 
 def search(
@@ -34,8 +42,8 @@ def search(
     options = options or index.options
     view = index.view(mask, overlay)
     limit = max(1, min(options.default_limit if request.limit is None else request.limit, options.max_limit))
-    allowed = _allowed(view, request.filters)
-    task = Task(view, allowed, limit, request, options, lexicon or Lexicon.default(), boosts or {})
+    allowed = _allowed_tools(view, request.filters)
+    task = SearchTask(view, allowed, limit, request, options, lexicon or Lexicon.default(), boosts or {})
     queries = request.queries[: options.max_queries]
     answers = [_answer(task, text, place) for place, text in enumerate(queries)]
     return SearchReply(
@@ -43,7 +51,7 @@ def search(
         total=sum(answer.total for answer in answers),
         unmatched=tuple(dict.fromkeys(word for answer in answers for word in answer.unmatched)),
         nearest=tuple(dict.fromkeys(id_ for answer in answers for id_ in answer.nearest)),
-        note=_note(answers, queries, len(request.queries) - len(queries)),
+        note=_search_note(answers, queries, len(request.queries) - len(queries)),
     )
 
 
@@ -52,31 +60,55 @@ def listing(
 ) -> tuple[Tool, ...]:
     """All tools that a search could find, by id."""
     view = index.view(mask, overlay)
-    _, listed = _listed(view, _allowed(view, filters or Filters()), view.count)
+    _, listed = _first_by_id(view, _allowed_tools(view, filters or Filters()), view.count)
     return tuple(view.parts[part].index.tools[position] for part, position in listed)
 
 
-def _allowed(view: View, filters: Filters) -> list[Bools]:
+def _allowed_tools(view: IndexView, filters: Filters) -> list[Bools]:
     if filters == Filters():
         return [part.seen for part in view.parts]
     return [part.seen & part.index.facets.passing(filters) for part in view.parts]
 
 
-def _answer(task: Task, text: str, place: int) -> Answer:
-    query = read(text)
+@dataclass(frozen=True, slots=True)
+class SearchTask:
+    """All that the queries of one request share."""
+
+    view: IndexView
+    allowed: Sequence[Bools]
+    """For each part, the tools that may be found."""
+    limit: int
+    request: SearchRequest
+    options: SearchOptions
+    lexicon: Lexicon
+    boosts: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswer:
+    """What one query found."""
+
+    hits: Sequence[Hit]
+    total: int
+    unmatched: tuple[str, ...] = ()
+    nearest: tuple[str, ...] = ()
+
+
+def _answer(task: SearchTask, text: str, place: int) -> QueryAnswer:
+    query = parse_query(text)
     if query.words:
-        return answered(task, text, query, place)
-    total, listed = _listed(task.view, task.allowed, task.limit)
-    return Answer([_bare(task.view, part, at, place, task.request.detail) for part, at in listed], total)
+        return answer_query(task, text, query, place)
+    total, listed = _first_by_id(task.view, task.allowed, task.limit)
+    return QueryAnswer([_unscored_hit(task.view, part, at, place, task.request.detail) for part, at in listed], total)
 
 
-def _bare(view: View, part: int, position: int, place: int, detail: Detail) -> Hit:
+def _unscored_hit(view: IndexView, part: int, position: int, place: int, detail: Detail) -> Hit:
     index = view.parts[part].index
     shown = "" if detail == "summary" else index.signature(position)
     return Hit(tool=index.tools[position], score=0.0, raw=0.0, signature=shown, query=place, detail=detail)
 
 
-def _listed(view: View, allowed: Sequence[Bools], limit: int) -> tuple[int, list[tuple[int, int]]]:
+def _first_by_id(view: IndexView, allowed: Sequence[Bools], limit: int) -> tuple[int, list[tuple[int, int]]]:
     """How many tools are allowed, and part and position of the first of them, by id."""
     total = 0
     listed: list[tuple[str, int, int]] = []
@@ -89,19 +121,21 @@ def _listed(view: View, allowed: Sequence[Bools], limit: int) -> tuple[int, list
     return total, [(number, position) for _, number, position in listed[:limit]]
 
 
-def _note(answers: Sequence[Answer], texts: Sequence[str], skipped: int) -> str:
+def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: int) -> str:
     """What to try next; where there were several queries, for which of them."""
     many = len(answers) > 1
     notes = []
-    for said in dict.fromkeys(filter(None, map(_said, answers))):
-        about = [f'"{text[:_SHOWN]}"' for answer, text in zip(answers, texts, strict=True) if _said(answer) == said]
+    for said in dict.fromkeys(filter(None, map(_advice, answers))):
+        about = [
+            f'"{text[:_MAX_QUOTED]}"' for answer, text in zip(answers, texts, strict=True) if _advice(answer) == said
+        ]
         notes.append(f"{', '.join(about)}: {said[0].lower()}{said[1:]}" if many else said)
     if skipped:
         notes.append(f"The last {skipped} queries were left out: ask them separately.")
     return " ".join(notes)
 
 
-def _said(answer: Answer) -> str:
+def _advice(answer: QueryAnswer) -> str:
     if not answer.hits:
         if answer.nearest:
             return "Nothing fits; the nearest names are listed."
@@ -111,5 +145,227 @@ def _said(answer: Answer) -> str:
     return "Nothing fits well: these are the nearest." if answer.hits[0].weak else ""
 
 
-_SHOWN = 60
+_MAX_QUOTED = 60
 """Characters of a query that a note repeats."""
+
+
+_GROUP_FACTOR = 8
+"""Tools that are found for each group that is shown."""
+
+
+_MAX_GROUPED = 256
+"""The most tools that are found for groups: one group may swallow them all."""
+
+
+_RANKERS: Mapping[Scorer, ScorerFunction] = {"tiers": tiers.rank, "bm25": bm25.rank, "points": points.rank}
+
+
+_SCALES = {"tiers": tiers.score, "bm25": bm25.score, "points": points.score}
+
+
+def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) -> QueryAnswer:
+    """The best tools for a query that has words; `place` is its place among the queries of the request."""
+    if task.options.scorer == "hybrid":
+        return _answer_hybrid(task, query, place)
+    options = task.options.scorers
+    found = _RANKERS[task.options.scorer](task.view, text, _wanted_count(task), task.allowed, options, task.boosts)
+    if not found.hits:
+        return QueryAnswer((), 0, found.unmatched, nearest_ids(task.view, query, task.allowed))
+    score = _SCALES[task.options.scorer]
+    hits = [_scorer_hit(task, hit, score(hit.raw, options), place) for hit in found.hits]
+    places = [(hit.part, hit.position) for hit in found.hits]
+    return QueryAnswer(_group_hits(task, places, hits), found.total, found.unmatched)
+
+
+def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:
+    options = task.options
+    ranking = rank(task.view, query, _wanted_count(task), task.allowed, options, task.lexicon, task.boosts)
+    if not ranking.found or ranking.probability < options.nothing_below:
+        return _answer_nothing(task, query, place, ranking.met.unmatched)
+    places = ranking.places()
+    hits = _hybrid_hits(task, query, ranking, places, place)
+    return QueryAnswer(_group_hits(task, places, hits), ranking.total, ranking.met.unmatched)
+
+
+def _answer_nothing(task: SearchTask, query: ParsedQuery, place: int, unmatched: tuple[str, ...]) -> QueryAnswer:
+    nearest = nearest_ids(task.view, query, task.allowed)
+    if task.options.fallback != "popular":
+        return QueryAnswer((), 0, unmatched, nearest)
+    shown = popular_tools(task.view, task.limit, task.allowed, task.options.scorers.points, task.boosts, unmatched)
+    return QueryAnswer([_scorer_hit(task, hit, 0.0, place) for hit in shown.hits], shown.total, unmatched, nearest)
+
+
+def _group_hits(task: SearchTask, places: Sequence[tuple[int, int]], hits: list[Hit]) -> list[Hit]:
+    return group_duplicates(task.view, places, hits)[: task.limit] if task.request.group else hits
+
+
+def _wanted_count(task: SearchTask) -> int:
+    """How many tools to find: where near-duplicates go under one, more than are shown."""
+    return (
+        max(task.options.candidates, min(_MAX_GROUPED, _GROUP_FACTOR * task.limit))
+        if task.request.group
+        else task.limit
+    )
+
+
+def _hybrid_hits(
+    task: SearchTask, query: ParsedQuery, ranking: Ranking, places: Sequence[tuple[int, int]], place: int
+) -> list[Hit]:
+    view, detail, options = task.view, task.request.detail, task.options
+    told = ReasonSource(lambda: explain_hits(view, query, ranking, options))
+    weak = ranking.probability < options.weak_below
+    hits = []
+    rows = zip(ranking.found, places, matched_words(query, ranking), strict=True)
+    for number, (found, (part, position), words) in enumerate(rows):
+        index = view.parts[part].index
+        hits.append(
+            Hit(
+                tool=index.tools[position],
+                score=found.score,
+                raw=found.raw,
+                reasons=LazyReasons(told, number),
+                matched=words,
+                signature="" if detail == "summary" else index.signature(position),
+                query=place,
+                detail=detail,
+                weak=weak,
+                parts=score_parts(found, ranking.judged[part], options) if task.request.explain else (),
+            )
+        )
+    return hits
+
+
+def _scorer_hit(task: SearchTask, hit: ExplainedTool, score: float, place: int) -> Hit:
+    """A hit of one of the other rankings."""
+    index, detail = task.view.parts[hit.part].index, task.request.detail
+    return Hit(
+        tool=index.tools[hit.position],
+        score=score,
+        raw=hit.raw,
+        reasons=hit.reasons,
+        matched=hit.matched,
+        signature="" if detail == "summary" else index.signature(hit.position),
+        query=place,
+        detail=detail,
+        fallback=hit.fallback,
+        parts=hit.parts if task.request.explain else (),
+    )
+
+
+Marks = npt.NDArray[np.uint64]
+
+
+Places = npt.NDArray[np.intp]
+
+
+_MAX_NEAREST = 3
+"""Ids that are named."""
+
+
+_MAX_NEAREST_WORDS = 8
+"""Words of the query that are held against the words of names."""
+
+
+_MAX_COMPARED = 256
+"""Texts that are compared letter by letter: those with nearly the same set of letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ComparedTexts:
+    """Texts that may be near, with what makes most of them quick to rule out."""
+
+    texts: Sequence[str]
+    marks: Marks
+    """Which letters and digits each has, one bit for each."""
+    positions: Places
+    """The tool of each text."""
+
+
+def nearest_ids(view: IndexView, query: ParsedQuery, allowed: Sequence[Bools]) -> tuple[str, ...]:
+    """Ids of allowed tools: those whose name is like the query first, then those with a word like one of its words."""
+    parts = list(zip(view.parts, allowed, strict=True))
+    asked = fold(" ".join(query.words))
+    found = sorted(
+        (-score, id_) for part, passes in parts for score, id_ in _similar(part, _folded_names(part, passes), asked)
+    )
+    ids = [id_ for _, id_ in found[:_MAX_NEAREST]]
+    if len(ids) < _MAX_NEAREST:
+        ids += _by_words(parts, [term.surface for term in query.terms[:_MAX_NEAREST_WORDS]])
+    return tuple(dict.fromkeys(ids))[:_MAX_NEAREST]
+
+
+def _by_words(parts: Sequence[tuple[SegmentView, Bools]], asked: Sequence[str]) -> list[str]:
+    """For each word, the first tool by id with the word in its name that is most like it."""
+    words = [(part, _name_words(part, allowed)) for part, allowed in parts]
+    found = []
+    for word in asked:
+        best = min(((-score, id_) for part, texts in words for score, id_ in _similar(part, texts, word)), default=None)
+        found += [best[1]] if best else []
+    return found
+
+
+def _similar(part: SegmentView, texts: _ComparedTexts, asked: str) -> Iterator[tuple[float, str]]:
+    """How like the asked text the others are, with the ids of their tools, where they are alike at all."""
+    places = _most_similar(part, texts, asked)
+    for place, score in similarities(asked, [texts.texts[at] for at in places]).items():
+        yield score, part.index.ids[texts.positions[places[place]]]
+
+
+def _most_similar(part: SegmentView, texts: _ComparedTexts, asked: str) -> Sequence[int]:
+    """The texts whose letters differ least, ties by id: the others cannot be much alike."""
+    if len(texts.positions) <= _MAX_COMPARED:
+        return range(len(texts.positions))
+    differ = np.bitwise_count(texts.marks ^ _character_mark(asked)).astype(np.int64)
+    order = (differ << 32) | part.index.ranks[texts.positions]
+    found: list[int] = np.sort(np.argpartition(order, _MAX_COMPARED)[:_MAX_COMPARED]).tolist()
+    return found
+
+
+def _folded_names(part: SegmentView, allowed: Bools) -> _ComparedTexts:
+    """The folded names of the allowed tools."""
+    index = part.index
+    if "nearest names" not in index.memo:
+        names = [fold(tool.name) for tool in index.tools]
+        index.memo["nearest names"] = _ComparedTexts(names, _character_marks(names), np.arange(len(names)))
+    known: _ComparedTexts = index.memo["nearest names"]
+    if _is_unfiltered(part, allowed):
+        return known
+    places = np.flatnonzero(allowed)
+    return _ComparedTexts([known.texts[place] for place in places.tolist()], known.marks[places], places)
+
+
+def _name_words(part: SegmentView, allowed: Bools) -> _ComparedTexts:
+    """The words in the names of the allowed tools, each with the first of those by id."""
+    index = part.index
+    if _is_unfiltered(part, allowed) and "nearest words" in index.memo:
+        known: _ComparedTexts = index.memo["nearest words"]
+        return known
+    numbers, positions = index.field_words(Field.NAME)
+    passing = allowed[positions]
+    numbers, positions = numbers[passing], positions[passing]
+    order = np.lexsort((index.ranks[positions], numbers))
+    numbers, positions = numbers[order], positions[order]
+    first = np.flatnonzero(np.diff(numbers, prepend=-1))
+    texts = [index.vocabulary.words[number] for number in numbers[first].tolist()]
+    found = _ComparedTexts(texts, _character_marks(texts), positions[first].astype(np.intp))
+    if _is_unfiltered(part, allowed):
+        index.memo["nearest words"] = found
+    return found
+
+
+def _is_unfiltered(part: SegmentView, allowed: Bools) -> bool:
+    return part.whole and allowed is part.seen
+
+
+_CHARACTER_BITS = {character: bit for bit, character in enumerate("abcdefghijklmnopqrstuvwxyz0123456789")}
+
+
+def _character_mark(text: str) -> np.uint64:
+    mark = 0
+    for character in set(text):
+        mark |= 1 << _CHARACTER_BITS.get(character, 36 + ord(character) % 28)
+    return np.uint64(mark)
+
+
+def _character_marks(texts: Sequence[str]) -> Marks:
+    return np.array([_character_mark(text) for text in texts], dtype=np.uint64)

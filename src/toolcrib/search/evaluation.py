@@ -1,4 +1,4 @@
-"""How good a search is: queries whose right tools are known, rankings of ids in, figures from 0 to 1 out.
+"""Evaluate a search: queries whose right tools are known, rankings of ids in, metrics from 0 to 1 out.
 
 It reads no file and no clock, and knows no scorer: a search is a function from a text to ids, best first, so any
 engine can be measured with it.
@@ -16,21 +16,30 @@ from typing import Final
 DEPTH: Final = 10
 """How much of a ranking is looked at, in hits."""
 
+
 SEED: Final = 20261121
 """What the samples and the typos of the tracks follow from."""
 
-_NOTICED: Final = 5
+
+_NOTICED_DEPTH: Final = 5
 """A right tool counts as lost when it would have stood among so many, and was withheld."""
 
+
 _NAME_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
-_LONG_WORD: Final = re.compile(r"[A-Za-z]{4,}")
-_SEPARATED: Final = re.compile(r"[_\-. /]")
-_MOST_NAMESAKES: Final = 5
+
+
+_TYPO_WORD: Final = re.compile(r"[A-Za-z]{4,}")
+
+
+_SEPARATOR: Final = re.compile(r"[_\-. /]")
+
+
+_MAX_NAMESAKES: Final = 5
 """A name that more tools share than this asks for none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class LabelledQuery:
     """A query and the tools that answer it."""
 
     id: str
@@ -63,7 +72,7 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class EvaluationReport:
     """What an evaluation gave."""
 
     metrics: Metrics
@@ -74,7 +83,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ShownAnswer:
     """What a search that may withhold showed: ids, best first."""
 
     shown: tuple[str, ...] = ()
@@ -83,7 +92,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class AnswerRates:
     """A share of queries, from 0 to 1, at both marks."""
 
     shown: float
@@ -106,8 +115,8 @@ def score(ranking: Iterable[str], relevant: frozenset[str]) -> Metrics:
         return Metrics()
     ideal = sum(_gain(place) for place in range(min(DEPTH, len(relevant))))
     return Metrics(
-        recall_1=_before(1, places) / len(relevant),
-        recall_5=_before(5, places) / len(relevant),
+        recall_1=_hits_within(1, places) / len(relevant),
+        recall_5=_hits_within(5, places) / len(relevant),
         recall_10=len(places) / len(relevant),
         mrr_10=1 / (places[0] + 1),
         ndcg_10=sum(map(_gain, places)) / ideal,
@@ -131,8 +140,11 @@ def mean(scores: Sequence[Metrics]) -> Metrics:
 
 
 def evaluate(
-    search: Callable[[str], Sequence[str]], queries: Sequence[Query], *, clock: Callable[[], float] = lambda: 0.0
-) -> Report:
+    search: Callable[[str], Sequence[str]],
+    queries: Sequence[LabelledQuery],
+    *,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> EvaluationReport:
     """The mean over the queries, each asked once, and how long the answers took by the clock, in seconds."""
     scores: list[Metrics] = []
     times: list[float] = []
@@ -141,7 +153,7 @@ def evaluate(
         ranking = search(query.text)
         times.append(clock() - begun)
         scores.append(score(ranking, query.relevant))
-    return Report(
+    return EvaluationReport(
         metrics=mean(scores), queries=len(queries), p50_s=percentile(times, 0.5), p95_s=percentile(times, 0.95)
     )
 
@@ -157,13 +169,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-def false_answers(answers: Iterable[Answer]) -> Rates:
+def false_answers(answers: Iterable[ShownAnswer]) -> AnswerRates:
     """How many queries that no tool fits were answered all the same; 0 for no queries."""
     got = list(answers)
     return _rates([bool(answer.shown) for answer in got], [bool(answer.sure) for answer in got])
 
 
-def lost_answers(asked: Iterable[tuple[Query, Sequence[str], Answer]]) -> Rates:
+def lost_answers(asked: Iterable[tuple[LabelledQuery, Sequence[str], ShownAnswer]]) -> AnswerRates:
     """How many queries lost a right tool to the marks; 0 for no queries.
 
     Each comes with the ranking of the same search without marks, and with its answer. It is lost when a right tool is
@@ -172,15 +184,15 @@ def lost_answers(asked: Iterable[tuple[Query, Sequence[str], Answer]]) -> Rates:
     shown: list[bool] = []
     sure: list[bool] = []
     for query, free, answer in asked:
-        found = not query.relevant.isdisjoint(free[:_NOTICED])
+        found = not query.relevant.isdisjoint(free[:_NOTICED_DEPTH])
         shown.append(found and query.relevant.isdisjoint(answer.shown))
         sure.append(found and query.relevant.isdisjoint(answer.sure))
     return _rates(shown, sure)
 
 
-def tracks(
-    name: str, tools: Sequence[tuple[str, str]], queries: Sequence[Query], *, most: int = 300
-) -> dict[str, tuple[Query, ...]]:
+def query_tracks(
+    name: str, tools: Sequence[tuple[str, str]], queries: Sequence[LabelledQuery], *, most: int = 300
+) -> dict[str, tuple[LabelledQuery, ...]]:
     """Four ways to ask the same set: what it is called, its tools as (id, name), its queries.
 
     - `main`: the set's queries, a sample of `most` where there are more.
@@ -191,27 +203,29 @@ def tracks(
 
     The same arguments give the same queries, on any machine.
     """
-    chance = _chance(f"{SEED}-{name}")
+    chance = _random(f"{SEED}-{name}")
     chosen = list(queries) if len(queries) <= most else chance.sample(list(queries), most)
-    namesakes = _namesakes(tools)
-    keys = sorted(key for key, ids in namesakes.items() if len(key) > 1 and len(ids) <= _MOST_NAMESAKES)
+    namesakes = _ids_by_name_words(tools)
+    keys = sorted(key for key, ids in namesakes.items() if len(key) > 1 and len(ids) <= _MAX_NAMESAKES)
     if len(keys) > most // 2:
         keys = chance.sample(keys, most // 2)
     names = dict(tools)
     return {
         "main": tuple(chosen),
         "typo": tuple(
-            Query(id=query.id, text=misspelt(query.text, f"{SEED}-{name}-{query.id}"), relevant=query.relevant)
+            LabelledQuery(id=query.id, text=misspell(query.text, f"{SEED}-{name}-{query.id}"), relevant=query.relevant)
             for query in chosen
         ),
         "ident": tuple(
-            Query(id=" ".join(key), text=_respelt(key, names[namesakes[key][0]]), relevant=frozenset(namesakes[key]))
+            LabelledQuery(
+                id=" ".join(key), text=_change_style(key, names[namesakes[key][0]]), relevant=frozenset(namesakes[key])
+            )
             for key in keys
         ),
         "name_typo": tuple(
-            Query(
+            LabelledQuery(
                 id=" ".join(key),
-                text=misspelt(" ".join(key), f"{SEED}-{name}-{key}"),
+                text=misspell(" ".join(key), f"{SEED}-{name}-{key}"),
                 relevant=frozenset(namesakes[key]),
             )
             for key in keys
@@ -219,21 +233,21 @@ def tracks(
     }
 
 
-def misspelt(text: str, seed: str) -> str:
+def misspell(text: str, seed: str) -> str:
     """The text with one random typo in one word of at least four letters; unchanged where there is none.
 
-    >>> misspelt("list the files", "a"), misspelt("go up", "a")
+    >>> misspell("list the files", "a"), misspell("go up", "a")
     ('list the filet', 'go up')
     """
-    words = list(_LONG_WORD.finditer(text))
+    words = list(_TYPO_WORD.finditer(text))
     if not words:
         return text
-    chance = _chance(seed)
+    chance = _random(seed)
     word = chance.choice(words)
-    return text[: word.start()] + _slip(word.group(), chance) + text[word.end() :]
+    return text[: word.start()] + _apply_typo(word.group(), chance) + text[word.end() :]
 
 
-def _slip(word: str, chance: random.Random) -> str:
+def _apply_typo(word: str, chance: random.Random) -> str:
     """The word with a letter replaced, left out, put in, or changing places with the next."""
     place = chance.randrange(len(word))
     kind = chance.choice(["replaced", "left out", "put in", "swapped"])
@@ -252,7 +266,7 @@ def _slip(word: str, chance: random.Random) -> str:
     return word[:place] + word[place + 1 :]
 
 
-def _namesakes(tools: Sequence[tuple[str, str]]) -> dict[tuple[str, ...], list[str]]:
+def _ids_by_name_words(tools: Sequence[tuple[str, str]]) -> dict[tuple[str, ...], list[str]]:
     """The words of each name, in lower case, and the ids of the tools whose names have just these."""
     found: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for id_, name in tools:
@@ -264,9 +278,9 @@ def _name_words(name: str) -> Iterator[str]:
     return (word.lower() for word in _NAME_WORD.findall(name))
 
 
-def _respelt(words: tuple[str, ...], name: str) -> str:
+def _change_style(words: tuple[str, ...], name: str) -> str:
     """The words in the spelling that the name does not have."""
-    if _SEPARATED.search(name):
+    if _SEPARATOR.search(name):
         return words[0] + "".join(word.capitalize() for word in words[1:])
     return "_".join(words)
 
@@ -275,13 +289,13 @@ def _gain(place: int) -> float:
     return 1 / math.log2(place + 2)
 
 
-def _before(depth: int, places: Sequence[int]) -> int:
+def _hits_within(depth: int, places: Sequence[int]) -> int:
     return sum(place < depth for place in places)
 
 
-def _rates(shown: Sequence[bool], sure: Sequence[bool]) -> Rates:
-    return Rates(shown=sum(shown) / max(1, len(shown)), sure=sum(sure) / max(1, len(sure)))
+def _rates(shown: Sequence[bool], sure: Sequence[bool]) -> AnswerRates:
+    return AnswerRates(shown=sum(shown) / max(1, len(shown)), sure=sum(sure) / max(1, len(sure)))
 
 
-def _chance(seed: str) -> random.Random:
+def _random(seed: str) -> random.Random:
     return random.Random(seed)  # noqa: S311 - the same sample every time is the point

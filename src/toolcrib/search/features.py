@@ -1,10 +1,10 @@
-"""What the second stage of a search reads of each tool, as arrays with one row a tool.
+"""What the second stage of a search reads of each tool, as arrays with one row per tool.
 
-Every row depends on its own tool alone: not on other tools, nor on how rare a word is among them.
+Each row depends on its own tool alone: not on other tools, and not on how rare a word is among them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -12,39 +12,58 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.search.analysis import NAME_WORDS, SENTENCE_WORDS, Analysis, Stream, Vocabulary
-from toolcrib.search.kinds import PARAMETERS, VERBS
-from toolcrib.search.quantized import Query, Rows, product, quantized
+from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAnalyzer, Vocabulary, WordStream
+from toolcrib.search.text import PARAMETER_KINDS, STOP_WORDS, VERB_KINDS, split_words
+from toolcrib.search.vectors import (
+    COARSE_COMPONENTS,
+    Embedder,
+    QuantizedRows,
+    QueryVectors,
+    WordPieceTable,
+    WordVectorCache,
+    default_table,
+    dot_products,
+    quantize,
+)
+from toolcrib.types import Tool
 
 Floats = npt.NDArray[np.float32]
+
+
 Ints = npt.NDArray[np.int32]
+
+
 Keys = npt.NDArray[np.uint64]
+
+
 Halves = npt.NDArray[np.float16]
 
-COARSE = 64
-"""Leading components of a word's vector by which words are compared one by one: they hold most of it."""
 
 _NAME_SHARE = 0.7
 """How much of a tool's topic its name makes by itself. Source: the prototype, where it was tuned."""
 
+
 _BASE_WEIGHT = 0.1
 """Added to the weight of every word of a name or sentence: common ones count a little. Source: the prototype."""
+
 
 _VERB_WORDS = 3
 """Words of a name, from its start, among which its verb is looked for."""
 
-SKETCH_BITS = 128
 
-SLOTS = NAME_WORDS + SENTENCE_WORDS
+SIMHASH_BITS = 128
+
+
+WORD_SLOTS = MAX_NAME_WORDS + MAX_SENTENCE_WORDS
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class ToolFeatures:
     """Rows of some tools."""
 
-    meaning: Rows
+    meaning: QuantizedRows
     """The vector of all that the tool says of itself."""
-    topic: Rows
+    topic: QuantizedRows
     """The same by the table, the name counting once more; zero where the table knows no word."""
     sketch: Keys
     """uint64[2, n]: 128 signs of random projections of `meaning`."""
@@ -61,14 +80,14 @@ class Features:
     pair_positions: Ints
     """The tool that has them, beside `pair_keys`."""
 
-    def moved(self, order: Ints, size: int) -> "Features":
+    def moved(self, order: Ints, size: int) -> "ToolFeatures":
         """The rows of the tools in `order`, old positions at their new places, -1 for a place to be filled."""
         place = np.full(size, -1, dtype=np.int32)
         kept = np.flatnonzero(order >= 0)
         place[order[kept]] = kept
         positions = place[self.pair_positions]
         stay = positions >= 0
-        return Features(
+        return ToolFeatures(
             self.meaning.take(order),
             self.topic.take(order),
             np.ascontiguousarray(self.sketch[:, order]),
@@ -76,10 +95,10 @@ class Features:
             self.shares[order],
             self.literals[order],
             self.verbs[order],
-            *_paired(self.pair_keys[stay], positions[stay]),
+            *_unique_pairs(self.pair_keys[stay], positions[stay]),
         )
 
-    def filled(self, other: "Features", places: Ints) -> "Features":
+    def filled(self, other: "ToolFeatures", places: Ints) -> "ToolFeatures":
         """These rows with those of another at the given places, in its order."""
         for mine, theirs in ((self.meaning, other.meaning), (self.topic, other.topic)):
             mine.put(places, theirs)
@@ -90,7 +109,7 @@ class Features:
         self.verbs[places] = other.verbs
         keys = np.concatenate([self.pair_keys, other.pair_keys])
         positions = np.concatenate([self.pair_positions, places[other.pair_positions]])
-        pair_keys, pair_positions = _paired(keys, positions)
+        pair_keys, pair_positions = _unique_pairs(keys, positions)
         return replace(self, pair_keys=pair_keys, pair_positions=pair_positions)
 
 
@@ -98,7 +117,7 @@ class Features:
 class WordFeatures:
     """What the second stage reads of each word; one row a word, and a last one of zeros for no word."""
 
-    coarse: Rows
+    coarse: QuantizedRows
     """The leading components of its vector, at unit length."""
     stems: Ints
     """The number of its stem; -1 for no word."""
@@ -106,34 +125,37 @@ class WordFeatures:
 
 def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:
     """Rows of all words of a vocabulary, from their vectors."""
-    coarse = _unit(vectors[:, :COARSE])
+    coarse = _unit_vectors(vectors[:, :COARSE_COMPONENTS])
     return WordFeatures(
-        coarse=quantized(np.concatenate([coarse, np.zeros((1, coarse.shape[1]), np.float32)])),
+        coarse=quantize(np.concatenate([coarse, np.zeros((1, coarse.shape[1]), np.float32)])),
         stems=np.append(np.array(vocabulary.word_stems, dtype=np.int32), np.int32(-1)),
     )
 
 
-def features(
-    analysis: Analysis, vocabulary: Vocabulary, vectors: Floats, weights: Floats, embedded: Floats | None
-) -> Features:
+def tool_features(
+    analysis: ToolAnalyzer, vocabulary: Vocabulary, vectors: Floats, weights: Floats, embedded: Floats | None
+) -> ToolFeatures:
     """Rows of the tools that were read, in the order of reading. `embedded` are their vectors by another embedder."""
     body, name = analysis.body, analysis.name
-    sums = _sums(body, name, vectors)
-    whole, own = _unit(sums[:, 0]), _unit(sums[:, 1])
+    sums = _vector_sums(body, name, vectors)
+    whole, own = _unit_vectors(sums[:, 0]), _unit_vectors(sums[:, 1])
     meaning = whole if embedded is None else embedded
     hashes = np.array([stem_key(stem) for stem in vocabulary.stems], dtype=np.uint64)
     stems = np.array(vocabulary.word_stems, dtype=np.intp)
-    keys, positions = _pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
-    rows = quantized(meaning)
-    slots = np.concatenate([_padded(name, NAME_WORDS), _padded(analysis.sentence, SENTENCE_WORDS)], axis=1)
-    return Features(
+    keys, positions = _word_pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
+    rows = quantize(meaning)
+    slots = np.concatenate(
+        [_padded_rows(name, MAX_NAME_WORDS), _padded_rows(analysis.sentence, MAX_SENTENCE_WORDS)], axis=1
+    )
+    return ToolFeatures(
         meaning=rows,
-        topic=quantized(_unit(whole + np.float32(_NAME_SHARE) * own)),
-        sketch=sketched(rows),
+        topic=quantize(_unit_vectors(whole + np.float32(_NAME_SHARE) * own)),
+        sketch=simhash(rows),
         slots=slots,
-        shares=_shares(slots, weights),
-        literals=_bits(analysis.parameters, vocabulary, PARAMETERS) | np.array(analysis.literals, dtype=np.uint16),
-        verbs=_bits(name, vocabulary, VERBS, _VERB_WORDS).astype(np.uint8),
+        shares=_word_shares(slots, weights),
+        literals=_kinds_by_tool(analysis.parameters, vocabulary, PARAMETER_KINDS)
+        | np.array(analysis.literals, dtype=np.uint16),
+        verbs=_kinds_by_tool(name, vocabulary, VERB_KINDS, _VERB_WORDS).astype(np.uint8),
         pair_keys=keys,
         pair_positions=positions,
     )
@@ -149,42 +171,42 @@ def pair_key(first: int, second: int) -> int:
     return first << 32 | second
 
 
-def sketched(rows: Rows) -> Keys:
+def simhash(rows: QuantizedRows) -> Keys:
     """The signs of 128 random projections of each row: uint64[2, n]. How many differ tells the angle.
 
     Source: Charikar, STOC 2002. The projections add and subtract whole numbers, so they are exact.
     """
-    return _packed(rows.values.astype(np.float32) @ _projection(rows.values.shape[1]) > 0)
+    return _pack_signs(rows.values.astype(np.float32) @ _projection(rows.values.shape[1]) > 0)
 
 
-def query_sketches(vectors: Query) -> Keys:
+def query_simhash(vectors: QueryVectors) -> Keys:
     """The same of the vectors of a query: uint64[2, vectors]."""
-    return _packed(product(vectors.values, _directions(vectors.values.shape[1])) > 0)
+    return _pack_signs(dot_products(vectors.values, _transposed_projection(vectors.values.shape[1])) > 0)
 
 
-def _packed(signs: npt.NDArray[np.bool_]) -> Keys:
+def _pack_signs(signs: npt.NDArray[np.bool_]) -> Keys:
     return np.ascontiguousarray(np.packbits(signs, axis=1, bitorder="little").view(np.uint64).T)
 
 
 @cache
 def _projection(dim: int) -> Floats:
-    drawn = np.random.default_rng(seed=dim).integers(0, 2, (dim, SKETCH_BITS))
+    drawn = np.random.default_rng(seed=dim).integers(0, 2, (dim, SIMHASH_BITS))
     return (2 * drawn - 1).astype(np.float32)
 
 
 @cache
-def _directions(dim: int) -> Floats:
+def _transposed_projection(dim: int) -> Floats:
     """The projections, each in a row."""
     return np.ascontiguousarray(_projection(dim).T)
 
 
-def _unit(vectors: Floats) -> Floats:
+def _unit_vectors(vectors: Floats) -> Floats:
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
     scaled: Floats = np.divide(vectors, np.where(lengths > 0, lengths, np.float32(1))[:, None], dtype=np.float32)
     return scaled
 
 
-def _sums(body: Stream, name: Stream, vectors: Floats) -> Floats:
+def _vector_sums(body: WordStream, name: WordStream, vectors: Floats) -> Floats:
     """Two sums for each tool: of the vectors of all its words, and of those of its name.
 
     float32[tools, 2, components]. The words of the name stand first in the body. One small product a tool is several
@@ -205,24 +227,24 @@ def _sums(body: Stream, name: Stream, vectors: Floats) -> Floats:
     return sums
 
 
-def _padded(stream: Stream, width: int) -> Ints:
+def _padded_rows(stream: WordStream, width: int) -> Ints:
     lengths = np.array(stream.lengths, dtype=np.intp)
     rows = np.full((len(lengths), width), -1, dtype=np.int32)
     rows[np.arange(width) < lengths[:, None]] = np.array(stream.numbers, dtype=np.int32)
     return rows
 
 
-def _shares(slots: Ints, weights: Floats) -> Halves:
+def _word_shares(slots: Ints, weights: Floats) -> Halves:
     """The share of each word in the weight of its name, or of its first sentence."""
     shares = np.append(weights + np.float32(_BASE_WEIGHT), np.float32(0))[slots]
-    for slice_ in (slice(0, NAME_WORDS), slice(NAME_WORDS, SLOTS)):
+    for slice_ in (slice(0, MAX_NAME_WORDS), slice(MAX_NAME_WORDS, WORD_SLOTS)):
         total = shares[:, slice_].sum(axis=1, keepdims=True)
         shares[:, slice_] /= np.where(total > 0, total, np.float32(1))
     return shares.astype(np.float16)
 
 
-def _bits(
-    stream: Stream, vocabulary: Vocabulary, table: Mapping[str, int], first: int | None = None
+def _kinds_by_tool(
+    stream: WordStream, vocabulary: Vocabulary, table: Mapping[str, int], first: int | None = None
 ) -> npt.NDArray[np.uint16]:
     """The kinds of the words of each tool, or of its first ones."""
     kinds = np.array([table.get(word, 0) for word in vocabulary.words], dtype=np.uint16)
@@ -240,7 +262,7 @@ def _bits(
     return found
 
 
-def _pairs(streams: Sequence[Stream], hashes: Keys) -> tuple[Keys, Ints]:
+def _word_pairs(streams: Sequence[WordStream], hashes: Keys) -> tuple[Keys, Ints]:
     keys, positions = [], []
     for stream in streams:
         numbers = np.array(stream.numbers, dtype=np.intp)
@@ -248,13 +270,75 @@ def _pairs(streams: Sequence[Stream], hashes: Keys) -> tuple[Keys, Ints]:
         beside = of[1:] == of[:-1]
         keys.append(((hashes[numbers[:-1]] << np.uint64(32)) | hashes[numbers[1:]])[beside])
         positions.append(of[1:][beside])
-    return _paired(np.concatenate(keys), np.concatenate(positions))
+    return _unique_pairs(np.concatenate(keys), np.concatenate(positions))
 
 
-def _paired(keys: Any, positions: Any) -> tuple[Keys, Ints]:
+def _unique_pairs(keys: Any, positions: Any) -> tuple[Keys, Ints]:
     """Each pair of a tool once, sorted by key and position."""
     order = np.lexsort((positions, keys))
     keys, positions = keys[order], positions[order]
     new = np.ones(len(keys), dtype=np.bool_)
     new[1:] = (keys[1:] != keys[:-1]) | (positions[1:] != positions[:-1])
     return keys[new], positions[new].astype(np.int32)
+
+
+_MAX_EMBEDDED_TEXT = 1_200
+"""Characters of a tool that another embedder reads."""
+
+
+_STOP_WEIGHT = 0.2
+"""What a stop word counts beside other words, whose weights go from 0 to about 9."""
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticModel:
+    """A table for words, and an embedder for whole texts, or None where the table does both."""
+
+    table: WordPieceTable
+    embedder: Embedder | None = None
+    rows: WordVectorCache = field(init=False, repr=False, compare=False)
+    """What the table says of the words of queries."""
+
+    def __post_init__(self) -> None:
+        """Nothing is remembered yet."""
+        object.__setattr__(self, "rows", WordVectorCache(self.table, self.weights))
+
+    def of(
+        self, analysis: ToolAnalyzer, vocabulary: Vocabulary, tools: Sequence[Tool]
+    ) -> tuple[WordFeatures, ToolFeatures]:
+        """What the words of a vocabulary mean, and the tools that were read, in the order of reading."""
+        vectors = self.table.words(vocabulary.words)
+        weights = self.weights(vocabulary.words)
+        embedded = None if self.embedder is None else _embed_tools(self.embedder, tools)
+        rows = tool_features(analysis, vocabulary, vectors, weights, embedded)
+        return word_features(vocabulary, vectors), rows
+
+    def weights(self, words: Sequence[str]) -> Floats:
+        """How telling each word is in any catalog; stop words hardly."""
+        found = self.table.weights(words)
+        found[[word in STOP_WORDS for word in words]] = _STOP_WEIGHT
+        return found
+
+
+@cache
+def default_semantic_model() -> SemanticModel:
+    """The meaning that the table in the package gives."""
+    return SemanticModel(default_table())
+
+
+def zero_non_finite(vectors: Floats) -> Floats:
+    """The vectors, with zeros for those that hold what is no number: no signal is better than any."""
+    sound = np.isfinite(vectors).all(axis=1, keepdims=True)
+    return vectors if sound.all() else np.where(sound, vectors, np.float32(0))
+
+
+def _embed_tools(embedder: Embedder, tools: Sequence[Tool]) -> Floats:
+    if not tools:
+        return np.zeros((0, embedder.dim), dtype=np.float32)
+    return zero_non_finite(embedder.embed([_tool_text(tool) for tool in tools]))
+
+
+def _tool_text(tool: Tool) -> str:
+    """A tool as a text for an embedder."""
+    beside = " ".join(filter(None, (tool.namespace, tool.title, *tool.keywords, *tool.tags)))
+    return f"{' '.join(split_words(tool.name))} ({beside}): {tool.description}"[:_MAX_EMBEDDED_TEXT]

@@ -1,25 +1,315 @@
-"""The index: one large segment, and a small one for what changed since. Immutable; a change makes a new one."""
+"""The search index: immutable segments of postings and features, and the view of them that one caller has.
 
-from collections.abc import Iterable, Sequence
+An index has one large segment and a small one for recent changes; a change makes a new index. A segment holds what depends
+on a single tool. Document frequencies are counted at query time among the tools that the caller sees, so that
+a tool they cannot see changes nothing for them. Segments know nothing about permissions.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import log
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from toolcrib.model import Tool
-from toolcrib.search.entries import Ints
-from toolcrib.search.meaning import Meaning, default_meaning
-from toolcrib.search.options import SearchOptions
-from toolcrib.search.segment import Bools, Segment
-from toolcrib.search.view import Part, View
+from toolcrib.schema import signature
+from toolcrib.search.analysis import Floats, Ints, ToolAnalyzer, Vocabulary, WordOccurrences, count_words, field_norms
+from toolcrib.search.features import SemanticModel, ToolFeatures, WordFeatures, default_semantic_model
+from toolcrib.search.options import Field, SearchOptions
+from toolcrib.search.spelling import SpellingIndex
+from toolcrib.types import Filters, Tool, Visibility
 
-_SMALL = 64
+_MAX_SMALL_DELTA = 64
 """Tools of a delta that are always kept apart."""
-_SHARE = 20
+
+
+_DELTA_SHARE = 20
 """A delta is kept apart up to this fraction of the tools: one in 20."""
-_GONE = 5
+
+
+_REMOVED_SHARE = 5
 """A base is kept while fewer than this fraction of its tools are gone: one in 5."""
-_VIEWS = 16
+
+
+_MAX_CACHED_VIEWS = 16
 """Views that are remembered."""
+
+
+Positions = npt.NDArray[np.intp]
+
+
+Bools = npt.NDArray[np.bool_]
+
+
+class Facets:
+    """The filterable sides of some tools, as arrays."""
+
+    __slots__ = ("_namespaces", "_numbers", "_read_only", "_tags", "_visibility")
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        """Positions are places in `tools`."""
+        self._numbers: dict[str, int] = {}
+        self._namespaces = np.array(
+            [self._numbers.setdefault(t.namespace, len(self._numbers)) for t in tools], np.int32
+        )
+        self._read_only = np.array([t.annotations.get("readOnlyHint") is True for t in tools], np.bool_)
+        self._visibility = {kind: np.array([t.visibility is kind for t in tools], np.bool_) for kind in Visibility}
+        self._tags: dict[str, list[int]] = {}
+        for position, tool in enumerate(tools):
+            for tag in tool.tags:
+                self._tags.setdefault(tag, []).append(position)
+
+    def passing(self, filters: Filters) -> Bools:
+        """The tools that pass all the filters."""
+        passes = np.ones(len(self._read_only), np.bool_)
+        if filters.namespaces:
+            numbers = [self._numbers[name] for name in filters.namespaces if name in self._numbers]
+            passes &= np.isin(self._namespaces, numbers)
+        if filters.read_only is not None:
+            passes &= self._read_only == filters.read_only
+        if filters.visibility:
+            passes &= np.logical_or.reduce([self._visibility[kind] for kind in filters.visibility])
+        for tag in filters.tags:
+            tagged = np.zeros(len(passes), np.bool_)
+            tagged[self._tags.get(tag, [])] = True
+            passes &= tagged
+        return passes
+
+
+class Segment:
+    """Searchable tools. A position is a tool's place in `tools`."""
+
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        entries: WordOccurrences,
+        norms: Floats,
+        vocabulary: Vocabulary,
+        features: ToolFeatures,
+        words: WordFeatures,
+        meaning: SemanticModel,
+        options: SearchOptions,
+    ) -> None:
+        """Use `Segment.build`."""
+        self.tools = tuple(tools)
+        self.options = options
+        self.vocabulary = vocabulary
+        self.norms = norms
+        """What one occurrence of a word adds, for each tool and field."""
+        self.features = features
+        self.words = words
+        self.meaning = meaning
+        self.ids = [tool.id for tool in self.tools]
+        self.ranked = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        """The positions in the alphabetical order of ids."""
+        self.ranks = np.empty(len(self.ids), dtype=np.int32)
+        """The place of each tool's id in alphabetical order."""
+        self.ranks[self.ranked] = np.arange(len(self.ids), dtype=np.int32)
+        self.findable: Bools = np.array([tool.visibility is not Visibility.HIDDEN for tool in self.tools], np.bool_)
+        self.signatures: list[str | None] = [None] * len(self.tools)
+        self.memo: dict[Hashable, Any] = {}
+        """What others derive from the segment once."""
+        self._post(entries)
+
+    @classmethod
+    def build(
+        cls, tools: Sequence[Tool], *, meaning: SemanticModel, options: SearchOptions, previous: "Segment | None" = None
+    ) -> "Segment":
+        """A segment of the tools. The very same objects that `previous` holds are not read again."""
+        if previous is not None and (previous.options != options or previous.meaning != meaning or previous.is_worn()):
+            previous = None
+        kept, fresh = _match_previous(tools, previous)
+        vocabulary = Vocabulary(previous.vocabulary if previous else None)
+        analysis = ToolAnalyzer(vocabulary)
+        for position in fresh:
+            analysis.add(position, tools[position])
+        entries = count_words(analysis, vocabulary)
+        adds = field_norms(analysis, len(tools), options.fields)
+        words, rows = meaning.of(analysis, vocabulary, [tools[position] for position in fresh])
+        if previous is None or not kept:
+            return cls(tools, entries, adds, vocabulary, rows, words, meaning, options)
+        old, new = list(kept.values()), list(kept)
+        adds[new] = previous.norms[old]
+        entries = previous.entries().moved(kept, len(previous)).merged(entries)
+        order = np.full(len(tools), -1, dtype=np.int32)
+        order[new] = old
+        rows = previous.features.moved(order, len(previous)).filled(rows, np.array(fresh, dtype=np.int32))
+        segment = cls(tools, entries, adds, vocabulary, rows, words, meaning, options)
+        for position, before in kept.items():
+            segment.signatures[position] = previous.signatures[before]
+        return segment
+
+    def __len__(self) -> int:
+        """How many tools it holds."""
+        return len(self.tools)
+
+    def is_worn(self) -> bool:
+        """Whether most of the words it knows have left it, so that a new one is better made from nothing."""
+        words = len(self.vocabulary.words)
+        return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self._words))
+
+    def span(self, stem: str) -> tuple[int, int]:
+        """Where the postings of a stem begin and end in `positions` and `impacts`; (0, 0) when there are none."""
+        number = self.vocabulary.stem_numbers.get(stem)
+        return (self._starts[number], self._starts[number + 1]) if number is not None else (0, 0)
+
+    def with_id(self, id_: str) -> Positions:
+        """The positions of the tools with that id."""
+        start = bisect_left(self.ranked, id_, key=self.ids.__getitem__)
+        stop = bisect_right(self.ranked, id_, key=self.ids.__getitem__)
+        return np.array(self.ranked[start:stop], dtype=np.intp)
+
+    def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
+        """What some postings are made of: place in `postings`, field, its words, and its share of the impact."""
+        if not postings:
+            return iter(())
+        at = np.array(postings, dtype=np.intp)
+        lengths = self._rows[at + 1] - self._rows[at]
+        place = np.repeat(np.arange(len(at)), lengths)
+        found = np.arange(len(place)) + np.repeat(self._rows[at] - np.cumsum(lengths) + lengths, lengths)
+        fields = self._fields[found]
+        starts = np.flatnonzero(_row_changes(place, fields))
+        place, fields = place[starts], fields[starts]
+        adds = _field_weights(self._counts[found], starts, self.norms[self.positions[at[place]], fields])
+        gains = adds * (self.impacts[at] / np.bincount(place, adds, len(at)))[place]
+        words = [self.vocabulary.words[word] for word in self._words[found].tolist()]
+        ends = [*starts[1:].tolist(), len(words)]
+        groups = [words[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        return zip(
+            place.tolist(), map(_FIELD_BY_NUMBER.__getitem__, fields.tolist()), groups, gains.tolist(), strict=True
+        )
+
+    def surfaces(self, start: int, stop: int, seen: Bools) -> dict[str, int]:
+        """The words behind some postings, in the tools that are seen, and in how many fields each stands."""
+        chosen = np.flatnonzero(seen[self.positions[start:stop]]) + start
+        rows = [row for at in chosen.tolist() for row in range(self._rows[at], self._rows[at + 1])]
+        numbers, counts = np.unique(self._words[np.array(rows, dtype=np.intp)], return_counts=True)
+        return {self.vocabulary.words[n]: c for n, c in zip(numbers.tolist(), counts.tolist(), strict=True)}
+
+    def signature(self, position: int) -> str:
+        """The one-line signature of a tool, worked out once."""
+        known = self.signatures[position]
+        if known is None:
+            known = self.signatures[position] = signature(self.tools[position])
+        return known
+
+    @cached_property
+    def facets(self) -> Facets:
+        """What the tools can be narrowed to."""
+        return Facets(self.tools)
+
+    @cached_property
+    def spelling(self) -> SpellingIndex:
+        """The stems that a misspelt word may be meant for."""
+        return SpellingIndex(self.vocabulary.stems)
+
+    @cached_property
+    def heads(self) -> dict[str, Positions]:
+        """The words that names of several words begin with, and the positions of the tools so called."""
+        slots = self.features.slots
+        several = np.flatnonzero(slots[:, 1] >= 0)
+        several = several[slots[several, 0].argsort(kind="stable")]
+        numbers, starts = np.unique(slots[several, 0], return_index=True)
+        groups = np.split(several, starts[1:]) if len(numbers) else []
+        return {self.vocabulary.words[number]: at for number, at in zip(numbers.tolist(), groups, strict=True)}
+
+    def field_words(self, field: Field) -> tuple[Ints, Ints]:
+        """The words in one field of all tools: their numbers, and beside each the position of the tool."""
+        chosen = np.flatnonzero(self._fields == field)
+        return self._words[chosen], self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
+
+    def entries(self) -> WordOccurrences:
+        """What the segment was made of."""
+        stems = np.array(self.vocabulary.word_stems, dtype=np.int32)[self._words]
+        positions = np.repeat(self.positions, np.diff(self._rows))
+        return WordOccurrences(stems, positions, self._fields, self._words, self._counts)
+
+    def _post(self, entries: WordOccurrences) -> None:
+        """Work out the postings: the tools of each stem, and how strongly it marks them."""
+        first = np.flatnonzero(_row_changes(entries.stems, entries.positions, entries.fields))
+        stems, positions, fields = entries.stems[first], entries.positions[first], entries.fields[first]
+        adds = _field_weights(entries.counts, first, self.norms[positions, fields])
+        starts = np.flatnonzero(_row_changes(stems, positions))
+        weight = np.add.reduceat(adds, starts) if len(starts) else adds
+        self.positions: Ints = positions[starts]
+        """The tools of all stems, one after the other."""
+        self.impacts: Floats = (weight / (self.options.k1 + weight)).astype(np.float32)
+        """How strongly the stem marks the tool, 0 to 1, beside `positions`."""
+        numbers = np.arange(len(self.vocabulary.stems) + 1)
+        self._starts: list[int] = np.searchsorted(stems[starts], numbers).tolist()
+        self._fields, self._words, self._counts = entries.fields, entries.words, entries.counts
+        self._rows: Ints = np.append(first[starts], len(entries.stems)).astype(np.int32)
+        """Where the rows of each posting begin in the three columns above."""
+
+
+@dataclass(frozen=True)
+class SegmentView:
+    """A segment of an index, and which of its tools the caller sees."""
+
+    index: Segment
+    seen: Bools
+    count: int = field(init=False)
+    """How many those are."""
+    whole: bool = field(init=False)
+    """Whether the caller sees all of it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", int(np.count_nonzero(self.seen)))
+        object.__setattr__(self, "whole", self.count == len(self.seen))
+
+    @cached_property
+    def places(self) -> Ints:
+        """The positions of the tools that the caller sees."""
+        return self.seen.nonzero()[0].astype(np.int32)
+
+    def frequency(self, start: int, stop: int) -> int:
+        """How many visible tools are among those of some postings."""
+        if stop == start or self.whole:
+            return stop - start
+        return int(np.count_nonzero(self.seen[self.index.positions[start:stop]]))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """All that one caller sees."""
+
+    parts: tuple[SegmentView, ...]
+    count: int
+    """How many tools there are."""
+    memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What others derive from the view once; it lives as long as the view, which no caller with another one meets."""
+
+    @classmethod
+    def of(cls, *parts: SegmentView) -> "IndexView":
+        """The view made of these parts."""
+        return cls(parts, sum(part.count for part in parts))
+
+    def spans(self, stem: str) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """In how many visible tools a stem occurs, and where its postings are in each part."""
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            span = part.index.span(stem)
+            return part.frequency(*span), (span,)
+        spans = tuple([part.index.span(stem) for part in self.parts])
+        return sum([part.frequency(*span) for part, span in zip(self.parts, spans, strict=True)]), spans
+
+    def knows(self) -> Callable[[str], bool]:
+        """What tells whether some tool, visible or not, has a stem."""
+        first, *others = [part.index.vocabulary.stem_numbers for part in self.parts]
+        if not others:
+            return first.__contains__
+        return lambda stem: stem in first or any(stem in numbers for numbers in others)
+
+    def begins(self, word: str) -> bool:
+        """Whether the name of a visible tool begins with the word, and has others behind it."""
+        for part in self.parts:
+            at = part.index.heads.get(word)
+            if at is not None and (part.whole or part.seen[at].any()):
+                return True
+        return False
 
 
 class Index:
@@ -36,7 +326,7 @@ class Index:
         """For each segment, where each of its tools stands in `tools`; -1 for those that are gone."""
         self.options = self.segments[0].options
         self.meaning = self.segments[0].meaning
-        self._views: dict[bytes | None, View] = {}
+        self._views: dict[bytes | None, IndexView] = {}
         """By mask; never changed in place, since several threads may search."""
 
     @classmethod
@@ -46,14 +336,14 @@ class Index:
         *,
         previous: "Index | None" = None,
         options: SearchOptions | None = None,
-        meaning: Meaning | None = None,
+        meaning: SemanticModel | None = None,
     ) -> "Index":
         """An index of the tools. The very same objects that `previous` holds are not read again.
 
         Options and meaning are those of `previous` when none are given.
         """
         options = options or (previous.options if previous else SearchOptions())
-        meaning = meaning or (previous.meaning if previous else default_meaning())
+        meaning = meaning or (previous.meaning if previous else default_semantic_model())
         if previous is None or previous.options != options or previous.meaning != meaning:
             return cls._whole(Segment.build(tools, options=options, meaning=meaning))
         return previous._changed(tools)  # noqa: SLF001 - of the same class
@@ -68,7 +358,7 @@ class Index:
         fresh = list(add)
         ids = {*remove, *(tool.id for tool in fresh)}
         gone = sorted({position for id_ in ids for position in self._positions(id_)})
-        places = [_shifted(places, gone) if gone else places for places in self.places]
+        places = [_shift_positions(places, gone) if gone else places for places in self.places]
         return self._joined(places, list(enumerate(fresh, len(self) - len(gone))))
 
     def merged(self) -> "Index":
@@ -85,10 +375,10 @@ class Index:
     def tools(self) -> tuple[Tool, ...]:
         """All of them, by position."""
         if self._tools is None:
-            self._tools = tuple(_laid_out(self._pairs(), ()))
+            self._tools = tuple(_in_order(self._pairs(), ()))
         return self._tools
 
-    def view(self, mask: bytes | None = None, overlay: "Index | None" = None) -> View:
+    def view(self, mask: bytes | None = None, overlay: "Index | None" = None) -> IndexView:
         """What a search with that mask, and the tools of that overlay beside, may find.
 
         Without an overlay, the views that were made last are remembered, each for its very mask. Raises `ValueError`
@@ -96,15 +386,15 @@ class Index:
         """
         view = self._views.get(mask)
         if view is None:
-            view = View.of(*self.parts(mask))
-            self._views = dict([*self._views.items(), (mask, view)][-_VIEWS:])
+            view = IndexView.of(*self.parts(mask))
+            self._views = dict([*self._views.items(), (mask, view)][-_MAX_CACHED_VIEWS:])
         if overlay is None:
             return view
         if overlay.meaning != self.meaning:
             raise ValueError("the overlay was built with another embedder than the index")
-        return View.of(*view.parts, *overlay.view().parts)
+        return IndexView.of(*view.parts, *overlay.view().parts)
 
-    def parts(self, mask: bytes | None) -> tuple[Part, ...]:
+    def parts(self, mask: bytes | None) -> tuple[SegmentView, ...]:
         """What a search with that mask may find. Raises `ValueError` for a mask of another length."""
         if mask is None:
             return tuple([self._part(*pair, None) for pair in self._pairs()])
@@ -117,13 +407,13 @@ class Index:
         return zip(self.segments, self.places, strict=True)
 
     @staticmethod
-    def _part(segment: Segment, places: Ints, mask: Bools | None) -> Part:
+    def _part(segment: Segment, places: Ints, mask: Bools | None) -> SegmentView:
         seen: Bools = segment.findable
         if len(places) and (mask is not None or int(places.min()) < 0):
             seen = seen & (places >= 0)
             if mask is not None:
                 seen &= mask[places]
-        return Part(segment, seen)
+        return SegmentView(segment, seen)
 
     @classmethod
     def _whole(cls, segment: Segment) -> "Index":
@@ -155,8 +445,8 @@ class Index:
         behind = [*stay, *fresh]
         gone = self._gone(base[1])
         size = len(base[0]) - gone + len(behind)
-        if gone * _GONE > len(base[0]) or len(behind) > max(_SMALL, size // _SHARE):
-            return self._whole(self._base(_laid_out([base], behind)))
+        if gone * _REMOVED_SHARE > len(base[0]) or len(behind) > max(_MAX_SMALL_DELTA, size // _DELTA_SHARE):
+            return self._whole(self._base(_in_order([base], behind)))
         if not behind:
             return Index(size, (base[0],), (base[1],))
         segment = Segment.build(
@@ -177,7 +467,7 @@ class Index:
         return [position for at in found for position in at.tolist() if position >= 0]
 
 
-def _laid_out(pairs: Iterable[tuple[Segment, Ints]], behind: Iterable[tuple[int, Tool]]) -> list[Tool]:
+def _in_order(pairs: Iterable[tuple[Segment, Ints]], behind: Iterable[tuple[int, Tool]]) -> list[Tool]:
     """The tools of some segments that stay, and others, each at its position."""
     found = dict(behind)
     for segment, places in pairs:
@@ -186,9 +476,61 @@ def _laid_out(pairs: Iterable[tuple[Segment, Ints]], behind: Iterable[tuple[int,
     return [found[position] for position in range(len(found))]
 
 
-def _shifted(places: Ints, gone: Sequence[int]) -> Ints:
+def _shift_positions(places: Ints, gone: Sequence[int]) -> Ints:
     """The places after some positions have left."""
     left = np.array(gone, dtype=np.int32)
     shifted = places - np.searchsorted(left, places).astype(np.int32)
     shifted[np.isin(places, left) | (places < 0)] = -1
     return shifted
+
+
+def idf(n: int, df: int) -> float:
+    """How rare a term is: `ln(1 + (n - df + 0.5) / (df + 0.5))`; above 0.
+
+    n counts the tools, df those with the term, 0 <= df <= n.
+    Source: Kamphuis et al., ECIR 2020, the Lucene variant.
+
+    >>> round(idf(1000, 1), 2), round(idf(1000, 1000), 4)
+    (6.5, 0.0005)
+    """
+    return log(1 + (n - df + 0.5) / (df + 0.5))
+
+
+_MAX_DEAD_WORDS = 10_000
+"""Words that no tool has any more are dropped when there are more than these, and more than live ones."""
+
+
+def _field_weights(counts: npt.NDArray[np.uint16], starts: Positions, norms: Floats) -> npt.NDArray[np.float64]:
+    """What each field of a tool adds to the weight of a stem; its rows begin at `starts`.
+
+    Whole counts are summed first, so that the order of the words, which follows the history of the segment, does not
+    show in the last digit.
+    """
+    whole = counts.astype(np.float64)
+    return (np.add.reduceat(whole, starts) if len(starts) else whole) * norms
+
+
+def _row_changes(*columns: npt.NDArray[Any]) -> Bools:
+    """Where a row differs from the one before it; the first one does."""
+    new = np.ones(len(columns[0]), dtype=np.bool_)
+    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return new
+
+
+_FIELD_BY_NUMBER = tuple(Field)
+
+
+def _match_previous(tools: Sequence[Tool], previous: Segment | None) -> tuple[dict[int, int], list[int]]:
+    """New to old positions of the tools that come again, and the positions of the others."""
+    if previous is None:
+        return {}, list(range(len(tools)))
+    known = {id(tool): position for position, tool in enumerate(previous.tools)}
+    kept: dict[int, int] = {}
+    fresh: list[int] = []
+    for position, tool in enumerate(tools):
+        old = known.pop(id(tool), None)
+        if old is None:
+            fresh.append(position)
+        else:
+            kept[position] = old
+    return kept, fresh

@@ -1,4 +1,7 @@
-"""BM25F over the caller's view: which words of a query meet which tools, and how strongly."""
+"""Match the terms of a query with BM25F: exact stems, synonyms and corrected spellings.
+
+Statistics are counted over the caller's view.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,39 +12,53 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from toolcrib.search.analysis import WHOLE
+from toolcrib.search.index import IndexView, idf
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
-from toolcrib.search.query import Query, Term
-from toolcrib.search.spelling import correctable
-from toolcrib.search.table import Table
-from toolcrib.search.view import View, idf
+from toolcrib.search.spelling import is_correctable
+from toolcrib.search.text import WHOLE_NAME, ParsedQuery, QueryTerm
+from toolcrib.search.vectors import WordPieceTable
 
 Doubles = npt.NDArray[np.float64]
+
+
 Ints = npt.NDArray[np.int32]
+
+
 Floats = npt.NDArray[np.float32]
+
+
 Places = npt.NDArray[np.intp]
+
+
 Spans = tuple[tuple[int, int], ...]
 
-UNKNOWN = 0.5
+
+UNKNOWN_WORD_WEIGHT = 0.5
 """What a word that nobody knows counts, as a share of the rarest known word, when coverage is worked out.
 Source: the prototype's `cov` feature."""
 
-_MAX_NEAR = 4
+
+_MAX_CORRECTIONS = 4
 """Words that a misspelt one may be meant for."""
+
 
 _SHORT_FORM = 12
 """Letters and digits of a word that is looked up in the lexicon as it was typed."""
 
-_REMEMBERED = 2048
+
+_MAX_CACHED_TERMS = 2048
 """Terms of a view whose ways are remembered."""
 
-_RARE = 50
+
+_SYNONYM_SHARE = 50
 """A synonym is looked for when at most one visible tool in so many has it, or few have: a common one tells little."""
-_FEW = 200
 
 
-class Way(NamedTuple):
+_SYNONYM_COUNT = 200
+
+
+class TermExpansion(NamedTuple):
     """One way in which a term meets tools: a stem that at least one visible tool has."""
 
     stem: str
@@ -62,13 +79,13 @@ class Way(NamedTuple):
     """How strongly it marks them."""
 
 
-class Known(NamedTuple):
+class MatchedTerm(NamedTuple):
     """A term that at least one visible tool meets."""
 
-    term: Term
-    ways: tuple[Way, ...]
+    term: QueryTerm
+    ways: tuple[TermExpansion, ...]
     """The best first."""
-    rising: Sequence[Way]
+    rising: Sequence[TermExpansion]
     """The same, those that cover most last."""
 
     @property
@@ -77,22 +94,22 @@ class Known(NamedTuple):
         return self.ways[0].idf
 
 
-class Meeting(NamedTuple):
+class TermHit(NamedTuple):
     """A term that met a tool."""
 
     tool: int
     """Its place among those that were asked for."""
-    known: Known
-    way: Way
+    known: MatchedTerm
+    way: TermExpansion
     posting: int
     """Its place in the postings of the part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Postings:
+class MatchedPostings:
     """All postings of one part that the words of a query met; those of a way together, the best way of a term last."""
 
-    ways: Sequence[tuple[int, Way]]
+    ways: Sequence[tuple[int, TermExpansion]]
     """Each way, and the number of its term."""
     ends: Places
     """Where its postings end in `positions`."""
@@ -100,7 +117,7 @@ class Postings:
     number: int
     """Of the part."""
 
-    def covered(self, rows: "Rows", terms: int) -> Doubles:
+    def covered(self, rows: "CandidateRows", terms: int) -> Doubles:
         """What each term gives to some tools of the part: float64[terms, tools]."""
         found = np.zeros((terms, rows.count))
         at, tools = rows.among(self.positions)
@@ -111,21 +128,21 @@ class Postings:
             found[numbers.take(way), tools] = covers.take(way)
         return found
 
-    def meetings(self, rows: "Rows", known: Sequence[Known]) -> list[Meeting]:
+    def meetings(self, rows: "CandidateRows", known: Sequence[MatchedTerm]) -> list[TermHit]:
         """The best way in which each term met each of some tools."""
         at, tools = rows.among(self.positions)
         number = self.ends.searchsorted(at, side="right")
         begins = self.ends - np.diff(self.ends, prepend=0)
         starts = np.array([way.spans[self.number][0] for _, way in self.ways], dtype=np.intp)
         postings = at - begins[number] + starts[number]
-        found: dict[tuple[int, int], Meeting] = {}
+        found: dict[tuple[int, int], TermHit] = {}
         for tool, way, posting in zip(tools.tolist(), number.tolist(), postings.tolist(), strict=True):
             term, met = self.ways[way]
-            found[term, tool] = Meeting(tool, known[term], met, posting)
+            found[term, tool] = TermHit(tool, known[term], met, posting)
         return list(found.values())
 
 
-class Rows:
+class CandidateRows:
     """Some tools of a part, and which place each has among them."""
 
     __slots__ = ("_place", "count")
@@ -144,17 +161,17 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class LexicalMatch:
     """What the words of a query met."""
 
-    known: tuple[Known, ...]
-    names: tuple[Known, ...]
+    known: tuple[MatchedTerm, ...]
+    names: tuple[MatchedTerm, ...]
     """The whole names of tools that stand in the query."""
     total: float
     """The idf of all words, what coverage is a share of."""
     scores: tuple[Doubles, ...]
     """BM25F of every tool, for each part."""
-    postings: tuple[Postings, ...]
+    postings: tuple[MatchedPostings, ...]
     """For each part."""
     unmatched: tuple[str, ...]
     """The words, as typed, that met nothing."""
@@ -162,117 +179,128 @@ class Met:
     """Misspelt words, and what was read for them."""
 
 
-def meet(view: View, query: Query, table: Table, lexicon: Lexicon, options: SearchOptions) -> Met:
+def match_terms(
+    view: IndexView, query: ParsedQuery, table: WordPieceTable, lexicon: Lexicon, options: SearchOptions
+) -> LexicalMatch:
     """Look the words of a query up."""
-    known: list[Known] = []
-    unknown: list[Term] = []
+    known: list[MatchedTerm] = []
+    unknown: list[QueryTerm] = []
     corrected: dict[str, str] = {}
-    typed = _typed(view, query, lexicon, options)
-    memo = _memo(view, lexicon, options)
+    typed = _match_short_forms(view, query, lexicon, options)
+    memo = _expansion_cache(view, lexicon, options)
     for term in query.terms:
         key = term.stem, term.surface
         found = memo.get(key)
         if found is None:
-            found = _remember(memo, key, _ways(view, term, table, lexicon, options))
+            found = _cache_expansions(memo, key, _expand(view, term, table, lexicon, options))
         ways, rising = found
         if ways:
-            known.append(Known(term, ways, rising))
+            known.append(MatchedTerm(term, ways, rising))
             if ways[0].how == "spelling":
-                corrected[term.surface] = _surface(view, ways[0])
+                corrected[term.surface] = _most_common_word(view, ways[0])
         elif term.places[0] not in typed:
             unknown.append(term)
     known += typed.values()
     rarest = idf(view.count, 0)
-    vague = sum([UNKNOWN * rarest for term in unknown if not any(map(str.isdigit, term.surface))])
-    names = _names(view, query)
-    scores, postings = _scored(view, known, names)
-    return Met(
+    vague = sum([UNKNOWN_WORD_WEIGHT * rarest for term in unknown if not any(map(str.isdigit, term.surface))])
+    names = _match_names(view, query)
+    scores, postings = _score(view, known, names)
+    return LexicalMatch(
         known=tuple(known),
         names=names,
         total=sum([item.ways[0].idf for item in known]) + vague,
         scores=scores,
         postings=postings,
-        unmatched=_unmatched(query, known, unknown),
+        unmatched=_unmatched_words(query, known, unknown),
         corrected=corrected,
     )
 
 
-Ways = tuple[tuple[Way, ...], Sequence[Way]]
+Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion]]
 """The ways of a term, the best first, and once more, those that cover most last; none where nothing meets it."""
 
-Memo = dict[tuple[str, str], Ways]
+
+ExpansionCache = dict[tuple[str, str], Expansions]
 """By stem and surface of a term."""
 
 
-def _memo(view: View, lexicon: Lexicon, options: SearchOptions) -> Memo:
+def _expansion_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> ExpansionCache:
     """The ways that were worked out before for this view, with this lexicon and these options."""
     kept = view.memo.get("ways")
     if kept is None or kept[0] is not lexicon or kept[1] is not options:
         kept = view.memo["ways"] = (lexicon, options, {})
-    found: Memo = kept[2]
+    found: ExpansionCache = kept[2]
     return found
 
 
-def _remember(memo: Memo, key: tuple[str, str], ways: tuple[Way, ...]) -> Ways:
-    if len(memo) >= _REMEMBERED:
+def _cache_expansions(memo: ExpansionCache, key: tuple[str, str], ways: tuple[TermExpansion, ...]) -> Expansions:
+    if len(memo) >= _MAX_CACHED_TERMS:
         memo.clear()
-    found = memo[key] = ways, sorted(ways, key=_covers)
+    found = memo[key] = ways, sorted(ways, key=_by_coverage)
     return found
 
 
-_covers = attrgetter("covers")
+_by_coverage = attrgetter("covers")
 
 
-def _typed(view: View, query: Query, lexicon: Lexicon, options: SearchOptions) -> dict[int, Known]:
+def _match_short_forms(
+    view: IndexView, query: ParsedQuery, lexicon: Lexicon, options: SearchOptions
+) -> dict[int, MatchedTerm]:
     """Typed words with digits that have synonyms as a whole, by place: `k8s`, whose parts say nothing."""
-    found: dict[int, Known] = {}
+    found: dict[int, MatchedTerm] = {}
     for place, word in enumerate(query.words):
         if len(word) <= _SHORT_FORM and not word.isalpha() and lexicon.stems(word.lower()):
-            term = Term(word.lower(), word.lower(), word, range(place, place + 1))
-            ways = _synonyms(view, term, 0.0, lexicon, options)
+            term = QueryTerm(word.lower(), word.lower(), word, range(place, place + 1))
+            ways = _synonym_expansions(view, term, 0.0, lexicon, options)
             if ways:
-                found[place] = Known(term, ways, sorted(ways, key=_covers))
+                found[place] = MatchedTerm(term, ways, sorted(ways, key=_by_coverage))
     return found
 
 
-def _ways(view: View, term: Term, table: Table, lexicon: Lexicon, options: SearchOptions) -> tuple[Way, ...]:
+def _expand(
+    view: IndexView, term: QueryTerm, table: WordPieceTable, lexicon: Lexicon, options: SearchOptions
+) -> tuple[TermExpansion, ...]:
     """The ways in which a term meets visible tools."""
     df, spans = view.spans(term.stem)
     rarity = idf(view.count, df) if df else 0.0
-    synonyms = _synonyms(view, term, rarity, lexicon, options)
+    synonyms = _synonym_expansions(view, term, rarity, lexicon, options)
     if df:
-        return (_way(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *synonyms)
-    near = _near(view, term, options) if not synonyms and correctable(term.surface, table) else ()
+        return (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *synonyms)
+    near = _spelling_expansions(view, term, options) if not synonyms and is_correctable(term.surface, table) else ()
     return near or synonyms
 
 
-def _way(view: View, stem: str, how: str, weight: float, met: tuple[int, Spans], idf: float, covers: float) -> Way:
+def _expansion(
+    view: IndexView, stem: str, how: str, weight: float, met: tuple[int, Spans], idf: float, covers: float
+) -> TermExpansion:
     df, spans = met
     indexes = [part.index for part in view.parts]
     tools = tuple([index.positions[start:stop] for index, (start, stop) in zip(indexes, spans, strict=True)])
     impacts = tuple([index.impacts[start:stop] for index, (start, stop) in zip(indexes, spans, strict=True)])
-    return Way(stem, how, weight, idf, spans, df, covers, tools, impacts)
+    return TermExpansion(stem, how, weight, idf, spans, df, covers, tools, impacts)
 
 
-def _synonyms(view: View, term: Term, rarity: float, lexicon: Lexicon, options: SearchOptions) -> tuple[Way, ...]:
+def _synonym_expansions(
+    view: IndexView, term: QueryTerm, rarity: float, lexicon: Lexicon, options: SearchOptions
+) -> tuple[TermExpansion, ...]:
     """The ways by synonyms, the rarest first. `rarity` is the idf of the term, 0 where it is unknown."""
-    found: list[Way] = []
-    rare = max(_FEW, view.count // _RARE)
+    found: list[TermExpansion] = []
+    rare = max(_SYNONYM_COUNT, view.count // _SYNONYM_SHARE)
     weight = options.synonym_weight
     for root in lexicon.stems(term.surface):
         df, spans = view.spans(root)
         if 0 < df <= rare and root != term.stem:
             own = idf(view.count, df)
-            found.append(_way(view, root, "synonym", weight, (df, spans), own, weight * min(own, rarity or own)))
+            found.append(_expansion(view, root, "synonym", weight, (df, spans), own, weight * min(own, rarity or own)))
     found.sort(key=_by_rarity)
     return tuple(found)
 
 
-def _by_rarity(way: Way) -> tuple[int, str]:
+def _by_rarity(way: TermExpansion) -> tuple[int, str]:
     return way.df, way.stem
 
 
-def _near(view: View, term: Term, options: SearchOptions) -> tuple[Way, ...]:
+def _spelling_expansions(view: IndexView, term: QueryTerm, options: SearchOptions) -> tuple[TermExpansion, ...]:
     """The stems of visible tools that a misspelt word may be meant for, the nearest and most frequent first."""
     distances: dict[str, int] = {}
     for part in view.parts:
@@ -287,13 +315,13 @@ def _near(view: View, term: Term, options: SearchOptions) -> tuple[Way, ...]:
     found.sort()
     best = idf(view.count, -found[0][1]) if found else 0.0
     ways = []
-    for distance, df, root, spans in found[:_MAX_NEAR]:
+    for distance, df, root, spans in found[:_MAX_CORRECTIONS]:
         own, weight = idf(view.count, -df), options.spelling_weights[distance - 1]
-        ways.append(_way(view, root, "spelling", weight, (-df, spans), own, weight * min(own, best)))
+        ways.append(_expansion(view, root, "spelling", weight, (-df, spans), own, weight * min(own, best)))
     return tuple(ways)
 
 
-def _surface(view: View, way: Way) -> str:
+def _most_common_word(view: IndexView, way: TermExpansion) -> str:
     """The word of a stem that most visible tools use."""
     counts: dict[str, int] = {}
     for part, span in zip(view.parts, way.spans, strict=True):
@@ -302,44 +330,46 @@ def _surface(view: View, way: Way) -> str:
     return min(counts, key=lambda word: (-counts[word], word))
 
 
-def _names(view: View, query: Query) -> tuple[Known, ...]:
+def _match_names(view: IndexView, query: ParsedQuery) -> tuple[MatchedTerm, ...]:
     """The whole names of visible tools that stand in the query, each once."""
-    found: dict[str, Known] = {}
+    found: dict[str, MatchedTerm] = {}
     for name, places in query.names(view.begins, view.knows()):
-        df, spans = view.spans(WHOLE + name)
+        df, spans = view.spans(WHOLE_NAME + name)
         if df:
             term = query.whole(name, places)
             if name not in found or term.spelt > found[name].term.spelt:
                 rarity = idf(view.count, df)
-                ways = (_way(view, term.stem, "exact", 1.0, (df, spans), rarity, 0.0),)
-                found[name] = Known(term, ways, ways)
+                ways = (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, 0.0),)
+                found[name] = MatchedTerm(term, ways, ways)
     return tuple(found.values())
 
 
-def _scored(
-    view: View, known: Sequence[Known], names: Sequence[Known]
-) -> tuple[tuple[Doubles, ...], tuple[Postings, ...]]:
+def _score(
+    view: IndexView, known: Sequence[MatchedTerm], names: Sequence[MatchedTerm]
+) -> tuple[tuple[Doubles, ...], tuple[MatchedPostings, ...]]:
     """BM25F of each tool, and the postings of the words. Where a term has several ways, what they give is added up."""
     words = [(number, way) for number, item in enumerate(known) for way in item.rising]
     ways = [way for _, way in words] + [item.ways[0] for item in names]
     weights = np.array([way.weight * way.idf for way in ways])
     scores, postings = [], []
     for number, part in enumerate(view.parts):
-        at = np.concatenate([_NONE, *[way.tools[number] for way in ways]])
-        impacts = np.concatenate([_NOTHING, *[way.impacts[number] for way in ways]])
+        at = np.concatenate([_NO_POSITIONS, *[way.tools[number] for way in ways]])
+        impacts = np.concatenate([_NO_IMPACTS, *[way.impacts[number] for way in ways]])
         lengths = np.array([len(way.tools[number]) for way in ways], dtype=np.intp)
         added = np.bincount(at, weights.repeat(lengths) * impacts, len(part.index))
         scores.append(added.astype(np.float64, copy=False))
         ends = lengths[: len(words)].cumsum()
-        postings.append(Postings(words, ends, at[: int(ends[-1]) if len(ends) else 0], number))
+        postings.append(MatchedPostings(words, ends, at[: int(ends[-1]) if len(ends) else 0], number))
     return tuple(scores), tuple(postings)
 
 
-_NONE = np.zeros(0, dtype=np.int32)
-_NOTHING = np.zeros(0, dtype=np.float32)
+_NO_POSITIONS = np.zeros(0, dtype=np.int32)
 
 
-def _unmatched(query: Query, known: Sequence[Known], unknown: Sequence[Term]) -> tuple[str, ...]:
+_NO_IMPACTS = np.zeros(0, dtype=np.float32)
+
+
+def _unmatched_words(query: ParsedQuery, known: Sequence[MatchedTerm], unknown: Sequence[QueryTerm]) -> tuple[str, ...]:
     """The words that met nothing: typed words without any known part, and the unknown parts of the others."""
     if not unknown:
         return ()

@@ -1,27 +1,36 @@
-"""toolcrib over HTTP: the app that speaks streamable HTTP, and the process that serves one."""
+"""Streamable HTTP in both protocol eras, and the process that serves it.
 
+Decides which of the SDK's transports answers a request and for how long; binds the socket and drains requests on
+shutdown.
+"""
+
+import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 import anyio
 import anyio.abc
 import uvicorn
 from mcp.server.lowlevel import Server
-from mcp_types import CONNECTION_CLOSED
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import CONNECTION_CLOSED, LOG_LEVEL_META_KEY
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolcrib.errors import SettingsError
-from toolcrib.protocols import Authenticator
-from toolcrib.server.endpoint import StreamableHttp
-from toolcrib.server.guards import bracketed, is_loopback
-from toolcrib.server.mcp import end_streams
-from toolcrib.server.mount import HttpApp, Owner, Readiness
+from toolcrib.errors import NotStarted, SettingsError
+from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, url_host
+from toolcrib.server.context import BACK_CHANNEL_KEY, SESSION_HEADER
+from toolcrib.server.error_responses import SHUTTING_DOWN
+from toolcrib.server.handlers import end_streams
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.refusals import SHUTTING_DOWN
+from toolcrib.server.sdk_workarounds import SPLICES_KEY, ListSplicer
+from toolcrib.types import Authenticator
 
 
 def http_app(
@@ -31,7 +40,7 @@ def http_app(
     ready: Readiness,
     authenticator: Authenticator | None = None,
     anywhere: bool = False,
-    owner: Owner | None = None,
+    owner: LifespanContext | None = None,
 ) -> HttpApp:
     """The ASGI app over a server; mount it anywhere, and have it run.
 
@@ -40,7 +49,7 @@ def http_app(
     runs `owner` around the app.
     """
     return HttpApp(
-        StreamableHttp(server, options),
+        StreamableHttpEndpoint(server, options),
         options,
         ready=ready,
         authenticator=authenticator,
@@ -50,7 +59,7 @@ def http_app(
     )
 
 
-class _InFlight:
+class _InFlightRequests:
     """ASGI: knows the POST requests under way, so that a shutdown can wait for them, and end them when it must."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -59,11 +68,11 @@ class _InFlight:
         self._idle = anyio.Event()
         self._idle.set()
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no request is under way."""
         await self._idle.wait()
 
-    def end(self) -> None:
+    def cancel_all(self) -> None:
         """Answer what is under way with an error."""
         for scope in tuple(self._scopes):
             scope.cancel()
@@ -90,17 +99,17 @@ class _InFlight:
                 if not self._scopes:
                     self._idle.set()
         if under_way.cancelled_caught and not answered:
-            await JSONResponse(_SHUTTING_DOWN, status_code=503)(scope, receive, send)
+            await JSONResponse(_SHUTDOWN_ERROR, status_code=503)(scope, receive, send)
 
 
-_SHUTTING_DOWN: Final = {
+_SHUTDOWN_ERROR: Final = {
     "jsonrpc": "2.0",
     "id": None,
     "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
 }
 
 
-class _Uvicorn(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """Leaves signals to the caller: uvicorn would raise them again, past every clean-up."""
 
     @contextlib.contextmanager
@@ -119,7 +128,7 @@ async def serve_http(
 
     `started` is told the address, once it is bound.
     """
-    counted = _InFlight(app)
+    counted = _InFlightRequests(app)
     config = uvicorn.Config(
         counted,
         host=options.host,
@@ -131,17 +140,17 @@ async def serve_http(
         server_header=False,
         timeout_graceful_shutdown=round(options.drain_s) + 60,  # we end what is left long before
     )
-    server = _Uvicorn(config)
-    with listening(options.host, options.port) as sock:
+    server = _UvicornServer(config)
+    with bind_socket(options.host, options.port) as sock:
         async with app.running(), anyio.create_task_group() as group:
             await group.start(_stop_on_request, server, counted, app, options.drain_s, stop)
             if started is not None:
-                started(f"http://{bracketed(options.host)}:{sock.getsockname()[1]}{app.path}")
+                started(f"http://{url_host(options.host)}:{sock.getsockname()[1]}{app.path}")
             await server.serve(sockets=[sock])
             group.cancel_scope.cancel()
 
 
-def listening(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises `SettingsError` where the address cannot be had."""
     # With the protocol left open, asyncio would not switch Nagle's algorithm off: 40 ms an answer.
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -153,7 +162,7 @@ def listening(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         sock.close()
         raise SettingsError(
-            f"Cannot listen on {bracketed(host)}:{port}: {getattr(error, 'strerror', None) or error}.",
+            f"Cannot listen on {url_host(host)}:{port}: {getattr(error, 'strerror', None) or error}.",
             hint="Choose another address with --http HOST:PORT.",
         ) from error
     return sock
@@ -161,30 +170,32 @@ def listening(host: str, port: int) -> socket.socket:
 
 async def _stop_on_request(
     server: uvicorn.Server,
-    counted: _InFlight,
+    counted: _InFlightRequests,
     app: HttpApp,
     drain_s: float,
     stop: anyio.Event | None,
     *,
     task_status: anyio.abc.TaskStatus[None],
 ) -> None:
-    await stop_requested(stop, task_status=task_status)
+    await wait_for_stop(stop, task_status=task_status)
     server.should_exit = True
     app.end_streams()
     with anyio.move_on_after(drain_s):
-        await counted.idle()
-    counted.end()
+        await counted.wait_idle()
+    counted.cancel_all()
     # Streams that never end by themselves must not hold the shutdown up.
-    await anyio.sleep(_LAST_BYTES_S)
+    await anyio.sleep(_FLUSH_S)
     server.force_exit = True
 
 
 _BACKLOG: Final = 2048
-_LAST_BYTES_S: Final = 0.2
+
+
+_FLUSH_S: Final = 0.2
 """Time for the last answers to leave, in seconds."""
 
 
-async def stop_requested(
+async def wait_for_stop(
     stop: anyio.Event | None = None, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
     """Wait for the event, or for SIGTERM or SIGINT where there is none; `started` once neither can be missed."""
@@ -198,4 +209,143 @@ async def stop_requested(
             return
 
 
-__all__ = ["HttpApp", "Readiness", "http_app", "is_loopback", "listening", "serve_http", "stop_requested"]
+_STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
+"""What a request holds whose client wants to hear something before the answer."""
+
+
+_LISTEN_METHOD: Final = "subscriptions/listen"
+
+
+_LIST_METHOD: Final = "tools/list"
+
+
+_WATCH_AFTER_S: Final = 0.1
+"""Calls shorter than this are not worth a task that watches whether their client is still there, in seconds."""
+
+
+class StreamableHttpEndpoint:
+    """Sends a request to the era it speaks.
+
+    Answers are plain JSON: events cost more, and an SDK client refuses one above 1 MiB. Only who asks for progress or
+    messages of a log, in the modern era, gets a stream of events, and who listens for changes. A modern call ends when
+    its client goes away.
+    """
+
+    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
+        """Serves nothing before `running`."""
+        self._server = server
+        self._limit = options.max_body_bytes
+        self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
+        self._open_streams: Counter[str] = Counter()
+        """How many streams are open by which a server reaches the client of a session."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Hold sessions, which end with this context."""
+        plain = StreamableHTTPSessionManager(self._server, json_response=True, max_request_body_size=self._limit)
+        events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=self._limit)
+        async with plain.run(), events.run():
+            self._managers = (plain, events)
+            try:
+                yield
+            finally:
+                self._managers = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if self._managers is None:
+            raise NotStarted("The server is not running.")
+        plain, events = self._managers
+        headers = Headers(scope=scope)
+        version = headers.get("mcp-protocol-version")
+        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
+            await self._serve_session(plain.handle_request, scope, receive, send)
+            return
+        length = headers.get("content-length", "")
+        if headers.get("mcp-method") == _LISTEN_METHOD or not length.isdigit() or int(length) > self._limit:
+            await plain.handle_request(scope, receive, send)
+            return
+        body = await _read_body(receive)
+        if body is None:
+            return
+        again = _ReplayBody(body, receive)
+        if any(key in body for key in _STREAM_MARKERS) and "text/event-stream" in headers.get("accept", ""):
+            await events.handle_request(scope, again, send)
+        else:
+            if headers.get("mcp-method") == _LIST_METHOD:
+                filling = ListSplicer(send)
+                scope, send = {**scope, SPLICES_KEY: filling.splices}, filling
+            await _cancel_on_disconnect(plain.handle_request, scope, again, send)
+
+    async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of a session, and know whether its client holds a stream open for what the server asks."""
+        session = Headers(scope=scope).get(SESSION_HEADER, "")
+        if scope["method"] != "GET":
+            filling = ListSplicer(send)
+            own = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: filling.splices}
+            await app({**scope, **own}, receive, filling)
+            return
+        opened = False
+
+        async def noted(message: Message) -> None:
+            nonlocal opened
+            if message["type"] == "http.response.start" and message["status"] == 200:  # noqa: PLR2004 - OK
+                opened = True
+                self._open_streams[session] += 1
+            await send(message)
+
+        try:
+            await app(scope, receive, noted)
+        finally:
+            if opened:
+                self._open_streams -= Counter({session: 1})
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body, which the HTTP server keeps to its announced length; None when the client left first."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+class _ReplayBody:
+    """ASGI `receive`: the body once more, then what really comes."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        body, self._body = self._body, None
+        if body is None:
+            return await self._receive()
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+async def _cancel_on_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request, but give it up when its client leaves. Only a request that takes a while is watched."""
+    loop = asyncio.get_running_loop()
+    watch: asyncio.Task[None] | None = None
+    with anyio.CancelScope() as serving:
+
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            serving.cancel()
+
+        def begin() -> None:
+            nonlocal watch
+            watch = loop.create_task(until_gone())
+
+        timer = loop.call_later(_WATCH_AFTER_S, begin)
+        try:
+            await app(scope, receive, send)
+        finally:
+            timer.cancel()
+            if watch is not None:
+                watch.cancel()

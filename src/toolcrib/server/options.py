@@ -1,4 +1,7 @@
-"""The server's settings."""
+"""Server settings: the HTTP address, its guards, and static bearer tokens.
+
+Frozen values without heavy imports, so that reading settings does not load the server.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""The HTTP+SSE transport of 2024-11-05, for clients that know no other: a stream by GET, messages to it by POST."""
+"""HTTP+SSE transport of protocol version 2024-11-05, for clients that support nothing newer.
+
+A GET opens the event stream, and POSTs carry the client's messages.
+"""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -11,13 +14,17 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from toolcrib.errors import NotStarted
-from toolcrib.protocols import Authenticator
-from toolcrib.server.mcp import end_streams
-from toolcrib.server.mount import HttpApp, Owner, Readiness
+from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness
+from toolcrib.server.handlers import end_streams
 from toolcrib.server.options import HttpOptions
+from toolcrib.types import Authenticator
 
 STREAM_PATH: Final = "/sse"
+
+
 _MESSAGES_PATH: Final = "/messages/"
+
+
 _MAX_STREAMS: Final = 10_000
 
 
@@ -28,7 +35,7 @@ def sse_app(
     ready: Readiness,
     authenticator: Authenticator | None = None,
     anywhere: bool = False,
-    owner: Owner | None = None,
+    owner: LifespanContext | None = None,
 ) -> HttpApp:
     """The ASGI app over a server, for old clients; mount it anywhere, and have it run.
 
@@ -37,7 +44,7 @@ def sse_app(
     runs `owner` around the app.
     """
     return HttpApp(
-        HttpSse(server, options),
+        SseEndpoint(server, options),
         options,
         ready=ready,
         authenticator=authenticator,
@@ -47,7 +54,7 @@ def sse_app(
     )
 
 
-class HttpSse:
+class SseEndpoint:
     """Streams by GET, and messages by POST at the address that the stream's first event tells."""
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:

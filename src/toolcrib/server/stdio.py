@@ -1,8 +1,8 @@
-"""toolcrib over this process's own stdin and stdout.
+"""Serve MCP over this process's own stdin and stdout.
 
-Standard output belongs to the protocol: while serving, whatever else writes there goes to standard error. Lines are
-bounded, a line that is no JSON-RPC message is answered, and what was asked before the end of input is still answered:
-with its result, or, after a while, with the word that the server is shutting down.
+Standard output belongs to the protocol: while serving, everything else that writes there goes to standard error.
+Lines are bounded, a line that is not a JSON-RPC message gets an error response, and requests received before the end
+of input are still answered: with their result or, after a while, with an error that the server is shutting down.
 """
 
 import asyncio
@@ -22,19 +22,25 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
-from toolcrib.server.http import stop_requested
-from toolcrib.server.mcp import end_streams
-from toolcrib.server.refusals import SHUTTING_DOWN
-from toolcrib.upstream.lines import Lines, Lost, read_line, request_id_in
-from toolcrib.upstream.own_pipes import claim, release
+from toolcrib.server.error_responses import SHUTTING_DOWN
+from toolcrib.server.handlers import end_streams
+from toolcrib.server.http import wait_for_stop
+from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_line, request_id_in
+from toolcrib.upstream.stdio import claim_stdio, release_stdio
 
 logger = logging.getLogger(__name__)
 
-_MAX_LINE: Final = 64 * 1024 * 1024
+
+_MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The longest message, in bytes."""
-_CHUNK: Final = 256 * 1024
-_LAST_WORDS_S: Final = 0.5
+
+
+_CHUNK_BYTES: Final = 256 * 1024
+
+
+_FLUSH_S: Final = 0.5
 """For the last answers to leave, to a client that may not read any more."""
+
 
 Incoming = SessionMessage | Exception
 
@@ -44,12 +50,12 @@ async def serve_stdio(server: Server[Any], *, drain_s: float, stop: anyio.Event 
 
     Raises `AlreadyStarted` while something else in this process has its stdin and stdout.
     """
-    claim("the server over stdio")
+    claim_stdio("the server over stdio")
     try:
-        async with _own_pipes() as (reader, write_fd):
+        async with _claimed_pipes() as (reader, write_fd):
             await serve_pipes(server, reader, write_fd, drain_s=drain_s, stop=stop)
     finally:
-        release()
+        release_stdio()
 
 
 async def serve_pipes(
@@ -59,13 +65,13 @@ async def serve_pipes(
     *,
     drain_s: float,
     stop: anyio.Event | None,
-    max_line_bytes: int = _MAX_LINE,
+    max_line_bytes: int = _MAX_LINE_BYTES,
 ) -> None:
     """Serve one client over a reader and a file descriptor, which is set not to block."""
     os.set_blocking(write_fd, False)
     read_send, read_receive = anyio.create_memory_object_stream[Incoming](0)
     write_send, write_receive = anyio.create_memory_object_stream[SessionMessage](0)
-    wire = _Wire(reader, write_fd, max_line_bytes)
+    wire = _StdioConnection(reader, write_fd, max_line_bytes)
     async with anyio.create_task_group() as group:
 
         async def run() -> None:
@@ -78,12 +84,12 @@ async def serve_pipes(
             await wire.read_all(read_send, stop)
             end_streams(server)
             with anyio.move_on_after(drain_s):
-                await wire.all_answered()
-            with anyio.move_on_after(_LAST_WORDS_S):
-                await wire.give_up()
+                await wire.wait_answered()
+            with anyio.move_on_after(_FLUSH_S):
+                await wire.refuse_unanswered()
 
 
-class _Wire:
+class _StdioConnection:
     """Newline-delimited JSON-RPC over two pipes, and what is still unanswered."""
 
     def __init__(self, reader: asyncio.StreamReader, write_fd: int, limit: int) -> None:
@@ -94,12 +100,12 @@ class _Wire:
         self._idle = anyio.Event()
         self._lock = anyio.Lock()
 
-    async def all_answered(self) -> None:
+    async def wait_answered(self) -> None:
         if self._unanswered:
             self._idle = anyio.Event()
             await self._idle.wait()
 
-    async def give_up(self) -> None:
+    async def refuse_unanswered(self) -> None:
         """Say of all that is still unanswered that it never will be."""
         for request_id in tuple(self._unanswered):
             self._settle(request_id)
@@ -110,7 +116,7 @@ class _Wire:
         async with anyio.create_task_group() as group:
 
             async def watch(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-                await stop_requested(stop, task_status=task_status)
+                await wait_for_stop(stop, task_status=task_status)
                 group.cancel_scope.cancel()
 
             await group.start(watch)
@@ -119,16 +125,16 @@ class _Wire:
             group.cancel_scope.cancel()
 
     async def _read_lines(self, sink: MemoryObjectSendStream[Incoming]) -> None:
-        lines = Lines(self._limit)
-        while chunk := await self._reader.read(_CHUNK):
+        lines = LineSplitter(self._limit)
+        while chunk := await self._reader.read(_CHUNK_BYTES):
             for line in lines.feed(chunk):
-                await self._take(line, sink)
+                await self._receive(line, sink)
         for line in lines.feed(b"\n"):
-            await self._take(line, sink)
+            await self._receive(line, sink)
 
-    async def _take(self, line: bytes | Lost, sink: MemoryObjectSendStream[Incoming]) -> None:
-        if isinstance(line, Lost):
-            await self._take_lost(line, sink)
+    async def _receive(self, line: bytes | OversizedLine, sink: MemoryObjectSendStream[Incoming]) -> None:
+        if isinstance(line, OversizedLine):
+            await self._receive_oversized(line, sink)
             return
         if not line.strip():
             return
@@ -143,9 +149,9 @@ class _Wire:
             self._settle((message.params or {}).get("requestId"))
         await sink.send(SessionMessage(message))
 
-    async def _take_lost(self, line: Lost, sink: MemoryObjectSendStream[Incoming]) -> None:
+    async def _receive_oversized(self, line: OversizedLine, sink: MemoryObjectSendStream[Incoming]) -> None:
         """Answer a request that was too long; fail the question that it was the answer to."""
-        answers = read_line(line, self._limit)
+        answers = parse_line(line, self._limit)
         for answer in answers:
             await sink.send(SessionMessage(answer))
         if not answers:
@@ -172,11 +178,11 @@ class _Wire:
             self._idle.set()
 
     async def _send(self, message: mcp_types.JSONRPCMessage) -> None:
-        left = memoryview(_line_of(message))
+        left = memoryview(_encode_line(message))
         async with self._lock:
             while left:
                 try:
-                    left = left[os.write(self._write_fd, left[:_CHUNK]) :]
+                    left = left[os.write(self._write_fd, left[:_CHUNK_BYTES]) :]
                 except BlockingIOError:
                     await anyio.wait_writable(self._write_fd)
                 if left:
@@ -184,7 +190,7 @@ class _Wire:
                     await anyio.lowlevel.checkpoint()
 
 
-def _line_of(message: mcp_types.JSONRPCMessage) -> bytes:
+def _encode_line(message: mcp_types.JSONRPCMessage) -> bytes:
     """The message as it is sent. For an answer that cannot be encoded an error, for other such messages nothing."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
@@ -193,11 +199,11 @@ def _line_of(message: mcp_types.JSONRPCMessage) -> bytes:
     if not isinstance(message, (mcp_types.JSONRPCResponse, mcp_types.JSONRPCError)):
         return b""
     error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message="The answer cannot be sent as JSON.")
-    return _line_of(mcp_types.JSONRPCError(jsonrpc="2.0", id=message.id, error=error))
+    return _encode_line(mcp_types.JSONRPCError(jsonrpc="2.0", id=message.id, error=error))
 
 
 @contextlib.asynccontextmanager
-async def _own_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+async def _claimed_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
     """This process's stdin and stdout, taken away from everything else in it while serving."""
     sys.stdout.flush()
     wire_in, wire_out = os.dup(0), os.dup(1)
@@ -205,12 +211,12 @@ async def _own_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    reader = asyncio.StreamReader(limit=_CHUNK)
+    reader = asyncio.StreamReader(limit=_CHUNK_BYTES)
     transport: asyncio.BaseTransport | None = None
     source = os.fdopen(wire_in, "rb", buffering=0)
     loop = asyncio.get_running_loop()
     try:
-        if _can_wait(wire_in):
+        if _is_pollable(wire_in):
             transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
         else:
             reader.feed_data(await asyncio.to_thread(source.read))
@@ -225,7 +231,7 @@ async def _own_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
         os.close(wire_out)
 
 
-def _can_wait(fd: int) -> bool:
+def _is_pollable(fd: int) -> bool:
     """Whether an event loop can wait for the descriptor. Files and `/dev/null` it cannot; they have an end at once."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)

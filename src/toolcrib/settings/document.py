@@ -1,30 +1,41 @@
-"""A settings file as read: its values, where each stands, and what is wrong with it."""
+"""Read a settings file, JSON with comments or TOML, and keep the line of every field.
 
+Errors give file, line and column and, where possible, the likely cause. Knows nothing of individual settings.
+"""
+
+import json
 import re
-from collections.abc import Mapping
+import tomllib
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from toolcrib.errors import SettingsError
-from toolcrib.settings import jsonc, toml
-from toolcrib.settings.jsonc import Field, Parsed, TextError
 
 _SIMPLE = re.compile(r"[\w-]+")
-_LARGEST = 16 * 1024 * 1024
+
+
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+FieldPath = tuple[str | int, ...]
+"""The way to a value: keys and list positions from the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class SettingsFile:
     """One file's values and the line of each."""
 
     path: Path
     shown: str
     """The path as messages name it."""
     value: Any
-    lines: Mapping[Field, int] = field(default_factory=dict)
+    lines: Mapping[FieldPath, int] = field(default_factory=dict)
 
-    def where(self, at: Field) -> str:
+    def where(self, at: FieldPath) -> str:
         """The file and the line of the field, or of what holds it: `mcp.json:7`."""
         while at not in self.lines and at:
             at = at[:-1]
@@ -35,17 +46,17 @@ class Document:
 class Problems:
     """What is wrong with a document, and what is only odd, gathered while it is read."""
 
-    document: Document
-    found: list[tuple[Field, str]] = field(default_factory=list)
+    document: SettingsFile
+    found: list[tuple[FieldPath, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def add(self, at: Field, message: str) -> None:
+    def add(self, at: FieldPath, message: str) -> None:
         """The field is wrong: the message follows its name, as in `args must be a list`."""
         self.found.append((at, message))
 
-    def warn(self, at: Field, message: str) -> None:
+    def warn(self, at: FieldPath, message: str) -> None:
         """The field is odd; the file can be used."""
-        self.warnings.append(self._said(at, message))
+        self.warnings.append(self._message(at, message))
 
     def raise_any(self) -> None:
         """Raise one `SettingsError` for everything that is wrong, in the order of the lines."""
@@ -59,14 +70,14 @@ class Problems:
             data={"file": str(self.document.path), "problems": [{"line": line, "message": m} for line, m in lines]},
         )
 
-    def _line(self, at: Field, message: str) -> tuple[int, str]:
-        return int(self.document.where(at).rpartition(":")[2]), self._said(at, message)
+    def _line(self, at: FieldPath, message: str) -> tuple[int, str]:
+        return int(self.document.where(at).rpartition(":")[2]), self._message(at, message)
 
-    def _said(self, at: Field, message: str) -> str:
+    def _message(self, at: FieldPath, message: str) -> str:
         return f"{self.document.where(at)}: " + (f"{dotted(at)} {message}" if at else message)
 
 
-def dotted(at: Field) -> str:
+def dotted(at: FieldPath) -> str:
     """The field as a person would write it.
 
     >>> dotted(("mcpServers", "my server", "args", 0))
@@ -80,9 +91,9 @@ def _quoted(part: str) -> str:
     return part if _SIMPLE.fullmatch(part) else f'"{part}"'
 
 
-def read(path: Path, shown: str) -> Document:
+def read_file(path: Path, shown: str) -> SettingsFile:
     """The file, as TOML or JSON: by its suffix, or by what it looks like; raises `SettingsError`."""
-    text = _text(path, shown)
+    text = _read_text(path, shown)
     try:
         parsed = _parse(path.suffix.lower(), text)
     except TextError as error:
@@ -90,19 +101,19 @@ def read(path: Path, shown: str) -> Document:
             f"{shown}:{error.line}:{error.column}: {error.message}",
             data={"file": str(path), "problems": [{"line": error.line, "message": error.message}]},
         ) from error
-    return Document(path=path, shown=shown, value=parsed.value, lines=parsed.lines)
+    return SettingsFile(path=path, shown=shown, value=parsed.value, lines=parsed.lines)
 
 
-def _text(path: Path, shown: str) -> str:
+def _read_text(path: Path, shown: str) -> str:
     try:
         with path.open("rb") as file:
-            raw = file.read(_LARGEST + 1)
+            raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise SettingsError(f"there is no file {shown}", hint="Check the path given with --config.") from None
     except OSError as error:
         raise SettingsError(f"{shown} cannot be read: {error.strerror or error}") from error
-    if len(raw) > _LARGEST:
-        raise SettingsError(f"{shown} is larger than {_LARGEST // 1024 // 1024} MiB; that is no settings file")
+    if len(raw) > _MAX_BYTES:
+        raise SettingsError(f"{shown} is larger than {_MAX_BYTES // 1024 // 1024} MiB; that is no settings file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -110,9 +121,328 @@ def _text(path: Path, shown: str) -> str:
         raise SettingsError(f"{shown}:{line}: not UTF-8 text", hint="Save the file as UTF-8.") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The value, and the line on which each field begins, from 1."""
+
+    value: Any
+    lines: Mapping[FieldPath, int]
+
+
 def _parse(suffix: str, text: str) -> Parsed:
     if suffix == ".toml":
-        return toml.parse(text)
+        return parse_toml(text)
     if suffix in {".json", ".jsonc", ".json5"} or text.lstrip()[:1] in ("{", "/", ""):
-        return jsonc.parse(text)
-    return toml.parse(text)
+        return parse_jsonc(text)
+    return parse_toml(text)
+
+
+_SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+
+
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+
+
+_SCALAR = re.compile(r"-?\d[\w.+-]*|[A-Za-z_]\w*")
+
+
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+_MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "NaN": "null", "Infinity": "null"}
+
+
+_MAX_DEPTH = 100
+
+
+class TextError(Exception):
+    """A text that is not JSON. `line` and `column` count from 1."""
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.line = line
+        self.column = column
+
+
+def parse_jsonc(text: str) -> Parsed:
+    """Read the text; raises `TextError`. A key that comes twice in an object is refused: one would be lost.
+
+    >>> parsed = parse_jsonc('{"a": [1, 2,], // why not\\n "b": null}')
+    >>> parsed.value, parsed.lines[("b",)]
+    ({'a': [1, 2], 'b': None}, 2)
+    """
+    reader = _JsonReader(text=text)
+    if reader.at_end():
+        reader.fail("the file is empty; it must hold an object such as {}", 0)
+    value = reader.value((), 0)
+    if not reader.at_end():
+        reader.fail("nothing may follow the end of the first value; is a bracket closed too early?", reader.at)
+    return Parsed(value, reader.lines)
+
+
+@dataclass(slots=True)
+class _JsonReader:
+    text: str
+    at: int = 0
+    lines: dict[FieldPath, int] = field(default_factory=dict)
+    breaks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.breaks = [match.start() for match in re.finditer("\n", self.text)]
+
+    def at_end(self) -> bool:
+        self.skip()
+        return self.at >= len(self.text)
+
+    def skip(self) -> None:
+        """Pass over white space and comments."""
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        if self.text.startswith("/*", self.at):
+            self.fail("a comment begins here and is not closed with */", self.at)
+
+    def line(self, at: int) -> int:
+        return bisect_left(self.breaks, at) + 1
+
+    def fail(self, message: str, at: int) -> NoReturn:
+        column = at - (self.text.rfind("\n", 0, at) + 1) + 1
+        raise TextError(message, self.line(at), column)
+
+    def value(self, path: FieldPath, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            self.fail(f"nested more than {_MAX_DEPTH} deep", self.at)
+        self.skip()
+        self.lines.setdefault(path, self.line(self.at))
+        match self.text[self.at : self.at + 1]:
+            case "{":
+                return self.object(path, depth)
+            case "[":
+                return self.array(path, depth)
+            case '"':
+                return self.string()
+            case _:
+                return self.scalar()
+
+    def object(self, path: FieldPath, depth: int) -> dict[str, Any]:
+        begin, found = self.at, dict[str, Any]()
+        self.at += 1
+        while not self.closed("}", begin):
+            key_at = self.at
+            key = self.key()
+            here = (*path, key)
+            if key in found:
+                self.fail(f'"{key}" stands here a second time (first on line {self.lines[here]})', key_at)
+            self.lines[here] = self.line(key_at)
+            self.colon(key)
+            found[key] = self.value(here, depth + 1)
+            self.comma("}", begin)
+        return found
+
+    def array(self, path: FieldPath, depth: int) -> list[Any]:
+        begin, found = self.at, list[Any]()
+        self.at += 1
+        while not self.closed("]", begin):
+            found.append(self.value((*path, len(found)), depth + 1))
+            self.comma("]", begin)
+        return found
+
+    def closed(self, bracket: str, begin: int) -> bool:
+        """Whether the bracket closes here; passes over it."""
+        self.need_more(begin)
+        if self.text[self.at] != bracket:
+            return False
+        self.at += 1
+        return True
+
+    def need_more(self, begin: int) -> None:
+        if self.at_end():
+            opened = f'the "{self.text[begin]}" of line {self.line(begin)}'
+            self.fail(f"the file ends too early: {opened} is never closed", len(self.text.rstrip()))
+
+    def comma(self, bracket: str, begin: int) -> None:
+        end = self.at
+        self.need_more(begin)
+        following = self.text[self.at]
+        if following == ",":
+            self.at += 1
+        elif following in "]}" and following != bracket:
+            opened = f'the "{self.text[begin]}" of line {self.line(begin)}'
+            self.fail(f'{opened} must be closed with "{bracket}", not "{following}"', self.at)
+        elif following != bracket:
+            self.fail(f'a comma or "{bracket}" is missing here', end)
+
+    def key(self) -> str:
+        if self.text[self.at] == '"':
+            return self.string()
+        if self.text[self.at] == ",":
+            self.fail("one comma too many", self.at)
+        return self.fail("a key in double quotes belongs here", self.at)
+
+    def colon(self, key: str) -> None:
+        self.skip()
+        if not self.text.startswith(":", self.at):
+            self.fail(f'a colon is missing after "{key}"', self.at)
+        self.at += 1
+
+    def string(self) -> str:
+        match = _STRING.match(self.text, self.at)
+        if match is None:
+            self.fail("this string is not closed on its line; a double quote is missing", self.at)
+        begin, self.at = self.at, match.end()
+        try:
+            return str(json.loads(match.group()))
+        except json.JSONDecodeError as error:
+            return self.fail(_string_cause(error), begin + error.pos)
+
+    def scalar(self) -> Any:
+        match = _SCALAR.match(self.text, self.at)
+        if match is None:
+            self.fail(_value_cause(self.text[self.at : self.at + 1]), self.at)
+        word = match.group()
+        if word in _WORDS:
+            self.at = match.end()
+            return _WORDS[word]
+        if word in _MISSPELT:
+            self.fail(f"{word} is not JSON; write {_MISSPELT[word]}", self.at)
+        try:
+            number = json.loads(word)
+        except ValueError:
+            self.fail("this is no JSON value; a string needs double quotes", self.at)
+        self.at = match.end()
+        return number
+
+
+def _string_cause(error: json.JSONDecodeError) -> str:
+    if "escape" in error.msg:
+        return 'a backslash in a string must be doubled: "C:\\\\tools"'
+    return "this string holds a control character; write it as \\n, \\t or \\u00XX"
+
+
+def _value_cause(character: str) -> str:
+    if character == "'":
+        return "JSON strings stand in double quotes, not single ones"
+    if character == ",":
+        return "one comma too many, or a value is missing before it"
+    if not character:
+        return "the file ends too early: a value is missing"
+    return f'a value belongs here, not "{character}"'
+
+
+_TOML_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+
+
+_TOML_KEY = re.compile(rf"[ \t]*({_TOML_PART}(?:[ \t]*\.[ \t]*{_TOML_PART})*)[ \t]*")
+
+
+_TOML_PARTS = re.compile(_TOML_PART)
+
+
+_TOML_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}|'
+    r"'''.*?'{3,5}|"
+    r'"(?:[^"\\\n]|\\.)*"|'
+    r"'[^'\n]*'|"
+    r"\#[^\n]*|"
+    r"[\[\]{}\n]|"
+    r"[^\[\]{}\n\"'\#]+",
+    re.DOTALL,
+)
+
+
+_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def parse_toml(text: str) -> Parsed:
+    """Read the text; raises `TextError`.
+
+    Keys inside inline tables have the line of the key that holds the table.
+
+    >>> parsed = parse_toml('[a]\\nb = [\\n 1,\\n]\\n[[c]]\\nd = 2')
+    >>> parsed.value, parsed.lines[("a", "b")], parsed.lines[("c", 0, "d")]
+    ({'a': {'b': [1]}, 'c': [{'d': 2}]}, 2, 6)
+    """
+    try:
+        value = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _syntax_error(str(error), text) from error
+    lines: dict[FieldPath, int] = {(): 1}
+    for field, line in _lines(text):
+        for length in range(1, len(field) + 1):
+            lines.setdefault(field[:length], line)
+    return Parsed(value, lines)
+
+
+def _syntax_error(message: str, text: str) -> TextError:
+    place = _PLACE.search(message)
+    said = _PLACE.sub("", message)
+    if place and place[1]:
+        return TextError(said, int(place[1]), int(place[2]))
+    last = text.rstrip()
+    return TextError(f"{said} (at the end of the file)", last.count("\n") + 1, len(last) - last.rfind("\n"))
+
+
+def _lines(text: str) -> Iterator[tuple[FieldPath, int]]:
+    """Each key and table header of a valid text, with its line."""
+    table: FieldPath = ()
+    elements: Counter[FieldPath] = Counter()
+    at, line = 0, 1
+    while at < len(text):
+        rest = text[at:].lstrip(" \t")
+        if rest.startswith("["):
+            table = _header(rest, elements)
+            yield table, line
+        elif match := _TOML_KEY.match(text, at):
+            yield (*table, *_parts(match[1])), line
+            at = match.end()
+        end = _end_of_value(text, at)
+        line += text.count("\n", at, end)
+        at = end
+
+
+def _header(rest: str, elements: Counter[FieldPath]) -> FieldPath:
+    """The table that a header opens; an element of an array of tables ends with its position."""
+    double = rest.startswith("[[")
+    match = _TOML_KEY.match(rest, 2 if double else 1)
+    named = _placed(_parts(match[1]) if match else (), elements)
+    if not double:
+        return named
+    elements[named] += 1
+    return (*named, elements[named] - 1)
+
+
+def _placed(parts: tuple[str, ...], elements: Counter[FieldPath]) -> FieldPath:
+    """The parts as a field: a part below an array of tables means its latest element."""
+    field: FieldPath = ()
+    for part in parts:
+        if elements[field]:
+            field = (*field, elements[field] - 1)
+        field = (*field, part)
+    return field
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(_unquoted(part) for part in _TOML_PARTS.findall(dotted))
+
+
+def _unquoted(part: str) -> str:
+    if part.startswith('"'):
+        return str(tomllib.loads(f"x = {part}")["x"])
+    return part.strip("'")
+
+
+def _end_of_value(text: str, at: int) -> int:
+    """Where the statement ends: behind the first line break outside strings, brackets and comments."""
+    depth = 0
+    while at < len(text):
+        token = _TOML_TOKEN.match(text, at)
+        if token is None:  # cannot be in a valid text; never loop for ever
+            return len(text)
+        at = token.end()
+        if token.group() in ("[", "{"):
+            depth += 1
+        elif token.group() in ("]", "}"):
+            depth -= 1
+        elif token.group() == "\n" and depth == 0:
+            return at
+    return at

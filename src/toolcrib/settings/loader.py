@@ -1,4 +1,4 @@
-"""From a file and the environment to `Settings`."""
+"""Load `Settings` from a file and the environment."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,12 @@ from typing import Any, Final
 
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.settings import document, own, servers
-from toolcrib.settings.calls import Calls
-from toolcrib.settings.document import Document, Problems
+from toolcrib.settings import clients, document, toolcrib_section
+from toolcrib.settings.document import Problems, SettingsFile
+from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, search_paths
 from toolcrib.settings.options import Settings
-from toolcrib.settings.places import VARIABLE, places, shown
 from toolcrib.settings.section import kind
-from toolcrib.settings.tokens import Tokens
-from toolcrib.settings.variables import Surroundings
+from toolcrib.settings.toolcrib_section import CallsTable, TokenReader
 from toolcrib.upstream.options import ServerOptions
 
 EXAMPLE: Final = (
@@ -24,11 +22,14 @@ EXAMPLE: Final = (
 )
 """The smallest useful settings file."""
 
+
 _EDITOR_FOLDERS = frozenset({".vscode", ".cursor"})
+
+
 _TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
 
 
-def load(
+def load_settings(
     path: Path | str | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
@@ -39,20 +40,20 @@ def load(
     Relative paths in the file are meant from its own folder, or from the folder above `.vscode` and `.cursor`.
     """
     here = cwd or Path.cwd()
-    chosen = here / Path(path).expanduser() if path else find(environ, here)
-    read = document.read(chosen, str(path) if path else shown(chosen, here))
+    chosen = here / Path(path).expanduser() if path else find_settings_file(environ, here)
+    read = document.read_file(chosen, str(path) if path else display_path(chosen, here))
     return _settings(read, environ)
 
 
-def find(environ: Mapping[str, str], cwd: Path) -> Path:
+def find_settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
     """The file that is used when none is named; raises `SettingsError` when there is none."""
-    searched = places(environ, cwd)
+    searched = search_paths(environ, cwd)
     for place in searched:
         if place.is_file():
             return place
-    if environ.get(VARIABLE):
-        raise SettingsError(f"there is no file {searched[0]}", hint=f"It is named by the variable {VARIABLE}.")
-    listed = "\n".join(f"  {shown(place, cwd)}" for place in searched)
+    if environ.get(CONFIG_VARIABLE):
+        raise SettingsError(f"there is no file {searched[0]}", hint=f"It is named by the variable {CONFIG_VARIABLE}.")
+    listed = "\n".join(f"  {display_path(place, cwd)}" for place in searched)
     raise SettingsError(
         f"no settings file was found. Searched, in this order:\n{listed}",
         hint=f"Name one with --config, or begin with this in .mcp.json:\n  {EXAMPLE}",
@@ -60,21 +61,21 @@ def find(environ: Mapping[str, str], cwd: Path) -> Path:
     )
 
 
-def _settings(read: Document, environ: Mapping[str, str]) -> Settings:
+def _settings(read: SettingsFile, environ: Mapping[str, str]) -> Settings:
     problems = Problems(read)
     value = _top(read, problems)
     folder = read.path.absolute().parent
-    tokens = Tokens(environ, folder)
-    surroundings = Surroundings(environ=environ, workspace=_workspace(folder))
-    calls = Calls(surroundings)
-    ours = own.read(value.get("toolcrib") or {}, problems, tokens, calls)
-    reader = servers.Reader(problems=problems, surroundings=surroundings, defaults=ours.defaults)
-    found = reader.read(servers.tables(value, problems))
+    tokens = TokenReader(environ, folder)
+    surroundings = VariableSource(environ=environ, workspace=_workspace(folder))
+    calls = CallsTable(surroundings)
+    ours = toolcrib_section.read_toolcrib_section(value.get("toolcrib") or {}, problems, tokens, calls)
+    reader = clients.ServerReader(problems=problems, surroundings=surroundings, defaults=ours.defaults)
+    found = reader.read(clients.server_tables(value, problems))
     problems.raise_any()
     return Settings(
         servers=found,
         fleet=ours.fleet,
-        gateway=_patient(ours.gateway, found),
+        gateway=_with_longest_find_timeout(ours.gateway, found),
         surfaces=ours.surfaces,
         local=ours.local,
         policy=ours.policy,
@@ -89,7 +90,7 @@ def _settings(read: Document, environ: Mapping[str, str]) -> Settings:
     )
 
 
-def _patient(options: GatewayOptions, found: Sequence[ServerOptions]) -> GatewayOptions:
+def _with_longest_find_timeout(options: GatewayOptions, found: Sequence[ServerOptions]) -> GatewayOptions:
     """The gateway waits for its finders as long as the most patient server that searches by itself is given."""
     longest = max((server.find_timeout_s for server in found if server.delegate_search), default=0.0)
     return replace(options, find_timeout_s=max(options.find_timeout_s, longest))
@@ -99,7 +100,7 @@ def _workspace(folder: Path) -> Path:
     return folder.parent if folder.name in _EDITOR_FOLDERS else folder
 
 
-def _top(read: Document, problems: Problems) -> Mapping[str, Any]:
+def _top(read: SettingsFile, problems: Problems) -> Mapping[str, Any]:
     """The top of the file, once it is sure that something in it is meant for us."""
     if not isinstance(read.value, dict):
         raise SettingsError(f"{read.shown}: must hold an object, not {kind(read.value)}", hint=f"Such as {EXAMPLE}")
@@ -107,7 +108,7 @@ def _top(read: Document, problems: Problems) -> Mapping[str, Any]:
         near = get_close_matches(key, _TOP, n=1, cutoff=0.8)
         if near and near[0] != key:
             problems.warn((key,), f'is ignored; did you mean "{near[0]}"?')
-    if "toolcrib" not in read.value and not any(_holds(read.value, form) for form in servers.FORMS):
+    if "toolcrib" not in read.value and not any(_holds(read.value, form) for form in clients.FORMS):
         stray = f" {problems.warnings[0]}" if problems.warnings else ""
         raise SettingsError(f'{read.shown} has no section "mcpServers".{stray}', hint=f"It should look like {EXAMPLE}")
     return read.value

@@ -1,13 +1,13 @@
-"""What a settings file amounts to."""
+"""The settings of an app, as frozen values."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolcrib.gateway.options import GatewayOptions, ScriptOptions
-from toolcrib.protocols import Policy
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.types import Policy
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 

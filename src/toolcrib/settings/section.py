@@ -1,4 +1,4 @@
-"""One table of a document, read field by field: each has a type, and what does not fit is gathered, not raised."""
+"""Read a table of the settings file field by field, and collect what does not fit."""
 
 import json
 import re
@@ -8,13 +8,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from toolcrib.settings.document import Problems
-from toolcrib.settings.jsonc import Field
+from toolcrib.errors import SettingsError
+from toolcrib.gateway.policy import Patterns
+from toolcrib.settings.document import FieldPath, Problems
 
 _Options = TypeVar("_Options", bound=Any)
+
+
 _Choice = TypeVar("_Choice", bound=str)
 
+
 _SHOWN = 60
+
+
 _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (type(None), "null"),
     (bool, "true or false"),
@@ -23,6 +29,8 @@ _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (dict, "an object"),
     (list, "a list"),
 )
+
+
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -40,7 +48,7 @@ class Section:
     """A table of the file. Each method reads one key and remembers that it is known."""
 
     table: Mapping[str, Any]
-    at: Field
+    at: FieldPath
     problems: Problems
     known: set[str] = field(default_factory=set)
 
@@ -198,7 +206,7 @@ class Section:
             self.problems.add((*self.at, entry), f"is not a setting; {hint}")
 
 
-def over(options: _Options, **values: Any) -> _Options:
+def override(options: _Options, **values: Any) -> _Options:
     """The options with every value that is given, that is, not None."""
     return replace(options, **{name: value for name, value in values.items() if value is not None})
 
@@ -224,3 +232,23 @@ def kind(value: Any) -> str:
 def _quote_hint(item: Any) -> str:
     plain = isinstance(item, (int, float)) and not isinstance(item, bool)
     return f' (write "{item}")' if plain else ""
+
+
+def patterns(section: Section, key: str) -> tuple[str, ...] | None:
+    """A list of patterns; each that is none is noted by its place."""
+    texts, entry = section.words(key), section.spelling(key)
+    if texts is None or entry is None:
+        return None
+    places = [place for place, item in enumerate(section.table[entry]) if item in texts]
+    pairs = zip(texts, places, strict=False)
+    return tuple(text for text, place in pairs if is_pattern(text, (*section.at, entry, place), section.problems))
+
+
+def is_pattern(text: str, at: FieldPath, problems: Problems) -> bool:
+    """Whether a text can be one; noted where not."""
+    try:
+        Patterns((text,), field="pattern")
+    except SettingsError as error:
+        problems.add(at, error.message.removeprefix("pattern[0] ").removesuffix("."))
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""The surface `dynamic`: five meta-tools to list, search, describe and call, as agent loops know them."""
+"""The surface `dynamic`: five meta-tools to list, search, describe and call tools, as agent loops know them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,23 +6,24 @@ from threading import Lock
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from toolcrib.discovery.envelope import Answer, answered
+from toolcrib.discovery.envelope import Envelope, to_envelope
 from toolcrib.discovery.guards import Guard, GuardOptions
-from toolcrib.discovery.metatools import META_TOOLS, Listing, MetaTools
-from toolcrib.discovery.reasons import told
+from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage
+from toolcrib.discovery.results import describe_match
 from toolcrib.discovery.session import Session
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
-from toolcrib.model import Object, SearchRequest, ServerStatus, Tool, ToolResult
-from toolcrib.protocols import Context
-from toolcrib.search.scorers.options import PointsOptions
-from toolcrib.surfaces.entries import brief
-from toolcrib.surfaces.results import json_text, text_result
+from toolcrib.search.options import PointsOptions
+from toolcrib.surfaces.base import json_text, text_result
+from toolcrib.surfaces.reply import shorten
+from toolcrib.types import Context, Object, SearchRequest, ServerStatus, Tool, ToolResult
 
-_LISTED: Final = 200
+_LIST_CHARS: Final = 200
 """Characters of a description in a list."""
-_FOUND: Final = 500
+
+
+_SEARCH_CHARS: Final = 500
 """Characters of a description in a search."""
 
 
@@ -48,7 +49,7 @@ class DynamicSurface:
         if name not in self.names:
             return None
         port = GatewayPort(self._gateway, ctx)
-        session = self._gateway.sessions.of(ctx)
+        session = self._gateway.sessions.get(ctx)
         meta = MetaTools(port, guard=self._guard(session), turn=lambda: session.turn)
         answer = await meta.run(name, arguments)
         result = port.result
@@ -74,10 +75,10 @@ class GatewayPort:
         self.result: ToolResult | None = None
         """What the last call gave, whole."""
 
-    async def list(self, limit: int) -> Listing:
+    async def list(self, limit: int) -> ToolPage:
         """The first tools, by id."""
         tools = await self._gateway.tools(self._ctx)
-        return Listing(entries=[_entry(tool, _LISTED) for tool in tools[:limit]], total=len(tools))
+        return ToolPage(entries=[_short_entry(tool, _LIST_CHARS) for tool in tools[:limit]], total=len(tools))
 
     async def find(self, query: str, limit: int) -> Sequence[Object]:
         """The tools that fit, best first."""
@@ -85,9 +86,9 @@ class GatewayPort:
         options = self._gateway.options.search
         return [
             {
-                **_entry(hit.tool, _FOUND),
+                **_short_entry(hit.tool, _SEARCH_CHARS),
                 "score": round(hit.score, 3),
-                "match_reasons": told(hit, options.scorer, 1.0, {}, PointsOptions()),
+                "match_reasons": describe_match(hit, options.scorer, 1.0, {}, PointsOptions()),
             }
             for hit in reply.hits
         ]
@@ -97,11 +98,11 @@ class GatewayPort:
         found = await self._gateway.find(self._ctx, name)
         return chat_tool(found.tool, name=found.wire_name)
 
-    async def call(self, name: str, given: Any, loose: Object) -> Answer:
+    async def call(self, name: str, given: Any, loose: Object) -> Envelope:
         """Call a tool, and answer in the envelope."""
         self.result = await self._gateway.call(self._ctx, name, given, loose=loose)
-        return answered(self.result)
+        return to_envelope(self.result)
 
 
-def _entry(tool: Tool, most: int) -> dict[str, Any]:
-    return {"name": tool.id, "namespace": tool.namespace, "description": brief(tool.description, most)}
+def _short_entry(tool: Tool, most: int) -> dict[str, Any]:
+    return {"name": tool.id, "namespace": tool.namespace, "description": shorten(tool.description, most)}

@@ -1,4 +1,4 @@
-"""The surfaces' settings."""
+"""Surface settings."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,33 +1,56 @@
-"""A search's reply as a result: text for the model, the same as data for programs, and what it costs."""
+"""Render search replies and the digest of servers within a token budget.
 
-from collections.abc import Sequence
-from dataclasses import replace
+Each reply is text for the model and the same as structured content for programs.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import ne
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from toolcrib.gateway.states import stands
-from toolcrib.model import Detail, SearchReply, SearchRequest, ServerStatus, ToolResult
-from toolcrib.surfaces.budget import Costs, fitted
-from toolcrib.surfaces.entries import Entries
-from toolcrib.surfaces.results import json_text
-from toolcrib.tokens import LabelledCounter
+from toolcrib.gateway.view import View
+from toolcrib.gateway.visibility import describe_state, namespace_of
+from toolcrib.schema import example, signature
+from toolcrib.surfaces.base import json_text
+from toolcrib.tokens import LabelledCounter, estimate_tokens
+from toolcrib.types import (
+    Detail,
+    Hit,
+    Key,
+    Object,
+    SearchReply,
+    SearchRequest,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolResult,
+    Visibility,
+)
 
-TOKENS: Final = "toolcrib/tokens"
+TOKENS_META: Final = "toolcrib/tokens"
 """The key of the counts in `_meta`: MCP asks for a prefix, a slash and a name."""
 
-_BRACKETS: Final = 2
-_INSTEAD: Final = "Nothing fits what was asked. Hits marked as fallback are shown instead."
+
+_BRACKET_TOKENS: Final = 2
 
 
-class Replies:
+_FALLBACK_NOTE: Final = "Nothing fits what was asked. Hits marked as fallback are shown instead."
+
+
+Costs = Mapping[Detail, int]
+"""What a hit costs at each detail, in tokens."""
+
+
+class ReplyRenderer:
     """Makes results of replies, within the budget of each request."""
 
     def __init__(self, counter: LabelledCounter) -> None:
         """Everything is counted with the counter."""
         self._counter = counter
-        self._entries = Entries(counter)
+        self._entries = HitRenderer(counter)
 
-    def result(self, reply: SearchReply, request: SearchRequest) -> ToolResult:
+    def render(self, reply: SearchReply, request: SearchRequest) -> ToolResult:
         """A JSON array of hits, a note where one is due, the same as structured content, and the tokens of the text.
 
         `full` is what the text would cost if every hit were shown in full. The structured content repeats the text and
@@ -41,7 +64,7 @@ class Replies:
         return ToolResult(
             content=tuple({"type": "text", "text": block} for block in blocks),
             structured=_structured(reply, entries, note),
-            meta={TOKENS: self._counts(reply, costs, details, blocks)},
+            meta={TOKENS_META: self._counts(reply, costs, details, blocks)},
         )
 
     def _counts(
@@ -49,28 +72,28 @@ class Replies:
     ) -> dict[str, Any]:
         count = full = sum(map(self._counter.count, blocks))
         if any(detail != "full" for detail in details):
-            full = sum(cost["full"] for cost in costs) + self._base(note_of(reply))
+            full = sum(cost["full"] for cost in costs) + self._base(reply_note(reply))
         return {"reply": count, "full": max(count, full), "counter": self._counter.label, "of": "text"}
 
     def _fitted(self, reply: SearchReply, costs: Sequence[Costs], budget: int | None) -> tuple[Sequence[Detail], str]:
         """How much is shown of each hit, as far as the budget reaches, and the note, which says how many show less."""
-        note, asked = note_of(reply), [hit.detail for hit in reply.hits]
+        note, asked = reply_note(reply), [hit.detail for hit in reply.hits]
         if budget is None:
             return asked, note
         left = budget - self._base(note)
-        details = fitted(reply.hits, costs, left)
+        details = fit_details(reply.hits, costs, left)
         if details == asked:
             return asked, note
-        details = fitted(reply.hits, costs, left - self._counter.count(_shorter(len(asked), budget)))
+        details = fit_details(reply.hits, costs, left - self._counter.count(_shortened_note(len(asked), budget)))
         lowered = sum(map(ne, details, asked))
-        return details, note_of(replace(reply, note=f"{reply.note} {_shorter(lowered, budget)}".strip()))
+        return details, reply_note(replace(reply, note=f"{reply.note} {_shortened_note(lowered, budget)}".strip()))
 
     def _base(self, note: str) -> int:
         """What a reply costs beside its hits."""
-        return self._counter.count(note) + _BRACKETS
+        return self._counter.count(note) + _BRACKET_TOKENS
 
 
-def _shorter(lowered: int, budget: int) -> str:
+def _shortened_note(lowered: int, budget: int) -> str:
     return (
         f"To save tokens (budget {budget}), {lowered} of the hits show less. To see all of one, search for its name "
         "with max_results 1 and a larger budget."
@@ -97,20 +120,327 @@ def server_entry(status: ServerStatus) -> dict[str, Any]:
     return {**entry, "stale": True} if status.stale else entry
 
 
-def note_of(reply: SearchReply) -> str:
+def reply_note(reply: SearchReply) -> str:
     """All there is to say of a reply beside its hits, a line each; empty where there is nothing."""
     lines = [reply.note] if reply.note else []
     if not reply.hits and not reply.note:
         lines.append("There is no tool to list.")
     if any(hit.fallback for hit in reply.hits) and "instead" not in reply.note:
-        lines.append(_INSTEAD)
+        lines.append(_FALLBACK_NOTE)
     if reply.nearest:
         lines.append("Nearest names: " + ", ".join(reply.nearest))
     if reply.unmatched:
         lines.append("Words that match nothing: " + ", ".join(reply.unmatched))
     for status in reply.servers:
         kept = "; its last known tools are listed" if status.stale else ""
-        lines.append(f"Server {status.name} {stands(status)}{kept}")
+        lines.append(f"Server {status.name} {describe_state(status)}{kept}")
     if reply.cursor:
         lines.append(f"{reply.total} in all; continue with cursor {reply.cursor}")
     return "\n".join(lines)
+
+
+_DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
+
+
+_WARNING_HINT: Final = "destructiveHint"
+
+
+_RISK_HINTS: Final = ("readOnlyHint", _WARNING_HINT)
+
+
+_MAX_SIMILAR: Final = 5
+"""Near-duplicates that are named; the others are counted."""
+
+
+_QUERY_CHARS: Final = 80
+"""Characters of a query by which a hit says which one it answers."""
+
+
+DESCRIPTION_CHARS: Final[dict[Detail, int]] = {"summary": 100, "signature": 300}
+"""Characters of a description that are shown beside less than the schema."""
+
+
+_MAX_CACHED: Final = 10_000
+
+
+_SCORE_DIGITS: Final = 3
+
+
+_SAMPLE_SCORE: Final = 0.123
+"""Every score costs about as much as this one."""
+
+
+class HitRenderer:
+    """Makes entries, and keeps what they take long for: examples and token counts, for tools found again and again."""
+
+    def __init__(self, counter: LabelledCounter) -> None:
+        """Nothing is kept yet."""
+        self._counter = counter
+        self._kept: dict[Key, _ToolCosts] = {}
+
+    def of(self, hit: Hit, detail: Detail, queries: tuple[str, ...]) -> dict[str, Any]:
+        """The hit as JSON, with so much of its tool: name, description, score and input schema first."""
+        return {**self._entry(hit.tool, detail, hit.score, hit.signature), **hit_flags(hit, queries)}
+
+    def costs(self, hit: Hit, queries: tuple[str, ...]) -> Costs:
+        """What the hit costs at each detail, in tokens, with the comma behind it."""
+        kept = self._of(hit.tool)
+        if not kept.costs:
+            shapes = {detail: self._entry(hit.tool, detail, _SAMPLE_SCORE) for detail in _DETAILS}
+            kept.costs = {detail: self._counter.count(json_text(shape)) + 1 for detail, shape in shapes.items()}
+        more = hit_flags(hit, queries)
+        if not more:
+            return kept.costs
+        added = self._counter.count(json_text(more))
+        return {detail: cost + added for detail, cost in kept.costs.items()}
+
+    def _entry(self, tool: Tool, detail: Detail, score: float, line: str = "") -> dict[str, Any]:
+        about = (
+            shorten(tool.description, DESCRIPTION_CHARS[detail]) if detail in DESCRIPTION_CHARS else tool.description
+        )
+        entry: dict[str, Any] = {"name": tool.id, "description": about, "score": round(score, _SCORE_DIGITS)}
+        if detail == "full":
+            entry["input_schema"] = tool.input_schema
+            entry["example"] = {"name": tool.id, "arguments": self._of(tool).arguments}
+        elif detail == "signature":
+            entry["signature"] = line or signature(tool)
+        if hints := _hints(tool, detail):
+            entry["annotations"] = hints
+        return entry
+
+    def _of(self, tool: Tool) -> "_ToolCosts":
+        kept = self._kept.get(tool.key)
+        if kept is not None and kept.tool is tool:
+            return kept
+        if len(self._kept) >= _MAX_CACHED:
+            self._kept.clear()
+        made = self._kept[tool.key] = _ToolCosts(tool)
+        return made
+
+
+class _ToolCosts:
+    """What is kept for one tool."""
+
+    __slots__ = ("arguments", "costs", "tool")
+
+    def __init__(self, tool: Tool) -> None:
+        self.tool = tool
+        self.arguments: Object = example(tool)
+        """Arguments that fit the tool's schema."""
+        self.costs: Costs = {}
+
+
+def _hints(tool: Tool, detail: Detail) -> dict[str, bool]:
+    """Whether the tool only reads or may destroy, as its author says; in a summary only what warns."""
+    said = {key: tool.annotations[key] for key in _RISK_HINTS if isinstance(tool.annotations.get(key), bool)}
+    if detail != "summary":
+        return said
+    return {_WARNING_HINT: True} if said.get(_WARNING_HINT) else {}
+
+
+def hit_flags(hit: Hit, queries: tuple[str, ...]) -> dict[str, Any]:
+    """What is to be known of a hit beside its tool: doubts, near-duplicates, and which of several queries it is for."""
+    found: dict[str, Any] = {}
+    if hit.weak:
+        found["weak"] = True
+    if hit.fallback:
+        found["fallback"] = True
+    if hit.similar:
+        found["similar"] = list(hit.similar[:_MAX_SIMILAR])
+    if len(hit.similar) > _MAX_SIMILAR:
+        found["more_similar"] = len(hit.similar) - _MAX_SIMILAR
+    if len(queries) > 1:
+        found["query"] = shorten(queries[hit.query], _QUERY_CHARS)
+    return found
+
+
+def shorten(text: str, most: int) -> str:
+    """A text on one line, cut between words to so many characters.
+
+    >>> shorten("Send a message. Needs a token.", 20), shorten("Send a message.", 20)
+    ('Send a message. ...', 'Send a message.')
+    """
+    line = " ".join(text[: 4 * most].split())
+    if len(line) <= most and len(text) <= 4 * most:
+        return line
+    whole, _, _ = line[: most - 3].rpartition(" ")
+    return f"{whole or line[: most - 4]} ..."
+
+
+_LOWER_DETAILS: Final[dict[Detail, tuple[Detail, ...]]] = {"full": ("signature", "summary"), "signature": ("summary",)}
+
+
+_DETAIL_STEPS: Final[tuple[Detail, ...]] = ("signature", "summary")
+
+
+def fit_details(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> list[Detail]:
+    """How much of each hit is shown within a budget of tokens: the worst show less first, and every hit stays.
+
+    First all but the best are lowered to their signatures, from the worst on, then to summaries; the best of each query
+    is lowered last. Where not even it alone fits as it is, it is lowered with the others. A hit never shows more than
+    was asked.
+    """
+    details = [hit.detail for hit in hits]
+    total = sum(cost[detail] for cost, detail in zip(costs, details, strict=True))
+    if total <= budget:
+        return details
+    for place, detail in _lowering_steps(hits, costs, budget):
+        if detail in _LOWER_DETAILS.get(details[place], ()):
+            total += costs[place][detail] - costs[place][details[place]]
+            details[place] = detail
+            if total <= budget:
+                break
+    return details
+
+
+def _lowering_steps(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> Iterator[tuple[int, Detail]]:
+    """Which hit is lowered to what, in turn."""
+    ranks = _ranks(hits)
+    worst_first = sorted(range(len(hits)), key=lambda place: (-ranks[place], -place))
+    best = [place for place in worst_first if ranks[place] == 0]
+    others = [place for place in worst_first if ranks[place] > 0]
+    least = sum(costs[place][hits[place].detail] for place in best) + sum(costs[place]["summary"] for place in others)
+    for group in (others, best) if least <= budget else (worst_first,):
+        for detail in _DETAIL_STEPS:
+            for place in group:
+                yield place, detail
+
+
+def _ranks(hits: Sequence[Hit]) -> list[int]:
+    """The place of each hit among those of its query, from 0."""
+    seen: dict[int, int] = {}
+    ranks = []
+    for hit in hits:
+        rank = seen.get(hit.query, 0)
+        ranks.append(rank)
+        seen[hit.query] = rank + 1
+    return ranks
+
+
+_LINE_CHARS = 110
+"""The longest line, in characters."""
+
+
+_FAILURE_LINE_ROOM = 30
+"""Of a line, for what is said beside names, in characters."""
+
+
+_FAILED = ServerState.FAILED
+
+
+_SAMPLE_TOOLS = 4
+"""Tools that stand for a server that says nothing of itself."""
+
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s")
+
+
+@dataclass(frozen=True, slots=True)
+class _Namespace:
+    """A namespace, as a view shows it."""
+
+    count: int = 0
+    samples: tuple[str, ...] = ()
+    """The names of its first tools."""
+
+
+_EMPTY: Final = _Namespace()
+
+
+def digest(view: View, statuses: Sequence[ServerStatus], *, tokens: int) -> str:
+    """The servers of a view within a budget of estimated tokens: in words, else by name, else by number.
+
+    Those with tools come first, then those that are to come, each by name; one line tells of all that have failed. The
+    same view and statuses give the same text. Tools without a namespace stand in a line of their own.
+    """
+    spaces = _namespaces(view)
+    known = {namespace_of(status): status for status in statuses}
+    failed = sorted(name for name, status in known.items() if status.state is _FAILED and name not in spaces)
+    names = sorted({*spaces, *known} - {"", *failed}, key=lambda name: (name not in spaces, name))
+    if not names and not spaces and not failed:
+        return ""
+    last = [_failure_line(failed)] if failed else []
+    for render in (_described_lines, _plain_lines):
+        text = "\n".join((*render(spaces, known, names), *last))
+        if estimate_tokens(text) <= tokens:
+            return text
+    return _clip(_plain_lines(spaces, known, names), len(names), last, tokens)
+
+
+def _namespaces(view: View) -> dict[str, _Namespace]:
+    """The namespaces of a view. At most O(request tools) a request."""
+    if view.base is None:
+        return view.memoized("census", lambda one: _count_tools({}, one.tools()))
+    return _count_tools(
+        _namespaces(view.base), (tool for tool in view.overlay_tools() if tool.key not in view.shadowed)
+    )
+
+
+def _count_tools(before: dict[str, _Namespace], tools: Iterable[Tool]) -> dict[str, _Namespace]:
+    spaces = dict(before)
+    for tool in tools:
+        if tool.visibility is not Visibility.HIDDEN:
+            space = spaces.get(tool.namespace, _EMPTY)
+            samples = (*space.samples, tool.name) if space.count < _SAMPLE_TOOLS else space.samples
+            spaces[tool.namespace] = _Namespace(space.count + 1, samples)
+    return spaces
+
+
+def _described_lines(
+    spaces: Mapping[str, _Namespace], known: Mapping[str, ServerStatus], names: Sequence[str]
+) -> Iterator[str]:
+    for name in names:
+        line = f"- {name}: {_state_text(spaces.get(name, _EMPTY), known.get(name))}"
+        about = _first_sentence(known.get(name)) or ", ".join(spaces.get(name, _EMPTY).samples)
+        yield (f"{line}; {about}" if about else line)[:_LINE_CHARS]
+    if "" in spaces:
+        yield f"- (no namespace): {_tool_count(spaces[''].count)}; {', '.join(spaces[''].samples)}"[:_LINE_CHARS]
+
+
+def _plain_lines(
+    spaces: Mapping[str, _Namespace], known: Mapping[str, ServerStatus], names: Sequence[str]
+) -> Iterator[str]:
+    for name in names:
+        yield f"- {name}: {_state_text(spaces.get(name, _EMPTY), known.get(name))}"
+
+
+def _clip(lines: Iterator[str], total: int, last: Sequence[str], tokens: int) -> str:
+    kept: list[str] = []
+    for line in lines:
+        rest = f"- and {total - len(kept)} more servers"
+        if estimate_tokens("\n".join((*kept, line, rest, *last))) > tokens:
+            return "\n".join((*kept, rest, *last))
+        kept.append(line)
+    return "\n".join((*kept, *last))
+
+
+def _failure_line(names: Sequence[str]) -> str:
+    """One line for all of them, with the first names.
+
+    >>> _failure_line(["git", "mail"])
+    '- failed: git, mail'
+    """
+    line = f"- failed: {', '.join(names)}"
+    if len(line) <= _LINE_CHARS:
+        return line
+    shown = ", ".join(names)[: _LINE_CHARS - _FAILURE_LINE_ROOM].rpartition(", ")[0]
+    left = len(names) - (shown.count(", ") + 1 if shown else 0)
+    return f"- failed: {shown}, and {left} more" if shown else f"- failed: {left} servers"
+
+
+def _state_text(space: _Namespace, status: ServerStatus | None) -> str:
+    if status is None or status.state is ServerState.READY:
+        return _tool_count(space.count)
+    return f"{_tool_count(space.count)}, {status.state}" if space.count else f"{status.state}"
+
+
+def _tool_count(count: int) -> str:
+    return f"{count} tool" if count == 1 else f"{count} tools"
+
+
+def _first_sentence(status: ServerStatus | None) -> str:
+    """The first sentence a server says of itself, on one line."""
+    if status is None:
+        return ""
+    words = " ".join((status.info.instructions or "").split())
+    return _SENTENCE.split(words, maxsplit=1)[0] if words else ""

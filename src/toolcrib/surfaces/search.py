@@ -1,32 +1,49 @@
-"""The surface `search`: `tool_search` finds tools, `execute_tool` calls them."""
+"""The surface `search`: `tool_search` finds tools, `execute_tool` and `call_many` call them.
+
+Includes parsing their arguments, with the variations that models send.
+"""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, get_args
+
+import anyio
 
 from toolcrib.errors import InvalidRequest, ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
-from toolcrib.model import Filters, Object, ServerStatus, Tool, ToolResult, Visibility
-from toolcrib.protocols import Context
-from toolcrib.surfaces.arguments import EXECUTE, EXECUTE_SCHEMA, SEARCH, SEARCH_SCHEMA, read_envelope, read_request
-from toolcrib.surfaces.digest import digest
-from toolcrib.surfaces.many import CALL_MANY, CALL_MANY_SCHEMA, CALL_MANY_TEXT, call_many
+from toolcrib.names import nearest
+from toolcrib.providers.content import script_value
+from toolcrib.scripting.runner import nested_context, report_call_ended
+from toolcrib.surfaces.base import error_result, json_text
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.reply import Replies
-from toolcrib.surfaces.results import error_result
+from toolcrib.surfaces.reply import ReplyRenderer, digest
 from toolcrib.tokens import counter
-from toolcrib.words import nearest
+from toolcrib.types import Context, Detail, Filters, Object, SearchRequest, ServerStatus, Tool, ToolResult, Visibility
 
-_SHOWN: Final = 40
-_NAMED: Final = 10
+_MAX_SHOWN: Final = 40
+
+
+_MAX_NAMED: Final = 10
+
+
+EXECUTE: Final = "execute_tool"
+
 
 _SEARCH_TEXT: Final = (
     "Find tools by what you need, in plain words. Answers with names, descriptions, scores and input schemas; "
     f"call what you found with {EXECUTE}. Leave the query out to list every tool."
 )
+
+
+SEARCH: Final = "tool_search"
+
+
 _EXECUTE_TEXT: Final = f"Call a tool that {SEARCH} found, by its name, with its arguments."
 
+
 _READS: Final[Object] = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
+
+
 _ACTS: Final[Object] = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
 
 
@@ -39,7 +56,7 @@ class SearchSurface:
         """A surface over one gateway. Raises as `tokens.counter` does for the counter that the options name."""
         self._gateway = gateway
         self._options = options
-        self._replies = Replies(counter(options.tokens))
+        self._replies = ReplyRenderer(counter(options.tokens))
         self.names: tuple[str, ...] = (SEARCH, EXECUTE, CALL_MANY) if options.call_many else (SEARCH, EXECUTE)
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
@@ -47,7 +64,7 @@ class SearchSurface:
 
         None where all there is is listed by name anyway.
         """
-        if not (self._options.meta_only or statuses or searched or _discoverable(view)):
+        if not (self._options.meta_only or statuses or searched or _has_discoverable(view)):
             return ()
         servers = digest(view, statuses, tokens=self._options.digest_tokens)
         text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT
@@ -69,9 +86,9 @@ class SearchSurface:
             return error_result(error)
 
     async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
-        request = read_request(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
+        request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
         await self._check(ctx, request.filters)
-        return self._replies.result(await self._gateway.search(ctx, request), request)
+        return self._replies.render(await self._gateway.search(ctx, request), request)
 
     async def _check(self, ctx: Context, filters: Filters) -> None:
         """Teach a namespace or a tag that the caller does not have."""
@@ -84,18 +101,18 @@ class SearchSurface:
         return await call_many(self._gateway, ctx, arguments)
 
     async def _execute(self, ctx: Context, arguments: Object) -> ToolResult:
-        name, given, loose = read_envelope(arguments)
+        name, given, loose = parse_execute(arguments)
         if name in (SEARCH, EXECUTE):
             inner = await self.call(ctx, name, given if isinstance(given, Mapping) else loose)
             return inner if inner is not None else error_result(InvalidRequest(f"{name} takes an object."))
         return await self._gateway.call(ctx, name, given, loose=loose)
 
 
-def _discoverable(view: View) -> bool:
+def _has_discoverable(view: View) -> bool:
     """Whether some tool of the view is found by searching only."""
     if view.base is None:
-        return view.remembered("discoverable", lambda one: _any_discoverable(one.tools()))
-    return _discoverable(view.base) or _any_discoverable(view.added())
+        return view.memoized("discoverable", lambda one: _any_discoverable(one.tools()))
+    return _has_discoverable(view.base) or _any_discoverable(view.overlay_tools())
 
 
 def _any_discoverable(tools: Iterable[Tool]) -> bool:
@@ -106,9 +123,9 @@ def _check_names(what: str, wanted: Collection[str], known: Collection[str], arg
     for name in sorted(wanted):
         if name not in known:
             raise InvalidRequest(
-                f"There is no {what} {name[:_SHOWN]!r}.",
+                f"There is no {what} {name[:_MAX_SHOWN]!r}.",
                 hint=f"Leave {argument} out to search all.",
-                suggestions=nearest(name, known) or sorted(known)[:_NAMED],
+                suggestions=nearest(name, known) or sorted(known)[:_MAX_NAMED],
             )
 
 
@@ -122,3 +139,248 @@ def _meta_tool(name: str, title: str, text: str, schema: Object, hints: Object) 
         annotations=annotations,
         visibility=Visibility.NATIVE,
     )
+
+
+MAX_BUDGET: Final = 20_000
+"""The most tokens that a request may ask a reply to cost."""
+
+
+_DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
+
+
+_MAX_ECHO: Final = 40
+
+
+_FLAGS: Final = {"true": True, "false": False}
+
+
+SEARCH_SCHEMA: Final[Object] = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "What the tool should do. Empty: list all tools."},
+        "max_results": {"type": "integer", "description": "1 to 100 (default 10)."},
+        "namespace": {"type": "string", "description": "Only this server."},
+        "tags": {"type": "array", "items": {"type": "string"}, "description": "Only tools with all of these."},
+        "read_only": {"type": "boolean", "description": "Only tools that change nothing."},
+        "group": {"type": "boolean", "description": "Put near-duplicates under the best."},
+        "detail": {"type": "string", "enum": list(_DETAILS), "description": "How much to show (default full)."},
+        "budget": {"type": "integer", "description": "Tokens the answer may cost."},
+        "cursor": {"type": "string", "description": "Continue a list where it ended."},
+    },
+}
+
+
+EXECUTE_SCHEMA: Final[Object] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": f"The tool's name as {SEARCH} gave it."},
+        "arguments": {
+            "type": "object",
+            "description": "The tool's arguments, as its input schema says.",
+            "additionalProperties": True,
+        },
+    },
+    "required": ["name"],
+}
+
+
+def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchRequest:
+    """The request that the arguments of `tool_search` stand for.
+
+    `budget`, where 0 is none, and `group` are what the settings say. Numbers out of range are clamped; raises
+    `InvalidRequest` for what cannot be understood.
+
+    >>> parse_search({"query": "send mail", "tags": "work"}, budget=800, group=False).filters.tags
+    frozenset({'work'})
+    """
+    _check_keys(arguments)
+    cursor = arguments.get("cursor")
+    grouped = _parse_flag(arguments, "group")
+    return SearchRequest(
+        queries=_parse_queries(arguments.get("query")),
+        limit=_integer(arguments.get("max_results")),
+        filters=Filters(
+            namespaces=_string_set(arguments.get("namespace"), "namespace must be the name of a server"),
+            tags=_string_set(arguments.get("tags"), "tags must be a text or a list of texts"),
+            # false is what models send for "no matter"
+            read_only=_parse_flag(arguments, "read_only") or None,
+        ),
+        detail=_parse_detail(arguments.get("detail")),
+        budget=_parse_budget(_integer(arguments.get("budget")), budget),
+        group=group if grouped is None else grouped,
+        cursor=cursor if isinstance(cursor, str) and cursor else None,
+    )
+
+
+def parse_execute(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
+    """The name, the nested arguments and whatever stood beside them.
+
+    >>> parse_execute({"name": "git:log", "arguments": {"n": 1}})
+    ('git:log', {'n': 1}, {})
+    >>> parse_execute({"tool_name": "git:log", "n": 1})
+    ('git:log', None, {'n': 1})
+    """
+    loose = dict(arguments)
+    name = loose.pop("name", None) or loose.pop("tool_name", None)
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidRequest(
+            f"{EXECUTE} needs the name of a tool.",
+            hint=f'Send {{"name": "...", "arguments": {{...}}}}; {SEARCH} finds names.',
+        )
+    for key in ("arguments", "parameters"):
+        if key in loose:
+            return name.strip(), loose.pop(key), loose
+    return name.strip(), None, loose
+
+
+def _check_keys(arguments: Mapping[str, Any]) -> None:
+    """Teach a parameter that does not exist: a query under another name would list everything."""
+    known = SEARCH_SCHEMA["properties"]
+    for key in arguments:
+        if key not in known:
+            raise InvalidRequest(
+                f"{SEARCH} has no parameter {key[:_MAX_ECHO]!r}.",
+                hint=f"Valid: {', '.join(known)}.",
+                suggestions=nearest(key, known),
+            )
+
+
+def _parse_queries(query: Any) -> tuple[str, ...]:
+    if isinstance(query, list):
+        return tuple(str(part) for part in query) or ("",)
+    return (query,) if isinstance(query, str) else ("" if query is None else str(query),)
+
+
+def _parse_detail(detail: Any) -> Detail:
+    if detail in (None, ""):
+        return "full"
+    for known in _DETAILS:
+        if detail == known:
+            return known
+    raise InvalidRequest(f"detail must be one of {', '.join(_DETAILS)}, not {str(detail)!r:.40}.")
+
+
+def _parse_budget(asked: int | None, usual: int) -> int | None:
+    """The budget that was asked for, as far as it is allowed, else the usual one; 0 asks for as much as there is."""
+    if asked is None:
+        return usual or None
+    return min(asked, MAX_BUDGET) if asked > 0 else MAX_BUDGET
+
+
+def _integer(number: Any) -> int | None:
+    try:
+        return None if number is None or isinstance(number, bool) else int(float(number))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _parse_flag(arguments: Mapping[str, Any], name: str) -> bool | None:
+    value = arguments.get(name)
+    if value is None or isinstance(value, bool):
+        return value
+    said = _FLAGS.get(value.strip().lower()) if isinstance(value, str) else None
+    if said is None:
+        raise InvalidRequest(f"{name} must be true or false, not {str(value)[:_MAX_ECHO]!r}.")
+    return said
+
+
+def _string_set(given: Any, must: str) -> frozenset[str]:
+    wanted = [given] if isinstance(given, str) else [] if given is None else given
+    if not isinstance(wanted, list) or not all(isinstance(text, str) for text in wanted):
+        raise InvalidRequest(f"{must}, not {str(given)[:_MAX_ECHO]!r}.")
+    return frozenset(text for text in wanted if text)
+
+
+CALL_MANY: Final = "call_many"
+
+
+CALL_MANY_TEXT: Final = (
+    f"Call several tools that {SEARCH} found, at the same time. Answers in the order of the calls; one that fails "
+    "harms no other. For calls that need one another's results, call one after the other."
+)
+
+
+MAX_CALLS: Final = 50
+"""Calls in one request."""
+
+
+MAX_CONCURRENT: Final = 8
+"""Calls that run at the same time."""
+
+
+CALL_MANY_SCHEMA: Final[Object] = {
+    "type": "object",
+    "properties": {
+        "calls": {
+            "type": "array",
+            "maxItems": MAX_CALLS,
+            "description": "The calls.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "description": "The tool's name."},
+                    "arguments": {"type": "object", "additionalProperties": True},
+                },
+                "required": ["name"],
+            },
+        }
+    },
+    "required": ["calls"],
+}
+
+
+async def call_many(gateway: Gateway, ctx: Context, arguments: Object) -> ToolResult:
+    """The answers, in order: `{"name", "ok": true, "result"}`, or `{"name", "ok": false, "error"}`.
+
+    An error as a whole only where every call failed. Raises `InvalidRequest` for what is no list of 1 to 50 calls.
+    """
+    calls = _parse_calls(arguments)
+    answers: list[dict[str, Any]] = [{} for _ in calls]
+    blocks: list[Sequence[Object]] = [() for _ in calls]
+    limiter = anyio.CapacityLimiter(MAX_CONCURRENT)
+    inner = nested_context(ctx, len(calls))
+
+    async def one(place: int, call: Any) -> None:
+        async with limiter:
+            answers[place], blocks[place] = await _call_one(gateway, inner, call)
+            await report_call_ended(inner)
+
+    async with anyio.create_task_group() as group:
+        for place, call in enumerate(calls):
+            group.start_soon(one, place, call)
+    return ToolResult(
+        content=({"type": "text", "text": json_text(answers)}, *(block for more in blocks for block in more)),
+        structured={"results": answers},
+        is_error=not any(answer["ok"] for answer in answers),
+    )
+
+
+def _parse_calls(arguments: Object) -> list[Any]:
+    calls = arguments.get("calls")
+    if not isinstance(calls, list) or not 0 < len(calls) <= MAX_CALLS:
+        raise InvalidRequest(
+            f"{CALL_MANY} needs calls, a list of 1 to {MAX_CALLS}.",
+            hint='Send {"calls": [{"name": "...", "arguments": {...}}, ...]}.',
+        )
+    return calls
+
+
+async def _call_one(gateway: Gateway, ctx: Context, call: Any) -> tuple[dict[str, Any], Sequence[Object]]:
+    """One answer, and the blocks of its result that are not text."""
+    name = ""
+    try:
+        if not isinstance(call, Mapping):
+            raise InvalidRequest("A call is an object with the name of a tool and its arguments.")
+        name, given, loose = parse_execute(call)
+        result = await gateway.call(ctx, name, given, loose=loose)
+        more = tuple(block for block in result.content if block.get("type") != "text")
+        return {"name": name, "ok": True, "result": _result_value(result)}, more
+    except ToolcribError as error:
+        return {"name": name, "ok": False, "error": error.payload()}, ()
+
+
+def _result_value(result: ToolResult) -> Any:
+    value = script_value(result)
+    if result.structured is None and isinstance(value, dict) and "content" in value:
+        return [block for block in value["content"] if block.get("type") == "text"]
+    return value

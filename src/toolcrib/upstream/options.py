@@ -1,4 +1,7 @@
-"""How to reach each remote server, and how patient to be with it."""
+"""Options of the remote servers: how to reach each one, and the timeouts and limits of the whole fleet.
+
+Imports nothing heavy, so that settings can be read without an MCP client.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ class ServerOptions:
     namespace: str | None = None
     """Of its tools, where that is not its name. Servers of one namespace stand in for each other."""
     target: object | None = field(default=None, repr=False)
-    """In place of a command or a url: a server object of this process (SDK `Server` or `MCPServer`, or FastMCP),
+    """In place of a command or a url: a server object of this process (SDK `UpstreamServer` or `MCPServer`, or FastMCP),
     `mcp.StdioServerParameters`, an SDK transport, or a function that gives one of these anew for each connection."""
     transport: TransportName = "stdio"
     command: str = ""

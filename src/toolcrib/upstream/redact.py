@@ -1,4 +1,4 @@
-"""Makes a text fit for people, models and logs: one line, bounded, and without the server's secrets."""
+"""Make text safe for people, models and logs: one line, bounded, and without the server's secrets."""
 
 import re
 from collections.abc import Iterator
@@ -8,15 +8,31 @@ from urllib.parse import parse_qsl, urlsplit
 from toolcrib.upstream.options import ServerOptions
 
 _BLANK: Final = "***"
+
+
 _SECRETIVE: Final = re.compile(r"key|token|secret|pass|auth|credential|cookie|session", re.IGNORECASE)
+
+
 _TELLING_LENGTH: Final = 6
 """A value at least this long is blanked whatever it is called; a shorter one, such as "1", would blank too much."""
+
+
 _LEAST_LENGTH: Final = 3
+
+
 _TOKEN_LENGTH: Final = 20
 """A part of a path at least this long may be a key; some hosted servers put it there."""
+
+
 _READ_LIMIT: Final = 8192
+
+
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07?")
+
+
 _UNPRINTABLE: Final = re.compile(r"[\s\x00-\x1f\x7f]+")
+
+
 _URL: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://)(?:[^\s/@]*@)?([^\s?#]*)(?:[?#]\S*)?", re.IGNORECASE)
 
 

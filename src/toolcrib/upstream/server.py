@@ -1,39 +1,70 @@
-"""One remote MCP server as a tool provider: what callers of its tools meet."""
+"""One remote MCP server as a tool provider, and the task that keeps it connected.
 
+Only the supervisor's task opens and closes connections. Calls come from other tasks, use the open connection, and may
+wake the supervisor up.
+"""
+
+import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from random import SystemRandom
 from typing import Any, Final
 
 import anyio
 from pydantic_core import to_json
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, ServerUnavailable, UpstreamError
-from toolcrib.model import Object, ServerState, ServerStatus, Tool, ToolResult
-from toolcrib.protocols import Context, Documents, DueTo, Unsubscribe
-from toolcrib.upstream.exchange import ExchangeError, Kind
-from toolcrib.upstream.http import Network
-from toolcrib.upstream.listing import Offer
+from toolcrib.types import (
+    Context,
+    Documents,
+    LogAudience,
+    Object,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolResult,
+    Unsubscribe,
+)
+from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
+from toolcrib.upstream.connection import ClosedOnDiscover, Connection, open_connection
+from toolcrib.upstream.forwarding import LogForwarder, ServerRequests
+from toolcrib.upstream.http import HttpNetwork, http_channel
+from toolcrib.upstream.listing import DocumentLister, RemoteTool, ToolList, ToolLister
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.session import Session
-from toolcrib.upstream.supervisor import Supervisor
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.sse import sse_channel
+from toolcrib.upstream.status import StatusStore
+from toolcrib.upstream.stdio import stdio_channel
+from toolcrib.upstream.subscriptions import UpstreamSubscriptions
+from toolcrib.upstream.targets import resolve_command, target_channel, transport_name
 from toolcrib.wire import read_document, read_result
 
 _UNKNOWN_EFFECT: Final = "Whether the call took effect is unknown; check before you repeat it."
-_FORGETFUL: Final = "it does not know the session that it has only just opened"
-_FIRST_PAUSE_S: Final = 0.05
-_MOST_PAUSE_S: Final = 0.4
-_DATA_BYTES: Final = 8192
+
+
+_SESSION_FORGOTTEN: Final = "it does not know the session that it has only just opened"
+
+
+_FIRST_RESEND_S: Final = 0.05
+
+
+_MAX_RESEND_S: Final = 0.4
+
+
+_MAX_ERROR_DATA_BYTES: Final = 8192
 """The largest `data` of a server's error that is passed on."""
 
 
-class Server:
+class UpstreamServer:
     """A `ToolProvider`, with `Changes`, `StatusSource` and `DocumentSource`.
 
     The namespace of what it offers is its name, or that of the options.
     """
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, network: Network) -> None:
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
         """Nothing is tried before `run`."""
         self.options = options
         self.gateway_id = fleet.gateway_id
@@ -54,12 +85,12 @@ class Server:
     @property
     def status(self) -> ServerStatus:
         """Where it stands."""
-        return self._supervisor.board.status
+        return self._supervisor.status_store.status
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         """Its tools as last read. A tool whose definition did not change is the same object as before."""
-        return self._supervisor.listing.tools
+        return self._supervisor.tool_list.tools
 
     async def run(self) -> None:
         """Keep it connected until cancelled; then everything it holds is closed."""
@@ -71,7 +102,7 @@ class Server:
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back whenever its tools or its status changed."""
-        return self._supervisor.board.listeners.add(callback)
+        return self._supervisor.status_store.listeners.add(callback)
 
     async def list_tools(self, ctx: Context) -> tuple[Tool, ...]:  # noqa: ARG002 - the same for every caller
         """Its tools as last read; the server is never asked."""
@@ -86,33 +117,33 @@ class Server:
         offer = await self._offer(name)
         return None if offer is None else await self._run(ctx, offer, arguments, name)
 
-    async def _offer(self, name: str) -> Offer | None:
+    async def _offer(self, name: str) -> RemoteTool | None:
         """What is listed by that name. Raises `ServerUnavailable`."""
-        if await self._supervisor.connected() is None:
+        if await self._supervisor.wait_connected() is None:
             raise self._unavailable()
-        return self._supervisor.listing.offers.get(name)
+        return self._supervisor.tool_list.by_name.get(name)
 
-    async def _run(self, ctx: Context, offer: Offer, arguments: Object, name: str) -> ToolResult:
+    async def _run(self, ctx: Context, offer: RemoteTool, arguments: Object, name: str) -> ToolResult:
         """One call within its deadline; `name` is the tool that an error tells of."""
         with anyio.move_on_after(self.options.call_timeout_s):
             return await self._call(ctx, offer, arguments)
         raise self._late(name)
 
-    async def _call(self, ctx: Context, offer: Offer, arguments: Object) -> ToolResult:
+    async def _call(self, ctx: Context, offer: RemoteTool, arguments: Object) -> ToolResult:
         raw = await self._exchanged(
-            ctx, lambda session: session.call(ctx, offer.tool.name, arguments, offer.wanted_headers)
+            ctx, lambda session: session.call(ctx, offer.tool.name, arguments, offer.header_map)
         )
         if self.status.stale:
             self._supervisor.wake()
         return self._read(read_result, raw)
 
-    async def _exchanged(self, ctx: Context, work: Callable[[Session], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _exchanged(self, ctx: Context, work: Callable[[Connection], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """What the server answers to a caller."""
-        self._supervisor.voice.used_by(ctx)
-        with self._supervisor.asked.during(ctx):
+        self._supervisor.logs.record_caller(ctx)
+        with self._supervisor.server_requests.track_call(ctx):
             return await self._answered(work)
 
-    async def _answered(self, work: Callable[[Session], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _answered(self, work: Callable[[Connection], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Asked again where nothing ran: once in a new session, where the server forgot the old one, and for a moment
         where it cannot be reached, since it may only restart.
         """
@@ -121,24 +152,24 @@ class Server:
             try:
                 return await work(await self._session())
             except ExchangeError as error:
-                pause = next(pauses, None) if error.kind is Kind.UNSENT else None
-                if pause is None and (forgotten or error.kind is not Kind.SESSION):
+                pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
+                if pause is None and (forgotten or error.kind is not FailureKind.SESSION):
                     raise self._named(error) from error
-                forgotten = forgotten or error.kind is Kind.SESSION
+                forgotten = forgotten or error.kind is FailureKind.SESSION
             await anyio.sleep(pause or 0.0)
 
     def _pauses(self) -> Iterator[float]:
         """Between attempts to send, in seconds, as long as the server has only just gone; none where it long has."""
         status = self.status
         left = self._resend_s - (0.0 if status.state is ServerState.READY else time.time() - status.since)
-        pause = _FIRST_PAUSE_S
+        pause = _FIRST_RESEND_S
         while left >= pause:
             left -= pause
             yield pause
-            pause = min(2 * pause, _MOST_PAUSE_S)
+            pause = min(2 * pause, _MAX_RESEND_S)
 
-    async def _session(self) -> Session:
-        session = self._supervisor.session or await self._supervisor.connected()
+    async def _session(self) -> Connection:
+        session = self._supervisor.connection or await self._supervisor.wait_connected()
         if session is None:
             raise self._unavailable()
         return session
@@ -153,14 +184,14 @@ class Server:
 
     def documents(self) -> Documents | None:
         """Its prompts and resources as last read; None before the first time."""
-        return self._supervisor.keeper.documents
+        return self._supervisor.document_lister.documents
 
     async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
         """The answer to one request about a prompt or a resource, whole, as structured content. Raises as `call_tool`
         does.
         """
         with anyio.move_on_after(self.options.call_timeout_s):
-            raw = await self._exchanged(ctx, lambda session: session.ask(ctx, method, params))
+            raw = await self._exchanged(ctx, lambda session: session.request(ctx, method, params))
             return self._read(partial(read_document, method), raw)
         raise self._late(method)
 
@@ -170,14 +201,16 @@ class Server:
         """
         with anyio.move_on_after(self.options.call_timeout_s):
             try:
-                return await self._supervisor.watches.add(uri, callback, partial(self._supervisor.voice.used_by, ctx))
+                return await self._supervisor.subscriptions.add(
+                    uri, callback, partial(self._supervisor.logs.record_caller, ctx)
+                )
             except ExchangeError as error:
                 raise self._named(error) from error
         raise self._late("resources/subscribe")
 
-    def hear(self, callback: Callable[[DueTo | None, Object], None]) -> Unsubscribe:
+    def hear(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
         """Call back with each message for a log, and with the one caller it can be due to."""
-        return self._supervisor.voice.hear(callback)
+        return self._supervisor.logs.subscribe(callback)
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
@@ -208,17 +241,17 @@ class Server:
 
     def _named(self, error: ExchangeError) -> ExecutionFailed:
         """The error that a caller of this server sees."""
-        if error.kind is Kind.UNSENT:
-            self._supervisor.missed(error.reason)
+        if error.kind is FailureKind.UNSENT:
+            self._supervisor.report_unreachable(error.reason)
             return self._unavailable(error.reason)
-        if error.kind is Kind.SESSION:
-            return self._unavailable(_FORGETFUL)
-        if error.kind in (Kind.CLOSED, Kind.LOST):
+        if error.kind is FailureKind.SESSION:
+            return self._unavailable(_SESSION_FORGOTTEN)
+        if error.kind in (FailureKind.CLOSED, FailureKind.LOST):
             return self._lost(error)
         data: dict[str, Any] = {"server": self.name}
         if error.code is not None:
             data["rpc_code"] = error.code
-        if error.data is not None and len(to_json(error.data)) <= _DATA_BYTES:
+        if error.data is not None and len(to_json(error.data)) <= _MAX_ERROR_DATA_BYTES:
             data["rpc_data"] = error.data
         return UpstreamError(f'"{self.name}" answered with an error: {error.reason}', data=data, rpc_code=error.code)
 
@@ -250,3 +283,318 @@ def _duration(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
     return f"{max(0, int(seconds))} s"
+
+
+logger = logging.getLogger(__name__)
+
+
+_DRAIN_TIMEOUT_S: Final = 1.0
+"""For the calls of a lost session to be told so."""
+
+
+_RENEW_TIMEOUT_S: Final = 5.0
+"""For a moment without calls; without one, the session stays as it is."""
+
+
+_MIN_RETRY_S: Final = 0.01
+
+
+_RANDOM: Final = SystemRandom()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttemptResult:
+    """How an attempt to connect, and the connection if there was one, ended."""
+
+    reason: str
+    lasted_s: float = 0.0
+    """How long it was ready; 0 when it never was."""
+    reopen: bool = False
+    unheard: bool = False
+    """Whether it ended upon the first question."""
+
+
+class Supervisor:
+    """What is known of one server, and the task that keeps it true."""
+
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
+        """Nothing is tried before `run`."""
+        options = resolve_command(options)
+        self._options = options
+        self._fleet = fleet
+        self._network = network
+        self._redact = Redactor(options)
+        self._lister = ToolLister(options, fleet)
+        self._session: Connection | None = None
+        self._promising = not options.problem
+        own_s = options.retry_interval_s
+        self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _MIN_RETRY_S)
+        self._was_ready = False
+        self._may_be_shy = True
+        """Whether an end upon the first question may be due to that question."""
+        self._wanted = AutoResetEvent()
+        self.tool_list = ToolList()
+        """The tools as last read; kept while the server is away."""
+        self.status_store = StatusStore(
+            ServerStatus(
+                name=options.name,
+                namespace=options.namespace or "",
+                state=ServerState.CONFIGURED,
+                since=time.time(),
+                transport=transport_name(options),
+            )
+        )
+        self.document_lister = DocumentLister(
+            options, fleet, lambda: self.status_store.update(self.status_store.status.state, tools_changed=True)
+        )
+        """Its prompts and resources."""
+        self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
+        self.logs = LogForwarder(options.name, self._redact)
+        self.server_requests = ServerRequests(self.logs)
+        self.given_up = False
+        """Whether it failed for good, as the options' `retries` say."""
+
+    # -- for calls -------------------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> Connection | None:
+        """The session, while it lives."""
+        session = self._session
+        return session if session is not None and not session.channel.closed.is_set else None
+
+    async def wait_connected(self) -> Connection | None:
+        """The session. Waits for it for a while where nothing speaks against it yet: at first, and after a loss."""
+        if self.connection is None:
+            self.wake()
+            wait_s = min(self._fleet.connect_wait_s, self._options.call_timeout_s)
+            with anyio.move_on_after(wait_s):
+                await self.status_store.wait_until(lambda: self.connection is not None or not self._promising)
+        return self.connection
+
+    def report_unreachable(self, reason: str) -> None:
+        """A call could not be sent: tell at once. Listing again, which that begins, tells when the server is back."""
+        session = self.connection
+        if session is not None and self.status_store.status.state is ServerState.READY:
+            self._tell(reason, retry_at=None)
+            session.channel.refresh_needed.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """Somebody wants the server: cut the present pause short."""
+        self._wanted.set()
+
+    # -- the task --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect, serve, and connect again, until cancelled."""
+        if self._options.problem:
+            self.status_store.update(ServerState.FAILED, reason=self._options.problem)
+            return
+        failures = 0
+        try:
+            while True:
+                outcome = await self._attempts()
+                lasted = outcome.lasted_s > 0 and outcome.lasted_s >= self._fleet.stable_s
+                failures = 1 if lasted else failures + 1
+                at_once = outcome.reopen and outcome.lasted_s >= self._first_s
+                if self._is_enough(failures) and not at_once:
+                    await self._give_up(outcome.reason, failures)
+                await self._pause(outcome.reason, 0.0 if at_once else self._backoff(failures))
+        finally:
+            self._promising = False
+            self.status_store.update(ServerState.FAILED, reason="stopped", retry_at=None)
+
+    def _is_enough(self, failures: int) -> bool:
+        return self._options.retries is not None and failures > self._options.retries
+
+    async def _give_up(self, reason: str, failures: int) -> None:
+        """Stay failed until cancelled."""
+        self._promising, self.given_up = False, True
+        told = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
+        logger.warning("%s has failed: %s", self._options.name, told)
+        self.status_store.update(ServerState.FAILED, reason=told, stale=self._was_ready, retry_at=None)
+        await anyio.sleep_forever()
+
+    async def _attempts(self) -> _AttemptResult:
+        """One connection, or two: where the server ended upon the first question, it is asked nothing but the handshake
+        in another one. A server that does not bear that either ends by itself, and is never tried so again.
+        """
+        outcome = await self._attempt()
+        if outcome.unheard and self._may_be_shy:
+            self._promising = True
+            outcome = await self._attempt(discover=False)
+            self._may_be_shy = outcome.lasted_s > 0
+        return outcome
+
+    async def _attempt(self, *, discover: bool = True) -> _AttemptResult:
+        """One connection, from beginning to end."""
+        self._announce()
+        link = open_channel(self._options, self._fleet, self._network, self._redact)
+        reason, ready_at, unheard = "", None, False
+        awaited = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
+        with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
+            try:
+                async with open_connection(
+                    link, self._options, self._fleet, self._redact, self.server_requests, discover=discover
+                ) as session:
+                    limit.deadline = anyio.current_time() + self._options.list_timeout_s
+                    awaited = f"no tool list within {self._options.list_timeout_s:g} s"
+                    # The handshake of an older server is all errors at first; a notice from here on counts.
+                    link.refresh_needed.clear()
+                    self.logs.reset()
+                    link.notifications.on_log_message = self.logs.emit
+                    listing = await self._lister.read(session, self.tool_list.by_name)
+                    limit.deadline, ready_at = math.inf, anyio.current_time()
+                    self._ready(session, listing)
+                    await self._serve(session)
+                    reason = link.closed.reason
+            except Exception as error:  # noqa: BLE001 - whatever ends a connection, the next one is tried
+                reason = reason or self._told_by(error)
+                unheard = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
+            finally:
+                self._session = None
+        if limit.cancelled_caught:
+            words = link.stderr_tail()
+            reason = f"{awaited}; it last said: {words}" if words else awaited
+        lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
+        self._promising = ready_at is not None
+        reason = reason or link.closed.reason
+        return _AttemptResult(reason=reason, lasted_s=lasted_s, reopen=link.closed.reconnect, unheard=unheard)
+
+    def _announce(self) -> None:
+        self._wanted.clear()
+        state = self.status_store.status.state
+        self.status_store.update(ServerState.CONNECTING if state is ServerState.CONFIGURED else state, retry_at=None)
+
+    def _told_by(self, error: Exception) -> str:
+        """The reason in the error; empty where the link's end knows better."""
+        causes = list(flatten_errors(error))
+        for cause in causes:
+            if isinstance(cause, ExchangeError):
+                return "" if cause.kind is FailureKind.CLOSED else cause.reason
+        told = self._redact(f"{type(causes[0]).__name__}: {causes[0]}")
+        logger.error("the connection to %s broke: %s", self._options.name, told)
+        logger.debug("where it broke", exc_info=error)
+        return told
+
+    async def _pause(self, reason: str, delay_s: float) -> None:
+        """Wait with what the reason says on the board; a call may cut it short, but not below the first step."""
+        self._tell(reason, retry_at=time.time() + delay_s)
+        await self._rest(delay_s)
+
+    def _tell(self, reason: str, *, retry_at: float | None) -> None:
+        """Put on the board, and in the log where it is new, that it cannot be used, and why."""
+        state = ServerState.DEGRADED if self._was_ready else ServerState.FAILED
+        if (state, reason) != (self.status_store.status.state, self.status_store.status.reason):
+            words = "is degraded" if self._was_ready else "has failed"
+            logger.warning("%s %s: %s", self._options.name, words, reason)
+        self.status_store.update(state, reason=reason, stale=self._was_ready, retry_at=retry_at)
+
+    async def _rest(self, delay_s: float) -> None:
+        earliest = anyio.current_time() + min(delay_s, self._first_s)
+        with anyio.move_on_after(delay_s):
+            await self._wanted.wait()
+            await anyio.sleep_until(earliest)
+
+    def _backoff(self, failures: int) -> float:
+        """Exponential with full jitter."""
+        most = self._first_s * 2.0 ** min(max(failures - 1, 0), 32)
+        return _RANDOM.uniform(0.0, min(self._fleet.backoff_max_s, most))
+
+    # -- while it is ready -----------------------------------------------------------------------------------------
+
+    def _ready(self, session: Connection, listing: ToolList) -> None:
+        self._session = session
+        self.document_lister.attach(session)
+        self.subscriptions.attach(session)
+        self._promising = self._was_ready = True
+        logger.debug("%s lists %d tools, protocol %s", self._options.name, len(listing.tools), session.protocol_version)
+        self._adopt(session, listing)
+
+    def _adopt(self, session: Connection, listing: ToolList) -> bool:
+        """Take the listing; whether anything in it is new."""
+        changed = not _same_tools(self.tool_list.tools, listing.tools)
+        self.tool_list = listing
+        self.status_store.update(
+            ServerState.DEGRADED if listing.problem else ServerState.READY,
+            tools_changed=changed,
+            reason=listing.problem,
+            tools=len(listing.tools),
+            rejected=listing.rejected,
+            stale=False,
+            protocol=session.protocol_version,
+            info=session.info,
+            retry_at=None,
+        )
+        return changed
+
+    async def _serve(self, session: Connection) -> None:
+        """Keep the tools current until the connection ends."""
+        async with anyio.create_task_group() as group:
+            if session.can_subscribe:
+                group.start_soon(session.follow_list_changes, self._fleet.listen_retry_s)
+            group.start_soon(self._keep_current, session)
+            group.start_soon(self.document_lister.maintain, session)
+            group.start_soon(self.subscriptions.maintain, session)
+            await session.channel.closed.wait()
+            group.cancel_scope.cancel()
+        if session.channel.closed.reconnect:
+            # The other calls of the lost session are about to be told so; then they know that they did not run.
+            with anyio.move_on_after(_DRAIN_TIMEOUT_S):
+                await session.wait_idle()
+
+    async def _keep_current(self, session: Connection) -> None:
+        """List again when there is doubt: debounced, ever more seldom while nothing changes, backing off on failure."""
+        gap_s, failures = self._fleet.refresh_gap_s, 0
+        while True:
+            quiet_since = anyio.current_time()
+            await session.channel.refresh_needed.wait()
+            await anyio.sleep(self._fleet.debounce_s)
+            session.channel.refresh_needed.clear()
+            self._wanted.clear()
+            problem, changed = await self._refresh(session)
+            if problem:
+                failures += 1
+                await self._pause(problem, self._backoff(failures))
+                session.channel.refresh_needed.set()
+                continue
+            if failures and self._options.transport == "http" and not session.protocol.modern:
+                await self._renew(session)
+            failures = 0
+            quiet = anyio.current_time() - quiet_since > 2 * gap_s
+            gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
+            await self._rest(gap_s)
+
+    async def _renew(self, session: Connection) -> None:
+        """Open the session anew after trouble, between two calls: its stream of notices may be gone for good."""
+        with anyio.move_on_after(_RENEW_TIMEOUT_S):
+            await session.wait_idle()
+            session.channel.closed.set("reconnecting", reopen=True)
+
+    async def _refresh(self, session: Connection) -> tuple[str, bool]:
+        """List again; why that failed, and whether anything changed."""
+        try:
+            with anyio.fail_after(self._options.list_timeout_s):
+                fresh = await self._lister.read(session, self.tool_list.by_name)
+        except ExchangeError as error:
+            return error.reason, False
+        except TimeoutError:
+            return f"no tool list within {self._options.list_timeout_s:g} s", False
+        if fresh.problem and not self.tool_list.problem:
+            return fresh.problem, False
+        return "", self._adopt(session, fresh)
+
+
+def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
+    return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
+
+
+def open_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwork, redact: Redactor) -> Channel:
+    """A link of the options' transport, not connected yet; entering its transport may raise `ExchangeError`."""
+    if options.target is not None or options.transport in ("memory", "custom"):
+        return target_channel(options, fleet, redact)
+    if options.transport == "stdio":
+        return stdio_channel(options, fleet, redact)
+    if options.transport == "sse":
+        return sse_channel(options, fleet, network, redact)
+    return http_channel(options, fleet, network, redact)

@@ -1,7 +1,7 @@
-"""The older HTTP transport: one event stream from the server, and a POST for each message to it.
+"""The HTTP+SSE transport of 2024-11-05: one event stream from the server, and a POST for each message to it.
 
-The SDK has one too, but it refuses events over 1 MiB (tool lists are larger), sends one message at a time, and leaves
-a call waiting for its deadline when its POST was refused.
+The SDK's implementation rejects events over 1 MiB (tool lists are larger), sends one message at a time, and leaves a
+call waiting for its deadline when its POST was refused.
 """
 
 from collections.abc import AsyncIterator
@@ -16,63 +16,75 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCMessage, JSONRPCRequest
 from pydantic import ValidationError
 
-from toolcrib.upstream import reasons
-from toolcrib.upstream.exchange import ExchangeError, Kind
-from toolcrib.upstream.http import Network, client_of
-from toolcrib.upstream.lines import read_line
-from toolcrib.upstream.link import Bell, End, Link, Streams
+from toolcrib.upstream import http_transport
+from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
+from toolcrib.upstream.framing import parse_line
+from toolcrib.upstream.http import HttpNetwork, http_client
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
 _HEADERS: Final = {"accept": "text/event-stream", "cache-control": "no-store"}
+
+
 _POST_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
+
+
 _POST_TIMEOUT_S: Final = 30.0
+
+
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
-def sse_link(options: ServerOptions, fleet: FleetOptions, network: Network, redact: Redactor) -> Link:
+def sse_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwork, redact: Redactor) -> Channel:
     """A link to a server of the HTTP+SSE transport (2024-11-05)."""
-    end, doubt = End(), Bell()
-    return Link(transport=_transport(options, fleet, network, redact, end, doubt), end=end, doubt=doubt)
+    end, doubt = CloseEvent(), AutoResetEvent()
+    return Channel(
+        transport=_sse_transport(options, fleet, network, redact, end, doubt), closed=end, refresh_needed=doubt
+    )
 
 
 @asynccontextmanager
-async def _transport(
-    options: ServerOptions, fleet: FleetOptions, network: Network, redact: Redactor, end: End, doubt: Bell
+async def _sse_transport(
+    options: ServerOptions,
+    fleet: FleetOptions,
+    network: HttpNetwork,
+    redact: Redactor,
+    end: CloseEvent,
+    doubt: AutoResetEvent,
 ) -> AsyncIterator[Streams]:
     """Raises `ExchangeError` when the event stream cannot be opened."""
-    gate = network.gate(options, fleet, redact, end, doubt)
+    gate = network.transport(options, fleet, redact, end, doubt)
     url = bare_url(options.url)
-    async with client_of(gate, fleet) as client, _opened(client, url, redact) as response:
+    async with http_client(gate, fleet) as client, _open_events(client, url, redact) as response:
         events = httpx2.EventSource(response, options.max_message_bytes)
-        async with _Wire(client, events, options, url, end) as wire, anyio.create_task_group() as group:
+        async with _SseStreams(client, events, options, url, end) as wire, anyio.create_task_group() as group:
             group.start_soon(wire.read)
             await wire.endpoint_known.wait()
-            if end.has_come:
-                raise ExchangeError(Kind.UNSENT, end.reason)
+            if end.is_set:
+                raise ExchangeError(FailureKind.UNSENT, end.reason)
             group.start_soon(wire.write)
             yield wire.incoming, wire.outgoing
             group.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def _opened(client: httpx2.AsyncClient, url: str, redact: Redactor) -> AsyncIterator[httpx2.Response]:
+async def _open_events(client: httpx2.AsyncClient, url: str, redact: Redactor) -> AsyncIterator[httpx2.Response]:
     try:
         async with client.stream("GET", url, headers=_HEADERS) as response:
             if not response.is_success:
                 body = await response.aread()
-                reason = reasons.of_status(response.status_code, response.headers, body, sse=True)
-                raise ExchangeError(Kind.STATUS, redact(reason))
+                reason = http_transport.describe_status(response.status_code, response.headers, body, sse=True)
+                raise ExchangeError(FailureKind.STATUS, redact(reason))
             yield response
     except httpx2.TransportError as error:
-        raise ExchangeError(Kind.UNSENT, reasons.of_error(error)) from error
+        raise ExchangeError(FailureKind.UNSENT, http_transport.describe_transport_error(error)) from error
 
 
-class _Wire:
+class _SseStreams:
     """The two directions."""
 
     def __init__(
-        self, client: httpx2.AsyncClient, events: httpx2.EventSource, options: ServerOptions, url: str, end: End
+        self, client: httpx2.AsyncClient, events: httpx2.EventSource, options: ServerOptions, url: str, end: CloseEvent
     ) -> None:
         self._client = client
         self._events = events
@@ -98,12 +110,12 @@ class _Wire:
             async for event in self._events:
                 await self._take(event)
         except httpx2.TransportError as error:
-            reason = reasons.of_error(error)
+            reason = http_transport.describe_transport_error(error)
         except (httpx2.SSEError, ExchangeError) as error:
             reason = f"its event stream cannot be used: {error}"
         except _GONE:
             reason = "stopped"
-        self._end.come(reason)
+        self._end.set(reason)
         self.endpoint_known.set()
         self._to_session.close()
 
@@ -112,7 +124,7 @@ class _Wire:
             self._endpoint = _full_endpoint(self._url, event.data)
             self.endpoint_known.set()
         elif event.event == "message":
-            for message in read_line(event.data.encode(), self._limit):
+            for message in parse_line(event.data.encode(), self._limit):
                 await self._to_session.send(SessionMessage(message))
 
     async def write(self) -> None:
@@ -132,7 +144,7 @@ class _Wire:
                 self._endpoint, content=body, headers=_POST_HEADERS, timeout=_POST_TIMEOUT_S
             )
             if isinstance(message, JSONRPCRequest) and not response.is_success:
-                answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=_refusal(response))
+                answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=_error_data(response))
                 await self._to_session.send(SessionMessage(answer))
 
 
@@ -141,12 +153,14 @@ def _full_endpoint(url: str, endpoint: str) -> str:
     full = urljoin(url, endpoint)
     here, there = urlsplit(url), urlsplit(full)
     if (here.scheme, here.netloc) != (there.scheme, there.netloc):
-        raise ExchangeError(Kind.ANSWER, "its endpoint for messages is of another origin")
+        raise ExchangeError(FailureKind.ANSWER, "its endpoint for messages is of another origin")
     return full
 
 
-def _refusal(response: httpx2.Response) -> ErrorData:
+def _error_data(response: httpx2.Response) -> ErrorData:
     try:
         return JSONRPCError.model_validate_json(response.content).error
     except ValidationError:
-        return ErrorData(code=INTERNAL_ERROR, message=reasons.of_status(response.status_code, response.headers, b""))
+        return ErrorData(
+            code=INTERNAL_ERROR, message=http_transport.describe_status(response.status_code, response.headers, b"")
+        )

@@ -6,8 +6,7 @@ from typing import Any
 
 import anyio
 
-from toolcrib.model import Caller, Object, Tool, ToolResult
-from toolcrib.protocols import Call, Context
+from toolcrib.types import Call, Caller, Context, Object, Tool, ToolResult
 
 ANN = Context(caller=Caller(id="ann", tenant="acme"))
 BOB = Context(caller=Caller(id="bob", tenant="acme"))

@@ -11,15 +11,13 @@ from mcp_types import ElicitResult, methods
 from tests.gateway.calls.support import ANN, BOB, DESTROY, NO, READ, YES, Clock, Person, Provider, a_call, said
 
 from toolcrib.errors import ApprovalRequired, RateLimited, ServerUnavailable
-from toolcrib.gateway.calls.approval import REQUEST
-from toolcrib.gateway.calls.chain import chain
-from toolcrib.gateway.calls.options import CallOptions, RateOptions, RetryOptions
-from toolcrib.gateway.calls.tickets import Tickets, binding
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Object, ToolResult
-from toolcrib.protocols import Call, Context, Proceed
+from toolcrib.middleware.approval import APPROVAL_KEY, ApprovalTokens, approval_binding
+from toolcrib.middleware.options import CallOptions, RateOptions, RetryOptions
+from toolcrib.middleware.pipeline import build_stack
 from toolcrib.testing import FakeProvider, FakeSource, connect, running, text_of
+from toolcrib.types import Call, CallNext, Context, Object, ToolResult
 from toolcrib.wire import result_to_wire
 
 pytestmark = pytest.mark.anyio
@@ -28,8 +26,8 @@ DROP = a_call("drop", hints=DESTROY, name="db")
 CARRIES = Person(capabilities={"elicitation": {"form": {}}})
 
 
-def asking(provider: Provider, **options: Any) -> Proceed:
-    return chain(CallOptions(**{"approval": "destructive", **options}))(provider)
+def asking(provider: Provider, **options: Any) -> CallNext:
+    return build_stack(CallOptions(**{"approval": "destructive", **options}))(provider)
 
 
 def by(ctx: Context, person: Person) -> Context:
@@ -42,7 +40,7 @@ def again(ctx: Context, asked: ToolResult, answer: Any = YES) -> Context:
     return replace(ctx, client=CARRIES, input_responses=responses, request_state=asked.request_state)
 
 
-async def asked_first(run: Proceed, ctx: Context = ANN, call: Call = DROP) -> ToolResult:
+async def asked_first(run: CallNext, ctx: Context = ANN, call: Call = DROP) -> ToolResult:
     asked = await run(by(ctx, CARRIES), call)
     assert asked.kind == "input_required"
     return asked
@@ -86,7 +84,7 @@ async def test_tools_that_are_approved_by_name_are_not_asked_about() -> None:
 async def test_a_policy_asks_whatever_the_settings_say() -> None:
     policy = ByScopes([Rule(tools=("github:*",), effect="approve")])
     provider = Provider()
-    run = chain(CallOptions(approval="never", approved=("*",)), policy=policy)(provider)
+    run = build_stack(CallOptions(approval="never", approved=("*",)), policy=policy)(provider)
     with pytest.raises(ApprovalRequired, match="have the policy allow it"):
         await run(ANN, a_call(hints=READ))
     assert provider.runs == 0
@@ -111,7 +109,7 @@ async def test_without_a_way_to_a_person_the_refusal_says_who_can_let_the_tool_r
 async def test_the_question_names_the_tool_and_shows_the_arguments_in_a_form_that_clients_take() -> None:
     asked = await asked_first(asking(Provider()))
     assert asked.input_requests is not None
-    message = asked.input_requests[REQUEST]["params"]["message"]
+    message = asked.input_requests[APPROVAL_KEY]["params"]["message"]
     assert "github:drop" in message
     assert 'name: "db"' in message
     wire = result_to_wire(asked, "2026-07-28")
@@ -177,7 +175,7 @@ async def test_an_approval_is_for_this_caller_tool_and_arguments(ctx: Context, c
 
 async def test_a_question_that_was_left_open_too_long_is_asked_anew() -> None:
     clock, provider = Clock(), Provider()
-    run = chain(CallOptions(approval="always"), wall=clock)(provider)
+    run = build_stack(CallOptions(approval="always"), wall=clock)(provider)
     asked = await asked_first(run)
     clock.now += 600
     with pytest.raises(ApprovalRequired, match="left open for too long"):
@@ -234,7 +232,7 @@ async def test_a_question_costs_no_share_of_the_rate_and_an_approved_call_one() 
 
 async def test_a_retry_does_not_ask_again() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away"), said("done")])
-    run = chain(CallOptions(approval="always", retry=RetryOptions()), sleep=clock.sleep)(provider)
+    run = build_stack(CallOptions(approval="always", retry=RetryOptions()), sleep=clock.sleep)(provider)
     assert await run(again(ANN, await asked_first(run)), DROP) == said("done")
 
 
@@ -362,7 +360,7 @@ async def test_in_every_era_a_client_with_a_person_runs_the_tool_and_one_without
 async def shown(**arguments: Any) -> str:
     asked = await asking(Provider())(by(ANN, CARRIES), a_call("drop", hints=DESTROY, **arguments))
     assert asked.input_requests is not None
-    return str(asked.input_requests[REQUEST]["params"]["message"])
+    return str(asked.input_requests[APPROVAL_KEY]["params"]["message"])
 
 
 async def test_a_long_argument_is_cut_and_hides_no_other() -> None:
@@ -394,8 +392,8 @@ async def test_arguments_that_are_not_json_cannot_be_agreed_to() -> None:
 
 # -- the signed state ----------------------------------------------------------------------------------------------
 
-ABOUT = binding(ANN.caller, DROP)
-NOTES = Tickets("a key of a test, long enough", expires_s=600, wall=Clock())
+ABOUT = approval_binding(ANN.caller, DROP)
+NOTES = ApprovalTokens("a key of a test, long enough", expires_s=600, wall=Clock())
 GOOD = NOTES.issue("asked", ABOUT, "inner")
 
 
@@ -427,9 +425,9 @@ def test_what_another_version_signed_with_the_key_is_refused() -> None:
 
 
 def test_the_memory_for_taken_states_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolcrib.gateway.calls.tickets.MAX_SPENT", 2)
+    monkeypatch.setattr("toolcrib.middleware.approval.MAX_SPENT", 2)
     clock = Clock()
-    notes = Tickets(None, expires_s=600, wall=clock)
+    notes = ApprovalTokens(None, expires_s=600, wall=clock)
     tickets = [notes.read(notes.issue("asked", ABOUT), ABOUT) for _ in range(3)]
     for ticket in tickets:
         notes.spend(ticket)

@@ -9,21 +9,20 @@ import pytest
 from tests.gateway.calls.support import ANN, DESTROY, READ, Clock, Provider, Step, a_call, failed, said
 
 from toolcrib.errors import ConnectionLost, ServerUnavailable, ToolcribError, ToolNotFound
-from toolcrib.gateway.calls.audit import AuditEvent
-from toolcrib.gateway.calls.chain import Chain, chain
-from toolcrib.gateway.calls.options import CacheOptions, CallOptions, RateOptions, RetryOptions
-from toolcrib.model import Caller, ToolResult
-from toolcrib.protocols import Call, Context, Proceed
+from toolcrib.middleware.audit import AuditEvent
+from toolcrib.middleware.options import CacheOptions, CallOptions, RateOptions, RetryOptions
+from toolcrib.middleware.pipeline import MiddlewareStack, build_stack
+from toolcrib.types import Call, Caller, CallNext, Context, ToolResult
 
 pytestmark = pytest.mark.anyio
 
 
-def audited(events: list[AuditEvent], clock: Clock | None = None, **options: Any) -> Chain:
+def audited(events: list[AuditEvent], clock: Clock | None = None, **options: Any) -> MiddlewareStack:
     clock = clock or Clock()
-    return chain(CallOptions(**options), audit=events.append, clock=clock, wall=clock, sleep=clock.sleep)
+    return build_stack(CallOptions(**options), audit=events.append, clock=clock, wall=clock, sleep=clock.sleep)
 
 
-async def ended(way: Proceed, call: Call, ctx: Context = ANN) -> ToolResult | ToolcribError:
+async def ended(way: CallNext, call: Call, ctx: Context = ANN) -> ToolResult | ToolcribError:
     try:
         return await way(ctx, call)
     except ToolcribError as error:
@@ -96,11 +95,11 @@ async def test_attempts_are_counted() -> None:
 
 
 async def test_the_backend_that_was_asked_last_is_told() -> None:
-    async def second(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def second(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         return await proceed(ctx, Call(tool=call.tool, arguments=call.arguments, backend="mirror"))
 
     events: list[AuditEvent] = []
-    await chain(CallOptions(), audit=events.append, failover=second)(Provider())(ANN, a_call())
+    await build_stack(CallOptions(), audit=events.append, failover=second)(Provider())(ANN, a_call())
     assert [event.backend for event in events] == ["mirror"]
 
 
@@ -126,7 +125,7 @@ async def test_a_sink_that_fails_breaks_no_call_and_is_reported_once(caplog: pyt
     def broken(event: AuditEvent) -> None:
         raise OSError("disk full")
 
-    run = chain(CallOptions(), audit=broken)(Provider())
+    run = build_stack(CallOptions(), audit=broken)(Provider())
     for _ in range(3):
         assert not (await run(ANN, a_call())).is_error
     assert [record.message for record in caplog.records] == [
@@ -137,7 +136,7 @@ async def test_a_sink_that_fails_breaks_no_call_and_is_reported_once(caplog: pyt
 async def test_the_log_has_one_line_of_json_for_each_call(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="toolcrib.audit")
     ctx = Context(caller=Caller(id="an\nn"))
-    await chain(CallOptions(audit=True))(Provider())(ctx, a_call())
+    await build_stack(CallOptions(audit=True))(Provider())(ctx, a_call())
     (line,) = caplog.messages
     assert "\n" not in line
     assert json.loads(line)["caller"] == "an\nn"
@@ -146,21 +145,21 @@ async def test_the_log_has_one_line_of_json_for_each_call(caplog: pytest.LogCapt
 
 async def test_the_log_can_be_another_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="who.did.what")
-    await chain(CallOptions(audit="who.did.what"))(Provider())(ANN, a_call())
+    await build_stack(CallOptions(audit="who.did.what"))(Provider())(ANN, a_call())
     assert [record.name for record in caplog.records] == ["who.did.what"]
 
 
 def test_a_refusal_before_the_chain_can_be_told() -> None:
     events: list[AuditEvent] = []
     way = audited(events)
-    way.refused(ANN, "no_such_tool" * 100, ToolNotFound("none"))
+    way.audit_refused(ANN, "no_such_tool" * 100, ToolNotFound("none"))
     (event,) = events
     assert (event.outcome, event.caller, len(event.tool)) == ("tool_not_found", "ann", 200)
-    chain(CallOptions()).refused(ANN, "anything", ToolNotFound("nobody listens"))
+    build_stack(CallOptions()).audit_refused(ANN, "anything", ToolNotFound("nobody listens"))
 
 
 async def test_whoever_asks_for_the_log_need_not_turn_its_level_on_as_well() -> None:
-    await chain(CallOptions(audit="quiet.until.asked"))(Provider())(ANN, a_call())
+    await build_stack(CallOptions(audit="quiet.until.asked"))(Provider())(ANN, a_call())
     assert logging.getLogger("quiet.until.asked").isEnabledFor(logging.INFO)
 
 

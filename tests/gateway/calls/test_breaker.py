@@ -8,23 +8,22 @@ import pytest
 from tests.gateway.calls.support import ANN, Clock, Provider, Step, a_call, failed, said
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, ToolcribError, UpstreamError
-from toolcrib.gateway.calls.breaker import BreakerState
-from toolcrib.gateway.calls.chain import Chain, chain
-from toolcrib.gateway.calls.options import BreakerOptions, CallOptions, RetryOptions
-from toolcrib.model import Object, Tool, ToolResult
-from toolcrib.protocols import Call, Context, Proceed
+from toolcrib.middleware.breaker import BreakerState
+from toolcrib.middleware.options import BreakerOptions, CallOptions, RetryOptions
+from toolcrib.middleware.pipeline import MiddlewareStack, build_stack
+from toolcrib.types import Call, CallNext, Context, Object, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
 GONE = ConnectionLost("gone")
 
 
-def guarded(clock: Clock, **options: Any) -> Chain:
+def guarded(clock: Clock, **options: Any) -> MiddlewareStack:
     breaker = BreakerOptions(**{"failures": 2, "open_s": 10, **options})
-    return chain(CallOptions(breaker=breaker), clock=clock, wall=lambda: clock() + 1_000_000)
+    return build_stack(CallOptions(breaker=breaker), clock=clock, wall=lambda: clock() + 1_000_000)
 
 
-async def tried(way: Proceed, *, times: int = 1, backend: str = "github") -> ToolResult | ToolcribError | None:
+async def tried(way: CallNext, *, times: int = 1, backend: str = "github") -> ToolResult | ToolcribError | None:
     last: ToolResult | ToolcribError | None = None
     for _ in range(times):
         try:
@@ -60,7 +59,7 @@ async def test_one_backend_is_not_punished_for_another() -> None:
     await tried(way(provider), times=3, backend="github")
     await tried(way(provider), backend="files")
     assert provider.runs == 3
-    assert [(state.backend, state.state) for state in way.states()] == [("files", "closed"), ("github", "open")]
+    assert [(state.backend, state.state) for state in way.breaker_states()] == [("files", "closed"), ("github", "open")]
 
 
 async def test_a_call_without_a_backends_name_always_goes_through() -> None:
@@ -102,7 +101,7 @@ async def test_after_the_pause_one_call_is_let_through_and_its_success_closes_it
     clock.now += 10
     assert await tried(run, times=2) == said("back")
     assert provider.runs == 4
-    assert way.states() == (BreakerState(backend="github", state="closed"),)
+    assert way.breaker_states() == (BreakerState(backend="github", state="closed"),)
 
 
 async def test_a_failure_of_that_call_leaves_it_closed_for_another_pause() -> None:
@@ -113,7 +112,7 @@ async def test_a_failure_of_that_call_leaves_it_closed_for_another_pause() -> No
     clock.now += 10
     await tried(run, times=2)
     assert provider.runs == 3
-    (state,) = way.states()
+    (state,) = way.breaker_states()
     assert (state.state, state.since, state.retry_at) == ("open", 1_001_000.0, 1_001_020.0)
 
 
@@ -138,13 +137,13 @@ async def test_only_one_call_at_a_time_sees_whether_it_is_back() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(tried, run)
             await entered.wait()
-            assert way.states()[0].state == "half_open"
+            assert way.breaker_states()[0].state == "half_open"
             refused = await tried(run)
             assert isinstance(refused, ServerUnavailable)
             assert refused.hint == "It is tried again at this moment, by another call."
             go_on.set()
     assert runs == 3
-    assert way.states()[0].state == "closed"
+    assert way.breaker_states()[0].state == "closed"
 
 
 async def test_a_probe_that_its_caller_gave_up_says_nothing_and_makes_room_for_the_next() -> None:
@@ -165,14 +164,14 @@ async def test_a_call_that_runs_into_the_deadline_counts_and_one_that_was_given_
         raise AssertionError
 
     options = CallOptions(deadline_s=0.01, breaker=BreakerOptions(failures=1))
-    patient = chain(CallOptions(deadline_s=60, breaker=BreakerOptions(failures=1)))
-    hurried = chain(options)
+    patient = build_stack(CallOptions(deadline_s=60, breaker=BreakerOptions(failures=1)))
+    hurried = build_stack(options)
     with anyio.fail_after(5):
         with anyio.move_on_after(0.01):
             await patient(hang)(ANN, a_call())
         await tried(hurried(hang))
-    assert patient.states()[0].state == "closed"
-    assert hurried.states()[0].state == "open"
+    assert patient.breaker_states()[0].state == "closed"
+    assert hurried.breaker_states()[0].state == "open"
 
 
 async def test_an_outcome_from_before_it_opened_does_not_close_it() -> None:
@@ -197,13 +196,13 @@ async def test_an_outcome_from_before_it_opened_does_not_close_it() -> None:
             await entered.wait()
             await tried(run, times=2)
             go_on.set()
-    assert way.states()[0].state == "open"
+    assert way.breaker_states()[0].state == "open"
 
 
 async def test_each_attempt_counts_and_none_is_made_at_an_open_breaker() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away")])
     options = CallOptions(breaker=BreakerOptions(failures=2, open_s=60), retry=RetryOptions(attempts=5))
-    way = chain(options, clock=clock, wall=clock, sleep=clock.sleep)
+    way = build_stack(options, clock=clock, wall=clock, sleep=clock.sleep)
     await tried(way(provider))
     assert provider.runs == 2
     assert len(clock.slept) == 2  # the second pause is before the attempt that finds it open

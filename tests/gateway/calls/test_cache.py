@@ -9,20 +9,19 @@ import pytest
 from tests.gateway.calls.support import ANN, BOB, READ, Clock, Provider, Step, a_call, failed, said
 
 from toolcrib.errors import ConnectionLost
-from toolcrib.gateway.calls.cache import ResultCache
-from toolcrib.gateway.calls.chain import chain
-from toolcrib.gateway.calls.options import BreakerOptions, CacheOptions, CallOptions
 from toolcrib.gateway.policy import ByScopes, Rule
-from toolcrib.model import Caller, Object, Tool, ToolResult
-from toolcrib.protocols import Call, Context, Proceed
+from toolcrib.middleware.cache import CacheMiddleware
+from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions
+from toolcrib.middleware.pipeline import build_stack
+from toolcrib.types import Call, Caller, CallNext, Context, Object, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
 LOOK = a_call("look", hints=READ, path="a")
 
 
-def cached(provider: Provider, clock: Clock | None = None, **options: Any) -> Proceed:
-    return chain(CallOptions(cache=CacheOptions(**options)), clock=clock or Clock())(provider)
+def cached(provider: Provider, clock: Clock | None = None, **options: Any) -> CallNext:
+    return build_stack(CallOptions(cache=CacheOptions(**options)), clock=clock or Clock())(provider)
 
 
 def numbered(count: int = 20) -> Provider:
@@ -168,7 +167,7 @@ async def test_a_call_that_may_write_makes_the_answers_of_its_backend_old() -> N
     assert await run(ANN, a_call("look", hints=READ, backend="files")) == said("answer 1")
 
 
-async def tried(run: Proceed, call: Call) -> None:
+async def tried(run: CallNext, call: Call) -> None:
     await run(ANN, call)
 
 
@@ -185,7 +184,7 @@ async def test_an_answer_from_before_a_write_is_not_kept_after_it() -> None:
             await go_on.wait()
         return said(answer)
 
-    run = chain(CallOptions(cache=CacheOptions()))(backend)
+    run = build_stack(CallOptions(cache=CacheOptions()))(backend)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(tried, run, LOOK)
@@ -198,7 +197,7 @@ async def test_an_answer_from_before_a_write_is_not_kept_after_it() -> None:
 async def test_callers_of_one_tenant_and_the_same_rights_share_where_the_settings_say_so() -> None:
     policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",))])
     provider = numbered()
-    run = chain(CallOptions(cache=CacheOptions(per="scope")), policy=policy)(provider)
+    run = build_stack(CallOptions(cache=CacheOptions(per="scope")), policy=policy)(provider)
     root = Context(caller=Caller(id="root", tenant="acme", scopes=frozenset({"admin"})))
     stranger = Context(caller=Caller(id="ann", tenant="other"))
     assert await run(ANN, LOOK) == await run(BOB, LOOK)
@@ -207,7 +206,7 @@ async def test_callers_of_one_tenant_and_the_same_rights_share_where_the_setting
 
 async def test_no_more_is_kept_than_the_settings_allow() -> None:
     clock = Clock()
-    cache = ResultCache(CacheOptions(max_entries=2, max_bytes=5_000), None, clock=clock)
+    cache = CacheMiddleware(CacheOptions(max_entries=2, max_bytes=5_000), None, clock=clock)
     provider = Provider([said("x" * 100), said("y"), said("z"), said("long" * 2_000)])
     for path in "abc":
         await cache(ANN, a_call(hints=READ, path=path), provider)
@@ -222,7 +221,7 @@ async def test_no_more_is_kept_than_the_settings_allow() -> None:
 
 
 async def test_what_was_dropped_makes_room_for_what_is_new() -> None:
-    cache = ResultCache(CacheOptions(max_bytes=5_000), None, clock=Clock())
+    cache = CacheMiddleware(CacheOptions(max_bytes=5_000), None, clock=Clock())
     provider = numbered(1)
     for path in range(50):
         await cache(ANN, a_call(hints=READ, path=path), provider)
@@ -242,7 +241,7 @@ async def test_calls_for_one_answer_at_the_same_time_are_one_call() -> None:
         await go_on.wait()
         return said("once")
 
-    run = chain(CallOptions(cache=CacheOptions()))(slow)
+    run = build_stack(CallOptions(cache=CacheOptions()))(slow)
     answers: list[ToolResult] = []
 
     async def ask() -> None:
@@ -270,7 +269,7 @@ async def test_when_the_first_fails_or_gives_up_the_others_ask_for_themselves() 
             await anyio.sleep_forever()
         return said(f"answer {runs}")
 
-    run = chain(CallOptions(cache=CacheOptions()))(slow)
+    run = build_stack(CallOptions(cache=CacheOptions()))(slow)
     answers: list[ToolResult] = []
 
     async def give_up() -> None:
@@ -292,7 +291,7 @@ async def test_when_the_first_fails_or_gives_up_the_others_ask_for_themselves() 
 
 async def test_an_answer_that_was_kept_is_given_while_its_backend_is_away() -> None:
     provider = Provider([said("kept"), ConnectionLost("gone")])
-    run = chain(CallOptions(cache=CacheOptions(), breaker=BreakerOptions(failures=1)))(provider)
+    run = build_stack(CallOptions(cache=CacheOptions(), breaker=BreakerOptions(failures=1)))(provider)
     await run(ANN, LOOK)
     with pytest.raises(ConnectionLost):
         await run(ANN, a_call("other", hints=READ))

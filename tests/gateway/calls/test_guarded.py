@@ -7,22 +7,21 @@ import pytest
 from tests.gateway.calls.support import ANN, Provider, a_call, said
 
 from toolcrib.errors import ExecutionFailed, RateLimited
-from toolcrib.gateway.calls.chain import chain
-from toolcrib.gateway.calls.options import CallOptions
-from toolcrib.model import ToolResult
-from toolcrib.protocols import Call, CallMiddleware, Context, Proceed
+from toolcrib.middleware.options import CallOptions
+from toolcrib.middleware.pipeline import build_stack
+from toolcrib.types import Call, CallMiddleware, CallNext, Context, ToolResult
 
 pytestmark = pytest.mark.anyio
 
 LOOK = a_call("look")
 
 
-def through(middleware: CallMiddleware, provider: Provider | None = None) -> Proceed:
-    return chain(CallOptions(), extra=[middleware])(provider or Provider())
+def through(middleware: CallMiddleware, provider: Provider | None = None) -> CallNext:
+    return build_stack(CallOptions(), extra=[middleware])(provider or Provider())
 
 
 async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() -> None:
-    async def broken(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def broken(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         raise RuntimeError("secret")
 
     with pytest.raises(ExecutionFailed, match="failed in a middleware") as caught:
@@ -31,7 +30,7 @@ async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() 
 
 
 async def test_a_middleware_that_gives_no_result_is_told_what_to_give() -> None:
-    async def forgetful(ctx: Context, call: Call, proceed: Proceed) -> Any:
+    async def forgetful(ctx: Context, call: Call, proceed: CallNext) -> Any:
         await proceed(ctx, call)
 
     with pytest.raises(ExecutionFailed, match="a middleware gave NoneType instead of a result"):
@@ -39,7 +38,7 @@ async def test_a_middleware_that_gives_no_result_is_told_what_to_give() -> None:
 
 
 async def test_a_middleware_may_refuse_in_its_own_words() -> None:
-    async def slower(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def slower(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         raise RateLimited("Once a day.")
 
     with pytest.raises(RateLimited, match="Once a day"):
@@ -47,7 +46,7 @@ async def test_a_middleware_may_refuse_in_its_own_words() -> None:
 
 
 async def test_a_middleware_that_was_cancelled_by_nobody_fails_the_call() -> None:
-    async def cancelled(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def cancelled(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         raise asyncio.CancelledError
 
     with pytest.raises(ExecutionFailed, match="failed in a middleware"):
@@ -55,7 +54,7 @@ async def test_a_middleware_that_was_cancelled_by_nobody_fails_the_call() -> Non
 
 
 async def test_what_comes_back_passes_as_it_is() -> None:
-    async def idle(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def idle(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         return await proceed(ctx, call)
 
     assert await through(idle, Provider([said("x")]))(ANN, LOOK) == said("x")

@@ -7,17 +7,16 @@ import pytest
 from tests.gateway.calls.support import ANN, Provider, a_call
 
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.calls.chain import chain
-from toolcrib.gateway.calls.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
-from toolcrib.model import ToolResult
-from toolcrib.protocols import Call, Context, Proceed
+from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
+from toolcrib.middleware.pipeline import build_stack
+from toolcrib.types import Call, CallNext, Context, ToolResult
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_by_default_nothing_stands_in_the_way_of_a_call() -> None:
     provider = Provider()
-    assert chain(CallOptions())(provider) is provider
+    assert build_stack(CallOptions())(provider) is provider
 
 
 @pytest.mark.parametrize(
@@ -58,9 +57,9 @@ def test_the_key_of_approvals_is_not_shown() -> None:
 
 
 async def test_middleware_of_the_application_stands_in_the_way_too() -> None:
-    async def loud(ctx: Context, call: Call, proceed: Proceed) -> ToolResult:
+    async def loud(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
         return await proceed(ctx, a_call("other"))
 
     provider = Provider()
-    await chain(CallOptions(), extra=[loud])(provider)(ANN, a_call())
+    await build_stack(CallOptions(), extra=[loud])(provider)(ANN, a_call())
     assert provider.seen[0][1].tool.id == "github:other"

@@ -8,19 +8,18 @@ from hypothesis import strategies as st
 from tests.gateway.calls.support import ANN, BOB, Clock, Provider, a_call
 
 from toolcrib.errors import RateLimited
-from toolcrib.gateway.calls.chain import chain
-from toolcrib.gateway.calls.options import CallOptions, RateOptions
-from toolcrib.gateway.calls.rate import RateLimit
-from toolcrib.model import Caller
-from toolcrib.protocols import Context, Proceed
+from toolcrib.middleware.options import CallOptions, RateOptions
+from toolcrib.middleware.pipeline import build_stack
+from toolcrib.middleware.rate import RateMiddleware
+from toolcrib.types import Caller, CallNext, Context
 
 pytestmark = pytest.mark.anyio
 
 PAUSES = st.lists(st.floats(min_value=0, max_value=5), min_size=1, max_size=60)
 
 
-def limited(clock: Clock, provider: Provider, **options: Any) -> Proceed:
-    return chain(CallOptions(**options), clock=clock)(provider)
+def limited(clock: Clock, provider: Provider, **options: Any) -> CallNext:
+    return build_stack(CallOptions(**options), clock=clock)(provider)
 
 
 async def test_a_burst_is_let_through_and_then_calls_are_refused_with_the_time_to_wait() -> None:
@@ -75,7 +74,7 @@ def test_never_more_than_the_burst_and_the_rate_over_the_time(
     per_second: float, burst: int, pauses: list[float]
 ) -> None:
     clock = Clock()
-    limit = RateLimit(RateOptions(per_second=per_second, burst=burst), clock=clock)
+    limit = RateMiddleware(RateOptions(per_second=per_second, burst=burst), clock=clock)
     granted = []
     for pause in pauses:
         clock.now += pause
@@ -89,7 +88,7 @@ def test_never_more_than_the_burst_and_the_rate_over_the_time(
 @given(per_second=st.floats(min_value=0.1, max_value=1000), burst=st.integers(1, 20), calls=st.integers(1, 40))
 def test_whoever_waits_as_long_as_he_is_told_is_let_through(per_second: float, burst: int, calls: int) -> None:
     clock = Clock()
-    limit = RateLimit(RateOptions(per_second=per_second, burst=burst), clock=clock)
+    limit = RateMiddleware(RateOptions(per_second=per_second, burst=burst), clock=clock)
     for place in range(calls):
         wait = limit.take(ANN.caller, "tool")
         assert (wait == 0) == (place < burst)
@@ -98,7 +97,7 @@ def test_whoever_waits_as_long_as_he_is_told_is_let_through(per_second: float, b
 
 
 def test_the_memory_for_callers_is_bounded() -> None:
-    limit = RateLimit(RateOptions(per_second=0.001, burst=1), clock=Clock(), max_buckets=2)
+    limit = RateMiddleware(RateOptions(per_second=0.001, burst=1), clock=Clock(), max_buckets=2)
     callers = [Caller(id=name) for name in ("one", "two", "three")]
     for caller in callers:
         assert limit.take(caller, "tool") == 0

@@ -15,10 +15,9 @@ from toolcrib.errors import (
     ToolcribError,
     UpstreamError,
 )
-from toolcrib.gateway.calls.chain import chain
-from toolcrib.gateway.calls.options import CallOptions, RetryOptions
-from toolcrib.model import Object, ToolResult
-from toolcrib.protocols import Context
+from toolcrib.middleware.options import CallOptions, RetryOptions
+from toolcrib.middleware.pipeline import build_stack
+from toolcrib.types import Context, Object, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.anyio
 async def ran(provider: Provider, clock: Clock, *, hints: Object | None = None, ctx: Context = ANN, **more: Any) -> Any:
     options = CallOptions(retry=RetryOptions(**{"attempts": 3, "jitter": 0, **more}))
     try:
-        return await chain(options, sleep=clock.sleep)(provider)(ctx, a_call(hints=hints))
+        return await build_stack(options, sleep=clock.sleep)(provider)(ctx, a_call(hints=hints))
     except ToolcribError as error:
         return error
 
@@ -75,7 +74,7 @@ async def test_pauses_are_shortened_at_random() -> None:
     options = CallOptions(retry=RetryOptions(attempts=2, first_s=1, jitter=0.5))
     provider = Provider([ServerUnavailable("away")])
     with pytest.raises(ServerUnavailable):
-        await chain(options, sleep=clock.sleep, random=lambda: 0.5)(provider)(ANN, a_call())
+        await build_stack(options, sleep=clock.sleep, random=lambda: 0.5)(provider)(ANN, a_call())
     assert clock.slept == [0.75]
 
 
@@ -97,7 +96,7 @@ async def test_nothing_is_tried_that_would_come_after_the_deadline() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away")])
     options = CallOptions(deadline_s=30, retry=RetryOptions(attempts=5, first_s=31, longest_s=40, jitter=0))
     with pytest.raises(ServerUnavailable):
-        await chain(options, sleep=clock.sleep)(provider)(ANN, a_call())
+        await build_stack(options, sleep=clock.sleep)(provider)(ANN, a_call())
     assert (provider.runs, clock.slept) == (1, [])
 
 
@@ -116,5 +115,5 @@ async def test_a_caller_who_gives_up_during_a_pause_ends_the_call() -> None:
             scope.cancel()
             await anyio.sleep(seconds)
 
-        await chain(options, sleep=giving_up)(provider)(ANN, a_call())
+        await build_stack(options, sleep=giving_up)(provider)(ANN, a_call())
     assert provider.runs == 1

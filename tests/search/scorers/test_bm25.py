@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from toolcrib.model import Reason, Tool
-from toolcrib.search.index import Index
-from toolcrib.search.scorers.base import Ranked, View
+from toolcrib.search.index import Index, IndexView
+from toolcrib.search.options import Bm25Options, ScorerOptions
+from toolcrib.search.scorers.base import ScorerResult
 from toolcrib.search.scorers.bm25 import rank, score
-from toolcrib.search.scorers.options import Bm25Options, ScorerOptions
+from toolcrib.types import Reason, Tool
 
 TOOLS = [
     Tool(namespace="utility", name="echo", description="Echoes back input", tags=("echo", "debug")),
@@ -19,12 +19,12 @@ TOOLS = [
 ]
 
 
-def ask(text: str, *tools: Tool, seen: bytes | None = None, **settings: Any) -> Ranked:
-    view = View.of(*Index.build(tools or TOOLS).parts(seen))
+def ask(text: str, *tools: Tool, seen: bytes | None = None, **settings: Any) -> ScorerResult:
+    view = IndexView.of(*Index.build(tools or TOOLS).parts(seen))
     return rank(view, text, 10, [part.seen for part in view.parts], ScorerOptions(bm25=Bm25Options(**settings)))
 
 
-def ids(ranked: Ranked) -> list[str]:
+def ids(ranked: ScorerResult) -> list[str]:
     return [TOOLS[hit.position].id for hit in ranked.hits]
 
 
@@ -118,7 +118,7 @@ def test_the_public_score_rises_with_the_raw_one_and_stays_below_1() -> None:
 
 
 def test_a_boost_multiplies_and_says_so() -> None:
-    view = View.of(*Index.build(TOOLS).parts(None))
+    view = IndexView.of(*Index.build(TOOLS).parts(None))
     masks = [part.seen for part in view.parts]
     plain = rank(view, "echo", 10, masks, ScorerOptions())
     (hit,) = rank(view, "echo", 10, masks, ScorerOptions(), {"utility:echo": 2.0, "nobody": 9.0}).hits

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from toolcrib.model import Reason, ScorePart, Tool
-from toolcrib.search.index import Index
+from toolcrib.search.index import Index, IndexView
 from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.scorers.base import Ranked, View
-from toolcrib.search.scorers.options import PointsOptions, ScorerOptions
+from toolcrib.search.options import PointsOptions, ScorerOptions
+from toolcrib.search.scorers.base import ScorerResult
 from toolcrib.search.scorers.points import rank, score
+from toolcrib.types import Reason, ScorePart, Tool
 
 
 def ask(
@@ -20,8 +20,8 @@ def ask(
     seen: bytes | None = None,
     limit: int = 10,
     **settings: Any,
-) -> Ranked:
-    view = View.of(*Index.build(tools).parts(seen))
+) -> ScorerResult:
+    view = IndexView.of(*Index.build(tools).parts(seen))
     options = ScorerOptions(points=PointsOptions(**settings))
     return rank(view, text, limit, [part.seen for part in view.parts], options, boosts)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from toolcrib.model import Tool
-from toolcrib.search.index import Index
-from toolcrib.search.scorers.base import Ranked, View
-from toolcrib.search.scorers.options import ScorerOptions
+from toolcrib.search.index import Index, IndexView
+from toolcrib.search.options import ScorerOptions
+from toolcrib.search.scorers.base import ScorerResult
 from toolcrib.search.scorers.points import rank
+from toolcrib.types import Tool
 
 _DEFINITIONS = """
 stats:normal_cdf(x, mean, std)                  The probability that a normal value is x or less.
@@ -58,8 +58,8 @@ def _tool(line: str) -> Tool:
 TOOLS = [_tool(line) for line in _DEFINITIONS.strip().splitlines()]
 
 
-def ask(text: str, *tools: Tool, **boosts: float) -> Ranked:
-    view = View.of(*Index.build(tools or TOOLS).parts(None))
+def ask(text: str, *tools: Tool, **boosts: float) -> ScorerResult:
+    view = IndexView.of(*Index.build(tools or TOOLS).parts(None))
     named = {tool.id: boosts[tool.name] for tool in TOOLS if tool.name in boosts}
     return rank(view, text, 10, [part.seen for part in view.parts], ScorerOptions(), named)
 

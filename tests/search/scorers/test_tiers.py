@@ -5,27 +5,27 @@ from typing import Any
 
 import pytest
 
-from toolcrib.model import Reason, Tool
-from toolcrib.search.index import Index
-from toolcrib.search.scorers.base import Ranked, Scored, View
-from toolcrib.search.scorers.options import ScorerOptions, TiersOptions
+from toolcrib.search.index import Index, IndexView
+from toolcrib.search.options import ScorerOptions, TiersOptions
+from toolcrib.search.scorers.base import ExplainedTool, ScorerResult
 from toolcrib.search.scorers.tiers import rank
+from toolcrib.types import Reason, Tool
 
 SEND = Tool(name="send_email", description="Send an email to a recipient", keywords=("email", "communication", "smtp"))
 SQL = Tool(name="sql_query", description="Execute SQL queries", keywords=("database", "sql", "query"))
 
 
-def ask(text: str, *tools: Tool, options: ScorerOptions | None = None, **boosts: float) -> Ranked:
-    view = View.of(*Index.build(tools).parts(None))
+def ask(text: str, *tools: Tool, options: ScorerOptions | None = None, **boosts: float) -> ScorerResult:
+    view = IndexView.of(*Index.build(tools).parts(None))
     return rank(view, text, 10, [part.seen for part in view.parts], options or ScorerOptions(), boosts)
 
 
-def only(text: str, tool: Tool) -> Scored:
+def only(text: str, tool: Tool) -> ExplainedTool:
     (hit,) = ask(text, tool).hits
     return hit
 
 
-def names(ranked: Ranked, tools: Sequence[Tool]) -> list[str]:
+def names(ranked: ScorerResult, tools: Sequence[Tool]) -> list[str]:
     return [tools[hit.position].name for hit in ranked.hits]
 
 

@@ -1,29 +1,32 @@
-"""What the rankings share: the interface, how a query is read, and how the best are chosen and explained."""
+"""What the reference rankings share: their interface, inverted indexes, and how the best tools are chosen and explained."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from rapidfuzz import process
+from rapidfuzz.distance import OSA, Indel, Levenshtein
 
-from toolcrib.model import Reason, ScorePart
-from toolcrib.search.scorers.options import ScorerOptions
-from toolcrib.search.segment import Bools, Places, Segment
-from toolcrib.search.text import CHUNK, split
-from toolcrib.search.view import Part, View, idf
-
-__all__ = ["Bools", "Floats", "Part", "Places", "Segment", "View", "idf"]
+from toolcrib.search.analysis import FIELD_COUNT, Vocabulary, WordOccurrences
+from toolcrib.search.index import Bools, IndexView, Positions, Segment
+from toolcrib.search.options import Field, ScorerOptions
+from toolcrib.search.text import TOKEN, split_identifier
+from toolcrib.types import Reason, ScorePart
 
 Floats = npt.NDArray[np.float64]
+
 
 MAX_TEXT = 8_000
 """Characters of one text that are read, of a query or of a tool."""
 
+
 _T = TypeVar("_T")
 
 
-class Scored(NamedTuple):
+class ExplainedTool(NamedTuple):
     """One tool of an answer."""
 
     part: int
@@ -43,10 +46,10 @@ class Scored(NamedTuple):
 
 
 @dataclass(slots=True)
-class Ranked:
+class ScorerResult:
     """What one query found."""
 
-    hits: list[Scored]
+    hits: list[ExplainedTool]
     """Best first: `raw` descending, then id ascending."""
     total: int
     """How many there were before the limit."""
@@ -54,7 +57,7 @@ class Ranked:
     """The words, as typed, that meet nothing the caller sees."""
 
 
-class Rank(Protocol):
+class ScorerFunction(Protocol):
     """The interface of a ranking.
 
     `view` is all that exists for the caller; a tool outside of it changes nothing. `allowed` narrows, in each part,
@@ -63,16 +66,16 @@ class Rank(Protocol):
 
     def __call__(
         self,
-        view: View,
+        view: IndexView,
         text: str,
         limit: int,
         allowed: Sequence[Bools],
         options: ScorerOptions,
         boosts: Mapping[str, float] | None = None,
-    ) -> Ranked: ...
+    ) -> ScorerResult: ...
 
 
-def kept(index: Segment, key: Hashable, work_out: Callable[[Segment], _T]) -> _T:
+def cached_on(index: Segment, key: Hashable, work_out: Callable[[Segment], _T]) -> _T:
     """What is worked out from an index once, and kept beside it."""
     if key not in index.memo:
         index.memo[key] = work_out(index)
@@ -80,7 +83,7 @@ def kept(index: Segment, key: Hashable, work_out: Callable[[Segment], _T]) -> _T
     return known
 
 
-class Word(NamedTuple):
+class QueryWord(NamedTuple):
     """A word of a query."""
 
     text: str
@@ -98,23 +101,23 @@ class Word(NamedTuple):
         return self.chunk if self.alone else self.text
 
 
-def read(text: str, limit: int) -> list[Word]:
+def read_words(text: str, limit: int) -> list[QueryWord]:
     """The first words of a query, each once.
 
-    >>> [word.text for word in read("createIssue in my_repo, create it", 5)]
+    >>> [word.text for word in read_words("createIssue in my_repo, create it", 5)]
     ['create', 'issue', 'in', 'my', 'repo']
     """
-    found: dict[str, Word] = {}
-    for place, chunk in enumerate(CHUNK.findall(text[:MAX_TEXT])):
-        parts = split(chunk)
+    found: dict[str, QueryWord] = {}
+    for place, chunk in enumerate(TOKEN.findall(text[:MAX_TEXT])):
+        parts = split_identifier(chunk)
         for part in parts:
-            found.setdefault(part, Word(part, chunk, place, len(parts) == 1))
+            found.setdefault(part, QueryWord(part, chunk, place, len(parts) == 1))
         if len(found) >= limit:
             break
     return list(found.values())[:limit]
 
 
-def unmatched(words: Sequence[Word], met: Iterable[str]) -> tuple[str, ...]:
+def unmatched_words(words: Sequence[QueryWord], met: Iterable[str]) -> tuple[str, ...]:
     """The typed words of which nothing was met, and the missing parts of the others."""
     known = set(met)
     places = {word.place for word in words if word.text in known}
@@ -122,7 +125,7 @@ def unmatched(words: Sequence[Word], met: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(missed))
 
 
-class Found(NamedTuple):
+class ChosenTool(NamedTuple):
     """A chosen tool, before it is explained."""
 
     raw: float
@@ -133,28 +136,28 @@ class Found(NamedTuple):
     """What `raw` was before the session's boost."""
 
 
-def best(
-    view: View, scores: Sequence[Floats], allowed: Sequence[Bools], limit: int, boosts: Mapping[str, float] | None
-) -> tuple[list[Found], int]:
+def choose_best(
+    view: IndexView, scores: Sequence[Floats], allowed: Sequence[Bools], limit: int, boosts: Mapping[str, float] | None
+) -> tuple[list[ChosenTool], int]:
     """The best tools with a score above 0, best first, and how many there are in all."""
-    found: list[Found] = []
+    found: list[ChosenTool] = []
     total = 0
     for number, (part, score, passes) in enumerate(zip(view.parts, scores, allowed, strict=True)):
         candidates = np.flatnonzero((score > 0) & passes)
         total += len(candidates)
-        raw = _boosted(part.index, score, boosts)
+        raw = _apply_boosts(part.index, score, boosts)
         found += [
-            Found(float(raw[place]), part.index.ids[place], number, place, float(score[place]))
-            for place in _top(candidates, raw, part.index, limit).tolist()
+            ChosenTool(float(raw[place]), part.index.ids[place], number, place, float(score[place]))
+            for place in _top_candidates(candidates, raw, part.index, limit).tolist()
         ]
     found.sort(key=lambda one: (-one.raw, one.id, one.part))
     return found[: max(0, limit)], total
 
 
-def _boosted(index: Segment, score: Floats, boosts: Mapping[str, float] | None) -> Floats:
+def _apply_boosts(index: Segment, score: Floats, boosts: Mapping[str, float] | None) -> Floats:
     if not boosts:
         return score
-    places = positions(index)
+    places = positions_by_id(index)
     raw = score.copy()
     for id_, factor in boosts.items():
         if id_ in places:
@@ -162,12 +165,12 @@ def _boosted(index: Segment, score: Floats, boosts: Mapping[str, float] | None) 
     return raw
 
 
-def positions(index: Segment) -> dict[str, int]:
+def positions_by_id(index: Segment) -> dict[str, int]:
     """The position of each id."""
-    return kept(index, "positions", lambda index: {id_: place for place, id_ in enumerate(index.ids)})
+    return cached_on(index, "positions", lambda index: {id_: place for place, id_ in enumerate(index.ids)})
 
 
-def _top(candidates: Places, raw: Floats, index: Segment, limit: int) -> Places:
+def _top_candidates(candidates: Positions, raw: Floats, index: Segment, limit: int) -> Positions:
     if limit < 1:
         return candidates[:0]
     if len(candidates) > limit:
@@ -177,7 +180,7 @@ def _top(candidates: Places, raw: Floats, index: Segment, limit: int) -> Places:
     return candidates[order[:limit]]
 
 
-class Line(NamedTuple):
+class ScoreLine(NamedTuple):
     """One thing that adds to a tool's score."""
 
     reason: Reason
@@ -186,7 +189,9 @@ class Line(NamedTuple):
     """The places of the typed words behind it."""
 
 
-def scored(found: Found, lines: Sequence[Line], typed: Mapping[int, str], *, fallback: bool = False) -> Scored:
+def explain_tool(
+    found: ChosenTool, lines: Sequence[ScoreLine], typed: Mapping[int, str], *, fallback: bool = False
+) -> ExplainedTool:
     """The chosen tool with its reasons; what the session added comes last."""
     ordered = sorted(lines, key=lambda line: (-line.reason.gain, line.reason.word, line.reason.field, line.part.name))
     reasons = [line.reason for line in ordered if line.reason.gain]
@@ -197,18 +202,18 @@ def scored(found: Found, lines: Sequence[Line], typed: Mapping[int, str], *, fal
         parts.append(ScorePart(name="session", value=gained / found.plain, weight=found.plain))
     covered = sorted({place for line in lines for place in line.places})
     matched = tuple(dict.fromkeys(typed[place] for place in covered))
-    return Scored(found.part, found.position, found.raw, tuple(reasons), matched, tuple(parts), fallback)
+    return ExplainedTool(found.part, found.position, found.raw, tuple(reasons), matched, tuple(parts), fallback)
 
 
 @dataclass(slots=True)
-class Meeting:
+class FieldMatch:
     """One word of a query meets some tools of one part in one way."""
 
-    words: tuple[Word, ...]
+    words: tuple[QueryWord, ...]
     """The words of the query behind it; the first is shown."""
     field: str
     how: str
-    positions: Places
+    positions: Positions
     """The tools, each once."""
     weight: float
     values: Floats
@@ -216,23 +221,25 @@ class Meeting:
     matched: Sequence[str] = ()
     """The words of the tools that were met, where they are not the query's own: one for all, or one each."""
 
-    def line(self, at: int) -> Line:
+    def line(self, at: int) -> ScoreLine:
         """What it adds to one of the tools."""
         value = float(self.values[at])
         word = self.words[0].shown
         matched = self.matched[at if len(self.matched) > 1 else 0] if self.matched else ""
         reason = Reason(word=word, field=self.field, how=self.how, matched=matched, gain=self.weight * value)
         name = f"{matched or word} in {self.field}"
-        return Line(reason, ScorePart(name=name, value=value, weight=self.weight), _places(self.words))
+        return ScoreLine(reason, ScorePart(name=name, value=value, weight=self.weight), _word_places(self.words))
 
 
-def _places(words: Iterable[Word]) -> tuple[int, ...]:
+def _word_places(words: Iterable[QueryWord]) -> tuple[int, ...]:
     return tuple(word.place for word in words)
 
 
-def lines(meetings: Sequence[Sequence[Meeting]], view: View, found: Sequence[Found]) -> list[list[Line]]:
+def score_lines(
+    meetings: Sequence[Sequence[FieldMatch]], view: IndexView, found: Sequence[ChosenTool]
+) -> list[list[ScoreLine]]:
     """What each of the chosen tools was found by; the meetings come part by part."""
-    told: list[list[Line]] = [[] for _ in found]
+    told: list[list[ScoreLine]] = [[] for _ in found]
     for number, part in enumerate(view.parts):
         owner = np.full(len(part.index), -1, dtype=np.intp)
         for place, one in enumerate(found):
@@ -245,9 +252,181 @@ def lines(meetings: Sequence[Sequence[Meeting]], view: View, found: Sequence[Fou
     return told
 
 
-def total_of(meetings: Sequence[Meeting], size: int) -> Floats:
+def sum_matches(meetings: Sequence[FieldMatch], size: int) -> Floats:
     """The sum of what each of `size` tools gains."""
     score = np.zeros(size)
     for meeting in meetings:
         score[meeting.positions] += meeting.weight * meeting.values
     return score
+
+
+class StringIndex:
+    """Strings in alphabetical order, numbered from 0, each once, with the positions of the tools that have it."""
+
+    __slots__ = ("_bytes", "_numbers", "_owners", "_positions", "_starts", "known", "lengths")
+
+    def __init__(self, strings: Sequence[Collection[str]]) -> None:
+        """`strings` has those of each tool, by position."""
+        numbers: dict[str, int] = {}
+        flat = [numbers.setdefault(text, len(numbers)) for own in strings for text in own]
+        owners = np.repeat(np.arange(len(strings)), _lengths(strings))
+        self.known = sorted(numbers)
+        """The strings, by number."""
+        place = np.empty(len(numbers), dtype=np.intp)
+        place[[numbers[text] for text in self.known]] = np.arange(len(numbers))
+        size = max(1, len(strings))
+        pairs = _drop_repeats(np.sort(place[np.array(flat, dtype=np.intp)] * size + owners))
+        self._positions: Positions = pairs % size
+        self._starts: Positions = np.searchsorted(pairs // size, np.arange(len(numbers) + 1))
+        self._numbers = {text: number for number, text in enumerate(self.known)}
+        self.lengths = _lengths(self.known)
+        """Characters of each."""
+        encoded = [_encoded(text) for text in self.known]
+        self._bytes = np.frombuffer(b"\n".join(encoded), dtype=np.uint8)
+        self._owners = np.repeat(np.arange(len(encoded), dtype=np.int32), _lengths(encoded) + 1)
+        """The string that each byte is of."""
+
+    def same(self, text: str) -> Positions:
+        """The number of the string itself, if it is one of them."""
+        number = self._numbers.get(text)
+        return np.array([] if number is None else [number], dtype=np.intp)
+
+    def starting(self, text: str) -> Positions:
+        """The numbers of those that begin with the text."""
+        first = bisect_left(self.known, text)
+        return np.arange(first, bisect_right(self.known, text, lo=first, key=lambda known: known[: len(text)]))
+
+    def holding(self, text: str) -> Positions:
+        """The numbers of those with the text in them, which has a letter and no line break."""
+        first, *rest = _encoded(text)
+        at = np.flatnonzero(self._bytes[: max(0, len(self._bytes) - len(rest))] == first)
+        for place, byte in enumerate(rest, 1):
+            at = at[self._bytes[at + place] == byte]
+        return _drop_repeats(self._owners[at].astype(np.intp))
+
+    def tools(self, numbers: Positions) -> Positions:
+        """The tools that have one of the strings; a tool with several comes more than once."""
+        return self.spread(numbers, numbers)[0]
+
+    def spread(self, numbers: Positions, values: Floats | Positions) -> tuple[Positions, Floats]:
+        """The tools that have one of the strings, and beside each the value of the string."""
+        lengths = self._starts[numbers + 1] - self._starts[numbers]
+        ends = np.cumsum(lengths)
+        size = int(ends[-1]) if len(ends) else 0
+        places = np.arange(size) + np.repeat(self._starts[numbers] - ends + lengths, lengths)
+        return self._positions[places], np.repeat(values, lengths)
+
+
+class WordPostings:
+    """One row a word, tool and field, in that order."""
+
+    __slots__ = ("_numbers", "_starts", "counts", "fields", "lengths", "positions", "vocabulary", "words")
+
+    def __init__(self, entries: WordOccurrences, vocabulary: Vocabulary, size: int) -> None:
+        """The words of that many tools."""
+        chosen = np.flatnonzero(entries.fields != Field.WHOLE_NAME)
+        cells = entries.positions[chosen].astype(np.intp) * FIELD_COUNT + entries.fields[chosen]
+        order = np.lexsort((cells, entries.words[chosen]))
+        chosen, cells = chosen[order], cells[order]
+        self.positions: Positions = cells // FIELD_COUNT
+        self.fields: Positions = cells % FIELD_COUNT
+        self.counts = entries.counts[chosen].astype(np.float64)
+        lengths: Any = np.bincount(cells, weights=self.counts, minlength=size * FIELD_COUNT)
+        self.lengths: Floats = lengths.reshape(size, FIELD_COUNT)
+        """How many words each field of each tool has."""
+        self.vocabulary = vocabulary.words
+        """The words, by number."""
+        self._numbers = vocabulary.word_numbers
+        self.words: npt.NDArray[np.int32] = entries.words[chosen]
+        self._starts: list[int] = np.searchsorted(self.words, np.arange(len(self.vocabulary) + 1)).tolist()
+
+    def of(self, word: str) -> slice:
+        """The rows of a word."""
+        number = self._numbers.get(word)
+        return slice(0, 0) if number is None else slice(self._starts[number], self._starts[number + 1])
+
+    def strings(self, field: Field) -> StringIndex:
+        """The words of one field."""
+        own: list[list[str]] = [[] for _ in range(len(self.lengths))]
+        chosen = np.flatnonzero(self.fields == field)
+        for position, number in zip(self.positions[chosen].tolist(), self.words[chosen].tolist(), strict=True):
+            own[position].append(self.vocabulary[number])
+        return StringIndex(own)
+
+
+def word_postings(index: Segment) -> WordPostings:
+    """The rows of an index, worked out once."""
+    return cached_on(index, "rows", lambda index: WordPostings(index.entries(), index.vocabulary, len(index)))
+
+
+def field_words(index: Segment, field: Field) -> StringIndex:
+    """The words of one field of an index, worked out once."""
+    return cached_on(index, ("strings", field), lambda index: word_postings(index).strings(field))
+
+
+def similar_strings(words: Sequence[str], strings: StringIndex, above: float) -> list[tuple[Positions, Floats]]:
+    """For each word the numbers of the strings that are like it, and how much: `1 - Levenshtein / longer length`.
+
+    Only what is above the bound. The length is in characters, as the distance is.
+
+    >>> [(found.tolist(), values.round(2).tolist()) for found, values in similar_strings(["reprot"], StringIndex([["report"]]), 0.6)]
+    [([0], [0.67])]
+    """
+    return _similar(words, strings, above, Levenshtein.distance)
+
+
+def misspelt_strings(words: Sequence[str], strings: StringIndex, above: float) -> list[tuple[Positions, Floats]]:
+    """As `near`, but two neighbours that changed places are one slip: optimal string alignment.
+
+    >>> [values.round(2).tolist() for _, values in misspelt_strings(["reprot"], StringIndex([["report"]]), 0.6)]
+    [[0.83]]
+    """
+    return _similar(words, strings, above, OSA.distance)
+
+
+def similarity_ratios(text: str, strings: StringIndex, least: float) -> tuple[Positions, Floats]:
+    """The numbers of the strings that are like a text, and how much: `2 * common / (length + length)`.
+
+    `common` is the length of their longest common subsequence. Only what reaches the bound, which is above 0.
+
+    >>> numbers, values = similarity_ratios("multipley", StringIndex([["divide", "multiply"]]), 0.5)
+    >>> numbers.tolist(), values.round(3).tolist()
+    ([1], [0.941])
+    """
+    longest = int(strings.lengths.max(initial=0))
+    if 2 * longest < least * (len(text) + longest) or not longest:
+        return _NO_MATCHES
+    values = process.cdist([text], strings.known, scorer=Indel.normalized_similarity, dtype=np.float64)[0]
+    numbers = np.flatnonzero(values >= least)
+    return numbers, values[numbers]
+
+
+_NO_MATCHES = (np.array([], dtype=np.intp), np.array([], dtype=np.float64))
+
+
+def _similar(
+    words: Sequence[str], strings: StringIndex, above: float, distance: Callable[..., int]
+) -> list[tuple[Positions, Floats]]:
+    longest = strings.lengths.max(initial=0)
+    asked = [word for word in words if longest > above * len(word)]  # a longer word is like none of them
+    found = {}
+    if asked:
+        slips = process.cdist(asked, strings.known, scorer=distance, dtype=np.int32)
+        for word, own in zip(asked, slips, strict=True):
+            values = 1 - own / np.maximum(strings.lengths, max(1, len(word)))
+            numbers = np.flatnonzero(values > above)
+            found[word] = (numbers, values[numbers])
+    return [found.get(word, _NO_MATCHES) for word in words]
+
+
+def _lengths(texts: Sequence[Sized]) -> Positions:
+    return np.fromiter(map(len, texts), dtype=np.intp, count=len(texts))
+
+
+def _drop_repeats(ascending: Positions) -> Positions:
+    """Each number once."""
+    return ascending[np.diff(ascending, prepend=-1) > 0]
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -19,34 +19,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolcrib.search.analysis import Analysis, Vocabulary
-from toolcrib.search.entries import counted
-from toolcrib.search.options import FIELD_NAMES, Field
+from toolcrib.search.analysis import ToolAnalyzer, Vocabulary, count_words
+from toolcrib.search.index import Bools, IndexView, Positions, Segment, SegmentView, idf
+from toolcrib.search.options import DEFAULT_SCORERS, FIELD_NAMES, Bm25Options, Field, ScorerOptions
 from toolcrib.search.scorers.base import (
-    Bools,
+    FieldMatch,
     Floats,
-    Meeting,
-    Part,
-    Places,
-    Ranked,
-    Segment,
-    View,
-    Word,
-    best,
-    idf,
-    kept,
-    lines,
-    read,
-    scored,
-    total_of,
-    unmatched,
+    QueryWord,
+    ScorerResult,
+    WordPostings,
+    cached_on,
+    choose_best,
+    explain_tool,
+    read_words,
+    score_lines,
+    sum_matches,
+    unmatched_words,
+    word_postings,
 )
-from toolcrib.search.scorers.options import DEFAULTS, Bm25Options, ScorerOptions
-from toolcrib.search.scorers.rows import Rows, rows
 from toolcrib.search.text import STOP_WORDS
 
 
-def score(raw: float, options: ScorerOptions = DEFAULTS) -> float:
+def score(raw: float, options: ScorerOptions = DEFAULT_SCORERS) -> float:
     """The public score, 0 to 1: `raw / (raw + half)`.
 
     >>> score(0.0), score(5.0), score(15.0)
@@ -56,36 +50,36 @@ def score(raw: float, options: ScorerOptions = DEFAULTS) -> float:
 
 
 def rank(
-    view: View,
+    view: IndexView,
     text: str,
     limit: int,
     allowed: Sequence[Bools],
     options: ScorerOptions,
     boosts: Mapping[str, float] | None = None,
-) -> Ranked:
+) -> ScorerResult:
     """The best tools for a query. `base.Rank` says what the arguments are."""
     use = options.bm25
-    view = _first(view, use.max_docs) if use.max_docs else view
+    view = _first_tools(view, use.max_docs) if use.max_docs else view
     allowed = [passes & part.seen for passes, part in zip(allowed, view.parts, strict=True)]
-    asked = _telling(read(text, use.max_words))
-    tables = [_rows(part.index, use.max_text) for part in view.parts]
-    scale = _Scale(use, tables, view)
-    meetings: list[list[Meeting]] = [[] for _ in view.parts]
-    met = [word.text for word in asked if _meet(word, view, tables, scale, meetings)]
-    scores = [total_of(own, len(part.index)) for own, part in zip(meetings, view.parts, strict=True)]
-    found, total = best(view, scores, allowed, limit, boosts)
+    asked = _content_words(read_words(text, use.max_words))
+    tables = [_postings(part.index, use.max_text) for part in view.parts]
+    scale = _FieldScale(use, tables, view)
+    meetings: list[list[FieldMatch]] = [[] for _ in view.parts]
+    met = [word.text for word in asked if _match_word(word, view, tables, scale, meetings)]
+    scores = [sum_matches(own, len(part.index)) for own, part in zip(meetings, view.parts, strict=True)]
+    found, total = choose_best(view, scores, allowed, limit, boosts)
     typed = {word.place: word.chunk for word in asked}
-    told = lines(meetings, view, found)
-    hits = [scored(one, own, typed) for one, own in zip(found, told, strict=True)]
-    return Ranked(hits, total, unmatched(asked, met))
+    told = score_lines(meetings, view, found)
+    hits = [explain_tool(one, own, typed) for one, own in zip(found, told, strict=True)]
+    return ScorerResult(hits, total, unmatched_words(asked, met))
 
 
-def _telling(asked: list[Word]) -> list[Word]:
+def _content_words(asked: list[QueryWord]) -> list[QueryWord]:
     """The words that say something, or all where none does."""
     return [word for word in asked if word.text not in STOP_WORDS] or asked
 
 
-def _first(view: View, count: int) -> View:
+def _first_tools(view: IndexView, count: int) -> IndexView:
     """The view of only the first tools by id."""
     ids = sorted(
         (part.index.ids[place], number, place)
@@ -95,26 +89,30 @@ def _first(view: View, count: int) -> View:
     masks = [np.zeros(len(part.index), dtype=np.bool_) for part in view.parts]
     for _, number, place in ids[:count]:
         masks[number][place] = True
-    return View.of(*(Part(part.index, mask) for part, mask in zip(view.parts, masks, strict=True)))
+    return IndexView.of(*(SegmentView(part.index, mask) for part, mask in zip(view.parts, masks, strict=True)))
 
 
-def _rows(index: Segment, max_text: int) -> Rows:
-    return kept(index, ("rows", max_text), lambda index: _cut(index, max_text)) if max_text else rows(index)
+def _postings(index: Segment, max_text: int) -> WordPostings:
+    return (
+        cached_on(index, ("rows", max_text), lambda index: _truncated_postings(index, max_text))
+        if max_text
+        else word_postings(index)
+    )
 
 
-def _cut(index: Segment, max_text: int) -> Rows:
+def _truncated_postings(index: Segment, max_text: int) -> WordPostings:
     """The rows of tools of which only the beginning of the description is read."""
     vocabulary = Vocabulary()
-    analysis = Analysis(vocabulary)
+    analysis = ToolAnalyzer(vocabulary)
     for position, tool in enumerate(index.tools):
         analysis.add(position, replace(tool, description=tool.description[:max_text]))
-    return Rows(counted(analysis, vocabulary), vocabulary, len(index))
+    return WordPostings(count_words(analysis, vocabulary), vocabulary, len(index))
 
 
-class _Scale:
+class _FieldScale:
     """What one occurrence of a word adds in a field of some length."""
 
-    def __init__(self, use: Bm25Options, tables: Sequence[Rows], view: View) -> None:
+    def __init__(self, use: Bm25Options, tables: Sequence[WordPostings], view: IndexView) -> None:
         self.use = use
         labels, text = use.tags, use.text
         by_field = {
@@ -124,9 +122,9 @@ class _Scale:
             Field.TAGS: labels,
         }
         self.weights = np.array([by_field.get(field, text) for field in Field])
-        self.average = _average(tables, view)
+        self.average = _average_lengths(tables, view)
 
-    def adds(self, table: Rows, chosen: Places) -> Floats:
+    def adds(self, table: WordPostings, chosen: Positions) -> Floats:
         """What each of some rows adds to tf."""
         fields = table.fields[chosen]
         length = table.lengths[table.positions[chosen], fields] / self.average[fields]
@@ -134,7 +132,7 @@ class _Scale:
         return adds
 
 
-def _average(tables: Sequence[Rows], view: View) -> Floats:
+def _average_lengths(tables: Sequence[WordPostings], view: IndexView) -> Floats:
     """The mean length of each field over the tools that are seen and have it; 1 where none has."""
     seen = [table.lengths[part.seen] for table, part in zip(tables, view.parts, strict=True)]
     total = np.sum([lengths.sum(axis=0) for lengths in seen], axis=0)
@@ -143,20 +141,26 @@ def _average(tables: Sequence[Rows], view: View) -> Floats:
     return average
 
 
-class _Stand(NamedTuple):
+class _WordMatches(NamedTuple):
     """The tools of one part that have a word."""
 
-    fields: Places
+    fields: Positions
     adds: Floats
-    owners: Places
+    owners: Positions
     """Beside both: the place in `positions` and `tf`."""
-    positions: Places
+    positions: Positions
     tf: Floats
 
 
-def _meet(word: Word, view: View, tables: Sequence[Rows], scale: _Scale, meetings: Sequence[list[Meeting]]) -> bool:
+def _match_word(
+    word: QueryWord,
+    view: IndexView,
+    tables: Sequence[WordPostings],
+    scale: _FieldScale,
+    meetings: Sequence[list[FieldMatch]],
+) -> bool:
     """Note what a word adds to which tools; False when no tool that is seen has it."""
-    stands = [_stand(table, part, word, scale) for table, part in zip(tables, view.parts, strict=True)]
+    stands = [_word_matches(table, part, word, scale) for table, part in zip(tables, view.parts, strict=True)]
     df = sum(len(stand.positions) for stand in stands)
     rare = idf(view.count, df)
     for stand, own in zip(stands, meetings, strict=True):
@@ -164,15 +168,15 @@ def _meet(word: Word, view: View, tables: Sequence[Rows], scale: _Scale, meeting
         for field in np.unique(stand.fields).tolist():
             chosen = stand.fields == field
             tools = stand.positions[stand.owners[chosen]]
-            own.append(Meeting((word,), FIELD_NAMES[field], "exact", tools, rare, values[chosen]))
+            own.append(FieldMatch((word,), FIELD_NAMES[field], "exact", tools, rare, values[chosen]))
     return df > 0
 
 
-def _stand(table: Rows, part: Part, word: Word, scale: _Scale) -> _Stand:
+def _word_matches(table: WordPostings, part: SegmentView, word: QueryWord, scale: _FieldScale) -> _WordMatches:
     span = table.of(word.text)
     chosen = np.arange(span.start, span.stop)
     chosen = chosen[part.seen[table.positions[chosen]] & (scale.weights[table.fields[chosen]] > 0)]
     positions, owners = np.unique(table.positions[chosen], return_inverse=True)
     adds = scale.adds(table, chosen)
     tf: Any = np.bincount(owners, weights=adds, minlength=len(positions))
-    return _Stand(table.fields[chosen], adds, owners, positions, tf)
+    return _WordMatches(table.fields[chosen], adds, owners, positions, tf)

@@ -13,35 +13,43 @@
 The session's boost multiplies what was found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from toolcrib.model import Reason, ScorePart
+from toolcrib.names import fold
+from toolcrib.search.index import Bools, IndexView, Positions, Segment, SegmentView
 from toolcrib.search.lexicon import Lexicon
-from toolcrib.search.scorers import domains
+from toolcrib.search.options import DEFAULT_SCORERS, FIELD_NAMES, Field, PointsOptions, ScorerOptions
 from toolcrib.search.scorers.base import (
-    Bools,
+    ChosenTool,
+    FieldMatch,
     Floats,
-    Found,
-    Line,
-    Meeting,
-    Ranked,
-    View,
-    Word,
-    best,
-    lines,
-    scored,
-    total_of,
-    unmatched,
+    QueryWord,
+    ScoreLine,
+    ScorerResult,
+    StringIndex,
+    cached_on,
+    choose_best,
+    explain_tool,
+    field_words,
+    misspelt_strings,
+    positions_by_id,
+    read_words,
+    score_lines,
+    similarity_ratios,
+    sum_matches,
+    unmatched_words,
+    word_postings,
 )
-from toolcrib.search.scorers.options import DEFAULTS, PointsOptions, ScorerOptions
-from toolcrib.search.scorers.points_meetings import begins, expanded, in_name, like_query, misspelt, whole
-from toolcrib.search.scorers.points_query import Term, keywords, terms
-from toolcrib.search.scorers.popular import popular
+from toolcrib.search.scorers.tiers import name_index as lower_names
+from toolcrib.search.text import STOP_WORDS, split_words
+from toolcrib.types import Reason, ScorePart
 
-Meetings = list[list[Meeting]]
+Matches = list[list[FieldMatch]]
 """For each part of the view."""
 
 
@@ -50,10 +58,10 @@ _MAX_QUERY = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageResult:
     """What one stage found."""
 
-    meetings: Meetings
+    meetings: Matches
     scores: Sequence[Floats]
     penalties: Sequence[Floats]
     """What the sums were multiplied by, for each tool."""
@@ -61,7 +69,7 @@ class Stage:
     """The words that met nothing."""
 
 
-def score(raw: float, options: ScorerOptions = DEFAULTS) -> float:
+def score(raw: float, options: ScorerOptions = DEFAULT_SCORERS) -> float:
     """The public score, 0 to 1: `raw / (raw + half)`.
 
     >>> score(0.0), score(10.0), score(30.0)
@@ -71,95 +79,99 @@ def score(raw: float, options: ScorerOptions = DEFAULTS) -> float:
 
 
 def rank(
-    view: View,
+    view: IndexView,
     text: str,
     limit: int,
     allowed: Sequence[Bools],
     options: ScorerOptions,
     boosts: Mapping[str, float] | None = None,
-) -> Ranked:
+) -> ScorerResult:
     """The best tools for a query. `base.Rank` says what the arguments are."""
     use = options.points
     asked = keywords(text, use.max_words)
-    stage = _found(view, text, asked, use)
-    found, total = best(view, stage.scores, allowed, limit, boosts)
+    stage = _first_stage(view, text, asked, use)
+    found, total = choose_best(view, stage.scores, allowed, limit, boosts)
     if not total and use.fallback and use.fallback_points > use.min_score:
-        return popular(view, limit, allowed, use, boosts, stage.missed)
+        return popular_tools(view, limit, allowed, use, boosts, stage.missed)
     typed = {word.place: word.chunk for word in asked}
-    told = lines(stage.meetings, view, found)
+    told = score_lines(stage.meetings, view, found)
     hits = [
-        scored(one, [*own, *_penalty(view, one, stage, use.lexicon)], typed)
+        explain_tool(one, [*own, *_domain_penalty(view, one, stage, use.lexicon)], typed)
         for one, own in zip(found, told, strict=True)
     ]
-    return Ranked(hits, total, stage.missed)
+    return ScorerResult(hits, total, stage.missed)
 
 
-def _found(view: View, text: str, asked: list[Word], use: PointsOptions) -> Stage:
+def _first_stage(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult:
     """The first stage that finds something."""
     if asked:
-        for stage in (_by_name, _by_all, _by_likeness):
+        for stage in (_match_names, _match_everything, _match_similar):
             found = stage(view, text, asked, use)
             if found is not None:
                 return found
-    return Stage([[] for _ in view.parts], [np.zeros(len(part.index)) for part in view.parts], [], unmatched(asked, ()))
+    return StageResult(
+        [[] for _ in view.parts], [np.zeros(len(part.index)) for part in view.parts], [], unmatched_words(asked, ())
+    )
 
 
-def _by_name(view: View, text: str, asked: list[Word], use: PointsOptions) -> Stage | None:
+def _match_names(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult | None:
     """What has the keywords in its name; None where no tool has them all."""
-    meetings: Meetings = []
+    meetings: Matches = []
     is_final = False
     for part in view.parts:
-        named = whole(part, text, tuple(asked), use)
-        met = [meeting for word in asked for meeting in in_name(part, Term(word.text, (word,), "exact"), use)]
+        named = match_whole_name(part, text, tuple(asked), use)
+        met = [
+            meeting for word in asked for meeting in match_name(part, ExpandedTerm(word.text, (word,), "exact"), use)
+        ]
         exact = [replace(meeting, weight=1.0) for meeting in met if meeting.how == "exact"]
-        has_all = total_of(exact, len(part.index)) == len(asked)
+        has_all = sum_matches(exact, len(part.index)) == len(asked)
         is_final |= len(named.positions) > 0 or bool(has_all.any())
         meetings.append([named, *met])
-    return _stage(view, meetings, asked, use) if is_final else None
+    return _stage_result(view, meetings, asked, use) if is_final else None
 
 
-def _by_all(view: View, text: str, asked: list[Word], use: PointsOptions) -> Stage | None:  # noqa: ARG001 - as the others
+def _match_everything(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult | None:  # noqa: ARG001 - as the others
     lexicon = use.lexicon
-    sought = terms(asked, lexicon)
-    meetings = [[meeting for term in sought for meeting in expanded(part, term, use)] for part in view.parts]
+    sought = expand_terms(asked, lexicon)
+    meetings = [[meeting for term in sought for meeting in match_all_fields(part, term, use)] for part in view.parts]
     if not any(len(meeting.positions) for own in meetings for meeting in own):
         return None
-    unknown = _unknown(view, asked, meetings, use)
+    unknown = _unknown_words(view, asked, meetings, use)
     for part, own in zip(view.parts, meetings, strict=True):
-        own += list(misspelt(part, unknown, own, use))
-    subjects = domains.of_words((word.text for word in asked), lexicon)
-    kinds = [domains.of_tools(part.index, lexicon) for part in view.parts]
-    return _stage(view, meetings, asked, use, [domains.factors(own, subjects, use.mismatch) for own in kinds])
+        own += list(match_misspelt(part, unknown, own, use))
+    subjects = word_domains((word.text for word in asked), lexicon)
+    kinds = [tool_domains(part.index, lexicon) for part in view.parts]
+    return _stage_result(view, meetings, asked, use, [domain_factors(own, subjects, use.mismatch) for own in kinds])
 
 
-def _by_likeness(view: View, text: str, asked: list[Word], use: PointsOptions) -> Stage | None:
+def _match_similar(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult | None:
     query = text.strip().lower()[:_MAX_QUERY]
-    words = (Word(query, text.strip()[:_MAX_QUERY], asked[0].place, alone=True), *asked)
-    unknown = [word for word in asked if _is_long(word, use)]
-    meetings: Meetings = []
+    words = (QueryWord(query, text.strip()[:_MAX_QUERY], asked[0].place, alone=True), *asked)
+    unknown = [word for word in asked if _is_correctable(word, use)]
+    meetings: Matches = []
     for part in view.parts:
         size = len(part.index)
-        like, slips = like_query(part, query, words, use), list(misspelt(part, unknown, (), use))
-        better = total_of(slips, size) > total_of(like, size)
-        meetings.append([*(_only(one, ~better) for one in like), *(_only(one, better) for one in slips)])
-    return _stage(view, meetings, asked, use)
+        like, slips = match_similar_texts(part, query, words, use), list(match_misspelt(part, unknown, (), use))
+        better = sum_matches(slips, size) > sum_matches(like, size)
+        meetings.append([*(_restrict(one, ~better) for one in like), *(_restrict(one, better) for one in slips)])
+    return _stage_result(view, meetings, asked, use)
 
 
-def _stage(
-    view: View, meetings: Meetings, asked: list[Word], use: PointsOptions, penalties: Sequence[Floats] = ()
-) -> Stage | None:
+def _stage_result(
+    view: IndexView, meetings: Matches, asked: list[QueryWord], use: PointsOptions, penalties: Sequence[Floats] = ()
+) -> StageResult | None:
     """The sums, or None where nothing is left of them."""
     scores = []
     for number, (part, own) in enumerate(zip(view.parts, meetings, strict=True)):
-        score = total_of(own, len(part.index)) * (penalties[number] if penalties else 1.0)
+        score = sum_matches(own, len(part.index)) * (penalties[number] if penalties else 1.0)
         scores.append(np.where(score > use.min_score, score, 0.0))
     if not any(bool(score.any()) for score in scores):
         return None
     met = {word.text for own in meetings for meeting in own if len(meeting.positions) for word in meeting.words}
-    return Stage(meetings, scores, penalties, unmatched(asked, met))
+    return StageResult(meetings, scores, penalties, unmatched_words(asked, met))
 
 
-def _unknown(view: View, asked: list[Word], meetings: Meetings, use: PointsOptions) -> list[Word]:
+def _unknown_words(view: IndexView, asked: list[QueryWord], meetings: Matches, use: PointsOptions) -> list[QueryWord]:
     """The keywords that nothing knows: perhaps they are misspelt."""
     known = {
         meeting.words[0].text
@@ -170,31 +182,319 @@ def _unknown(view: View, asked: list[Word], meetings: Meetings, use: PointsOptio
     return [
         word
         for word in asked
-        if _is_long(word, use)
+        if _is_correctable(word, use)
         and word.text not in known
         and not use.lexicon.related(word.text)
-        and not any(begins(part, word) for part in view.parts)
+        and not any(begins_a_name(part, word) for part in view.parts)
     ]
 
 
-def _is_long(word: Word, use: PointsOptions) -> bool:
+def _is_correctable(word: QueryWord, use: PointsOptions) -> bool:
     return len(word.text) >= use.slip_chars and word.text.isalpha()
 
 
-def _only(meeting: Meeting, chosen: Bools) -> Meeting:
+def _restrict(meeting: FieldMatch, chosen: Bools) -> FieldMatch:
     """The part of a meeting that is with some of the tools."""
     kept = chosen[meeting.positions]
     matched = [text for text, stays in zip(meeting.matched, kept.tolist(), strict=True) if stays]
     return replace(meeting, positions=meeting.positions[kept], values=meeting.values[kept], matched=matched)
 
 
-def _penalty(view: View, one: Found, stage: Stage, lexicon: Lexicon) -> list[Line]:
+def _domain_penalty(view: IndexView, one: ChosenTool, stage: StageResult, lexicon: Lexicon) -> list[ScoreLine]:
     """What a tool lost for being of another domain."""
     factor = float(stage.penalties[one.part][one.position]) if stage.penalties else 1.0
     if factor == 1.0:
         return []
-    bits = int(domains.of_tools(view.parts[one.part].index, lexicon)[one.position])
-    names = ", ".join(domains.names(bits, lexicon))
+    bits = int(tool_domains(view.parts[one.part].index, lexicon)[one.position])
+    names = ", ".join(domain_names(bits, lexicon))
     before = one.plain / factor
     reason = Reason(word=names, field="domain", how="mismatch", gain=one.plain - before)
-    return [Line(reason, ScorePart(name=f"domain {names}", value=before, weight=factor - 1), ())]
+    return [ScoreLine(reason, ScorePart(name=f"domain {names}", value=before, weight=factor - 1), ())]
+
+
+_TEXTS = (Field.DESCRIPTION, Field.TITLE, Field.KEYWORDS, Field.TAGS)
+
+
+class ExpandedTerm(NamedTuple):
+    """A word to look for: a keyword, or one that means the same."""
+
+    text: str
+    words: tuple[QueryWord, ...]
+    """The keywords it stands for."""
+    how: str
+    """exact, or synonym."""
+
+
+def match_name(part: SegmentView, term: ExpandedTerm, use: PointsOptions) -> Iterator[FieldMatch]:
+    """A word of the name, or else one that begins with the word."""
+    names = field_words(part.index, Field.NAME)
+    exact = _visible(part, names.tools(names.same(term.text)))
+    yield _flat_match(term, "name", exact, use.token)
+    if len(term.text) >= use.prefix_chars:
+        yield from _prefix_matches(part, term, names, names.starting(term.text), exact, use)
+
+
+def match_all_fields(part: SegmentView, term: ExpandedTerm, use: PointsOptions) -> Iterator[FieldMatch]:
+    """All that a word meets: in the name, also the other way round, in the texts, the namespace, the parameters."""
+    names = field_words(part.index, Field.NAME)
+    exact = _visible(part, names.tools(names.same(term.text)))
+    yield _flat_match(term, "name", exact, use.token)
+    yield from _prefix_matches(part, term, names, _sharing_prefix(names, term.text, use.prefix_chars), exact, use)
+    table = word_postings(part.index)
+    span = table.of(term.text)
+    positions, fields = table.positions[span], table.fields[span]
+    taken: Bools = ~part.seen
+    for field in _TEXTS:
+        tools = positions[fields == field]
+        tools = tools[~taken[tools]]
+        yield _flat_match(term, FIELD_NAMES[field], tools, use.description)
+        taken = taken.copy()
+        taken[tools] = True
+    yield _flat_match(term, "namespace", _visible(part, positions[fields == Field.NAMESPACE]), use.namespace)
+    yield _flat_match(term, "parameters", _visible(part, positions[fields == Field.PARAMETERS]), use.parameter)
+
+
+def begins_a_name(part: SegmentView, word: QueryWord) -> bool:
+    """Whether a word in the name of a tool that is seen begins with this one."""
+    names = field_words(part.index, Field.NAME)
+    return len(_visible(part, names.tools(names.starting(word.text)))) > 0
+
+
+def match_misspelt(
+    part: SegmentView, words: Sequence[QueryWord], met: Sequence[FieldMatch], use: PointsOptions
+) -> Iterator[FieldMatch]:
+    """Words of names that unknown words may be meant for, in tools whose name they have not met in another way."""
+    names = field_words(part.index, Field.NAME)
+    found = misspelt_strings([word.text for word in words], names, use.slip_above)
+    for word, (numbers, values) in zip(words, found, strict=True):
+        free = part.seen.copy()
+        for meeting in met:
+            if meeting.field == "name" and meeting.words == (word,):
+                free[meeting.positions] = False
+        yield _similar_match(SegmentView(part.index, free), (word,), names, "name", numbers, values, use.token)
+
+
+def match_whole_name(part: SegmentView, text: str, words: tuple[QueryWord, ...], use: PointsOptions) -> FieldMatch:
+    """The tools whose name the whole query is, in whatever spelling."""
+    aliases = cached_on(part.index, "aliases", _name_spellings)
+    tools = _visible(part, aliases.tools(aliases.same(_fold_name(text))))
+    return _flat_match(ExpandedTerm(text, words, "exact"), "name", tools, use.whole_name)
+
+
+def match_similar_texts(
+    part: SegmentView, text: str, words: tuple[QueryWord, ...], use: PointsOptions
+) -> list[FieldMatch]:
+    """The tools of which the name, or a word of the description, is like the whole query."""
+    names = lower_names(part.index)
+    described = field_words(part.index, Field.DESCRIPTION)
+    near_names = similarity_ratios(text, names, use.fuzzy_name_least)
+    near_words = similarity_ratios(text, described, use.fuzzy_description_least)
+    return [
+        _similar_match(part, words, names, "name", *near_names, use.fuzzy_name),
+        _similar_match(part, words, described, "description", *near_words, use.fuzzy_description),
+    ]
+
+
+def _name_spellings(index: Segment) -> StringIndex:
+    return StringIndex([{_fold_name(tool.name), _fold_name(tool.id)} - {""} for tool in index.tools])
+
+
+def _fold_name(text: str) -> str:
+    return fold(text.strip()).replace(".", "").replace(":", "")
+
+
+def _visible(part: SegmentView, tools: Positions) -> Positions:
+    return tools[part.seen[tools]]
+
+
+def _flat_match(term: ExpandedTerm, field: str, tools: Positions, weight: float, how: str = "") -> FieldMatch:
+    matched = (term.text,) if term.how == "synonym" else ()
+    return FieldMatch(term.words, field, how or term.how, tools, weight, np.ones(len(tools)), matched)
+
+
+def _sharing_prefix(names: StringIndex, text: str, least: int) -> Positions:
+    """The words of names that begin with a text, and those it begins with."""
+    if len(text) < least:
+        return np.array([], dtype=np.intp)
+    shorter = [names.same(text[:end]) for end in range(least, len(text))]
+    return np.concatenate([names.starting(text), *reversed(shorter)])
+
+
+def _prefix_matches(
+    part: SegmentView, term: ExpandedTerm, names: StringIndex, numbers: Positions, exact: Positions, use: PointsOptions
+) -> Iterator[FieldMatch]:
+    """Beginnings of words; of several in one tool the first counts."""
+    tools, order = names.spread(numbers, np.arange(len(numbers), dtype=np.float64))
+    wanted = part.seen.copy()
+    wanted[exact] = False
+    tools, order = tools[wanted[tools]], order[wanted[tools]]
+    if len(tools):
+        tools, first = np.unique(tools, return_index=True)
+        matched = [names.known[numbers[int(place)]] for place in order[first]]
+        how = "prefix" if term.how == "exact" else term.how
+        yield FieldMatch(term.words, "name", how, tools, use.prefix, np.ones(len(tools)), matched)
+
+
+def _similar_match(
+    part: SegmentView,
+    words: tuple[QueryWord, ...],
+    known: StringIndex,
+    field: str,
+    numbers: Positions,
+    values: Floats,
+    weight: float,
+) -> FieldMatch:
+    """The tools that have words like another; of several in one tool the most like it counts."""
+    tools, places = known.spread(numbers, np.arange(len(numbers), dtype=np.float64))
+    chosen = part.seen[tools]
+    tools, places = tools[chosen], places[chosen].astype(np.intp)
+    order = np.lexsort((places, -values[places], tools))
+    tools, first = np.unique(tools[order], return_index=True)
+    places = places[order][first]
+    return FieldMatch(
+        words, field, "spelling", tools, weight, values[places], [known.known[numbers[int(place)]] for place in places]
+    )
+
+
+_REQUEST_WORD_TEXT = """
+calculate calculated calculates calculating calculation calculations compute computed computes computing computation
+computations function functions tool tools use used uses using something
+"""
+
+
+_REQUEST_WORDS = frozenset(_REQUEST_WORD_TEXT.split())
+"""What every request says of itself. The documented figure of "calculate average" needs it to say nothing."""
+
+
+def keywords(text: str, limit: int) -> list[QueryWord]:
+    """The words of a query that say what is wanted, or all of them where none does.
+
+    >>> [word.text for word in keywords("calculate the average", 10)], [word.text for word in keywords("calculate", 10)]
+    (['average'], ['calculate'])
+    """
+    asked = read_words(text, limit)
+    return [word for word in asked if word.text not in STOP_WORDS and word.text not in _REQUEST_WORDS] or asked
+
+
+def expand_terms(asked: Sequence[QueryWord], lexicon: Lexicon) -> list[ExpandedTerm]:
+    """The keywords, and after them what is one step away from them in the lexicon, each once."""
+    own = {word.text: ExpandedTerm(word.text, (word,), "exact") for word in asked}
+    meant: dict[str, ExpandedTerm] = {}
+    for word in asked:
+        for text in _related_words(word.text, lexicon):
+            if text not in own:
+                before = meant.get(text)
+                meant[text] = ExpandedTerm(text, (*(before.words if before else ()), word), "synonym")
+    return [*own.values(), *meant.values()]
+
+
+def _related_words(word: str, lexicon: Lexicon) -> dict[str, None]:
+    return dict.fromkeys(part for related in lexicon.related(word) for part in split_words(related))
+
+
+DomainBits = npt.NDArray[np.int64]
+"""For each tool its domains, one bit each."""
+
+
+_DOMAIN_FIELDS = (
+    (Field.NAME,),
+    (Field.NAMESPACE,),
+    (Field.DESCRIPTION, Field.TITLE, Field.KEYWORDS, Field.TAGS),
+)
+"""What tells the domain of a tool: its name; where that says nothing, its namespace; then its texts."""
+
+
+def tool_domains(index: Segment, lexicon: Lexicon) -> DomainBits:
+    """The domains of each tool: those that most words of the first telling field belong to; 0 where no word does."""
+    return cached_on(
+        index, ("domains", tuple(lexicon.domains.items())), lambda index: _compute_tool_domains(index, lexicon)
+    )
+
+
+def _compute_tool_domains(index: Segment, lexicon: Lexicon) -> DomainBits:
+    table = word_postings(index)
+    by_word = np.array([_domain_bits(word, lexicon) for word in table.vocabulary], dtype=np.int64)
+    told = np.flatnonzero(by_word[table.words]) if len(by_word) else np.array([], dtype=np.intp)
+    bits, positions, fields = by_word[table.words[told]], table.positions[told], table.fields[told]
+    found: DomainBits = np.zeros(len(index), dtype=np.int64)
+    for telling in _DOMAIN_FIELDS:
+        chosen = np.isin(fields, telling)
+        counts = np.array(
+            [
+                np.bincount(positions[chosen & (bits >> place & 1 > 0)], minlength=len(index))
+                for place in range(len(lexicon.domains))
+            ]
+        )
+        most = counts.max(axis=0, initial=0)
+        values = ((counts == most) * (1 << np.arange(len(counts)))[:, None]).sum(axis=0)
+        found = np.where((found == 0) & (most > 0), values, found)
+    return found
+
+
+def word_domains(words: Iterable[str], lexicon: Lexicon) -> list[int]:
+    """The domains of each word that has any, one bit each."""
+    return [bits for bits in (_domain_bits(word, lexicon) for word in words) if bits]
+
+
+def domain_names(bits: int, lexicon: Lexicon) -> list[str]:
+    """The names of some domains."""
+    return [name for place, name in enumerate(lexicon.domains) if bits >> place & 1]
+
+
+def domain_factors(tools: DomainBits, asked: Sequence[int], least: float) -> Floats:
+    """What the scores of tools are multiplied by: `least` to 1, by the share of the words whose domain is theirs.
+
+    1 where a tool or the query has no domain.
+    """
+    if not asked:
+        return np.ones(len(tools))
+    shared = np.mean([(tools & bits) != 0 for bits in asked], axis=0)
+    factor: Floats = np.where(tools == 0, 1.0, least + (1 - least) * shared)
+    return factor
+
+
+def _domain_bits(word: str, lexicon: Lexicon) -> int:
+    found = lexicon.domains_of([word])
+    return sum(1 << place for place, name in enumerate(lexicon.domains) if name in found) if found else 0
+
+
+def popular_tools(
+    view: IndexView,
+    limit: int,
+    allowed: Sequence[Bools],
+    use: PointsOptions,
+    boosts: Mapping[str, float] | None,
+    missed: tuple[str, ...],
+) -> ScorerResult:
+    """Some allowed tools, each labelled as a fallback: the choice goes by boost, length of the name, id."""
+    chosen = _choose_popular(view, allowed, use.fallback_count, boosts or {})
+    scores = [np.zeros(len(part.index)) for part in view.parts]
+    for number, place in chosen:
+        scores[number][place] = use.fallback_points
+    found, total = choose_best(view, scores, allowed, limit, boosts)
+    part = ScorePart(name="fallback", value=1.0, weight=use.fallback_points)
+    line = ScoreLine(Reason(word="", field="", how="fallback"), part, ())
+    hits = [explain_tool(one, [line], {}, fallback=True) for one in found]
+    return ScorerResult(hits, total, missed)
+
+
+def _choose_popular(
+    view: IndexView, allowed: Sequence[Bools], count: int, boosts: Mapping[str, float]
+) -> list[tuple[int, int]]:
+    """Part and position of the tools to show."""
+    found: list[tuple[float, int, str, int, int]] = []
+    for number, (part, passes) in enumerate(zip(view.parts, allowed, strict=True)):
+        index = part.index
+        lengths = cached_on(
+            index, "name lengths", lambda index: np.array([len(tool.name) for tool in index.tools], np.intp)
+        )
+        places = np.flatnonzero(passes)
+        first = places[np.lexsort((index.ranks[places], lengths[places]))][: count + len(boosts)].tolist()
+        at = positions_by_id(index)
+        used = [at[id_] for id_ in boosts if id_ in at and passes[at[id_]]]
+        found += [
+            (-boosts.get(index.ids[place], 1.0), int(lengths[place]), index.ids[place], number, place)
+            for place in {*first, *used}
+        ]
+    found.sort()
+    return [(number, place) for *_, number, place in found[:count]]

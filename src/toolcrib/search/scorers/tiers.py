@@ -19,16 +19,27 @@ import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import OSA, Levenshtein
 
-from toolcrib.model import Reason, ScorePart, Tool
-from toolcrib.search.scorers import texts
-from toolcrib.search.scorers.base import Bools, Floats, Line, Places, Ranked, View, best, scored
-from toolcrib.search.scorers.options import DEFAULTS, ScorerOptions, TiersOptions
-from toolcrib.search.scorers.strings import near, slipped
-from toolcrib.search.scorers.texts import Texts
-from toolcrib.search.text import words as name_words
+from toolcrib.names import exact_spellings
+from toolcrib.search.index import Bools, IndexView, Positions, Segment
+from toolcrib.search.options import DEFAULT_SCORERS, ScorerOptions, TiersOptions
+from toolcrib.search.scorers.base import (
+    MAX_TEXT,
+    Floats,
+    ScoreLine,
+    ScorerResult,
+    StringIndex,
+    cached_on,
+    choose_best,
+    explain_tool,
+    misspelt_strings,
+    similar_strings,
+)
+from toolcrib.search.text import split_words
+from toolcrib.search.text import split_words as name_words
+from toolcrib.types import Reason, ScorePart, Tool
 
 
-class Level(IntEnum):
+class MatchLevel(IntEnum):
     """The ways in which a word meets a tool."""
 
     NOTHING = 0
@@ -43,21 +54,21 @@ class Level(IntEnum):
     FUZZY_WORD = 9
 
 
-_HOW = {
-    Level.PREFIX: "prefix",
-    Level.KEYWORD: "exact",
-    Level.CONTAINS: "part",
-    Level.KEYWORD_CONTAINS: "part",
-    Level.DESCRIPTION_WORD: "exact",
-    Level.DESCRIPTION_CONTAINS: "part",
-    Level.FUZZY_NAME: "spelling",
-    Level.FUZZY_KEYWORD: "spelling",
-    Level.FUZZY_WORD: "spelling",
+_HOW_BY_LEVEL = {
+    MatchLevel.PREFIX: "prefix",
+    MatchLevel.KEYWORD: "exact",
+    MatchLevel.CONTAINS: "part",
+    MatchLevel.KEYWORD_CONTAINS: "part",
+    MatchLevel.DESCRIPTION_WORD: "exact",
+    MatchLevel.DESCRIPTION_CONTAINS: "part",
+    MatchLevel.FUZZY_NAME: "spelling",
+    MatchLevel.FUZZY_KEYWORD: "spelling",
+    MatchLevel.FUZZY_WORD: "spelling",
 }
 """What `Reason.how` calls the levels."""
 
 
-class Asked(NamedTuple):
+class TypedWord(NamedTuple):
     """A word of the query."""
 
     text: str
@@ -68,7 +79,7 @@ class Asked(NamedTuple):
     """How often it does."""
 
 
-class Met:
+class WordLevels:
     """How one word met the tools of one part: what it is worth for each, and by which level."""
 
     __slots__ = ("levels", "values")
@@ -78,7 +89,7 @@ class Met:
         self.values: Floats = np.zeros(size)
         self.levels: npt.NDArray[np.int8] = np.zeros(size, dtype=np.int8)
 
-    def lift(self, level: Level, positions: Places, value: float) -> None:
+    def lift(self, level: MatchLevel, positions: Positions, value: float) -> None:
         """Some tools, which may come more than once, are worth that much, unless they were worth more."""
         better = np.zeros(len(self.values), dtype=np.bool_)
         better[positions] = True
@@ -86,23 +97,23 @@ class Met:
         self.values[better] = value
         self.levels[better] = level
 
-    def lift_each(self, level: Level, positions: Places, values: Floats) -> None:
+    def lift_each(self, level: MatchLevel, positions: Positions, values: Floats) -> None:
         """The same, each tool with a worth of its own."""
         order = np.argsort(values, kind="stable")  # of several assignments to one place the last holds
-        other = Met(len(self.values))
+        other = WordLevels(len(self.values))
         other.values[positions[order]] = values[order]
         better = other.values > self.values
         self.values[better] = other.values[better]
         self.levels[better] = level
 
-    def fill(self, other: "Met") -> None:
+    def fill(self, other: "WordLevels") -> None:
         """What is worth nothing is worth what it is there."""
         empty = self.values == 0
         self.values[empty] = other.values[empty]
         self.levels[empty] = other.levels[empty]
 
 
-def score(raw: float, options: ScorerOptions = DEFAULTS) -> float:  # noqa: ARG001 - the interface of all three
+def score(raw: float, options: ScorerOptions = DEFAULT_SCORERS) -> float:  # noqa: ARG001 - the interface of all three
     """The public score: the raw one, at most 1, which a boost may pass.
 
     >>> score(0.85), score(2.4)
@@ -112,91 +123,109 @@ def score(raw: float, options: ScorerOptions = DEFAULTS) -> float:  # noqa: ARG0
 
 
 def rank(
-    view: View,
+    view: IndexView,
     text: str,
     limit: int,
     allowed: Sequence[Bools],
     options: ScorerOptions,
     boosts: Mapping[str, float] | None = None,
-) -> Ranked:
+) -> ScorerResult:
     """The best tools for a query. `base.Rank` says what the arguments are."""
     use = options.tiers
-    typed = texts.read(text, use.max_words)
-    asked = _asked(typed)
-    known = [texts.texts(part.index) for part in view.parts]
-    met = _meet(view, known, asked, use)
-    shares = [_shares(found, asked, own.size, use) for own, found in zip(known, met, strict=True)]
-    scores = [_total(found, asked, share) for found, share in zip(met, shares, strict=True)]
+    typed = typed_words(text, use.max_words)
+    asked = _distinct_words(typed)
+    known = [tool_texts(part.index) for part in view.parts]
+    met = _match_words(view, known, asked, use)
+    shares = [_word_shares(found, asked, own.size, use) for own, found in zip(known, met, strict=True)]
+    scores = [_total_score(found, asked, share) for found, share in zip(met, shares, strict=True)]
     exact = [own.spellings.tools(own.spellings.same(text.strip().lower())) for own in known]
     for total, named in zip(scores, exact, strict=True):
         total[named] = use.exact
-    found, count = best(view, scores, allowed, limit, boosts)
+    found, count = choose_best(view, scores, allowed, limit, boosts)
     hits = []
     for one in found:
         if one.position in exact[one.part]:
-            lines = [_whole(text, use, range(len(typed)))]
+            lines = [_exact_name_line(text, use, range(len(typed)))]
         else:
             tool, share = view.parts[one.part].index.tools[one.position], float(shares[one.part][one.position])
-            lines = _lines(tool, one.position, typed, asked, met[one.part], share)
-        hits.append(scored(one, lines, dict(enumerate(typed))))
+            lines = _word_lines(tool, one.position, typed, asked, met[one.part], share)
+        hits.append(explain_tool(one, lines, dict(enumerate(typed))))
     is_named = any(bool(np.any(part.seen[named])) for part, named in zip(view.parts, exact, strict=True))
-    return Ranked(hits, count, () if is_named else _unmatched(view, met, asked, typed))
+    return ScorerResult(hits, count, () if is_named else _unmatched_words(view, met, asked, typed))
 
 
-def _asked(typed: Sequence[str]) -> list[Asked]:
+def _distinct_words(typed: Sequence[str]) -> list[TypedWord]:
     lower = [word.lower() for word in typed]
-    return [Asked(word, lower.index(word), lower.count(word)) for word in dict.fromkeys(lower)]
+    return [TypedWord(word, lower.index(word), lower.count(word)) for word in dict.fromkeys(lower)]
 
 
-def _meet(view: View, known: Sequence[Texts], asked: Sequence[Asked], use: TiersOptions) -> list[list[Met]]:
+class ToolTexts:
+    """The texts of all tools of an index."""
+
+    __slots__ = ("descriptions", "keywords", "names", "size", "spellings", "tokens")
+
+    def __init__(self, index: Segment) -> None:
+        """Reads every tool once."""
+        self.size = len(index)
+        self.names = name_index(index)
+        self.spellings = StringIndex([name_spellings(tool) for tool in index.tools])
+        self.keywords = StringIndex([tool_labels(tool) for tool in index.tools])
+        self.descriptions = StringIndex([description_words(tool) for tool in index.tools])
+        self.tokens = StringIndex([split_words(tool.name) for tool in index.tools])
+        """The words of the names."""
+
+
+def _match_words(
+    view: IndexView, known: Sequence[ToolTexts], asked: Sequence[TypedWord], use: TiersOptions
+) -> list[list[WordLevels]]:
     """For each part, how each word meets its tools."""
-    met = [[_listed(own, word.text, use) for word in asked] for own in known]
+    met = [[_match_listed(own, word.text, use) for word in asked] for own in known]
     strange = [
         word.text
         for place, word in enumerate(asked)
         if len(word.text) >= use.fuzzy_chars and not _is_met(view, met, place)
     ]
     for own, found in zip(known, met, strict=True):
-        for like, one in zip(_like(own, [word.text for word in asked], strange, use), found, strict=True):
+        for like, one in zip(_match_similar(own, [word.text for word in asked], strange, use), found, strict=True):
             one.fill(like)
     return met
 
 
-def _listed(own: Texts, word: str, use: TiersOptions) -> Met:
+def _match_listed(own: ToolTexts, word: str, use: TiersOptions) -> WordLevels:
     """How a word meets the tools of a part in the ways of the list."""
-    met = Met(own.size)
-    met.lift(Level.PREFIX, own.names.tools(own.names.starting(word)), use.prefix)
-    met.lift(Level.KEYWORD, own.keywords.tools(own.keywords.same(word)), use.keyword)
-    met.lift(Level.CONTAINS, own.names.tools(own.names.holding(word)), use.contains)
-    met.lift(Level.KEYWORD_CONTAINS, own.keywords.tools(own.keywords.holding(word)), use.keyword_contains)
+    met = WordLevels(own.size)
+    met.lift(MatchLevel.PREFIX, own.names.tools(own.names.starting(word)), use.prefix)
+    met.lift(MatchLevel.KEYWORD, own.keywords.tools(own.keywords.same(word)), use.keyword)
+    met.lift(MatchLevel.CONTAINS, own.names.tools(own.names.holding(word)), use.contains)
+    met.lift(MatchLevel.KEYWORD_CONTAINS, own.keywords.tools(own.keywords.holding(word)), use.keyword_contains)
     described = own.descriptions
-    met.lift(Level.DESCRIPTION_WORD, described.tools(described.same(word)), use.description_word)
-    met.lift(Level.DESCRIPTION_CONTAINS, described.tools(described.holding(word)), use.description_contains)
+    met.lift(MatchLevel.DESCRIPTION_WORD, described.tools(described.same(word)), use.description_word)
+    met.lift(MatchLevel.DESCRIPTION_CONTAINS, described.tools(described.holding(word)), use.description_contains)
     return met
 
 
-def _is_met(view: View, met: Sequence[Sequence[Met]], place: int) -> bool:
+def _is_met(view: IndexView, met: Sequence[Sequence[WordLevels]], place: int) -> bool:
     return any(bool(np.any(own[place].values[part.seen] > 0)) for part, own in zip(view.parts, met, strict=True))
 
 
-def _like(own: Texts, words: Sequence[str], strange: Sequence[str], use: TiersOptions) -> list[Met]:
+def _match_similar(own: ToolTexts, words: Sequence[str], strange: Sequence[str], use: TiersOptions) -> list[WordLevels]:
     """How words meet the tools of a part by likeness."""
-    names = near(words, own.names, use.likeness)
-    keywords = near(words, own.keywords, use.likeness)
-    tokens = dict(zip(strange, slipped(strange, own.tokens, use.likeness), strict=True))
+    names = similar_strings(words, own.names, use.likeness)
+    keywords = similar_strings(words, own.keywords, use.likeness)
+    tokens = dict(zip(strange, misspelt_strings(strange, own.tokens, use.likeness), strict=True))
     found = []
     for word, (places, values), (labels, label_values) in zip(words, names, keywords, strict=True):
-        met = Met(own.size)
-        met.lift_each(Level.FUZZY_NAME, *own.names.spread(places, use.fuzzy_name * values))
-        met.lift_each(Level.FUZZY_KEYWORD, *own.keywords.spread(labels, use.fuzzy_keyword * label_values))
+        met = WordLevels(own.size)
+        met.lift_each(MatchLevel.FUZZY_NAME, *own.names.spread(places, use.fuzzy_name * values))
+        met.lift_each(MatchLevel.FUZZY_KEYWORD, *own.keywords.spread(labels, use.fuzzy_keyword * label_values))
         if word in tokens:
             parts, part_values = tokens[word]
-            met.lift_each(Level.FUZZY_WORD, *own.tokens.spread(parts, use.fuzzy_word * part_values))
+            met.lift_each(MatchLevel.FUZZY_WORD, *own.tokens.spread(parts, use.fuzzy_word * part_values))
         found.append(met)
     return found
 
 
-def _shares(met: Sequence[Met], asked: Sequence[Asked], size: int, use: TiersOptions) -> Floats:
+def _word_shares(met: Sequence[WordLevels], asked: Sequence[TypedWord], size: int, use: TiersOptions) -> Floats:
     """What the worth of one word counts in each tool's score."""
     count = sum(word.times for word in asked)
     if count <= 1:
@@ -208,69 +237,127 @@ def _shares(met: Sequence[Met], asked: Sequence[Asked], size: int, use: TiersOpt
     return share
 
 
-def _total(met: Sequence[Met], asked: Sequence[Asked], share: Floats) -> Floats:
+def _total_score(met: Sequence[WordLevels], asked: Sequence[TypedWord], share: Floats) -> Floats:
     total = np.zeros(len(share))
     for word, one in zip(asked, met, strict=True):
         total += word.times * one.values
     return total * share
 
 
-def _whole(text: str, use: TiersOptions, places: Sequence[int]) -> Line:
+def _exact_name_line(text: str, use: TiersOptions, places: Sequence[int]) -> ScoreLine:
     reason = Reason(word=text.strip(), field="name", how="exact", gain=use.exact)
-    return Line(reason, ScorePart(name="exact name", value=use.exact, weight=1.0), tuple(places))
+    return ScoreLine(reason, ScorePart(name="exact name", value=use.exact, weight=1.0), tuple(places))
 
 
-def _lines(
-    tool: Tool, position: int, typed: Sequence[str], asked: Sequence[Asked], met: Sequence[Met], share: float
-) -> list[Line]:
+def _word_lines(
+    tool: Tool, position: int, typed: Sequence[str], asked: Sequence[TypedWord], met: Sequence[WordLevels], share: float
+) -> list[ScoreLine]:
     """What the words of the query add to one tool."""
     lines = []
     for word, one in zip(asked, met, strict=True):
-        level = Level(one.levels[position])
-        if level is Level.NOTHING:
+        level = MatchLevel(one.levels[position])
+        if level is MatchLevel.NOTHING:
             continue
         value = float(one.values[position])
         weight = word.times * share
-        field, how, matched = _told(tool, word.text, level)
+        field, how, matched = _describe_match(tool, word.text, level)
         shown = typed[word.place]
         reason = Reason(word=shown, field=field, how=how, matched=matched, gain=value * weight)
-        lines.append(Line(reason, ScorePart(name=f"{shown} in {field}", value=value, weight=weight), (word.place,)))
+        lines.append(
+            ScoreLine(reason, ScorePart(name=f"{shown} in {field}", value=value, weight=weight), (word.place,))
+        )
     return lines
 
 
-def _told(tool: Tool, word: str, level: Level) -> tuple[str, str, str]:
+def _describe_match(tool: Tool, word: str, level: MatchLevel) -> tuple[str, str, str]:
     """The field in which a word met a tool, how, and what of the tool it met, where that is not the word."""
     match level:
-        case Level.PREFIX | Level.CONTAINS | Level.FUZZY_NAME:
-            told = "name", _HOW[level], texts.name(tool)
-        case Level.FUZZY_WORD:
-            told = "name", _HOW[level], _nearest(word, name_words(tool.name), OSA.normalized_similarity)
-        case Level.DESCRIPTION_WORD:
-            told = "description", _HOW[level], ""
-        case Level.DESCRIPTION_CONTAINS:
-            told = "description", _HOW[level], texts.around(tool, word)
+        case MatchLevel.PREFIX | MatchLevel.CONTAINS | MatchLevel.FUZZY_NAME:
+            told = "name", _HOW_BY_LEVEL[level], lower_name(tool)
+        case MatchLevel.FUZZY_WORD:
+            told = "name", _HOW_BY_LEVEL[level], _most_similar(word, name_words(tool.name), OSA.normalized_similarity)
+        case MatchLevel.DESCRIPTION_WORD:
+            told = "description", _HOW_BY_LEVEL[level], ""
+        case MatchLevel.DESCRIPTION_CONTAINS:
+            told = "description", _HOW_BY_LEVEL[level], word_around(tool, word)
         case _:
-            told = _told_of_keywords(texts.keywords(tool), word, level)
+            told = _describe_label_match(tool_labels(tool), word, level)
     return told
 
 
-def _told_of_keywords(labels: Mapping[str, str], word: str, level: Level) -> tuple[str, str, str]:
+def _describe_label_match(labels: Mapping[str, str], word: str, level: MatchLevel) -> tuple[str, str, str]:
     match level:
-        case Level.KEYWORD:
-            return labels[word], _HOW[level], ""
-        case Level.KEYWORD_CONTAINS:
+        case MatchLevel.KEYWORD:
+            return labels[word], _HOW_BY_LEVEL[level], ""
+        case MatchLevel.KEYWORD_CONTAINS:
             label = next(label for label in labels if word in label)
         case _:
-            label = _nearest(word, list(labels), Levenshtein.normalized_similarity)
-    return labels[label], _HOW[level], label
+            label = _most_similar(word, list(labels), Levenshtein.normalized_similarity)
+    return labels[label], _HOW_BY_LEVEL[level], label
 
 
-def _nearest(word: str, known: Sequence[str], likeness: Callable[[str, str], float]) -> str:
+def _most_similar(word: str, known: Sequence[str], likeness: Callable[[str, str], float]) -> str:
     """The known word that is most like this one."""
     return max(known, key=lambda text: likeness(word, text))
 
 
-def _unmatched(
-    view: View, met: Sequence[Sequence[Met]], asked: Sequence[Asked], typed: Sequence[str]
+def _unmatched_words(
+    view: IndexView, met: Sequence[Sequence[WordLevels]], asked: Sequence[TypedWord], typed: Sequence[str]
 ) -> tuple[str, ...]:
     return tuple(typed[word.place] for place, word in enumerate(asked) if not _is_met(view, met, place))
+
+
+_PUNCTUATION = ".,;:!?()[]{}\"'"
+
+
+def typed_words(text: str, limit: int) -> list[str]:
+    """The first words of a query as they were typed, without the marks around them.
+
+    >>> typed_words('send "an email"?', 10)
+    ['send', 'an', 'email']
+    """
+    stripped = (word.strip(_PUNCTUATION) for word in text[:MAX_TEXT].split())
+    return [word for word in stripped if word][:limit]
+
+
+def lower_name(tool: Tool) -> str:
+    """The name, lower case."""
+    return tool.name.lower()
+
+
+def name_spellings(tool: Tool) -> list[str]:
+    """The ways to write the whole name, lower case: the name, the id, the wire name."""
+    return [lower_name(tool), *map(str.lower, exact_spellings(tool.key))]
+
+
+def tool_labels(tool: Tool) -> dict[str, str]:
+    """The keywords, the tags and the namespace, lower case, each with the field it is from."""
+    found = {keyword[:MAX_TEXT].lower(): "keywords" for keyword in tool.keywords}
+    for tag in tool.tags:
+        found.setdefault(tag[:MAX_TEXT].lower(), "tags")
+    found.setdefault(tool.namespace.lower(), "namespace")
+    return {keyword: field for keyword, field in found.items() if keyword}
+
+
+def description_words(tool: Tool) -> list[str]:
+    """The words of the description, lower case, without the marks around them."""
+    stripped = (word.strip(_PUNCTUATION) for word in tool.description[:MAX_TEXT].lower().split())
+    return [word for word in stripped if word]
+
+
+def word_around(tool: Tool, text: str) -> str:
+    """The word of the description that holds a text, which one does."""
+    whole = tool.description[:MAX_TEXT].lower()
+    at = whole.index(text)
+    before = whole[:at].rsplit(None, 1)[-1] if at and not whole[at - 1].isspace() else ""
+    return (before + whole[at:].split(None, 1)[0]).strip(_PUNCTUATION)
+
+
+def name_index(index: Segment) -> StringIndex:
+    """The names of an index, lower case."""
+    return cached_on(index, "names", lambda index: StringIndex([[lower_name(tool)] for tool in index.tools]))
+
+
+def tool_texts(index: Segment) -> ToolTexts:
+    """The texts of an index, read once."""
+    return cached_on(index, "texts", ToolTexts)

@@ -1,0 +1,389 @@
+"""Read tools of any kind: objects, dataclasses, dicts, and the definitions of model providers and protocols.
+
+A tool needs a name. A namespace, a description and parameters are used if present, under whatever name its kind gives
+them; missing parts raise nothing. A `ToolSet` is such a list, read once, with its catalog and index.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from threading import Lock
+from typing import Any, Final, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
+
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound
+from toolcrib.search.engine import search
+from toolcrib.search.index import Index
+from toolcrib.search.options import SearchOptions
+from toolcrib.search.text import split_words
+from toolcrib.types import Object, Rejected, SearchRequest, Tool, Visibility
+
+T = TypeVar("T")
+
+
+_MAX_ECHO: Final = 80
+
+
+_MAX_SUGGESTIONS: Final = 3
+
+
+_MIN_SUGGESTED_SCORE: Final = 0.2
+"""The score, 0 to 1, from which a tool is suggested for what it does."""
+
+
+_MAX_DESCRIPTION: Final = 8_000
+"""Characters of a description."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ParsedTool(Generic[T]):
+    """One tool and how it was read."""
+
+    original: T
+    tool: Tool
+    name: str
+    """The name that the tool gives itself."""
+    namespace: str
+    description: str
+
+    @property
+    def id(self) -> str:
+        """The canonical id."""
+        return self.tool.id
+
+
+def default_name(tool: object) -> str:
+    """The name that a tool gives itself; empty where it has none.
+
+    >>> default_name({"type": "function", "function": {"name": "add"}}), default_name({"name": "math.add"})
+    ('add', 'math.add')
+    """
+    return _text(_definition(tool), "name", "__name__")
+
+
+def _text(tool: object, *names: str) -> str:
+    for name in names:
+        value = _part(tool, name)
+        if isinstance(value, str) and value:
+            return str(value)
+    return ""
+
+
+def _definition(tool: object) -> object:
+    """What holds name and description: the tool, or what an OpenAI definition wraps."""
+    if type(tool) is dict and "function" not in tool:  # nearly all tools, and nothing else is as quick
+        return tool
+    inner = _part(tool, "function")
+    wrapped = _is_mapping(inner) or (_part(tool, "type") == "function" and not callable(inner))
+    return inner if inner is not None and wrapped else tool
+
+
+def _part(tool: object, name: str) -> Any:
+    if _is_mapping(tool):
+        return tool.get(name)
+    return getattr(tool, name, None)
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    kind: Any = type(value)
+    claimed: Any = value.__class__  # another one for some kinds of proxies
+    return kind is dict or _maps(kind) or (claimed is not kind and _maps(claimed))
+
+
+@lru_cache(maxsize=256)
+def _maps(kind: type) -> bool:
+    """Whether the objects of a class are mappings, which is slow to ask of an abstract class."""
+    return issubclass(kind, Mapping)
+
+
+def default_namespace(tool: object) -> str:
+    """The namespace of a tool: its own, else what stands before the last dot, or the first colon, of its name.
+
+    >>> default_namespace({"name": "math.add"}), default_namespace({"name": "add", "namespace": "sums"})
+    ('math', 'sums')
+    """
+    return _text(tool, "namespace") or namespace_in(default_name(tool), "")
+
+
+def namespace_in(name: str, given: str) -> str:
+    """The given namespace, or the one in the name."""
+    if given:
+        return given
+    head, colon, tail = name.partition(":")
+    if colon and head and tail:
+        return head
+    return name.rpartition(".")[0] if _DOTTED.fullmatch(name) else ""
+
+
+_DOTTED: Final = re.compile(r"[\w-]+(?:\.[\w-]+)+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolReader(Generic[T]):
+    """How names are taken from tools."""
+
+    name_of: Callable[[T], str] = default_name
+    namespace_of: Callable[[T], str] = default_namespace
+
+    def parse(self, original: T, before: "ParsedTool[T] | None" = None) -> ParsedTool[T]:
+        """The tool, read. What it was read as before stays the same object where nothing changed."""
+        name: Any = self.name_of(original)
+        namespace: Any = self.namespace_of(original)
+        if isinstance(name, str) and isinstance(namespace, str):
+            namespace = namespace_in(name, namespace)
+        tool = read_tool(original, name, namespace)
+        if before is not None and before.tool == tool:
+            return before
+        return ParsedTool(
+            original=original,
+            tool=tool,
+            name=name,
+            namespace=namespace,
+            description=tool.description if tool is not original else default_description(original),
+        )
+
+
+class ToolSet(Generic[T]):
+    """Tools that can be found."""
+
+    def __init__(
+        self,
+        originals: Sequence[T],
+        reader: ToolReader[T],
+        options: SearchOptions,
+        previous: "ToolSet[T] | None" = None,
+    ) -> None:
+        """Read them. Broken ones are set aside in `rejected`; what `previous` had read is read again only if new."""
+        self.originals = tuple(originals)
+        """As they were given; kept, so that no other object can take their place in memory."""
+        before = {id(one.original): one for one in previous.tools} if previous else {}
+        rejected: list[Rejected] = []
+        found: list[ParsedTool[T]] = []
+        for original in self.originals:
+            try:
+                found.append(reader.parse(original, before.get(id(original))))
+            except Exception as error:  # noqa: BLE001 - a tool of any make may raise anything; it alone is left out
+                rejected.append(Rejected(tool=type(original).__name__, reason=_rejection_reason(error)))
+        self.catalog: Catalog = Catalog.build(
+            [one.tool for one in found], previous=previous.catalog if previous else None
+        )
+        taken = {id(tool) for tool in self.catalog.tools}
+        self.by_id = {one.id: one for one in reversed(found) if id(one.tool) in taken}
+        self.tools: tuple[ParsedTool[T], ...] = tuple(one for one in found if self.by_id.get(one.id) is one)
+        """Those that can be found, in the order given."""
+        self.listed = tuple(one for one in self.tools if one.tool.visibility is not Visibility.HIDDEN)
+        """Those that are shown; the others are found by their exact names only."""
+        self.rejected = (*rejected, *(Rejected(tool=tool.id, reason=why) for tool, why in self.catalog.rejected))
+        """Those that cannot, and why."""
+        self._options = options
+        self._names = Counter(one.name for one in self.tools)
+        self._previous = previous._index if previous else None  # noqa: SLF001 - of the same class
+        self._index: Index | None = None
+        self._building = Lock()
+
+    def __len__(self) -> int:
+        """How many can be found."""
+        return len(self.tools)
+
+    @property
+    def index(self) -> Index:
+        """The index, built when it is first asked for."""
+        with self._building:
+            if self._index is None:
+                self._index = Index.build(self.catalog.tools, previous=self._previous, options=self._options)
+                self._previous = None
+            return self._index
+
+    @cached_property
+    def vocabulary(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The words of the names, and those of the descriptions."""
+        names = (word for one in self.tools for word in split_words(one.tool.name))
+        texts = (word for one in self.tools for word in split_words(one.tool.description[:_MAX_DESCRIPTION]))
+        return frozenset(names), frozenset(texts)
+
+    def has_same_tools(self, originals: Sequence[T]) -> bool:
+        """Whether it was made of these very objects."""
+        return len(originals) == len(self.originals) and all(
+            one is other for one, other in zip(originals, self.originals, strict=True)
+        )
+
+    def call_name(self, known: ParsedTool[T]) -> str:
+        """The name to call a tool by: its own, or `namespace.name` where another tool has the same one."""
+        alone = self._names[known.name] == 1 or not known.namespace
+        return known.name if alone else f"{known.namespace}.{known.tool.name}"
+
+    def find(self, name: str, mask: bytes | None = None) -> ParsedTool[T]:
+        """The one tool that answers to a name, in any spelling.
+
+        `mask` has one byte for each tool of the catalog: others do not exist. Raises `ToolNotFound`, which suggests
+        names, and `AmbiguousName`, which names the candidates.
+        """
+        try:
+            return self.by_id[self.catalog.tools[self.catalog.find(name, mask)].id]
+        except AmbiguousName as error:
+            raise self._ambiguous(name, error.suggestions) from None
+        except ToolNotFound as error:
+            raise self._missing(name, error.suggestions, mask) from None
+
+    def id_of(self, name: str) -> str:
+        """The id of the tool that answers to a name, or the name itself where none or several do."""
+        if name in self.by_id:
+            return name
+        try:
+            return self.catalog.tools[self.catalog.find(name)].id
+        except ToolcribError:
+            return name
+
+    def check(self, known: ParsedTool[T], arguments: Object) -> None:
+        """Return when the arguments fit the schema of a tool. Raises `InvalidArguments`, which says what would."""
+        position = self.catalog.by_id(known.id)
+        if position is not None:
+            self.catalog.schema(position).check(arguments, self.call_name(known))
+
+    def mask(self, kept: Sequence[ParsedTool[T]]) -> bytes:
+        """The mask that shows only these."""
+        ids = {one.id for one in kept}
+        return bytes(tool.id in ids for tool in self.catalog.tools)
+
+    def _ambiguous(self, name: str, ids: Sequence[str]) -> AmbiguousName:
+        names = self._called(ids)
+        return AmbiguousName(
+            f"Tool '{name[:_MAX_ECHO]}' is ambiguous: several tools answer to it.",
+            hint=f"Use one of: {', '.join(names)}.",
+            suggestions=names,
+        )
+
+    def _missing(self, name: str, ids: Sequence[str], mask: bytes | None) -> ToolNotFound:
+        names = self._called(ids or self._alike(name, mask))
+        hint = f"Did you mean: {', '.join(names)}?" if names else "Use search_tools to discover available tools."
+        return ToolNotFound(f"Tool '{name[:_MAX_ECHO]}' not found.", hint=hint, suggestions=names)
+
+    def _alike(self, name: str, mask: bytes | None) -> list[str]:
+        """Ids of tools that do what the name says, where no name is like it."""
+        if not len(self) or not name.strip():
+            return []
+        request = SearchRequest(queries=(name,), limit=_MAX_SUGGESTIONS, detail="summary")
+        reply = search(self.index, request, mask=mask, options=SearchOptions())
+        return [hit.tool.id for hit in reply.hits if hit.score >= _MIN_SUGGESTED_SCORE]
+
+    def _called(self, ids: Sequence[str]) -> list[str]:
+        return [self.call_name(self.by_id[id_]) for id_ in ids]
+
+
+def _rejection_reason(error: Exception) -> str:
+    return (
+        str(error) if isinstance(error, ToolcribError) else f"it cannot be read: {type(error).__name__}: {error}"[:300]
+    )
+
+
+@runtime_checkable
+class SearchableTool(Protocol):
+    """What a tool may look like; any object or mapping with a name will do."""
+
+    name: str
+    namespace: str
+    description: str | None
+    parameters: dict[str, Any] | None
+
+
+_SCHEMAS: Final = (
+    "input_schema",
+    "inputSchema",
+    "parameters",
+    "parameters_json_schema",
+    "parametersJsonSchema",
+    "params_json_schema",
+    "argument_schema",
+    "args_schema",
+)
+"""Where the kinds of definitions keep the schema of the arguments."""
+
+
+_KEYWORDS: Final = frozenset({"properties", "$ref", "$defs", "anyOf", "oneOf", "allOf", "required", "$schema"})
+
+
+_MAX_SHOWN: Final = 60
+
+
+def default_description(tool: object) -> str:
+    """The description of a tool, empty where it has none."""
+    return _description(tool, _definition(tool))
+
+
+def read_tool(tool: object, name: Any, namespace: Any) -> Tool:
+    """The tool under that name and namespace. Raises `InvalidTool` for one without a name.
+
+    A name that begins with its namespace and a dot, or a colon, is the rest of it.
+    """
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidTool(f"{_shown(tool)} has no name.", hint='Give it a "name", or override get_tool_name.')
+    if not isinstance(namespace, str):
+        raise InvalidTool(f"{name[:_MAX_SHOWN]}: the namespace is not a text.")
+    short = name
+    for mark in (".", ":"):
+        short = short.removeprefix(f"{namespace}{mark}") if namespace and short == name else short
+    short = short or name
+    if isinstance(tool, Tool) and tool.key == (namespace, short):
+        return tool
+    core = _definition(tool)
+    return Tool(
+        name=short,
+        namespace=namespace,
+        title=_text(core, "title") or None,
+        description=_description(tool, core),
+        input_schema=_schema(core),
+        annotations=_object(core, "annotations"),
+        keywords=_texts(core, "keywords", "search_keywords"),
+        tags=_texts(core, "tags"),
+        visibility=Visibility.DISCOVERABLE,
+    )
+
+
+def _schema(core: object) -> Object:
+    """The schema of the arguments, from whatever stands for it."""
+    for name in _SCHEMAS:
+        given = _part(core, name)
+        if hasattr(given, "model_json_schema"):
+            given = given.model_json_schema()
+        if _is_mapping(given):
+            return _whole_schema(given)
+    return {"type": "object"}
+
+
+def _whole_schema(given: Mapping[str, Any]) -> Object:
+    """A schema with a type at its root. What has no word of a schema is taken as parameters by their names."""
+    is_schema = not given or not _KEYWORDS.isdisjoint(given) or isinstance(given.get("type"), (str, list))
+    if is_schema and not (isinstance(given.get("required"), bool) or isinstance(given.get("properties"), str)):
+        return {"type": "object", **given}
+    properties = {
+        str(name): dict(node) if isinstance(node, Mapping) else {"description": str(node)}
+        for name, node in given.items()
+    }
+    return {"type": "object", "properties": properties}
+
+
+def _description(tool: object, core: object) -> str:
+    return _text(core, "description", "__doc__") if _is_function(tool) else _text(core, "description")
+
+
+def _texts(tool: object, *names: str) -> tuple[str, ...]:
+    for name in names:
+        value = _part(tool, name)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return tuple(str(one) for one in value if isinstance(one, str))
+    return ()
+
+
+def _object(tool: object, name: str) -> Object:
+    value = _part(tool, name)
+    return dict(value) if _is_mapping(value) else {}
+
+
+def _is_function(tool: object) -> bool:
+    return callable(tool) and hasattr(tool, "__qualname__") and not isinstance(tool, type)
+
+
+def _shown(tool: object) -> str:
+    return f"A tool of type {type(tool).__name__[:_MAX_SHOWN]}"

@@ -1,0 +1,356 @@
+"""The embedders: the built-in table, and one adapter for each supported library.
+
+An adapter imports its library when it is created.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from toolcrib.errors import MissingExtra, SettingsError, ToolcribError
+from toolcrib.search.vectors import TABLE_SHA256, Vectors, default_table
+
+
+class StaticEmbedder:
+    """The built-in table of word pieces."""
+
+    def __init__(self) -> None:
+        self._table = default_table()
+        self.name = f"static#{TABLE_SHA256[:8]}"
+        self.dim = self._table.dim
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a text: float32[n, dim], of unit length, or zero where none of its words is known."""
+        return self._table.embed(texts)
+
+
+class Model2Vec:
+    """A static model, from a folder or by its name on the hub, such as `minishlab/potion-base-8M`."""
+
+    def __init__(self, model: str | Path, *, batch: int = 1024) -> None:
+        """Raises `MissingExtra` without the library, `SettingsError` when the model cannot be loaded."""
+        model2vec = import_library("model2vec", extra="model2vec")
+        self._batch = batch
+        self._lock = Lock()  # every call sets up the tokenizer, which must not be in use then
+        with model_errors(str(model)):
+            self._model = model2vec.StaticModel.from_pretrained(model, force_download=False)
+            self.dim, digest = fingerprint(self._encode)
+        self.name = f"model2vec:{model}#{digest}"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a text: float32[n, dim], of unit length, or zero where none of its words is known."""
+        return embed_batches(texts, self.dim, self._batch, self._encode)
+
+    def _encode(self, texts: list[str]) -> npt.ArrayLike:
+        with self._lock:
+            vectors: npt.ArrayLike = self._model.encode(texts, batch_size=self._batch, use_multiprocessing=False)
+        return vectors
+
+
+FASTEMBED_MODEL = "BAAI/bge-small-en-v1.5"
+
+
+class FastEmbed:
+    """A model that `fastembed` knows by its name: one of its own list, or one that was added to it."""
+
+    def __init__(
+        self,
+        model: str = FASTEMBED_MODEL,
+        *,
+        path: Path | None = None,
+        cache: Path | None = None,
+        threads: int | None = None,
+        batch: int = 64,
+    ) -> None:
+        """`path` is a folder with the model's files, which then are not fetched; `cache` is the folder of fetched ones.
+
+        `threads` None means one a core. Raises `MissingExtra` without the library, `SettingsError` when the model is
+        unknown or cannot be loaded.
+        """
+        fastembed = import_library("fastembed", extra="fastembed")
+        self._batch = batch
+        options = {"specific_model_path": str(path)} if path else {}
+        with model_errors(model):
+            self._model = fastembed.TextEmbedding(model, cache_dir=cache and str(cache), threads=threads, **options)
+            self.dim, digest = fingerprint(self._encode)
+        self.name = f"fastembed:{model}#{digest}"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a text: float32[n, dim], of unit length; blank texts are zero rows."""
+        return embed_batches(texts, self.dim, self._batch, self._encode)
+
+    def _encode(self, texts: list[str]) -> npt.ArrayLike:
+        return np.stack(list(self._model.embed(texts, batch_size=self._batch)))
+
+
+class SentenceTransformers:
+    """A sentence model, from a folder or by its name on the hub, such as `all-MiniLM-L6-v2`."""
+
+    def __init__(
+        self, model: str | Path, *, device: str | None = None, max_tokens: int | None = None, batch: int = 32
+    ) -> None:
+        """`device` is `cpu`, `cuda` or `mps`; None takes the best there is. `max_tokens` cuts longer texts.
+
+        Raises `MissingExtra` without the library, `SettingsError` when the model cannot be loaded.
+        """
+        sentence_transformers = import_library("sentence_transformers", extra="sentence-transformers")
+        self._batch = batch
+        self._lock = Lock()  # every call sets up the tokenizer, which must not be in use then
+        with model_errors(str(model)):
+            self._model = sentence_transformers.SentenceTransformer(str(model), device=device)
+            if max_tokens is not None:
+                self._model.max_seq_length = max_tokens
+            self.dim, digest = fingerprint(self._encode)
+        self.name = f"sentence-transformers:{model}?max_tokens={self._model.max_seq_length}#{digest}"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a text: float32[n, dim], of unit length; blank texts are zero rows."""
+        return embed_batches(texts, self.dim, self._batch, self._encode)
+
+    def _encode(self, texts: list[str]) -> npt.ArrayLike:
+        with self._lock:
+            vectors: npt.ArrayLike = self._model.encode(
+                texts, batch_size=self._batch, show_progress_bar=False, convert_to_numpy=True
+            )
+        return vectors
+
+
+Pooling = Literal["mean", "cls"]
+"""How the vectors of a text's tokens become one: their mean, or the first one, as the model was trained."""
+
+
+_SENTENCE_RANK = 2
+"""Axes of an output that has one vector a text; one with a vector a token has three."""
+
+
+_ONNX_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+
+
+_ONNX_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+
+
+_ONNX_ERRORS_ONLY = 3
+"""onnxruntime's level of logging that shows errors only."""
+
+
+class OnnxEmbedder:
+    """A sentence model in the layout that exporters write: token ids and a mask in, a vector a token or a text out.
+
+    A model that was quantised dynamically scales its numbers by the whole batch: with it, `batch=1` makes a text's
+    vector independent of its neighbours.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        tokenizer: str | Path | None = None,
+        *,
+        pooling: Pooling = "mean",
+        max_tokens: int = 256,
+        batch: int = 32,
+        threads: int = 0,
+        provider: str = "CPUExecutionProvider",
+    ) -> None:
+        """The model's file; its tokenizer is by default the `tokenizer.json` beside it, or one folder above.
+
+        Texts are cut after `max_tokens`. `threads` 0 means one a core. `provider` is onnxruntime's name of a device.
+        Raises `MissingExtra` without the libraries, `SettingsError` when a file is missing or cannot be used.
+        """
+        runtime = import_library("onnxruntime", extra="onnx")
+        tokenizers = import_library("tokenizers", extra="onnx")
+        path = _onnx_file(Path(model).expanduser())
+        self._batch = batch
+        self._pooling = pooling
+        with model_errors(str(model)):
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer or _tokenizer_file(path)))
+            self._tokenizer.enable_truncation(max_tokens)
+            self._tokenizer.no_padding()
+            self._unknown = _unknown_token(self._tokenizer)
+            self._session = _onnx_session(runtime, path, threads, provider)
+            self._inputs = {given.name: _ONNX_INTEGERS[given.type] for given in self._session.get_inputs()}
+            self._output = _onnx_output(self._session.get_outputs())
+            self.dim, digest = fingerprint(self._encode)
+        self.name = f"onnx:{path.name}?pooling={pooling}&max_tokens={max_tokens}#{digest}"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector a text: float32[n, dim], of unit length, or zero where no token of it is in the vocabulary."""
+        return embed_batches(texts, self.dim, self._batch, self._encode)
+
+    def _encode(self, texts: list[str]) -> npt.ArrayLike:
+        encodings = self._tokenizer.encode_batch(texts)
+        shape = (len(texts), max(1, *(len(encoding.ids) for encoding in encodings)))
+        ids, mask, known = (np.zeros(shape, dtype=np.int64) for _ in range(3))
+        for row, encoding in enumerate(encodings):
+            length = len(encoding.ids)
+            ids[row, :length] = encoding.ids
+            mask[row, :length] = 1
+            known[row, :length] = np.equal(encoding.special_tokens_mask, 0)
+        known &= ids != self._unknown
+        feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        given = {name: feed[name].astype(kind, copy=False) for name, kind in self._inputs.items()}
+        [output] = self._session.run([self._output], given)
+        return self._pooled(output, mask) * known.any(axis=1, keepdims=True)
+
+    def _pooled(self, output: npt.NDArray[Any], mask: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """One vector a text of one vector a token; the padding counts for nothing."""
+        if output.ndim == _SENTENCE_RANK:
+            return output
+        if self._pooling == "cls":
+            return np.asarray(output[:, 0])
+        weights = mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+        return np.asarray(np.einsum("btd,bt->bd", output, weights))
+
+
+def _onnx_file(path: Path) -> Path:
+    """The model's file: the path itself, or what is usual in a folder."""
+    if not path.is_dir():
+        return path
+    usual = (path / "model.onnx", path / "onnx" / "model.onnx")
+    return next((file for file in usual if file.exists()), usual[0])
+
+
+def _tokenizer_file(model: Path) -> Path:
+    places = (model.parent / "tokenizer.json", model.parent.parent / "tokenizer.json")
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        raise SettingsError(
+            f"There is no tokenizer.json beside {model}.",
+            hint="A model comes with its tokenizer: put its tokenizer.json beside it, or name the file.",
+        )
+    return found
+
+
+def _onnx_session(runtime: Any, path: Path, threads: int, provider: str) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = _ONNX_ERRORS_ONLY
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores have other work than waiting
+    session = runtime.InferenceSession(str(path), options, providers=[provider])
+    strange = sorted({given.name for given in session.get_inputs()} - _ONNX_INPUTS)
+    if strange:
+        raise SettingsError(
+            f"The model {path} wants {', '.join(strange)}, which a text does not give.",
+            hint=f"A sentence model takes {', '.join(sorted(_ONNX_INPUTS))}.",
+        )
+    return session
+
+
+def _onnx_output(outputs: Sequence[Any]) -> str:
+    """The name of the output that holds the vectors: those of whole texts, where the model says so, else the first."""
+    names = [output.name for output in outputs]
+    return "sentence_embedding" if "sentence_embedding" in names else str(names[0])
+
+
+def _unknown_token(tokenizer: Any) -> int:
+    """The id of the token that stands for what is not in the vocabulary; -1 where there is none."""
+    token = getattr(tokenizer.model, "unk_token", None)
+    found = None if token is None else tokenizer.token_to_id(token)
+    return -1 if found is None else int(found)
+
+
+Encode = Callable[[list[str]], npt.ArrayLike]
+"""A model: n texts to [n, dim], of any length and any kind of float."""
+
+
+_FINGERPRINT_TEXT = "Find the file that was changed last, and send its content by e-mail."
+
+
+_MAX_CHARS = 50_000
+"""A longer text is cut before it is split into tokens: no model reads further, and a tokenizer's time is bounded."""
+
+
+_FINGERPRINT_STEPS = 100
+"""How finely a component of a fingerprint is seen."""
+
+
+def embed_batches(texts: Sequence[str], dim: int, batch: int, encode: Encode) -> Vectors:
+    """What the model makes of the texts, at most `batch` of them at a time: float32[n, dim], unit or zero rows.
+
+    Blank texts are zero rows without asking the model. Texts of one length go together, since a model pads each to
+    the longest of its batch.
+    """
+    vectors = np.zeros((len(texts), dim), dtype=np.float32)
+    places = sorted((place for place, text in enumerate(texts) if text.strip()), key=lambda place: len(texts[place]))
+    for start in range(0, len(places), batch):
+        some = places[start : start + batch]
+        vectors[some] = unit_rows(encode([clean_text(texts[place]) for place in some]))
+    return vectors
+
+
+def unit_rows(rows: npt.ArrayLike) -> Vectors:
+    """Rows scaled to unit length: float32[n, dim]. A row of zeros, or one that is not finite, is zero.
+
+    >>> unit_rows([[3, 4], [0, 0], [float("nan"), 1]]).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0], [0.0, 0.0]]
+    """
+    array = np.array(rows, dtype=np.float64)
+    array[~np.isfinite(array).all(axis=1)] = 0
+    lengths = np.sqrt(np.einsum("ij,ij->i", array, array))
+    scaled: Vectors = (array / np.where(lengths > 0, lengths, 1)[:, None]).astype(np.float32)
+    return scaled
+
+
+def clean_text(text: str) -> str:
+    r"""The text as any library takes it: not too long; half a surrogate pair, which JSON may hold, becomes "?".
+
+    >>> clean_text("a\ud800b")
+    'a?b'
+    """
+    text = text[:_MAX_CHARS]
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def fingerprint(encode: Encode) -> tuple[int, str]:
+    """The components of a model's vectors, and eight characters that change when its vectors do.
+
+    A model is known by what it answers: a path or a name stays when the file behind it is replaced.
+    """
+    vector = unit_rows(encode([_FINGERPRINT_TEXT]))
+    rounded = np.rint(vector * _FINGERPRINT_STEPS).astype(np.int16)  # processors differ in the last digits
+    return vector.shape[1], blake2b(rounded.tobytes(), digest_size=4).hexdigest()
+
+
+_MODEL_HINT = "A model's name is looked up on its hub, which needs a network; a path on this machine does not."
+
+
+def import_library(module: str, *, extra: str) -> Any:
+    """An optional library, imported now. Raises `MissingExtra` with the command that installs it.
+
+    >>> import_library("no_such_library", extra="fastembed")
+    Traceback (most recent call last):
+    toolcrib.errors.MissingExtra: The library 'no_such_library' is not installed. Run: pip install 'toolcrib[fastembed]'
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        raise MissingExtra(
+            f"The library {missing!r} is not installed.", hint=f"Run: pip install 'toolcrib[{extra}]'"
+        ) from error
+
+
+@contextmanager
+def model_errors(model: str, *, hint: str = _MODEL_HINT) -> Iterator[None]:
+    """Whatever is raised over a model becomes a `SettingsError` that names the model."""
+    try:
+        yield
+    except ToolcribError:
+        raise
+    except Exception as error:  # loaders share no error: a download, a parser and a runtime each raise their own
+        raise SettingsError(
+            f"The embedding model {model!r} cannot be used: {_describe_error(error)}",
+            hint=hint,
+        ) from error
+
+
+def _describe_error(error: Exception) -> str:
+    """The first line of what an error says, with its kind, as a sentence."""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}".rstrip(":. ") + "."

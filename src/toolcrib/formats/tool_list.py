@@ -1,0 +1,124 @@
+"""What a list of tools needs in every format: names, descriptions, the search tool, and the split into listed and deferred tools."""
+
+from collections.abc import Collection, Iterable, Iterator
+from hashlib import blake2b
+from typing import Any, Final
+
+from toolcrib.errors import ToolNotFound
+from toolcrib.names import MAX_WIRE, nearest, wire_name
+from toolcrib.types import Key, Tool
+
+_HASH_BYTES: Final = 5
+
+
+class Names:
+    """A table of tools by the name each has in a request: at most 64 of `[A-Za-z0-9_-]`, the first no digit or dash.
+
+    A name is a function of the tool's key wherever the key has a wire name that every provider takes, so it does not
+    change because other tools come or go. It leads back to the tool by this table, and is never taken apart.
+
+    >>> names = Names([Tool(namespace="github", name="create_issue"), Tool(name="3d print")])
+    >>> list(names)
+    ['github__create_issue', '_3d_print___6ru5dkcoqq']
+    >>> names.tool("github__create_issue").id
+    'github:create_issue'
+    """
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._names: dict[Key, str] = {}
+        for tool in tools:
+            self.add(tool)
+
+    def add(self, tool: Tool) -> str:
+        """The name of the tool, which is in the table from now on; a tool of the same key is replaced."""
+        name = self._names.get(tool.key) or self._free(tool.key)
+        self._names[tool.key] = name
+        self._tools[name] = tool
+        return name
+
+    def name(self, key: Key) -> str | None:
+        """The name of the tool of that key; None where it is not in the table."""
+        return self._names.get(key)
+
+    def tool(self, name: str) -> Tool:
+        """The tool of that name. Raises `ToolNotFound`, with the names that come close."""
+        tool = self._tools.get(name)
+        if tool is None:
+            raise ToolNotFound(
+                f"No tool of this request is called {name[:80]!r}.",
+                hint="Use a name from the list of tools.",
+                suggestions=tuple(nearest(name[:80], list(self._tools))),
+            )
+        return tool
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def _free(self, key: Key) -> str:
+        name = wire_name(key)
+        if not (name[0].isalpha() or name[0] == "_"):
+            name = f"_{name}"[:MAX_WIRE]
+        stem, place = name, 0
+        while name in self._tools:
+            place += 1
+            digest = blake2b(f"{key!r} {place}".encode(errors="surrogatepass"), digest_size=_HASH_BYTES).hexdigest()
+            name = f"{stem[: MAX_WIRE - len(digest) - 1]}_{digest}"
+        return name
+
+
+def request_name(tool: Tool, name: str | None) -> str:
+    """The name given, or the one that the tool's key makes."""
+    return name or Names([tool]).add(tool)
+
+
+SEARCH_NAME: Final = "search_tools"
+"""What the tool that searches for tools is called, where its name is free to choose."""
+
+
+SEARCH_DESCRIPTION: Final = (
+    "Find tools by what they do. Not all tools are listed: search before you say that something cannot be done. "
+    "The tools that are found can be called from then on."
+)
+
+
+_MAX_LIMIT: Final = 20
+"""Tools one search may load."""
+
+
+def search_arguments() -> dict[str, Any]:
+    """The schema of a search: what is wanted, in words, and how many tools at most."""
+    return {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What you want to do, in a few words, or a tool's name."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": _MAX_LIMIT,
+                "description": "How many tools at most. Default 5.",
+            },
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    }
+
+
+def partition(tools: Iterable[Tool], always: Collection[str]) -> tuple[list[Tool], list[Tool]]:
+    """The tools whose ids are in `always`, and the others. Raises `ToolNotFound` for an id that no tool has."""
+    listed = list(tools)
+    known = {tool.id for tool in listed}
+    for id_ in always:
+        if id_ not in known:
+            raise ToolNotFound(
+                f"No tool has the id {id_[:80]!r}, which is to be listed always.",
+                hint="Give the ids of the tools, such as 'github:create_issue'.",
+                suggestions=tuple(nearest(id_[:80], sorted(known))),
+            )
+    return [tool for tool in listed if tool.id in always], [tool for tool in listed if tool.id not in always]

@@ -1,0 +1,411 @@
+"""Tools outside the snapshot: from request-scoped providers, and from providers that search or look up tools themselves.
+
+Providers are asked concurrently. One that fails or hangs is named in the reply and costs the others nothing.
+
+"""
+
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import anyio
+
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.containment import contained
+from toolcrib.errors import ServerUnavailable, ToolcribError
+from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.provider_state import declared_cache_s, failure_reason, read_tools
+from toolcrib.gateway.snapshot import (
+    EMPTY_SNAPSHOT,
+    MergedTools,
+    ProviderTools,
+    Snapshot,
+    invalid_field,
+    reject_invalid,
+)
+from toolcrib.gateway.view import ResolvedTool, View, may_see, resolve_at
+from toolcrib.gateway.visibility import namespace_counts, namespace_of
+from toolcrib.providers.adapters import adapt
+from toolcrib.providers.base import display_name, implements
+from toolcrib.schema import signature
+from toolcrib.types import (
+    Backend,
+    BackendKind,
+    Context,
+    Filters,
+    Hit,
+    Policy,
+    SearchReply,
+    SearchRequest,
+    ServerState,
+    ServerStatus,
+    Tool,
+    ToolFinder,
+    ToolLookup,
+    ToolProvider,
+    Visibility,
+)
+
+logger = logging.getLogger(__name__)
+
+
+_MAX_MESSAGE_CHARS: Final = 100
+"""Characters of an error's message that a status repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class FederatedHits:
+    """What the providers that search by themselves found, and those that could not be asked."""
+
+    hits: tuple[Hit, ...]
+    failed: tuple[ServerStatus, ...] = ()
+
+
+class FederatedSearch:
+    """The providers of a gateway that can be asked beside its snapshot."""
+
+    def __init__(self, backends: Callable[[], Sequence[Backend]], policy: Policy, timeout_s: float) -> None:
+        """`backends` gives the shared providers of the moment; each has `timeout_s` seconds to answer."""
+        self._backends = backends
+        self._policy = policy
+        self._timeout_s = timeout_s
+
+    async def search(self, ctx: Context, view: View, request: SearchRequest) -> FederatedHits | None:
+        """What providers that search by themselves found; None where there are none."""
+        backends = self._providers_with(ctx, view, ToolFinder)
+        if not backends:
+            return None
+
+        def is_new(tool: Tool) -> bool:
+            # A tool in view of the same key is the one that would be called.
+            shown = tool.visibility is not Visibility.HIDDEN and may_see(self._policy, ctx.caller, tool)
+            return shown and view.get(tool.key) is None
+
+        asked = await search_providers(ctx, request, backends, timeout_s=self._timeout_s, sees=is_new)
+        if isinstance(self._policy, AllowAll):
+            return asked
+        known = namespace_counts(view)
+        return replace(asked, failed=tuple(status for status in asked.failed if namespace_of(status) in known))
+
+    async def look_up(self, ctx: Context, view: View, name: str) -> ResolvedTool | None:
+        """The tool of that name at a provider that is too large to list. Raises `ServerUnavailable`."""
+        backends = self._providers_with(ctx, view, ToolLookup)
+        if not backends:
+            return None
+        return await look_up_tool(
+            ctx, name, backends, timeout_s=self._timeout_s, sees=lambda tool: may_see(self._policy, ctx.caller, tool)
+        )
+
+    def lookup_namespaces(self, ctx: Context, view: View) -> frozenset[str]:
+        """The namespaces of the providers that may be asked for a tool by its name; empty for one that does not say."""
+        return frozenset(_provider_namespace(backend) for backend in self._providers_with(ctx, view, ToolLookup))
+
+    def has_searching_provider(self, ctx: Context, view: View) -> bool:
+        """Whether some provider searches by itself of which the caller may see something, as far as that is known.
+
+        What a shared one without a namespace would find, nobody knows before he asks: such a one counts for who may
+        see a tool without a namespace, or sees one that it lists.
+        """
+        own = (*ctx.overriding, *ctx.providers)
+        if any(implements(type(provider), ToolFinder) for provider in own):
+            return True
+        finders = [backend for backend in self._backends() if implements(type(backend.provider), ToolFinder)]
+        return any(self._may_see_any(ctx, view, backend) for backend in finders)
+
+    def _may_see_any(self, ctx: Context, view: View, backend: Backend) -> bool:
+        space = _provider_namespace(backend)
+        if space in namespace_counts(view) if space else _lists_visible_tool(view.base or view, backend):
+            return True
+        return may_see(self._policy, ctx.caller, Tool(name="", namespace=space))
+
+    def _providers_with(self, ctx: Context, view: View, protocol: type) -> list[Backend]:
+        """The providers which have the protocol, and may be asked for this caller, those that override first.
+
+        One whose namespace is not known is asked in any case: what it answers is sifted.
+        """
+        shared = [backend for backend in self._backends() if implements(type(backend.provider), protocol)]
+        if shared:
+            shared = [backend for backend in shared if self._may_ask(ctx, view, _provider_namespace(backend))]
+        first, last = (
+            [as_backend(provider) for provider in own if implements(type(provider), protocol)]
+            for own in (ctx.overriding, ctx.providers)
+        )
+        return [*first, *shared, *last]
+
+    def _may_ask(self, ctx: Context, view: View, space: str) -> bool:
+        nameless = Tool(name="", namespace=space)
+        return not space or space in namespace_counts(view) or may_see(self._policy, ctx.caller, nameless)
+
+
+def _lists_visible_tool(view: View, backend: Backend) -> bool:
+    """Whether a tool in view is one that this provider lists."""
+
+    def found(one: View) -> bool:
+        seen = one.mask or bytes(len(one.snapshot.backends)).replace(b"\0", b"\1")
+        pairs = zip(one.snapshot.backends, seen, strict=True)
+        return any(shown and any(each is backend for each in held) for held, shown in pairs)
+
+    return view.memoized(("lists", id(backend)), found)
+
+
+def _provider_namespace(backend: Backend) -> str:
+    """The namespace of a provider's tools; empty where it has none, or several."""
+    space = getattr(backend.provider, "namespace", None)
+    return space if isinstance(space, str) else ""
+
+
+async def search_providers(
+    ctx: Context,
+    request: SearchRequest,
+    backends: Sequence[Backend],
+    *,
+    timeout_s: float,
+    sees: Callable[[Tool], bool],
+) -> FederatedHits:
+    """Ask each of them at once; who fails or hangs is named, and costs the others nothing."""
+    found: list[Sequence[Hit]] = [()] * len(backends)
+    problems: dict[int, str] = {}
+
+    async def ask(place: int) -> None:
+        provider = backends[place].provider
+        try:
+            with anyio.fail_after(timeout_s):
+                if isinstance(provider, ToolFinder):
+                    found[place] = _valid_hits(await contained(provider.find_tools(ctx, request)))
+        except Exception as error:
+            problems[place] = _search_failure(error, timeout_s)
+            logger.warning("%s could not be searched", backends[place].name, exc_info=True)
+
+    async with anyio.create_task_group() as group:
+        for place in range(len(backends)):
+            group.start_soon(ask, place)
+    troubled = tuple(
+        ServerStatus(
+            name=backends[place].name,
+            state=ServerState.DEGRADED,
+            since=time.time(),
+            reason=why,
+            transport="local",
+            namespace=_provider_namespace(backends[place]),
+        )
+        for place, why in sorted(problems.items())
+    )
+    hits = tuple(hit for some in found for hit in some if sees(hit.tool))
+    return FederatedHits(hits, troubled)
+
+
+def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, limit: int) -> SearchReply:
+    """A reply with hits from elsewhere among its own: by query, then by score, then by id.
+
+    A tool of the caller's own view stands before one of the same key from elsewhere. What comes from elsewhere makes
+    the doubts of this reply less, and never more.
+    """
+    own = {(hit.query, hit.tool.key) for hit in reply.hits}
+    fresh: dict[tuple[int, object], Hit] = {}
+    for hit in more:
+        passes = _passes_filters(hit.tool, request.filters) and 0 <= hit.query < max(1, len(request.queries))
+        if passes and hit.score > 0 and (hit.query, hit.tool.key) not in own:
+            score = min(1.0, hit.score)
+            line = hit.signature or signature(hit.tool)
+            fresh.setdefault(
+                (hit.query, hit.tool.key), replace(hit, score=score, signature=line, detail=request.detail)
+            )
+    if not fresh:
+        return reply
+    answered = {hit.query for hit in fresh.values()}
+    # Fillers stand only where nothing fits.
+    kept = [hit for hit in reply.hits if not (hit.fallback and hit.query in answered)]
+    ordered = sorted((*kept, *fresh.values()), key=lambda hit: (hit.query, -hit.score, hit.tool.id))
+    shown: list[Hit] = []
+    counts: dict[int, int] = {}
+    for hit in ordered:
+        counts[hit.query] = counts.get(hit.query, 0) + 1
+        if counts[hit.query] <= limit:
+            shown.append(hit)
+    note = reply.note if not reply.note.startswith("Nothing fits") else ""
+    return replace(reply, hits=tuple(shown), total=reply.total + len(fresh), note=note)
+
+
+def _passes_filters(tool: Tool, filters: Filters) -> bool:
+    if filters.namespaces and tool.namespace not in filters.namespaces:
+        return False
+    if not filters.tags <= frozenset(tool.tags):
+        return False
+    if filters.read_only is not None and (tool.annotations.get("readOnlyHint") is True) != filters.read_only:
+        return False
+    return not filters.visibility or tool.visibility in filters.visibility
+
+
+async def look_up_tool(
+    ctx: Context, name: str, backends: Sequence[Backend], *, timeout_s: float, sees: Callable[[Tool], bool]
+) -> ResolvedTool | None:
+    """The tool of that name at the first provider that has it.
+
+    Raises `ServerUnavailable` where none has it, and one could not say.
+    """
+    failed: ServerUnavailable | None = None
+    for backend in backends:
+        provider = backend.provider
+        if not isinstance(provider, ToolLookup):
+            continue
+        try:
+            with anyio.fail_after(timeout_s):
+                tool = await contained(provider.get_tool(ctx, name))
+        except Exception as error:  # noqa: BLE001 - of another's code; told below, where nobody else has the tool
+            failed = failed or _lookup_failure(name, backend, error)
+            continue
+        if isinstance(tool, Tool) and not invalid_field(tool) and sees(tool):
+            return _resolve(tool, backend)
+    if failed is not None:
+        raise failed
+    return None
+
+
+def _lookup_failure(name: str, backend: Backend, error: Exception) -> ServerUnavailable:
+    """Why a provider could not say whether it has a tool; without its inside, where it is no error of ours."""
+    if isinstance(error, ServerUnavailable):
+        return error
+    logger.warning("%s could not be asked for a tool", backend.name, exc_info=error)
+    return ServerUnavailable(
+        f"{name} cannot be looked up: {backend.name} failed ({type(error).__name__}).",
+        hint="Try again later, or search for another tool.",
+    )
+
+
+def _valid_hits(found: Any) -> tuple[Hit, ...]:
+    """The hits of an answer; what is none is left out."""
+    if not isinstance(found, (list, tuple)):
+        raise TypeError("an answer that is no list of hits")
+    return tuple(hit for hit in found if isinstance(hit, Hit) and _is_valid_hit(hit))
+
+
+def _is_valid_hit(hit: Any) -> bool:
+    figures = isinstance(hit.score, (int, float)) and math.isfinite(hit.score) and isinstance(hit.query, int)
+    return figures and isinstance(hit.tool, Tool) and not invalid_field(hit.tool)
+
+
+def _resolve(tool: Tool, backend: Backend) -> ResolvedTool | None:
+    gathered = MergedTools.merge([ProviderTools(backend, [tool])])
+    catalog = Catalog.build(gathered.tools)
+    return resolve_at(Snapshot.from_parts(gathered, catalog, EMPTY_SNAPSHOT.index), 0) if len(catalog) else None
+
+
+def _search_failure(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, ToolcribError):
+        return error.message[:_MAX_MESSAGE_CHARS]
+    if isinstance(error, TimeoutError):
+        return f"it did not answer within {timeout_s:g} s"
+    return f"its search failed ({type(error).__name__})"
+
+
+_NO_CACHE_KEY: Final = object()
+
+
+_MAX_CACHED_LISTS: Final = 1024
+"""Lists of providers that ask to be cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTools:
+    """What the providers of a request offer, and who could not be asked."""
+
+    plain: tuple[ProviderTools, ...]
+    overriding: tuple[ProviderTools, ...]
+    failed: tuple[ServerStatus, ...]
+
+
+class RequestToolLister:
+    """Asks a request's providers for their tools."""
+
+    def __init__(self, policy: Policy, timeout_s: float, known: Callable[[tuple[Tool, ...]], bool]) -> None:
+        """Each provider has `timeout_s` seconds, side by side; `known` tools are not looked into again."""
+        self._is_known = known
+        self._policy = policy
+        self._timeout_s = timeout_s
+        self._lists: OrderedDict[Hashable, tuple[float, tuple[Tool, ...]]] = OrderedDict()
+
+    async def list_all(self, ctx: Context) -> RequestTools:
+        """Ask them all. Tools that the policy hides are left out. Raises `InvalidRequest` for what is no provider."""
+        everybody = tuple(map(adapt, (*ctx.overriding, *ctx.providers)))
+        answers: list[tuple[Tool, ...]] = [()] * len(everybody)
+        problems: dict[int, str] = {}
+
+        async def ask(place: int) -> None:
+            provider = everybody[place]
+            try:
+                answers[place] = await self._list(ctx, provider)
+            except Exception as error:
+                logger.warning("%s could not list its tools for a request", display_name(provider), exc_info=True)
+                problems[place] = failure_reason(error, self._timeout_s)
+
+        if len(everybody) == 1:
+            await ask(0)
+        else:
+            async with anyio.create_task_group() as group:
+                for place in range(len(everybody)):
+                    group.start_soon(ask, place)
+        offers = [
+            ProviderTools(as_backend(provider), [tool for tool in tools if may_see(self._policy, ctx.caller, tool)])
+            for provider, tools in zip(everybody, answers, strict=True)
+        ]
+        first = len(ctx.overriding)
+        troubled = tuple(_failed_status(everybody[place], why) for place, why in sorted(problems.items()))
+        return RequestTools(tuple(offers[first:]), tuple(offers[:first]), troubled)
+
+    async def _list(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
+        kept_s = declared_cache_s(provider)
+        mark = _cache_key(provider) if kept_s is not None and kept_s > 0 else _NO_CACHE_KEY
+        if kept_s is None or mark is _NO_CACHE_KEY:
+            return await self._fetch(ctx, provider)
+        # What one caller was told is never told to another, whatever the provider says its list depends on.
+        key = (ctx.caller, type(provider), mark)
+        until, tools = self._lists.get(key, (0.0, ()))
+        if until <= time.monotonic():
+            tools = await self._fetch(ctx, provider)
+            self._lists[key] = (time.monotonic() + kept_s, tools)
+            while len(self._lists) > _MAX_CACHED_LISTS:
+                self._lists.popitem(last=False)
+        return tools
+
+    async def _fetch(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
+        with anyio.fail_after(self._timeout_s):
+            tools, rejected = read_tools(await contained(provider.list_tools(ctx)))
+        if not rejected and self._is_known(tools):
+            return tools
+        fields = [invalid_field(tool) for tool in tools]
+        broken = [reject_invalid(tool, field) for tool, field in zip(tools, fields, strict=True) if field]
+        for refused in (*rejected, *broken):
+            logger.warning(
+                "%s lists something that is no tool: %s: %s", display_name(provider), refused.tool, refused.reason
+            )
+        if broken:
+            tools = tuple(tool for tool, field in zip(tools, fields, strict=True) if not field)
+        return tools
+
+
+def _cache_key(provider: ToolProvider) -> Hashable:
+    """What its list depends on, where that can be known."""
+    try:
+        key: Hashable = getattr(provider, "cache_key", _NO_CACHE_KEY)
+        hash(key)
+    except Exception:
+        logger.warning(
+            "%s has no cache_key that can be used; its list is not kept", display_name(provider), exc_info=True
+        )
+        return _NO_CACHE_KEY
+    return key
+
+
+def as_backend(provider: ToolProvider) -> Backend:
+    """A provider of a request, as one that runs tools."""
+    return Backend(kind=BackendKind.PROVIDER, name=display_name(provider), provider=provider)
+
+
+def _failed_status(provider: ToolProvider, why: str) -> ServerStatus:
+    return ServerStatus(
+        name=display_name(provider), state=ServerState.FAILED, since=time.time(), reason=why, transport="local"
+    )

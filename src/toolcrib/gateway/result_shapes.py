@@ -1,0 +1,142 @@
+"""The shapes of tools' results: types and field names, never values, kept separately for each caller.
+
+Field names are kept only for objects with few fields: an object with many is a table whose keys are data.
+
+"""
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+from toolcrib.errors import ExecutionFailed
+from toolcrib.providers.content import script_value
+from toolcrib.types import JSON, Context, Tool, ToolResult
+
+_MAX_SHAPES: Final = 2_000
+
+
+_MAX_SHAPE_CHARS: Final = 600
+"""Characters of a shape."""
+
+
+_MAX_FIELDS: Final = 25
+"""An object with more of them is a table."""
+
+
+_SAMPLED_ITEMS: Final = 5
+"""Items of an array that are looked at."""
+
+
+_MAX_DEPTH: Final = 5
+
+
+_MAX_TEXT_CHARS: Final = 256 * 1024
+"""Characters of a text that are read as JSON."""
+
+
+_FIELD_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,39}")
+
+
+class ResultShapes:
+    """The last shapes, the ones unused for longest forgotten first. Safe to use from several threads."""
+
+    def __init__(self, *, kept: int = _MAX_SHAPES) -> None:
+        """Nothing was seen yet, and nothing is looked at before `on` is set."""
+        self.enabled = False
+        """Whether responses are looked at; set by whoever shows shapes."""
+        self._kept = kept
+        self._shapes: OrderedDict[Hashable, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
+        """Keep what a successful response of this caller's looked like."""
+        if not self.enabled or result.is_error or result.kind != "complete":
+            return
+        if (
+            result.structured is None
+            and sum(len(str(block.get("text", ""))) for block in result.content) > _MAX_TEXT_CHARS
+        ):
+            return
+        try:
+            shape = shape_of(script_value(result))
+        except ExecutionFailed:
+            return
+        key = _shape_key(ctx, tool)
+        with self._lock:
+            self._shapes[key] = shape
+            self._shapes.move_to_end(key)
+            while len(self._shapes) > self._kept:
+                self._shapes.popitem(last=False)
+
+    def get(self, ctx: Context, tool: Tool) -> str:
+        """What the caller's last response of the tool looked like; empty where there was none."""
+        with self._lock:
+            return self._shapes.get(_shape_key(ctx, tool), "")
+
+
+def _shape_key(ctx: Context, tool: Tool) -> Hashable:
+    return ctx.caller.tenant, ctx.caller.id, tool.key
+
+
+def shape_of(value: JSON) -> str:
+    """The types of a value, on one line of at most 600 characters.
+
+    >>> shape_of({"users": [{"id": 1, "name": "Ann"}, {"id": 2}], "next": None})
+    '{ users: { id: integer, name?: string }[], next: null }'
+    """
+    text = _shape(value, _MAX_DEPTH)
+    return text if len(text) <= _MAX_SHAPE_CHARS else f"{text[: _MAX_SHAPE_CHARS - 1]}…"
+
+
+def _shape(value: JSON, depth: int) -> str:
+    if isinstance(value, dict):
+        return _object_shape([value], depth)
+    if isinstance(value, list):
+        return _array(value, depth)
+    return _scalar(value)
+
+
+def _scalar(value: JSON) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    return "integer" if isinstance(value, int) else "number" if isinstance(value, float) else "string"
+
+
+def _array(items: list[Any], depth: int) -> str:
+    if not items:
+        return "[]"
+    of = _union(items[:_SAMPLED_ITEMS], depth - 1)
+    return f"({of})[]" if " | " in of and not of.startswith("{") else f"{of}[]"
+
+
+def _union(values: list[Any], depth: int) -> str:
+    """The shape of values that stand in one place."""
+    objects = [value for value in values if isinstance(value, dict)]
+    others = dict.fromkeys(_shape(value, depth) for value in values if not isinstance(value, dict))
+    return " | ".join([*([_object_shape(objects, depth)] if objects else []), *others])
+
+
+def _object_shape(values: list[dict[str, Any]], depth: int) -> str:
+    """Objects of one kind: a field that some of them lack is marked."""
+    names = list(dict.fromkeys(name for value in values for name in value))
+    if not names:
+        return "{}"
+    if depth <= 0:
+        return "{ … }"
+    if len(names) > _MAX_FIELDS or not _are_fields(names):
+        first = [item for value in values for item in list(value.values())[:_SAMPLED_ITEMS]]
+        return f"{{ [key]: {_union(first[:_SAMPLED_ITEMS], depth - 1)} }}"
+    return f"{{ {', '.join(_field(name, values, depth) for name in names)} }}"
+
+
+def _field(name: str, values: list[dict[str, Any]], depth: int) -> str:
+    found = [value[name] for value in values if name in value]
+    return f"{name}{'' if len(found) == len(values) else '?'}: {_union(found, depth - 1)}"
+
+
+def _are_fields(names: Iterable[str]) -> bool:
+    return all(_FIELD_NAME.fullmatch(name) for name in names)

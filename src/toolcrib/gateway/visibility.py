@@ -1,0 +1,187 @@
+"""What a caller may know of servers, namespaces, tags and rejected tools: only what follows from the tools they see."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+from zlib import crc32
+
+from toolcrib.catalog.catalog import quote
+from toolcrib.errors import ToolNotFound
+from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.snapshot import RejectedDefinition
+from toolcrib.gateway.view import View, may_see, merge_sorted
+from toolcrib.types import Caller, Filters, Key, Policy, Rejected, ServerState, ServerStatus, Tool, Visibility
+
+CONNECTING_STATES = (ServerState.CONFIGURED, ServerState.CONNECTING)
+
+
+NAMESPACE_SEPARATORS = (":", "__", ".", "/")
+"""What may stand between a namespace and a name."""
+
+
+def namespace_of(status: ServerStatus) -> str:
+    """The namespace of a server's tools."""
+    return status.namespace or status.name
+
+
+def unready_server(servers: Iterable[ServerStatus], name: str) -> str | None:
+    """The server, not ready, whose namespace a spelling of a tool's name gives."""
+    for status in servers:
+        start = namespace_of(status).casefold()
+        named = any(name.casefold().startswith(start + separator) for separator in NAMESPACE_SEPARATORS)
+        if named and status.state is not ServerState.READY:
+            return status.name
+    return None
+
+
+def unavailable_servers(servers: Iterable[ServerStatus], filters: Filters) -> tuple[ServerStatus, ...]:
+    """Servers that could have answered such a search and could not, or whose tools are stale."""
+    wanted = filters.namespaces
+    return tuple(
+        status
+        for status in servers
+        if (status.state is not ServerState.READY or status.stale) and (not wanted or namespace_of(status) in wanted)
+    )
+
+
+def namespace_counts(view: View) -> Mapping[str, int]:
+    """How many tools of each namespace are in view, hidden ones included. At most O(request tools) a request."""
+    if view.base is None:
+        return view.memoized("namespaces", lambda one: Counter(tool.namespace for tool in one.tools()))
+    counts = dict(namespace_counts(view.base))
+    for tool in view.overlay_tools():
+        # what stands before a shared tool takes its place
+        counts[tool.namespace] = counts.get(tool.namespace, 0) + (tool.key not in view.shadowed)
+    return counts
+
+
+def searchable_tools(view: View) -> tuple[Tool, ...]:
+    """Every tool a search could find, by id."""
+    if view.base is None:
+        return view.memoized("listing", lambda one: one.listing(Filters()))
+    more = (tool for tool in view.overlay_tools() if tool.visibility is not Visibility.HIDDEN)
+    return merge_sorted(_not_shadowed(view, searchable_tools(view.base)), more, key=lambda tool: tool.id)
+
+
+def _not_shadowed(view: View, shared: tuple[Tool, ...]) -> Sequence[Tool]:
+    """The shared tools before which none of the request stands."""
+    return [tool for tool in shared if tool.key not in view.shadowed] if view.shadowed else shared
+
+
+def searchable_tags(view: View) -> frozenset[str]:
+    """The tags of the tools that the caller could find."""
+    if view.base is None:
+        return view.memoized("tags", lambda one: frozenset(tag for tool in searchable_tools(one) for tag in tool.tags))
+    return searchable_tags(view.base) | {tag for tool in view.overlay_tools() for tag in tool.tags}
+
+
+ExclusionReasons = Callable[[View], Mapping[Key, str]]
+"""The shared tools of a view that are listed to its caller under no name, and why."""
+
+
+def no_exclusions(view: View) -> Mapping[Key, str]:  # noqa: ARG001 - a `Withheld`
+    """None."""
+    return {}
+
+
+def visible_servers(
+    view: View,
+    statuses: tuple[ServerStatus, ...],
+    policy: Policy,
+    caller: Caller,
+    withheld: ExclusionReasons = no_exclusions,
+) -> tuple[ServerStatus, ...]:
+    """The servers that the caller may know of, by name; the same tuple while nothing changed."""
+    if view.base is not None:
+        return visible_servers(view.base, statuses, policy, caller, withheld)
+    known = view.memo.get("servers")
+    if known is None or known[0] is not statuses:
+        whys = withheld(view)
+        seen = tuple(
+            _redact_status(view, status, policy, caller, whys)
+            for status in statuses
+            if _may_see_server(view, status, policy, caller)
+        )
+        known = view.memo["servers"] = (statuses, seen)
+    found: tuple[ServerStatus, ...] = known[1]
+    return found
+
+
+def _may_see_server(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> bool:
+    """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen.
+
+    A provider whose namespace is not known is told of only where everybody sees everything, and it is in trouble.
+    """
+    if status.transport == "local" and not status.namespace:
+        return isinstance(policy, AllowAll) and status.state is not ServerState.READY
+    space = namespace_of(status)
+    if space in namespace_counts(view):
+        return True
+    return space not in _all_namespaces(view) and may_see(policy, caller, Tool(name="", namespace=space))
+
+
+def explain_rejected(
+    name: str, aside: Iterable[RejectedDefinition], policy: Policy, caller: Caller
+) -> ToolNotFound | None:
+    """Why there is no tool of that name although some provider lists one; None where the caller would not see it."""
+    for one in aside:
+        tool, space, listed = one.rejected.tool, one.namespace, one.tool or Tool(name="")
+        told = {tool} if listed.visibility is not Visibility.HIDDEN else set[str]()
+        if space:
+            told = {*told, *(f"{space}{separator}{tool}" for separator in NAMESPACE_SEPARATORS)}
+        if name in told and may_see(policy, caller, one.tool or Tool(name=tool, namespace=space)):
+            id_ = f"{space}:{tool}" if space else tool
+            why = one.rejected.reason.removeprefix(f"{id_}: ").rstrip(".")
+            return ToolNotFound(
+                f"{quote(id_)} cannot be used: its definition was set aside: {why}.",
+                hint="It has to be mended where it comes from.",
+            )
+    return None
+
+
+def _all_namespaces(view: View) -> frozenset[str]:
+    """The namespaces of all shared tools, whoever sees them."""
+    return view.memoized("all namespaces", lambda one: frozenset(tool.namespace for tool in one.snapshot.catalog))
+
+
+def _redact_status(
+    view: View, status: ServerStatus, policy: Policy, caller: Caller, withheld: Mapping[Key, str]
+) -> ServerStatus:
+    """The status without figures of what the caller does not see.
+
+    What else there is in the catalog makes no difference, so that nobody can tell from it whether anything is hidden.
+    """
+    space = namespace_of(status)
+    shown = tuple(one for one in status.rejected if may_see(policy, caller, Tool(name=one.tool, namespace=space)))
+    unlisted = tuple(
+        Rejected(tool=key.name, reason=why) for key, why in sorted(withheld.items()) if key.namespace == space
+    )
+    return replace(status, tools=namespace_counts(view).get(space, 0), rejected=(*shown, *unlisted))
+
+
+def filters_digest(filters: Filters) -> str:
+    """Tells the lists of different filters apart, in a cursor; empty for the whole list."""
+    if filters == Filters():
+        return ""
+    parts = (sorted(filters.namespaces), sorted(filters.tags), filters.read_only, sorted(filters.visibility))
+    return f"/{crc32(repr(parts).encode('utf-8', 'replace')):x}"
+
+
+_STATE_PHRASES: Final = {
+    ServerState.CONFIGURED: "was not tried yet",
+    ServerState.CONNECTING: "is still connecting",
+    ServerState.READY: "is ready",
+    ServerState.DEGRADED: "is degraded",
+    ServerState.FAILED: "has failed",
+}
+
+
+def describe_state(status: ServerStatus) -> str:
+    """Where the server stands and why, as the end of a sentence about it, without a full stop.
+
+    >>> describe_state(ServerStatus(name="git", state=ServerState.FAILED, since=0, reason="exited with code 1"))
+    'has failed: exited with code 1'
+    """
+    words = _STATE_PHRASES[status.state]
+    return f"{words}: {status.reason}" if status.reason else words

@@ -1,0 +1,59 @@
+"""What the adapters of all frameworks share: the meta-tools, and a function that runs them over a source of tools."""
+
+import json
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final, Protocol, runtime_checkable
+
+from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPort
+from toolcrib.errors import InvalidRequest, MissingExtra
+from toolcrib.names import nearest
+from toolcrib.types import Object, Tool
+
+MetaToolRunner = Callable[[str, Any], Awaitable[Object]]
+"""Runs one of the meta-tools by name; the answer is an envelope, whatever happens."""
+
+
+_NAMES: Final = tuple(tool.name for tool in META_TOOLS)
+
+
+@runtime_checkable
+class DynamicTools(Protocol):
+    """A provider of dynamic tools, such as `toolcrib.discovery.BaseDynamicToolProvider`."""
+
+    async def execute_dynamic_tool(self, tool_name: str, arguments: Any = None) -> Object:
+        """Run one of the meta-tools; the answer is an envelope."""
+
+
+Source = DynamicTools | MetaTools | ToolPort
+"""Where the tools come from."""
+
+
+def runner(source: Source) -> MetaToolRunner:
+    """A way to run the meta-tools over the source."""
+    if isinstance(source, MetaTools):
+        return source.run
+    if isinstance(source, DynamicTools):
+        return source.execute_dynamic_tool
+    return MetaTools(source).run
+
+
+def select_meta_tools(only: Collection[str] | None) -> list[Tool]:
+    """The meta-tools of these names, all without any. Raises `InvalidRequest` for a name that none of them has."""
+    for name in only or ():
+        if name not in _NAMES:
+            raise InvalidRequest(
+                f"There is no meta-tool {str(name)[:80]!r}.",
+                hint=f"Choose from {', '.join(_NAMES)}.",
+                suggestions=tuple(nearest(str(name), _NAMES)),
+            )
+    return [tool for tool in META_TOOLS if only is None or tool.name in only]
+
+
+def to_text(answer: Object) -> str:
+    """An answer as JSON, for frameworks whose tools answer in text."""
+    return json.dumps(answer, ensure_ascii=False, default=str)
+
+
+def missing_extra(error: ModuleNotFoundError, extra: str) -> MissingExtra:
+    """What to raise where a framework is not installed."""
+    return MissingExtra(f"The library {error.name!r} is not installed.", hint=f"Run: pip install 'toolcrib[{extra}]'")

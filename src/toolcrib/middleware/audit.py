@@ -1,0 +1,208 @@
+"""Audit: record who called which tool, how the call ended and how long it took; never its content.
+
+The layers below add to the record of the call they are in through a context variable. It decides nothing, and does
+not exist while auditing is off.
+
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from typing import Final
+
+from toolcrib.errors import ToolcribError
+from toolcrib.middleware.fingerprint import canonical_json, digest, visible_chars
+from toolcrib.types import Call, CallNext, Context, ToolResult
+
+logger = logging.getLogger(__name__)
+
+
+AUDIT_LOGGER: Final = "toolcrib.audit"
+
+
+_MAX_NAME_CHARS: Final = 200
+
+
+_SESSION_CHARS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """One call, as it ended."""
+
+    time: float
+    """When it came; seconds since the epoch."""
+    caller: str
+    tenant: str | None = None
+    session: str | None = None
+    """A digest of the session's id, which by itself would let others in."""
+    tool: str
+    """The canonical id; for a call that found no tool, the name that was asked for."""
+    backend: str = ""
+    """Who was asked, or would have been."""
+    outcome: str
+    """ok, tool_error (the tool's own), input_required, cancelled, internal_error, or the code of an error."""
+    duration_s: float = 0.0
+    arguments: str = ""
+    """A digest, keyed so that nothing can be guessed from it; equal for equal arguments."""
+    request_chars: int = 0
+    """The arguments as JSON."""
+    result_chars: int = 0
+    """The texts and data of the result."""
+    attempts: int = 0
+    """How often a backend was really asked; 0 for what was refused or answered from the cache."""
+    cached: bool = False
+    approval: str = ""
+    """asked, agreed, or why not; empty where nobody had to agree."""
+
+    def to_json(self) -> str:
+        """One line of JSON, without what is None."""
+        values = {name: value for name in _EVENT_FIELDS if (value := getattr(self, name)) is not None}
+        return json.dumps(values | {"duration_s": round(self.duration_s, 6)})
+
+
+_EVENT_FIELDS: Final = tuple(field.name for field in fields(AuditEvent))
+
+
+AuditSink = Callable[[AuditEvent], None]
+"""Takes events, from the event loop: it must not wait for anything."""
+
+
+def log_sink(name: str = AUDIT_LOGGER) -> AuditSink:
+    """A sink that logs each event as one line of JSON, at the level INFO; who asks for it wants that level to be on."""
+    log = logging.getLogger(name)
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+
+    def write(event: AuditEvent) -> None:
+        if log.isEnabledFor(logging.INFO):
+            log.info("%s", event.to_json())
+
+    return write
+
+
+@dataclass(slots=True)
+class AuditRecord:
+    """One call, as it went."""
+
+    attempts: int = 0
+    """How often a backend was really asked."""
+    backend: str = ""
+    """The one that was asked last."""
+    cached: bool = False
+    approval: str = ""
+    """asked, agreed, or why not."""
+
+
+class AuditMiddleware:
+    """The outermost layer. A sink that raises is logged once, until it works again, and breaks no call."""
+
+    def __init__(
+        self, sink: AuditSink, *, clock: Callable[[], float], wall: Callable[[], float], key: bytes | None = None
+    ) -> None:
+        """`clock` is monotonic, `wall` since the epoch, both in seconds; `key` keys the digests, 16 to 64 bytes."""
+        self._sink = sink
+        self._clock = clock
+        self._wall = wall
+        self._key = key or os.urandom(32)
+        self._failing = False
+
+    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
+        """Let the call proceed, and tell how it ended."""
+        trail, came, started = AuditRecord(), self._wall(), self._clock()
+        token = CURRENT_RECORD.set(trail)
+        outcome, size = "cancelled", 0
+        try:
+            result = await proceed(ctx, call)
+            outcome, size = _outcome(result), visible_chars(result)
+        except ToolcribError as error:
+            outcome = error.code
+            raise
+        except Exception:
+            outcome = "internal_error"
+            raise
+        else:
+            return result
+        finally:
+            CURRENT_RECORD.reset(token)
+            took = self._clock() - started
+            self._emit(self._event(ctx, call, trail, outcome=outcome, came=came, took=took, size=size))
+
+    def record_refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
+        """Tell of a call that was refused before it came this far: no such tool, not allowed, wrong arguments."""
+        self._emit(
+            AuditEvent(
+                time=self._wall(),
+                caller=ctx.caller.id,
+                tenant=ctx.caller.tenant,
+                session=self._session(ctx),
+                tool=tool[:_MAX_NAME_CHARS],
+                outcome=error.code,
+            )
+        )
+
+    def _event(
+        self, ctx: Context, call: Call, trail: AuditRecord, *, outcome: str, came: float, took: float, size: int
+    ) -> AuditEvent:
+        text = canonical_json(call.arguments)
+        return AuditEvent(
+            time=came,
+            caller=ctx.caller.id,
+            tenant=ctx.caller.tenant,
+            session=self._session(ctx),
+            tool=call.tool.id,
+            backend=trail.backend or call.backend,
+            outcome=outcome,
+            duration_s=took,
+            arguments="" if text is None else digest(text, self._key),
+            request_chars=len(text or ""),
+            result_chars=size,
+            attempts=trail.attempts,
+            cached=trail.cached,
+            approval=trail.approval,
+        )
+
+    def _session(self, ctx: Context) -> str | None:
+        return None if ctx.session is None else digest(ctx.session, self._key)[:_SESSION_CHARS]
+
+    def _emit(self, event: AuditEvent) -> None:
+        try:
+            self._sink(event)
+        except Exception:
+            if not self._failing:
+                logger.exception("the audit sink failed; this is said once until it works again")
+            self._failing = True
+        else:
+            self._failing = False
+
+
+def _outcome(result: ToolResult) -> str:
+    if result.kind == "input_required":
+        return result.kind
+    return "tool_error" if result.is_error else "ok"
+
+
+CURRENT_RECORD: ContextVar[AuditRecord | None] = ContextVar("toolcrib.trail", default=None)
+
+
+def record_approval(outcome: str) -> None:
+    """Note what came of asking a person."""
+    if (trail := CURRENT_RECORD.get()) is not None:
+        trail.approval = outcome
+
+
+def record_cache_hit() -> None:
+    """Note that no backend was asked."""
+    if (trail := CURRENT_RECORD.get()) is not None:
+        trail.cached = True
+
+
+async def record_attempt(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
+    """Note that a backend is asked; the innermost layer of an audited call."""
+    if (trail := CURRENT_RECORD.get()) is not None:
+        trail.attempts += 1
+        trail.backend = call.backend
+    return await proceed(ctx, call)

@@ -1,0 +1,63 @@
+"""Canonical JSON, digests and sizes of arguments and results: compared, logged or stored instead of the values."""
+
+import json
+from hashlib import blake2b
+from typing import Any, Final
+
+from toolcrib.types import JSON, Tool, ToolResult
+
+_encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+_JSON_ERRORS: Final = (TypeError, ValueError, RecursionError)
+
+
+def canonical_json(value: JSON) -> str | None:
+    """The value as the one JSON text that equal values share, in ASCII; None for what JSON cannot hold.
+
+    >>> canonical_json({"b": 1, "a": [True, None]})
+    '{"a":[true,null],"b":1}'
+    """
+    try:
+        return _encode_json(value)
+    except _JSON_ERRORS:
+        return None
+
+
+def digest(text: str, key: bytes = b"") -> str:
+    """32 hexadecimal characters; with a key, they say nothing about a text that could be guessed."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=key).hexdigest()
+
+
+def tool_digest(tool: Tool) -> str | None:
+    """A digest of what a tool does and what it says of itself; None for a definition that is not JSON."""
+    parts = (tool.namespace, tool.name, tool.version, tool.title, tool.description, tool.input_schema)
+    text = canonical_json((*parts, tool.output_schema, tool.annotations))
+    return None if text is None else digest(text)
+
+
+def visible_chars(result: ToolResult) -> int:
+    """About how many characters a result holds, without reading through it: the texts and data of its blocks.
+
+    Structured content mostly repeats them; it counts where there are no blocks.
+    """
+    if not result.content and result.structured is not None:
+        return len(canonical_json(result.structured) or "")
+    return sum(_block_size(block) for block in result.content)
+
+
+def _block_size(block: Any) -> int:
+    resource = block.get("resource")
+    if isinstance(resource, dict):
+        return _length(resource.get("text")) + _length(resource.get("blob"))
+    return _length(block.get("text")) + _length(block.get("data"))
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, str) else 0
+
+
+def json_chars(result: ToolResult) -> int | None:
+    """The characters of everything a result holds; None for what JSON cannot hold."""
+    text = canonical_json((result.content, result.structured, result.meta))
+    return None if text is None else len(text)

@@ -1,0 +1,246 @@
+"""Providers and options that the code around a request adds to it.
+
+They are kept in context variables, which are read only at the edges, where a request becomes a `Context`. Everything
+inside receives the context as an argument.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, ParamSpec, TypeVar
+from urllib.parse import parse_qs
+
+from toolcrib.errors import InvalidRequest
+from toolcrib.providers.adapters import adapt, unadapted
+from toolcrib.types import Context, ToolProvider
+
+SHOW_ALL_HEADER: Final = "x-mcp-show-all"
+
+
+SHOW_ALL_PARAMETER: Final = "show_all"
+
+
+_P = ParamSpec("_P")
+
+
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestScope:
+    """What the code around says."""
+
+    providers: tuple[ToolProvider, ...] = ()
+    """After the shared ones."""
+    overriding: tuple[ToolProvider, ...] = ()
+    """Before the shared ones."""
+    show_all: bool | None = None
+    """None where nothing was said."""
+    outer: "RequestScope | None" = None
+    """What holds again afterwards."""
+
+
+_EMPTY_SCOPE: Final = RequestScope()
+
+
+_current_scope: ContextVar[RequestScope] = ContextVar("toolcrib_surroundings", default=_EMPTY_SCOPE)
+
+
+class ScopeManager:
+    """A `with` block, or a decorator of functions, async ones too, inside of which something more holds.
+
+    It may be entered many times, by many tasks at once.
+    """
+
+    def __init__(self, change: Callable[[RequestScope], RequestScope]) -> None:
+        """`change` makes what holds inside of what holds outside."""
+        self._change = change
+
+    def __enter__(self) -> None:
+        """From here on."""
+        # What held before is kept in the value itself: tasks that share this object do not share it.
+        before = _current_scope.get()
+        _current_scope.set(replace(self._change(before), outer=before))
+
+    def __exit__(self, *_: object) -> None:
+        """Up to here."""
+        _current_scope.set(_current_scope.get().outer or _EMPTY_SCOPE)
+
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """The function, with it holding during each of its calls. Raises `InvalidRequest` for a generator."""
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise InvalidRequest("A generator cannot be decorated.", hint="Use a `with` block inside of it.")
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: _P.args, **kwargs: _P.kwargs) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+
+            return awaited  # type: ignore[return-value]  # a coroutine function again, which mypy cannot follow
+
+        @functools.wraps(function)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self:
+                return function(*args, **kwargs)
+
+        return called
+
+
+def with_tool_providers(*providers: object, override: bool = False) -> ScopeManager:
+    """Requests that are answered inside have these tools too, after those of the blocks around.
+
+    With `override`, they stand before shared tools of the same name, otherwise after them. Takes whatever `adapt`
+    takes; raises `InvalidRequest`.
+
+    >>> from toolcrib.testing import FakeProvider
+    >>> with with_tool_providers(FakeProvider([])):
+    ...     len(get_tool_providers())
+    1
+    >>> len(get_tool_providers())
+    0
+    """
+    adapted = tuple(adapt(provider) for provider in providers)
+    if override:
+        return ScopeManager(lambda around: replace(around, overriding=_union(around.overriding, adapted)))
+    return ScopeManager(lambda around: replace(around, providers=_union(around.providers, adapted)))
+
+
+def with_request_providers(*providers: object, override: bool = False) -> ScopeManager:
+    """The same as `with_tool_providers`."""
+    return with_tool_providers(*providers, override=override)
+
+
+def get_tool_providers() -> tuple[ToolProvider, ...]:
+    """The providers that hold here, in the order in which they take precedence."""
+    around = _current_scope.get()
+    return _union(around.overriding, around.providers)
+
+
+def with_show_all(on: bool = True) -> ScopeManager:  # noqa: FBT001, FBT002 - it reads as `with_show_all(False)`
+    """Requests that are answered inside list every tool by name; with False, they do not, whatever they ask for."""
+    return ScopeManager(lambda around: replace(around, show_all=on))
+
+
+def show_all_in_scope() -> bool:
+    """Whether the code around wants every tool listed by name."""
+    return bool(_current_scope.get().show_all)
+
+
+def current_scope() -> RequestScope:
+    """All that holds here, to be carried to a place that the context variables do not reach."""
+    return _current_scope.get()
+
+
+def apply_scope(ctx: Context, around: RequestScope | None = None) -> Context:
+    """The context with what the code around says, here or where `around` was taken; itself where that is nothing.
+
+    Its own providers stand first. What the code says about showing all tools counts more than what the client says.
+    """
+    around = _current_scope.get() if around is None else around
+    providers = _union(ctx.providers, around.providers)
+    overriding = _union(ctx.overriding, around.overriding)
+    show_all = ctx.show_all if around.show_all is None else around.show_all
+    if (providers, overriding, show_all) == (ctx.providers, ctx.overriding, ctx.show_all):
+        return ctx
+    return replace(ctx, providers=providers, overriding=overriding, show_all=show_all)
+
+
+def _union(first: Sequence[ToolProvider], more: Sequence[ToolProvider]) -> tuple[ToolProvider, ...]:
+    """Both, without those that are there already."""
+    present = {id(provider) for provider in first}
+    return (*first, *{id(one): one for one in more if id(one) not in present}.values())
+
+
+# -- what a request says -------------------------------------------------------------------------------------------
+
+
+def show_all_from_request(request: Any) -> bool:
+    """Whether a request asks for every tool by name: the header `X-MCP-Show-All`, or else `?show_all`, is "true".
+
+    Takes an ASGI scope, or anything with `headers` and `query_params`. Raises `InvalidRequest` for anything else.
+
+    >>> show_all_from_request({"type": "http", "headers": [], "query_string": b"show_all=TRUE"})
+    True
+    >>> show_all_from_request({"headers": [(b"x-mcp-show-all", b"false")], "query_string": b"show_all=true"})
+    False
+    """
+    headers, query = _headers_and_query(request)
+    asked = _show_all_header(headers) or query.get(SHOW_ALL_PARAMETER) or ""
+    return str(asked).strip().lower() == "true"
+
+
+def _headers_and_query(request: Any) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The headers and the query of a request."""
+    headers, query = getattr(request, "headers", None), getattr(request, "query_params", None)
+    if headers is not None and query is not None:
+        return headers, query
+    if not isinstance(request, Mapping) or "headers" not in request:
+        raise InvalidRequest(
+            f"{type(request).__name__} is no request: it has no headers and query_params.",
+            hint="Give a request of Starlette or FastAPI, or an ASGI scope.",
+        )
+    given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in reversed(request["headers"])}
+    asked = parse_qs(request.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    return given, {name: values[-1] for name, values in asked.items()}
+
+
+def _show_all_header(headers: Mapping[str, str]) -> str | None:
+    """The header, in whichever case a plain mapping has it."""
+    found = headers.get(SHOW_ALL_HEADER)
+    if found is not None:
+        return found
+    return next((value for name, value in headers.items() if name.lower() == SHOW_ALL_HEADER), None)
+
+
+# -- providers that stand for others -------------------------------------------------------------------------------
+
+_open_questions: ContextVar[tuple[tuple[object, Hashable], ...]] = ContextVar("toolcrib_asking", default=())
+
+
+def without_providers(ctx: Context, *providers: object) -> Context:
+    """The context without these providers, whether adapted or not; itself where it has none of them."""
+
+    def others(present: tuple[ToolProvider, ...]) -> tuple[ToolProvider, ...]:
+        return tuple(one for one in present if not any(gone is one or gone is unadapted(one) for gone in providers))
+
+    kept, overriding = others(ctx.providers), others(ctx.overriding)
+    if (len(kept), len(overriding)) == (len(ctx.providers), len(ctx.overriding)):
+        return ctx
+    return replace(ctx, providers=kept, overriding=overriding)
+
+
+@contextmanager
+def guard_recursion(provider: object, question: Hashable) -> Iterator[bool]:
+    """Whether the provider may be asked this: False where the very same question is what led here.
+
+    For a provider that asks others, of which one may lead back to it. Inside the block, and in all that is started
+    from it, the question counts as asked.
+
+    >>> with guard_recursion("garden", "list") as first, guard_recursion("garden", "list") as again:
+    ...     first, again
+    (True, False)
+    """
+    asked = _open_questions.get()
+    if any(one is provider and about == question for one, about in asked):
+        yield False
+        return
+    _open_questions.set((*asked, (provider, question)))
+    try:
+        yield True
+    finally:
+        _open_questions.set(asked)
+
+
+@contextmanager
+def allow_recursion() -> Iterator[None]:
+    """A block in which nothing counts as asked: for a tool's own code, which may well call a tool again."""
+    asked = _open_questions.get()
+    _open_questions.set(())
+    try:
+        yield
+    finally:
+        _open_questions.set(asked)

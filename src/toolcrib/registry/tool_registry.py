@@ -1,0 +1,132 @@
+"""A registry of tools that are searched instead of listed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from toolcrib.app import App
+from toolcrib.containment import own_code
+from toolcrib.errors import NotFound, StaleCursor, ToolNotFound
+from toolcrib.providers.builder import ToolBuilder
+from toolcrib.providers.definitions import validated
+from toolcrib.providers.request_scope import allow_recursion, guard_recursion
+from toolcrib.server.attach import attach
+from toolcrib.settings.options import Settings
+from toolcrib.types import Context, Hit, Key, Object, Tool, ToolResult, Unsubscribe, Visibility
+
+_LIST_ATTEMPTS = 3
+"""How often a list is read again from its beginning, where it changes between two of its pages."""
+
+
+class ToolRegistry:
+    """Tools that stay out of a server's list until they are searched for.
+
+    Works as it stands, without being started. It is itself a `ToolProvider`: of its own tools and its providers', and
+    never of those that come with a request, so that a registry in its own request cannot ask itself for ever.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        """Empty."""
+        self.app = App(settings)
+
+    # -- registering -----------------------------------------------------------------------------------------------
+
+    def register_tool(
+        self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *keywords: str, strict: bool = False
+    ) -> Tool:
+        """Register a tool that is searched, not listed; the keywords are searched too.
+
+        The handler takes the arguments by name, or as one request, with or without a leading context. A tool of that
+        name is replaced; with `strict`, another definition raises `NameCollision`. Raises `InvalidTool` or
+        `InvalidName`; then nothing is registered.
+        """
+        made = tool.to_tool() if isinstance(tool, ToolBuilder) else validated(tool)
+        searched = replace(made, keywords=(*made.keywords, *keywords), visibility=Visibility.DISCOVERABLE)
+        return self.app.register(searched, handler, strict=strict)
+
+    def unregister_tool(self, name: str) -> None:
+        """Forget a tool. Raises `ToolNotFound`."""
+        self.app.unregister(name)
+
+    def add_provider(self, provider: object) -> None:
+        """Offer a provider's tools to every request."""
+        self.app.add_provider(provider)
+
+    def remove_provider(self, provider: object) -> None:
+        """Offer them no longer. Raises `BackendNotFound`."""
+        self.app.remove_provider(provider)
+
+    def attach(self, server: object) -> None:
+        """Put `tool_search` and `execute_tool` on an SDK `UpstreamServer`, an `MCPServer` or a `FastMCP`; twice is harmless."""
+        attach(server, self.app.facade)
+
+    # -- use -------------------------------------------------------------------------------------------------------
+
+    async def search(self, query: str = "", max_results: int | None = None, *, ctx: Context | None = None) -> list[Hit]:
+        """The tools that fit, best first; an empty query lists all, by id."""
+        for _ in range(_LIST_ATTEMPTS):
+            try:
+                return await self._pages(query, max_results, ctx)
+            except StaleCursor:  # a tool came or went between two pages
+                continue
+        return await self._pages(query, max_results, ctx)
+
+    async def _pages(self, query: str, limit: int | None, ctx: Context | None) -> list[Hit]:
+        """All pages of a list, one after the other, up to the limit; the one page of a search."""
+        reply = await self.app.search(query, limit=limit, ctx=ctx)
+        hits = list(reply.hits)
+        while reply.cursor and (limit is None or len(hits) < limit):
+            reply = await self.app.search(query, limit=limit, cursor=reply.cursor, ctx=ctx)
+            hits.extend(reply.hits)
+        return hits if limit is None or limit < 1 else hits[:limit]
+
+    async def execute(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
+        """Run a tool. Raises `ToolNotFound` and all that a call raises."""
+        return await self.app.call(name, arguments, ctx=ctx)
+
+    # -- as a provider ---------------------------------------------------------------------------------------------
+
+    async def list_tools(self, ctx: Context) -> tuple[Tool, ...]:
+        """Its own tools and its providers', by id."""
+        with guard_recursion(self, "list") as first:
+            return (await self.app.gateway.view(_without_request_providers(ctx))).tools() if first else ()
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        """The tool of that name, or None."""
+        with guard_recursion(self, ("find", name)) as first:
+            try:
+                return (await self.app.gateway.find(_without_request_providers(ctx), name)).tool if first else None
+            except NotFound:
+                return None
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        """Run the tool of that name; None where there is none."""
+        with guard_recursion(self, ("call", name)) as first:
+            try:
+                with own_code():
+                    found = await self.app.gateway.find(_without_request_providers(ctx), name) if first else None
+            except ToolNotFound:
+                found = None
+        if found is None:
+            return None
+        with allow_recursion(), own_code():
+            return await self.app.gateway.run(_without_request_providers(ctx), found, dict(arguments))
+
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | None:
+        """Run the tool of that key; None where there is none."""
+        return await self.call_tool(ctx, Tool(name=key.name, namespace=key.namespace).id, arguments)
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back when its tools change."""
+        ends = [source.subscribe(callback) for source in (self.app.local, self.app.shared)]
+
+        def end_all() -> None:
+            for end in ends:
+                end()
+
+        return end_all
+
+
+def _without_request_providers(ctx: Context) -> Context:
+    """The context without what came with the request."""
+    return replace(ctx, providers=(), overriding=(), memo=None) if ctx.providers or ctx.overriding else ctx

@@ -1,0 +1,354 @@
+"""List the prompts and resources that one caller sees: their public names, and the servers that have them."""
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from typing import Final, Literal, cast
+from weakref import WeakKeyDictionary
+
+import anyio.lowlevel
+
+from toolcrib.gateway.refresh import SingleFlight
+from toolcrib.gateway.view import may_see
+from toolcrib.names import wire_name
+from toolcrib.providers.base import implements
+from toolcrib.resources.uris import (
+    PROMPT_TAG,
+    RESOURCE_TAG,
+    UriTemplate,
+    is_reserved_uri,
+    normal_forms,
+    qualified_uri,
+    scheme_of,
+)
+from toolcrib.types import (
+    Action,
+    Backend,
+    Caller,
+    Decision,
+    Documents,
+    DocumentSource,
+    Key,
+    Object,
+    Policy,
+    Tool,
+    Visibility,
+)
+
+DocumentKind = Literal["prompts", "resources", "templates"]
+
+
+DOCUMENT_KINDS: Final[tuple[DocumentKind, ...]] = ("prompts", "resources", "templates")
+
+
+_TAG_OF_KIND: Final = {"prompts": PROMPT_TAG, "resources": RESOURCE_TAG, "templates": RESOURCE_TAG}
+
+
+_NAME_FIELD: Final = {"prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+
+
+_MAX_SCOPES: Final = 4096
+
+
+_MAX_CACHED_DOCUMENTS: Final = 200_000
+"""Documents in all collections that are kept; the one asked for last is kept in any case."""
+
+
+_YIELD_EVERY: Final = 200
+"""Documents looked at before others get a turn."""
+
+
+_MAX_TRIES: Final = 3
+
+
+_STRICTNESS: Final = {Decision.ALLOW: 0, Decision.APPROVE: 1, Decision.HIDE: 2}
+
+
+DocumentSources = tuple[tuple[Backend, Documents | None], ...]
+"""The servers that may have documents, with what each offers."""
+
+
+def policy_tool(kind: DocumentKind, namespace: str, name: str) -> Tool:
+    """The tool as which policies, audit and limits know a prompt, or a resource by its URI."""
+    return Tool(
+        name=name,
+        namespace=namespace,
+        annotations={"readOnlyHint": True},
+        tags=(_TAG_OF_KIND[kind],),
+        visibility=Visibility.HIDDEN,
+    )
+
+
+def policy_tools(kind: DocumentKind, namespace: str, name: str) -> tuple[Tool, ...]:
+    """The tools that a policy is asked about: a URI as it is written, and as what its server may take it for."""
+    more = () if kind == "prompts" else normal_forms(name)
+    return tuple(policy_tool(kind, namespace, one) for one in (name, *more))
+
+
+def may_see_all(policy: Policy, caller: Caller, tools: Iterable[Tool]) -> bool:
+    """Whether the policy lets the caller see all of them."""
+    return all(may_see(policy, caller, tool) for tool in tools)
+
+
+def strictest_decision(policy: Policy, caller: Caller, tools: Iterable[Tool]) -> tuple[Decision, Tool]:
+    """What the policy says of calling the one of which it says the strictest, and which one that is."""
+    found = [(policy.decide(caller, tool, Action.CALL), tool) for tool in tools]
+    return max(found, key=lambda pair: _STRICTNESS.get(pair[0], len(_STRICTNESS)))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDocument:
+    """One prompt, resource or template, as a caller is listed it."""
+
+    namespace: str
+    name: str
+    """Its server's own name or URI."""
+    public_name: str
+    entry: Object
+    """With the public name."""
+    size: int
+    """About how many bytes it takes in a list."""
+    digest: bytes
+    """Stands for the server's own entry."""
+    backends: tuple[Backend, ...]
+    """Who has it; one or more."""
+    policy_tools: tuple[Tool, ...]
+    """The tools that a policy is asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentCollection:
+    """All documents that one caller sees."""
+
+    prompts: Mapping[str, ListedDocument]
+    """By public name, in the order in which they are listed; so are the others."""
+    prompt_ids: Mapping[str, ListedDocument]
+    """The same by `namespace:name`."""
+    resources: Mapping[str, ListedDocument]
+    templates: Mapping[str, ListedDocument]
+    digests: Mapping[DocumentKind, str]
+    """Stands for each list: while it is the same, so is the list."""
+
+    def listed(self, kind: DocumentKind) -> Mapping[str, ListedDocument]:
+        """The documents of that kind."""
+        return cast("Mapping[str, ListedDocument]", getattr(self, kind))
+
+    def __len__(self) -> int:
+        """How many there are of all kinds."""
+        return sum(len(self.listed(kind)) for kind in DOCUMENT_KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class UriPatterns:
+    """By what the URIs of a server's resources are known, beside its list."""
+
+    documents: Documents
+    templates: tuple[tuple[UriTemplate, tuple[Tool, ...]], ...]
+    """With the tools that a policy is asked about."""
+    schemes: frozenset[str]
+    """With which its resources and templates begin, in lower case."""
+
+
+_MergedDocuments = Mapping[DocumentKind, Mapping[Key, ListedDocument]]
+
+
+_SourceDocuments = Mapping[DocumentKind, tuple[ListedDocument, ...]]
+
+
+@dataclass(slots=True)
+class CollectionCache:
+    """The collections of all scopes, each made when it is first asked for, and again when a server's lists changed."""
+
+    backends: Callable[[], Sequence[Backend]]
+    policy: Policy
+    _sources: DocumentSources = ()
+    _merged: _MergedDocuments = field(default_factory=dict)
+    _collections: OrderedDict[Hashable, DocumentCollection] = field(default_factory=OrderedDict)
+    _digests: dict[Hashable, Mapping[DocumentKind, str]] = field(default_factory=dict)
+    _cached_documents: int = 0
+    _flights: SingleFlight = field(default_factory=SingleFlight)
+    _documents_by_provider: WeakKeyDictionary[object, tuple[Documents, _SourceDocuments]] = field(
+        default_factory=WeakKeyDictionary
+    )
+    _patterns_by_provider: WeakKeyDictionary[object, UriPatterns] = field(default_factory=WeakKeyDictionary)
+
+    def sources(self) -> DocumentSources:
+        """The servers that may have documents, in the order in which they take precedence."""
+        return tuple(
+            (backend, cast("DocumentSource", backend.provider).documents())
+            for backend in self.backends()
+            if implements(type(backend.provider), DocumentSource)
+        )
+
+    def uri_patterns(self, backend: Backend, documents: Documents) -> UriPatterns:
+        """Of one server, whoever asks; worked out once for each of its lists."""
+        known = self._patterns_by_provider.get(backend.provider)
+        if known is None or known.documents is not documents:
+            namespace = backend_namespace(backend)
+            templates = tuple(
+                (UriTemplate(name), policy_tools("templates", namespace, name))
+                for name in documents.templates
+                if not is_reserved_uri(name)
+            )
+            schemes = frozenset(scheme_of(uri) for uri in (*documents.resources, *documents.templates))
+            known = self._patterns_by_provider[backend.provider] = UriPatterns(documents, templates, schemes)
+        return known
+
+    async def for_caller(self, caller: Caller) -> DocumentCollection:
+        """What the caller sees. O(servers), but for the first of a scope after a change."""
+        scope = self.policy.scope(caller)
+        for _ in range(_MAX_TRIES):
+            if _same_sources(self.sources(), self._sources) and (made := self._collections.get(scope)) is not None:
+                self._collections.move_to_end(scope)
+                return made
+            await self._flights.join(lambda: 0, partial(self._prepare, caller, scope))
+        return await self._make(caller, scope)
+
+    async def digests(self, caller: Caller) -> Mapping[DocumentKind, str]:
+        """Those of the caller's collection, which are kept longer than it is."""
+        if (
+            _same_sources(self.sources(), self._sources)
+            and (marks := self._digests.get(self.policy.scope(caller))) is not None
+        ):
+            return marks
+        return (await self.for_caller(caller)).digests
+
+    async def _prepare(self, caller: Caller, scope: Hashable) -> None:
+        await self._make(caller, scope)
+
+    async def _make(self, caller: Caller, scope: Hashable) -> DocumentCollection:
+        held = self.sources()
+        if not _same_sources(held, self._sources):
+            gathered = await _merge_sources(
+                [(backend, await self._source_documents(backend, documents)) for backend, documents in held]
+            )
+            self._sources, self._merged, self._cached_documents = held, gathered, 0
+            self._collections.clear()
+            self._digests.clear()
+        gathered = self._merged
+        collection = await self._visible(caller, gathered)
+        if gathered is self._merged:
+            self._store(scope, collection)
+        return collection
+
+    def _store(self, scope: Hashable, collection: DocumentCollection) -> None:
+        before = self._collections.pop(scope, None)
+        self._cached_documents += len(collection) - (0 if before is None else len(before))
+        self._collections[scope] = collection
+        while len(self._collections) > 1 and (
+            self._cached_documents > _MAX_CACHED_DOCUMENTS or len(self._collections) > _MAX_SCOPES
+        ):
+            self._cached_documents -= len(self._collections.popitem(last=False)[1])
+        self._digests[scope] = collection.digests
+        if len(self._digests) > _MAX_SCOPES:
+            self._digests.pop(next(iter(self._digests)))
+
+    async def _source_documents(self, backend: Backend, documents: Documents | None) -> _SourceDocuments:
+        """What one server offers; worked out once for each of its lists."""
+        known = self._documents_by_provider.get(backend.provider)
+        if documents is None or (known is not None and known[0] is documents):
+            return {} if documents is None or known is None else known[1]
+        shelf: dict[DocumentKind, tuple[ListedDocument, ...]] = {}
+        for kind in DOCUMENT_KINDS:
+            found: list[ListedDocument] = []
+            for name, entry in cast("Mapping[str, Object]", getattr(documents, kind)).items():
+                await _yield_sometimes(len(found))
+                found.append(_to_document(kind, backend, name, entry))
+            shelf[kind] = tuple(found)
+        self._documents_by_provider[backend.provider] = (documents, shelf)
+        return shelf
+
+    async def _visible(self, caller: Caller, gathered: _MergedDocuments) -> DocumentCollection:
+        lists: dict[DocumentKind, dict[str, ListedDocument]] = {}
+        for kind in DOCUMENT_KINDS:
+            seen: list[ListedDocument] = []
+            for place, document in enumerate(gathered.get(kind, {}).values()):
+                await _yield_sometimes(place)
+                if may_see_all(self.policy, caller, document.policy_tools):
+                    seen.append(document)
+            lists[kind] = await _assign_public_names(kind, seen)
+        return DocumentCollection(
+            prompts=lists["prompts"],
+            prompt_ids={f"{one.namespace}:{one.name}": one for one in lists["prompts"].values()},
+            resources=lists["resources"],
+            templates=lists["templates"],
+            digests={kind: _list_digest(documents.values()) for kind, documents in lists.items()},
+        )
+
+
+async def _yield_sometimes(place: int) -> None:
+    """Give others theirs, now and then."""
+    if place % _YIELD_EVERY == 0:
+        await anyio.lowlevel.checkpoint()
+
+
+def backend_namespace(backend: Backend) -> str:
+    """The namespace of what a server offers."""
+    return cast("str", getattr(backend.provider, "namespace", backend.name))
+
+
+def _same_sources(old: DocumentSources, new: DocumentSources) -> bool:
+    return len(old) == len(new) and all(
+        a[0].provider is b[0].provider and a[1] is b[1] for a, b in zip(old, new, strict=True)
+    )
+
+
+def _to_document(kind: DocumentKind, backend: Backend, name: str, entry: Object) -> ListedDocument:
+    """As its server has it."""
+    text, namespace = json.dumps(entry).encode(), backend_namespace(backend)
+    digest = blake2b(text, digest_size=12).digest()
+    return ListedDocument(
+        namespace, name, name, entry, len(text), digest, (backend,), policy_tools(kind, namespace, name)
+    )
+
+
+async def _merge_sources(shelves: Iterable[tuple[Backend, _SourceDocuments]]) -> _MergedDocuments:
+    """By kind, namespace and own name: the first server of a namespace that offers it defines it."""
+    found: dict[DocumentKind, dict[Key, ListedDocument]] = {kind: {} for kind in DOCUMENT_KINDS}
+    for backend, shelf in sorted(shelves, key=lambda pair: backend_namespace(pair[0])):
+        for kind, documents in shelf.items():
+            for place, document in enumerate(documents):
+                await _yield_sometimes(place)
+                key = Key(document.namespace, document.name)
+                known = found[kind].setdefault(key, document)
+                if known is not document and known.entry == document.entry:
+                    found[kind][key] = replace(known, backends=(*known.backends, backend))
+    return found
+
+
+async def _assign_public_names(kind: DocumentKind, documents: Sequence[ListedDocument]) -> dict[str, ListedDocument]:
+    """Under their public names: prompts with their namespace, resources with it where two servers have one URI, or
+    where it would pass for one with a namespace.
+    """
+    counts: dict[str, int] = {}
+    for document in documents:
+        counts[document.name] = counts.get(document.name, 0) + 1
+    listed: dict[str, ListedDocument] = {}
+    for place, document in enumerate(documents):
+        await _yield_sometimes(place)
+        if kind == "prompts":
+            public = wire_name(Key(document.namespace, document.name))
+        elif counts[document.name] > 1 or is_reserved_uri(document.name):
+            public = qualified_uri(document.namespace, document.name)
+        else:
+            public = document.name
+        listed.setdefault(public, _with_public_name(kind, document, public))
+    return dict(sorted(listed.items())) if kind == "prompts" else listed
+
+
+def _with_public_name(kind: DocumentKind, document: ListedDocument, public: str) -> ListedDocument:
+    if public == document.name:
+        return document
+    return replace(document, public_name=public, entry={**document.entry, _NAME_FIELD[kind]: public})
+
+
+def _list_digest(documents: Iterable[ListedDocument]) -> str:
+    """Digests are of one length, and public names are whole lines, so that no two lists give one text."""
+    mark = blake2b(digest_size=12)
+    for document in documents:
+        mark.update(document.digest)
+        mark.update(f"{document.public_name!a}\n".encode())
+    return mark.hexdigest()

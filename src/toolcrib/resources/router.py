@@ -1,0 +1,236 @@
+"""Route the URI of a resource to its server, and rewrite URIs in results so that clients can read them."""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from toolcrib.errors import AmbiguousName, NotFound
+from toolcrib.gateway.sessions import session_key
+from toolcrib.resources.listing import CollectionCache, backend_namespace, may_see_all, policy_tools, strictest_decision
+from toolcrib.resources.uris import (
+    MAX_URI_LENGTH,
+    is_reserved_uri,
+    is_web_uri,
+    qualified_uri,
+    scheme_of,
+    split_qualified_uri,
+)
+from toolcrib.types import Backend, Caller, Context, Decision, Documents, Object, Policy, ToolResult
+
+_MAX_SHOWN: Final = 200
+"""Characters of a URI that an error repeats."""
+
+
+_MAX_SUGGESTED: Final = 5
+
+
+_URI_BLOCKS: Final = ("resource_link", "resource")
+"""Content blocks that hold the URI of a resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLocation:
+    """Where a resource is to be had."""
+
+    namespace: str
+    uri: str
+    """The server's own."""
+    backends: tuple[Backend, ...]
+
+
+class UriRouter:
+    """Of the resources of a gateway's servers."""
+
+    def __init__(self, collections: CollectionCache, policy: Policy) -> None:
+        """What no list holds is known from what sessions were told, from now on."""
+        self._collections = collections
+        self._policy = policy
+        self._session_uris = SessionUris()
+
+    def locate(self, ctx: Context, uri: str) -> ResourceLocation:
+        """Where a URI leads. Raises `NotFound` or `AmbiguousName`."""
+        if is_reserved_uri(uri):
+            namespace, own = split_qualified_uri(uri) or ("", "")
+            # Only this: what a server says of such a URI must not lead elsewhere.
+            found = [one for one in self._owners_or_readers(ctx.caller, own) if one.namespace == namespace]
+        else:
+            found = self._candidates(ctx, uri)
+        places = [one for one in found if not self.is_hidden(ctx.caller, one.namespace, one.uri)]
+        if len(places) == 1:
+            return places[0]
+        if not places:
+            known = [] if is_reserved_uri(uri) else self._readable_locations(ctx.caller, uri)
+            raise resource_not_found(
+                uri, [one.namespace for one in known if not self.is_hidden(ctx.caller, one.namespace, uri)]
+            )
+        names = tuple(qualified_uri(one.namespace, uri) for one in places)
+        raise AmbiguousName(
+            f"Several servers may have {uri[:_MAX_SHOWN]}.", hint="Name one of them.", suggestions=names
+        )
+
+    def is_hidden(self, caller: Caller, namespace: str, uri: str) -> bool:
+        """Whether the policy keeps a server's resource from the caller, by any way to write its URI."""
+        if len(uri) > MAX_URI_LENGTH:
+            return True
+        return strictest_decision(self._policy, caller, policy_tools("resources", namespace, uri))[0] is Decision.HIDE
+
+    def _candidates(self, ctx: Context, uri: str) -> list[ResourceLocation]:
+        """Where a URI that a server gave leads: by list, else by who told of it, else by template, else to the one
+        server there is, if it has such URIs.
+        """
+        if owners := self._listed_locations(ctx.caller, uri):
+            return owners
+        readers = self._readable_locations(ctx.caller, uri)
+        teller = self._session_uris.get(session_key(ctx), uri)
+        if teller is not None and (found := [one for one in readers if one.namespace == teller]):
+            return found
+        matched = self._namespaces_by_template(ctx.caller, uri)
+        if found := [one for one in readers if one.namespace in matched]:
+            return found
+        return readers if len(readers) == 1 and self._knows_scheme(readers[0]) else []
+
+    def _owners_or_readers(self, caller: Caller, uri: str) -> list[ResourceLocation]:
+        """Those that list it, and of the other namespaces all that have resources."""
+        owners = {one.namespace: one for one in self._listed_locations(caller, uri)}
+        return [owners.get(one.namespace, one) for one in self._readable_locations(caller, uri)]
+
+    def _readable_sources(self) -> list[tuple[Backend, Documents]]:
+        return [(backend, held) for backend, held in self._collections.sources() if held is not None and held.reads]
+
+    def _listed_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
+        """Those that list it; the first server of a namespace says what it is."""
+        found: dict[str, tuple[Object, list[Backend]]] = {}
+        for backend, documents in self._readable_sources():
+            entry = documents.resources.get(uri)
+            if entry is not None:
+                first, backends = found.setdefault(backend_namespace(backend), (entry, []))
+                if entry == first:
+                    backends.append(backend)
+        places = (
+            ResourceLocation(namespace, uri, tuple(backends)) for namespace, (_, backends) in sorted(found.items())
+        )
+        return [one for one in places if self._may_see(caller, one.namespace, uri)]
+
+    def _namespaces_by_template(self, caller: Caller, uri: str) -> frozenset[str]:
+        """The namespaces of the templates which it fits, of those that the caller sees."""
+        return frozenset(
+            backend_namespace(backend)
+            for backend, documents in self._readable_sources()
+            if any(
+                template.matches(uri) and may_see_all(self._policy, caller, tools)
+                for template, tools in self._collections.uri_patterns(backend, documents).templates
+            )
+        )
+
+    def _knows_scheme(self, place: ResourceLocation) -> bool:
+        """Whether the server has shown URIs of the same scheme: any other may be meant for one that cannot be seen."""
+        documents = {backend.provider: held for backend, held in self._readable_sources()}
+        return any(
+            scheme_of(place.uri) in self._collections.uri_patterns(one, documents[one.provider]).schemes
+            for one in place.backends
+        )
+
+    def _readable_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
+        """The servers which have resources, and of which the caller may see one of that URI."""
+        found: dict[str, tuple[Backend, ...]] = {}
+        for backend, _ in self._readable_sources():
+            found[backend_namespace(backend)] = (*found.get(backend_namespace(backend), ()), backend)
+        places = (ResourceLocation(namespace, uri, backends) for namespace, backends in sorted(found.items()))
+        return [one for one in places if self._may_see(caller, one.namespace, uri)]
+
+    def _may_see(self, caller: Caller, namespace: str, uri: str) -> bool:
+        return len(uri) <= MAX_URI_LENGTH and may_see_all(
+            self._policy, caller, policy_tools("resources", namespace, uri)
+        )
+
+    def rewrite_result(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
+        """A tool's result, in which every resource can be read by the URI that it gives."""
+        if not any(block.get("type") in _URI_BLOCKS for block in result.content):
+            return result
+        content = tuple(self._rewrite_block(ctx, namespace, block) for block in result.content)
+        return result if content == result.content else replace(result, content=content)
+
+    def rewrite_message(self, ctx: Context, namespace: str, message: Any) -> Any:
+        """A message of a prompt, likewise."""
+        block = message.get("content")
+        if not isinstance(block, dict):
+            return message
+        return {**message, "content": self._rewrite_block(ctx, namespace, block)}
+
+    def _rewrite_block(self, ctx: Context, namespace: str, block: Any) -> Any:
+        kind = block.get("type")
+        if kind == "resource_link":
+            return self.rewrite_uri(ctx, namespace, block)
+        inside = block.get("resource")
+        if kind == "resource" and isinstance(inside, dict):
+            return {**block, "resource": self.rewrite_uri(ctx, namespace, inside)}
+        return block
+
+    def rewrite_uri(self, ctx: Context, namespace: str, part: Object) -> Object:
+        """A part of an answer that holds a URI, with the one by which its reader should know it."""
+        uri = part.get("uri")
+        if not isinstance(uri, str):
+            return part
+        shown = self.public_uri(ctx, namespace, uri)
+        return part if shown == uri else {**part, "uri": shown}
+
+    def public_uri(self, ctx: Context, namespace: str, uri: str) -> str:
+        """A URI that a server gave: as it is where it leads back there, and otherwise with the server's namespace."""
+        if is_reserved_uri(uri) and any(
+            backend_namespace(backend) == namespace for backend, _ in self._collections.sources()
+        ):
+            return qualified_uri(namespace, uri)
+        if not any(one.namespace == namespace for one in self._readable_locations(ctx.caller, uri)):
+            return uri  # nobody could read it there in any case
+        places = self._candidates(ctx, uri)
+        if [one.namespace for one in places] == [namespace]:
+            return uri
+        session = session_key(ctx)
+        if not places and session is not None and self._session_uris.remember(session, uri, namespace):
+            return uri
+        return uri if is_web_uri(uri) else qualified_uri(namespace, uri)
+
+
+def resource_not_found(uri: str, namespaces: Sequence[str] = ()) -> NotFound:
+    """There is none that the caller could know by that URI; servers of these namespaces may have it all the same."""
+    hint = "List the resources, or write toolcrib://<server>/<uri>." if namespaces else "List the resources."
+    known = tuple(qualified_uri(namespace, uri[:_MAX_SHOWN]) for namespace in namespaces[:_MAX_SUGGESTED])
+    return NotFound(f'No resource is known by the URI "{uri[:_MAX_SHOWN]}".', hint=hint, suggestions=known)
+
+
+class SessionUris:
+    """Which server told a session of a URI that no list holds. The least recently used sessions go first."""
+
+    def __init__(self) -> None:
+        """Nobody was told anything yet."""
+        self._sessions: OrderedDict[Hashable, OrderedDict[str, str]] = OrderedDict()
+
+    def remember(self, session: Hashable, uri: str, namespace: str) -> bool:
+        """That server told the session of it; whether that is remembered."""
+        if len(uri) > _MAX_REMEMBERED_URI:
+            return False
+        known = self._sessions.setdefault(session, OrderedDict())
+        self._sessions.move_to_end(session)
+        known[uri] = namespace
+        known.move_to_end(uri)
+        if len(known) > _MAX_SESSION_URIS:
+            known.popitem(last=False)
+        if len(self._sessions) > _MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return True
+
+    def get(self, session: Hashable | None, uri: str) -> str | None:
+        """The server that told the session of it first, of those remembered."""
+        known = self._sessions.get(session)
+        return None if known is None else known.get(uri)
+
+
+_MAX_SESSIONS: Final = 500
+
+
+_MAX_SESSION_URIS: Final = 500
+
+
+_MAX_REMEMBERED_URI: Final = 500
+"""Sessions, URIs of one, and characters of one that are remembered."""

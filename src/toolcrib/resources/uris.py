@@ -1,0 +1,215 @@
+"""URIs of resources, as clients see them.
+
+A URI stays as its server wrote it if it leads back to that server. Otherwise, for example because two servers use the
+same URI, it becomes `toolcrib://<namespace>/<uri>`, which always does.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, unquote
+
+from toolcrib.types import Tool
+
+RESOURCE_TAG: Final = "mcp:resource"
+"""The tag under which policies know resources."""
+
+
+QUALIFIED_SCHEME: Final = "toolcrib://"
+
+
+MAX_URI_LENGTH: Final = 8192
+"""Characters of a server's own URI, or of a prompt's name."""
+
+
+_WEB_SCHEME: Final = re.compile(r"https?://", re.IGNORECASE)
+
+
+_EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
+
+
+_MULTI_SEGMENT: Final = ("+", "#", "/", "?", "&", ";")
+"""How expressions begin whose values may hold a slash, or begin with what joins them to the rest."""
+
+
+def qualified_uri(namespace: str, uri: str) -> str:
+    """The URI that leads to this server, whoever else has the same one. Holds for a template as well.
+
+    >>> qualified_uri("my db", "memo://insights")
+    'toolcrib://my%20db/memo://insights'
+    """
+    return f"{QUALIFIED_SCHEME}{quote(namespace, safe='')}/{uri}"
+
+
+def split_qualified_uri(uri: str) -> tuple[str, str] | None:
+    """The namespace and the server's own URI in what `addressed` gives; None for any other.
+
+    >>> split_qualified_uri("toolcrib://my%20db/memo://insights")
+    ('my db', 'memo://insights')
+    """
+    if uri[: len(QUALIFIED_SCHEME)].lower() != QUALIFIED_SCHEME:
+        return None
+    namespace, slash, own = uri[len(QUALIFIED_SCHEME) :].partition("/")
+    return (unquote(namespace), own) if slash and namespace and own else None
+
+
+def is_reserved_uri(uri: str) -> bool:
+    """Whether it looks like what only `addressed` may give; from a server such a URI is never taken bare.
+
+    >>> is_reserved_uri("ToolCrib://wiki/doc://index"), is_reserved_uri("doc://index")
+    (True, False)
+    """
+    return uri.lstrip().lower().startswith("toolcrib:")
+
+
+def scheme_of(uri: str) -> str:
+    """The part before the first colon, in lower case; empty without one."""
+    scheme, colon, _ = uri.partition(":")
+    return scheme.lower() if colon else ""
+
+
+def is_web_uri(uri: str) -> bool:
+    """Whether a client may fetch it by itself; such a URI is left alone."""
+    return _WEB_SCHEME.match(uri) is not None
+
+
+class UriTemplate:
+    """A URI template (RFC 6570), which knows the URIs that it may stand for. Takes linear time, whatever it holds.
+
+    >>> UriTemplate("users://{id}/notes").matches("users://7/notes"), UriTemplate("users://{id}").matches("users://7/notes")
+    (True, False)
+    """
+
+    def __init__(self, text: str) -> None:
+        """Of its text; braces that do not match are taken as they are."""
+        parts = _EXPRESSION.split(text)
+        self._literals = parts[::2]
+        self._across = [part.startswith(_MULTI_SEGMENT) for part in parts[1::2]]
+
+    def matches(self, uri: str) -> bool:
+        """Whether the URI begins, goes on and ends with what the template says, with any values between."""
+        first, *middle = self._literals
+        if not uri.startswith(first):
+            return False
+        if not middle:
+            return uri == first
+        at, last = len(first), middle.pop()
+        for across, literal in zip(self._across, middle, strict=False):
+            found = uri.find(literal, at)
+            if found < 0 or not _can_be_value(uri[at:found], across=across):
+                return False
+            at = found + len(literal)
+        end = len(uri) - len(last)
+        return end >= at and uri.endswith(last) and _can_be_value(uri[at:end], across=self._across[-1])
+
+
+_OPERATOR_PREFIXES: Final = {"+": "", "#": "#", "/": "/", ".": "."}
+
+
+def expand_template(text: str, values: Mapping[str, str]) -> str | None:
+    """What a template gives for these values, unescaped; None where it asks for more, or for several at one place.
+
+    >>> expand_template("users://{id}{/part}", {"id": "7", "part": "a"}), expand_template("users://{id}", {})
+    ('users://7/a', None)
+    """
+    parts = _EXPRESSION.split(text)
+    for place in range(1, len(parts), 2):
+        joint = _OPERATOR_PREFIXES.get(parts[place][:1])
+        value = values.get(parts[place][0 if joint is None else 1 :].rstrip("*"))
+        if value is None:
+            return None
+        parts[place] = (joint or "") + value
+    return "".join(parts)
+
+
+def _can_be_value(value: str, *, across: bool) -> bool:
+    return across or "/" not in value
+
+
+_NORMAL_URI: Final = re.compile(
+    r"(?!file://localhost/)[a-z][a-z0-9+.-]*://"
+    r"[!$&-.0-@\[^-~]*"  # neither escapes nor upper case in the host
+    r"(?:/|(?:/(?!\.)[!$&-.0-\[\]-~]+)*)"  # no step is empty, or begins with a dot
+)
+"""URIs that are their own normal form, as nearly all are."""
+
+
+_CONTROL_CHARACTERS: Final = dict.fromkeys((*range(32), 127))
+"""Characters that many a reader of URIs drops."""
+
+
+def normal_forms(uri: str) -> tuple[str, ...]:
+    """What a server may take the URI for: one without escapes, dots and doubled slashes, and so on. Linear time.
+
+    None of them is the URI itself; nearly every URI has none. Holds for patterns and templates as well.
+
+    >>> normal_forms("files:///./%65tc//key"), normal_forms("DOC://a/x/../y"), normal_forms("doc://a/y")
+    (('files:///etc/key',), ('doc://a/y',), ())
+    """
+    if _NORMAL_URI.fullmatch(uri):
+        return ()
+    text = _unescape(uri).translate(_CONTROL_CHARACTERS).strip().replace("\\", "/")
+    scheme, colon, rest = text.partition(":")
+    if not colon:
+        return ()
+    forms = dict.fromkeys(
+        form
+        for whole in (rest, rest.partition("#")[0])
+        for form in (_with_host(scheme.lower(), whole), _host_in_path(scheme.lower(), whole))
+    )
+    return tuple(form for form in forms if form != uri)
+
+
+def _with_host(scheme: str, rest: str) -> str:
+    """With what follows two slashes as a host."""
+    host, path = "", rest
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        path = slash + path
+    elif not rest.startswith("/"):
+        return f"{scheme}:{_resolve_path('/' + rest)[1:]}"
+    host = "" if scheme == "file" and host.lower() == "localhost" else host.lower()
+    return f"{scheme}://{host}{_resolve_path(path)}"
+
+
+def _host_in_path(scheme: str, rest: str) -> str:
+    """With the host as the first step of the path, as a server reads it that joins what follows to a folder."""
+    if not rest.startswith("//") or rest.startswith("///"):
+        return _with_host(scheme, rest)
+    host, slash, path = rest[2:].partition("/")
+    return f"{scheme}://{_resolve_path(f'/{host.lower()}{slash}{path}')[1:]}"
+
+
+def _resolve_path(path: str) -> str:
+    """A path that begins with a slash, or is empty, without empty steps, `.`, `..` and a slash at its end."""
+    steps: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del steps[-1:]
+        elif part not in ("", "."):
+            steps.append(part)
+    return f"/{'/'.join(steps)}" if path else ""
+
+
+def _unescape(text: str) -> str:
+    """Without any escape, however often it was escaped: one more pass would change nothing."""
+    if "%" not in text:
+        return text
+    found = bytearray()
+    for byte in text.encode(errors="surrogatepass"):
+        found.append(byte)
+        while found[-3:-2] == b"%" and found[-1] in _HEX_DIGITS and found[-2] in _HEX_DIGITS:
+            found[-3:] = (int(found[-2:], 16),)
+    return found.decode(errors="replace")
+
+
+_HEX_DIGITS: Final = frozenset(b"0123456789abcdefABCDEF")
+
+
+PROMPT_TAG: Final = "mcp:prompt"
+"""The tag under which policies know prompts, which they decide on as on tools."""
+
+
+def is_document(tool: Tool) -> bool:
+    """Whether the tool stands for a prompt or a resource."""
+    return PROMPT_TAG in tool.tags or RESOURCE_TAG in tool.tags

@@ -1,0 +1,339 @@
+"""Run scripts in worker processes: limit how many run at once, keep workers ready, and give each script a new one."""
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+
+from toolcrib.errors import SandboxUnavailable
+from toolcrib.sandbox import process
+from toolcrib.sandbox.calls import ScriptCalls, Tools
+from toolcrib.sandbox.conversation import Conversation, WorkerLost
+from toolcrib.sandbox.frames import ProtocolError, read_frame
+from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.sandbox.names import Language, ServerNames
+from toolcrib.sandbox.process import Worker, WorkerKind, spawn_worker
+from toolcrib.sandbox.result import OnCall, ScriptResult, script_error
+from toolcrib.types import Object
+
+_MAX_ATTEMPTS: Final = 3
+"""Workers that may turn out to be gone before one has the job."""
+
+
+Schemas = Mapping[str, Mapping[str, Object]]
+"""Input schemas by server and tool, under their own names; those of unknown tools are not used."""
+
+
+class ScriptExecutor:
+    """Runs scripts, each in a process of its own."""
+
+    def __init__(self, language: Language, options: SandboxOptions) -> None:
+        """Nothing is started before `start`."""
+        self._language = language
+        self._options = options
+        self._pool: WorkerPool | None = None
+        self._zygote: process.Zygote | None = None
+        self._slots = ScriptSlots(options)
+        self._running = RunningScripts()
+        self._ending: set[asyncio.Task[int | None]] = set()
+
+    @property
+    def started(self) -> bool:
+        """Whether scripts can be run."""
+        return self._pool is not None
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """The processes that wait for a script."""
+        return self._pool.idle if self._pool is not None else ()
+
+    @property
+    def zygote_pid(self) -> int | None:
+        """The process that the others are forked from, where there is one."""
+        return self._zygote.pid if self._zygote is not None else None
+
+    async def start(self, kind: WorkerKind, before: Callable[[], object] = bool) -> None:
+        """Have the first process ready. `before` is done before each is made. Raises `SandboxUnavailable`."""
+        maker = await self._worker_factory(kind)
+
+        async def make() -> Worker:
+            before()
+            return await maker()
+
+        pool = WorkerPool(make, size=self._options.pool, start_s=self._options.start_s)
+        try:
+            await pool.start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close()
+            raise
+        self._pool = pool
+
+    async def close(self) -> None:
+        """End the scripts that run, with `SandboxUnavailable`, and every process that is left."""
+        pool, self._pool = self._pool, None
+        await self._running.end_all()
+        if pool is not None:
+            await pool.close()
+        if self._ending:
+            await asyncio.wait(self._ending)
+        if self._zygote is not None:
+            await self._zygote.close()
+            self._zygote = None
+
+    async def run(
+        self,
+        job: bytes,
+        tools: Tools,
+        on_call: OnCall | None,
+        *,
+        limits: Limits,
+        servers: Mapping[str, ServerNames],
+        schemas: Schemas,
+    ) -> ScriptResult:
+        """Have a process do that job. Raises `ScriptError` and `SandboxUnavailable`."""
+        asked = time.monotonic()
+        async with self._running.track(), self._slots.acquire():
+            for _ in range(_MAX_ATTEMPTS):
+                pool = self._pool
+                if pool is None:
+                    break
+                worker = await pool.acquire()
+                start = time.monotonic()
+                calls = ScriptCalls(tools, on_call)
+                talk = Conversation(worker, calls, limits, servers, schemas, language=self._language)
+                try:
+                    result = await self._converse(talk, job, worker, calls)
+                except WorkerLost:
+                    continue
+                finally:
+                    pool.top_up()
+                stats = {"wall_s": time.monotonic() - start, "wait_s": start - asked, "calls": len(calls.trace)}
+                return replace(result, calls=tuple(calls.trace), stats={**result.stats, **stats})
+        raise SandboxUnavailable("The processes for scripts end before they begin.", hint="See what ends them.")
+
+    async def _converse(self, talk: Conversation, job: bytes, worker: Worker, calls: ScriptCalls) -> ScriptResult:
+        """The conversation, after which the process is ended; only a script that did not end well waits until it is."""
+        try:
+            result = await talk.run(job)
+        except BaseException:
+            worker.process.kill()
+            with anyio.CancelScope(shield=True):
+                await calls.close()
+                await worker.close()
+            raise
+        worker.process.kill()
+        self._ending.add(closing := asyncio.create_task(worker.close()))
+        closing.add_done_callback(self._ending.discard)
+        with anyio.CancelScope(shield=True):
+            await calls.close()
+        return result
+
+    async def _worker_factory(self, kind: WorkerKind) -> Callable[[], Awaitable[Worker]]:
+        """How processes are made here: forked where that can be done, else each started anew."""
+        if self._options.zygote and process.zygote_supported():
+            prepared = process.Zygote(kind, start_s=self._options.start_s)
+            if await prepared.start():
+                self._zygote = prepared
+                return prepared.make
+        return lambda: spawn_worker(kind)
+
+
+async def start_worker(start: Callable[[], Awaitable[Worker]], within_s: float) -> Worker:
+    """Start a worker and wait for its first word. Raises `SandboxUnavailable`."""
+    try:
+        worker = await start()
+    except OSError as error:
+        raise SandboxUnavailable(f"A script's process could not be started: {error.strerror or error}.") from error
+    try:
+        await asyncio.wait_for(read_frame(worker.reader, {ord("r"): 1}), within_s)
+    except (TimeoutError, EOFError, ProtocolError) as error:
+        status = await worker.close()
+        raise SandboxUnavailable(
+            f"A script's process did not get ready (exit status {status}).",
+            hint="Check that Python and the engine's library can be read by this user, and that memory is left.",
+        ) from error
+    except BaseException:
+        await worker.close()
+        raise
+    return worker
+
+
+class WorkerPool:
+    """Makes workers, some ahead of time."""
+
+    def __init__(self, make: Callable[[], Awaitable[Worker]], *, size: int, start_s: float) -> None:
+        """`make` starts a worker, which may take `start_s` to get ready; `size` of them are kept ready."""
+        self._make = make
+        self._size = size
+        self._start_s = start_s
+        self._ready: deque[Worker] = deque()
+        self._refill: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Have the first worker ready. Raises `SandboxUnavailable`."""
+        self._ready.append(await self._new())
+        self.top_up()
+
+    async def acquire(self) -> Worker:
+        """A ready worker, for the caller alone, who closes it. Raises `SandboxUnavailable`."""
+        while self._ready:
+            worker = self._ready.popleft()
+            if worker.alive:
+                break
+            await worker.close()
+        else:
+            worker = await self._new()
+        if not self._ready:
+            self.top_up()
+        return worker
+
+    async def close(self) -> None:
+        """End the workers that no script has."""
+        self._closed = True
+        if self._refill is not None:
+            self._refill.cancel()
+            await asyncio.wait([self._refill])
+        while self._ready:
+            await self._ready.popleft().close()
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """The processes that wait for a script."""
+        return tuple(worker.process.pid for worker in self._ready)
+
+    async def _new(self) -> Worker:
+        return await start_worker(self._make, self._start_s)
+
+    def top_up(self) -> None:
+        """Have as many ready as there should be, soon. Best when nobody waits: a start takes what a script needs."""
+        if not self._closed and (self._refill is None or self._refill.done()):
+            self._refill = asyncio.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        """All that are missing at the same time; on trouble none, as the next script meets the same, and tells."""
+        while (missing := self._size - len(self._ready)) > 0:
+            ends = await asyncio.gather(*(self._add() for _ in range(missing)), return_exceptions=True)
+            if any(ends):
+                return
+
+    async def _add(self) -> None:
+        self._ready.append(await self._new())
+
+
+class ScriptSlots:
+    """Places for scripts; whoever comes later waits, but not for ever."""
+
+    def __init__(self, options: SandboxOptions) -> None:
+        self.count = options.workers or 2 * (os.cpu_count() or 1)
+        self._free = asyncio.Semaphore(self.count)
+        self._wait_s = options.queue_wait_s
+
+    @asynccontextmanager
+    async def acquire(self) -> AsyncIterator[None]:
+        """A place while the block runs. Raises `SandboxUnavailable` when none got free in time."""
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._free.acquire()
+        except TimeoutError:
+            raise no_free_slot(self.count, self._wait_s) from None
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+_END_TIMEOUT_S: Final = 5.0
+"""How long the end of a script may take: a tool that ends the sandbox it was called from waits for itself."""
+
+
+class RunningScripts:
+    """Scripts under way."""
+
+    def __init__(self) -> None:
+        self._ends: dict[asyncio.Timeout, asyncio.Event] = {}
+
+    @asynccontextmanager
+    async def track(self) -> AsyncIterator[None]:
+        """Inside, a script runs. Raises `SandboxUnavailable` when the sandbox ended meanwhile."""
+        leave = asyncio.timeout(None)
+        try:
+            async with leave:
+                self._ends[leave] = asyncio.Event()
+                try:
+                    yield
+                finally:
+                    self._ends.pop(leave).set()
+        except TimeoutError as error:
+            if not leave.expired():
+                raise
+            raise SandboxUnavailable("The sandbox was closed while the script ran.") from error
+
+    async def end_all(self) -> None:
+        """End every script, and wait until its process and its calls have ended."""
+        ends = [asyncio.ensure_future(ended.wait()) for ended in self._ends.values()]
+        for leave in self._ends:
+            if leave.when() is None:
+                leave.reschedule(asyncio.get_running_loop().time())
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=_END_TIMEOUT_S)
+            for waiting in late:
+                waiting.cancel()
+
+
+def check_source(source: str, limits: Limits) -> str:
+    """The script itself, without a byte order mark. Raises `ScriptNotRun` for one that is too large or no text."""
+    try:
+        size = len(source) if len(source) > limits.script_bytes else len(source.encode())
+    except UnicodeEncodeError:
+        raise script_error("script", "The script is not valid Unicode.", refused=True) from None
+    if size > limits.script_bytes:
+        raise script_error("size", f"The script has {size} bytes, and {limits.script_bytes} are allowed.", refused=True)
+    return source.removeprefix("\ufeff")
+
+
+def server_entries(servers: Mapping[str, ServerNames]) -> list[dict[str, Any]]:
+    """The servers in the order in which a worker names them, with their names in the script and outside."""
+    return [
+        {
+            "name": name,
+            "original": server.original,
+            "tools": [{"name": tool, "original": original} for tool, original in server.tools.items()],
+        }
+        for name, server in servers.items()
+    ]
+
+
+def process_limits(limits: Limits) -> dict[str, Any]:
+    """Those that the kernel or the engine keeps for it."""
+    return {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes, "wall_s": limits.wall_s}
+
+
+def worker_limits(limits: Limits) -> dict[str, Any]:
+    """The limits that a worker keeps by itself, so that an error says where."""
+    return {
+        "calls": limits.calls,
+        "inflight": limits.inflight,
+        "inflight_bytes": limits.frame_bytes,
+        "out_bytes": limits.out_bytes,
+        "depth": limits.depth,
+        "nodes": limits.nodes,
+        "print_bytes": limits.print_bytes,
+        "error_bytes": limits.error_bytes,
+        "soft_cpu_s": limits.soft_cpu_s,
+    }
+
+
+def no_free_slot(workers: int, waited_s: float) -> SandboxUnavailable:
+    """Nothing was run: every place is taken."""
+    return SandboxUnavailable(
+        f"{workers} scripts are running already, and none ended within {waited_s:g} s.",
+        hint="Try again later, or raise sandbox.workers.",
+    )

@@ -1,0 +1,312 @@
+"""Read a JSON Schema: follow its references, list its parameters, write a tool's signature on one line.
+
+Nothing here fetches or fails: what cannot be read counts as the empty schema, which allows everything.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from toolcrib.types import Object, Tool
+
+_MAX_HOPS = 16
+"""How many references in a row are followed."""
+
+
+_MERGED_KEYWORDS = ("allOf", "$ref")
+
+
+def resolve(schema: Any, root: Object) -> Object:
+    """The schema with its own `$ref` and `allOf` read into it, one level deep; {} for what is no object.
+
+    >>> resolve({"$ref": "#/$defs/a", "title": "T"}, {"$defs": {"a": {"type": "string"}}})
+    {'title': 'T', 'type': 'string'}
+    """
+    parts = _referenced_parts(schema, root)
+    if len(parts) == 1 and not any(key in parts[0] for key in _MERGED_KEYWORDS):
+        return parts[0]
+    return merge_schemas({key: value for key, value in part.items() if key not in _MERGED_KEYWORDS} for part in parts)
+
+
+def merge_schemas(parts: Iterable[Object]) -> dict[str, Any]:
+    """Several schemas as one: properties and requirements joined; of other keywords, the first one seen stays.
+
+    >>> merge_schemas([{"required": ["a"], "title": "T"}, {"required": ["b"], "title": "U"}])
+    {'required': ['a', 'b'], 'title': 'T'}
+    """
+    whole: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            whole[key] = _merge_keyword(key, whole[key], value) if key in whole else value
+    return whole
+
+
+def subschema_at(schema: Object, path: Iterable[str | int]) -> Any:
+    """The part of a schema at the end of a path that may lead through references; {} where it leads nowhere."""
+    node: Any = schema
+    for step in path:
+        if step == "$ref" and isinstance(node, Mapping):
+            node = resolve_pointer(node.get("$ref"), schema)
+        elif isinstance(node, Mapping):
+            node = node.get(str(step))
+        elif isinstance(node, list) and isinstance(step, int) and step < len(node):
+            node = node[step]
+        else:
+            return {}
+    return node
+
+
+def properties(schema: Object) -> Mapping[str, Any]:
+    """The properties of a resolved schema; empty where there are none.
+
+    >>> properties({"properties": 3})
+    {}
+    """
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def required(schema: Object) -> tuple[str, ...]:
+    """The required names of a resolved schema, each once, in order."""
+    found = schema.get("required")
+    return tuple(dict.fromkeys(name for name in found if isinstance(name, str))) if isinstance(found, list) else ()
+
+
+def _referenced_parts(schema: Any, root: Object) -> list[Object]:
+    """The schema, then what its `$ref` and `allOf` bring, nearest first; each object once."""
+    parts: list[Object] = []
+    seen: set[int] = set()
+    queue = [schema]
+    while queue and len(parts) < _MAX_HOPS:
+        part = queue.pop(0)
+        if not isinstance(part, Mapping) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        parts.append(part)
+        if "$ref" in part:
+            queue.append(resolve_pointer(part["$ref"], root))
+        if isinstance(all_of := part.get("allOf"), list):
+            queue.extend(all_of[:_MAX_HOPS])
+    return parts or [{}]
+
+
+def _merge_keyword(key: str, first: Any, second: Any) -> Any:
+    if key == "properties" and isinstance(first, Mapping) and isinstance(second, Mapping):
+        return {**first, **{name: node for name, node in second.items() if name not in first}}
+    if key == "required" and isinstance(first, list) and isinstance(second, list):
+        return [*first, *(name for name in second if name not in first)]
+    return first
+
+
+def resolve_pointer(reference: Any, root: Object) -> Any:
+    """What a local reference (`#`, `#/a/b`, `#anchor`) points to; None for any other.
+
+    >>> resolve_pointer("#/$defs/a~1b", {"$defs": {"a/b": {"type": "null"}}})
+    {'type': 'null'}
+    """
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    pointer = unquote(reference[1:])
+    if pointer and not pointer.startswith("/"):
+        return _find_anchor(pointer, root)
+    node: Any = root
+    for part in pointer.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = node.get(key)
+        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return None
+    return node
+
+
+def _find_anchor(anchor: str, root: Object) -> Any:
+    """The definition with that `$anchor`; only definitions are looked through."""
+    for home in ("$defs", "definitions"):
+        found = root.get(home)
+        for definition in found.values() if isinstance(found, Mapping) else ():
+            if isinstance(definition, Mapping) and definition.get("$anchor") == anchor:
+                return definition
+    return None
+
+
+MAX_SIGNATURE = 400
+"""Characters of a signature."""
+
+
+MAX_PARAMETERS = 200
+"""Parameters that are read from a schema; the rest are not described."""
+
+
+_MAX_TYPE = 80
+"""Characters of one type."""
+
+
+_MAX_OPTIONS = 6
+"""Values of an enum, or branches of a union, that are spelled out."""
+
+
+_MAX_LITERAL = 24
+"""Characters of one literal value."""
+
+
+_MAX_DEPTH = 2
+"""Levels of nested objects that are spelled out."""
+
+
+_IDENTIFIER = re.compile(r"[^\W\d][\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterInfo:
+    """One parameter of a tool."""
+
+    name: str
+    type: str
+    """Readable: `string`, `integer[]`, `"open"|"closed"`, `{id: string, …}`."""
+    required: bool = False
+    description: str = ""
+    default: Any = None
+    """None where there is none, and where it is null."""
+
+
+def parameters(schema: Object) -> tuple[ParameterInfo, ...]:
+    """The parameters of an input schema, in its order; `$ref`, `allOf` and nullable unions are read through.
+
+    >>> parameters({"type": "object", "properties": {"n": {"type": "integer", "default": 3}}, "required": ["n"]})
+    (ParameterInfo(name='n', type='integer', required=True, description='', default=3),)
+    """
+    whole = resolve(schema, schema)
+    needed = frozenset(required(whole))
+    found = list(properties(whole).items())[:MAX_PARAMETERS]
+    return tuple(_parameter_info(name, node, schema, needed=name in needed) for name, node in found)
+
+
+def signature(tool: Tool) -> str:
+    """One line of at most 400 characters: name, parameters, types; required ones first, `?` marks optional ones.
+
+    >>> signature(Tool(name="add", input_schema={"type": "object", "properties": {"a": {"type": "number"}}}))
+    'add(a?: number)'
+    """
+    return signature_line(tool.name, tool.input_schema)
+
+
+def signature_line(name: str, schema: Object) -> str:
+    """The signature of a tool of that name with that input schema."""
+    found = parameters(schema)
+    ordered = sorted(found, key=lambda parameter: not parameter.required)
+    shown = _one_line(name, MAX_SIGNATURE // 2)
+    words = [_parameter_text(parameter.name, parameter.type, needed=parameter.required) for parameter in ordered]
+    return f"{shown}({_join_within(words, MAX_SIGNATURE - len(shown) - 2, len(words))})"
+
+
+def type_text(node: Any, root: Object, depth: int = _MAX_DEPTH) -> str:
+    """The type of one schema as text of at most 80 characters.
+
+    >>> type_text({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}, {})
+    'string[]|null'
+    """
+    if node is False:
+        return "never"
+    return _truncated(_type(resolve(node, root), root, depth), _MAX_TYPE)
+
+
+def literal(value: Any, limit: int = _MAX_LITERAL) -> str:
+    """A JSON value on one line, cut to a length."""
+    if isinstance(value, str):
+        return json.dumps(_truncated(value[: limit + 1], limit), ensure_ascii=False)
+    if isinstance(value, (dict, list)):
+        return "{…}" if isinstance(value, dict) and value else "[…]" if value else json.dumps(value)
+    return _truncated(json.dumps(value, default=repr), limit)
+
+
+def _parameter_info(name: str, node: Any, root: Object, *, needed: bool) -> ParameterInfo:
+    schema = resolve(node, root)
+    description = schema.get("description")
+    return ParameterInfo(
+        name=name,
+        type=type_text(node, root),
+        required=needed,
+        description=description if isinstance(description, str) else "",
+        default=schema.get("default"),
+    )
+
+
+def _type(schema: Object, root: Object, depth: int) -> str:
+    if "const" in schema:
+        return literal(schema["const"])
+    if isinstance(options := schema.get("enum"), list) and options:
+        return _union((literal(option) for option in options[: _MAX_OPTIONS + 1]), len(options))
+    for key in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(key), list) and branches and "properties" not in schema:
+            if depth <= 0:
+                return "any"
+            texts = (type_text(branch, root, depth - 1) for branch in branches[: _MAX_OPTIONS + 1])
+            return _union(texts, len(branches))
+    return _type_from_keyword(schema, root, depth)
+
+
+def _type_from_keyword(schema: Object, root: Object, depth: int) -> str:
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return _union((_type_of_kind(kind, schema, root, depth) for kind in kinds[: _MAX_OPTIONS + 1]), len(kinds))
+    if isinstance(kinds, str):
+        return _type_of_kind(kinds, schema, root, depth)
+    return _type_of_kind(
+        "object" if "properties" in schema else "array" if "items" in schema else "any", schema, root, depth
+    )
+
+
+def _type_of_kind(kind: Any, schema: Object, root: Object, depth: int) -> str:
+    if kind == "array":
+        items = type_text(schema["items"], root, depth - 1) if depth > 0 and "items" in schema else "any"
+        return f"({items})[]" if "|" in items and not items.startswith("{") else f"{items}[]"
+    if kind == "object" and depth > 0 and (found := properties(schema)):
+        needed = frozenset(required(schema))
+        words = (
+            _parameter_text(name, type_text(node, root, depth - 1), needed=name in needed)
+            for name, node in list(found.items())[:_MAX_OPTIONS]
+        )
+        return "{" + _join_within(list(words), _MAX_TYPE - 2, len(found)) + "}"
+    return str(kind) if isinstance(kind, str) else "any"
+
+
+def _union(texts: Iterable[str], total: int) -> str:
+    shown: list[str] = []
+    for text in dict.fromkeys(texts):
+        if len(shown) == _MAX_OPTIONS or sum(map(len, shown)) + len(shown) + len(text) > _MAX_TYPE - 8:
+            return "|".join([*shown, "…"])
+        shown.append(text)
+    return "|".join([*shown, "…"] if total > _MAX_OPTIONS else shown)
+
+
+def _parameter_text(name: str, kind: str, *, needed: bool) -> str:
+    shown = name if _IDENTIFIER.fullmatch(name) and len(name) <= _MAX_TYPE else literal(name, _MAX_TYPE)
+    return f"{shown}{'' if needed else '?'}: {kind}"
+
+
+def _join_within(words: list[str], room: int, total: int) -> str:
+    """The words, comma-separated; those of the total that do not fit are counted."""
+    text = ", ".join(words)
+    if len(text) <= room and total == len(words):
+        return text
+    shown: list[str] = []
+    used = len("… +000 more")
+    for word in words:
+        used += len(word) + 2
+        if used > room:
+            break
+        shown.append(word)
+    return ", ".join([*shown, f"… +{total - len(shown)} more"])
+
+
+def _one_line(text: str, limit: int) -> str:
+    return _truncated(" ".join(text[: limit + 1].split()), limit)
+
+
+def _truncated(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,356 @@
+"""Validate arguments against a JSON Schema.
+
+A schema is compiled without ever reaching out of the process, and the work that one check can take is bounded first:
+a definition that refers twice to another, which refers twice to a third, is small to write and takes forever to
+check, and a recursive one can do the same with a deep argument.
+"""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import log
+from typing import Any
+
+import jsonschema_rs
+
+from toolcrib.errors import InvalidArguments, InvalidTool
+from toolcrib.schema.signature import literal, resolve_pointer, signature_line
+from toolcrib.schema.teach import SchemaViolation, explain_violations
+from toolcrib.types import Object
+
+_MAX_MESSAGE = 800
+"""Characters of a message."""
+
+
+class Schema:
+    """One input schema. Made, it is known to be sound; compiled it is when the first arguments come."""
+
+    __slots__ = ("_max_depth", "_schema", "_validator", "_who")
+
+    def __init__(self, schema: Object, who: str) -> None:
+        """`who` is the name of the tool in messages. Raises `InvalidTool` when the schema is broken."""
+        compile_schema(schema, who)
+        self._max_depth: int | None = None
+        self._schema = schema
+        self._who = who
+        self._validator: jsonschema_rs.Validator | None = None
+
+    def check(self, arguments: Any, who: str = "") -> None:
+        """Return when the arguments fit; otherwise raise `InvalidArguments`, which says what would.
+
+        `who` is the name of the tool in the message, where it is called by another one.
+
+        What cannot be checked in reasonable time, such as arguments nested very deep for a recursive schema, is left
+        to the server.
+
+        >>> schema = Schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, "double")
+        >>> schema.check({"n": 1})
+        >>> schema.check({"n": "1"})
+        Traceback (most recent call last):
+        toolcrib.errors.InvalidArguments: double: "n" must be integer, not string. Valid: double(n: integer)
+        """
+        validator = self._validator
+        if validator is None:
+            # Proving and compiling are two steps: a compiled schema takes 14 KB, and most tools are never called.
+            validator = compile_schema(self._schema, self._who)
+            self._max_depth = max_depth(self._schema)
+            self._validator = validator
+        if self._max_depth is not None and not checkable(arguments, self._max_depth):
+            return
+        try:
+            if validator.is_valid(arguments):
+                return
+            found = explain_violations(validator, arguments, self._schema)
+        except (ValueError, RecursionError) as error:
+            found = [SchemaViolation(text=f"the arguments cannot be read: {str(error)[:120]}")]
+        raise self._taught(found, who or self._who)
+
+    def _taught(self, found: list[SchemaViolation], who: str) -> InvalidArguments:
+        text = f"{who}: {'; '.join(fault.text for fault in found)}"
+        text = text if len(text) < _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 1]}…"
+        return InvalidArguments(
+            text if text.endswith("?") else f"{text}.",
+            hint=f"Valid: {signature_line(who, self._schema)}",
+            suggestions=tuple(dict.fromkeys(word for fault in found for word in fault.suggestions)),
+        )
+
+
+_BACKTRACK_LIMIT = 100_000
+"""Steps a regular expression may go back, so that a hostile pattern cannot stall a call: about 10 ms."""
+
+
+_MAX_REASON = 240
+"""Characters of a reason."""
+
+
+_DRAFT_07 = "http://json-schema.org/draft-07/schema#"
+
+
+_PATTERN_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)
+
+
+_LOOSE_DASH = re.compile(r"(\\[wWdDsS])-(?!\])|(?<!\[)-(\\[wWdDsS])")
+
+
+def compile_schema(schema: Object, who: str) -> jsonschema_rs.Validator:
+    """The validator of an input schema: 2020-12, or what its `$schema` says. Raises `InvalidTool`.
+
+    References to other documents are refused, not followed. `format` is not enforced: it is the server's to
+    judge. A regular expression that JavaScript takes and our engine does not is left to the server too. A list
+    under `items`, without a `$schema`, shows that draft-07 was meant.
+    """
+    if not isinstance(schema, dict):
+        raise InvalidTool(f"{who}: the input schema is not an object.")
+    if schema.get("type") != "object":
+        raise InvalidTool(f'{who}: the input schema must say "type": "object" at its root.')
+    refused: list[str] = []
+    try:
+        return _validator(schema, refused)
+    except jsonschema_rs.ValidationError as error:
+        other = _alternative_reading(schema, error)
+        if other is not None:
+            return compile_schema(other, who)
+        raise InvalidTool(f"{who}: {_broken_reason(schema, error, refused)}.") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidTool(f"{who}: the input schema cannot be read: {_one_line(str(error))}.") from error
+
+
+def _validator(schema: dict[str, Any], refused: list[str]) -> jsonschema_rs.Validator:
+    def refuse(uri: str) -> Any:
+        refused.append(uri)
+        raise LookupError(uri)
+
+    return jsonschema_rs.validator_for(
+        schema, retriever=refuse, validate_formats=False, mask="it", pattern_options=_PATTERN_OPTIONS
+    )
+
+
+def _alternative_reading(schema: dict[str, Any], error: jsonschema_rs.ValidationError) -> dict[str, Any] | None:
+    """The schema as its author may have meant it, where that can be told; None otherwise."""
+    path = error.instance_path
+    if path and path[-1] == "items" and "$schema" not in schema and isinstance(error.instance, list):
+        return {"$schema": _DRAFT_07, **schema}
+    if error.kind.name == "format":
+        mended: dict[str, Any] = _with_portable_patterns(schema)
+        return mended if mended != schema else None
+    return None
+
+
+def _broken_reason(schema: dict[str, Any], error: jsonschema_rs.ValidationError, refused: list[str]) -> str:
+    dialect = schema.get("$schema")
+    if refused and refused[0] != dialect:
+        return f"the input schema refers to another document, {literal(refused[0], 100)}, and those are not fetched"
+    if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
+        if refused or "meta-schema" in error.message:
+            return f"the input schema is written in an unknown dialect, {literal(dialect, 100)}"
+        return f"the input schema refers to something it does not hold: {_one_line(error.message)}"
+    path = ".".join(str(part)[:40] for part in error.instance_path[:12])
+    value = literal(error.instance, 40)
+    return f"the input schema is broken at {path or 'its root'}: {value} is not allowed there"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text[:_MAX_REASON].split()).rstrip(".")
+
+
+def _with_portable_patterns(node: Any) -> Any:
+    """The schema with the patterns that our engine cannot read mended or left out, unless nobody could read them."""
+    if isinstance(node, list):
+        return [_with_portable_patterns(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    mended = {key: _with_portable_patterns(value) for key, value in node.items()}
+    pattern = node.get("pattern")
+    if isinstance(pattern, str) and (readable := _portable_pattern(pattern)) != pattern:
+        mended.pop("pattern")
+        if readable:
+            mended["pattern"] = readable
+    if isinstance(named := mended.get("patternProperties"), Mapping):
+        readable_keys = {key: _portable_pattern(str(key)) for key in named}
+        mended["patternProperties"] = {readable_keys[key]: value for key, value in named.items() if readable_keys[key]}
+    return mended
+
+
+def _portable_pattern(pattern: str) -> str:
+    """The pattern as our engine reads it; "" when only it cannot; itself when nobody can."""
+    for text in (pattern, _LOOSE_DASH.sub(r"\1\\-\2", pattern)):
+        try:
+            _validator({"pattern": text}, [])
+        except ValueError:
+            continue
+        return text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError):
+            return pattern
+    return ""
+
+
+_MAX_WORK = 10_000_000
+"""Schema steps one check may take: about 0.1 s."""
+
+
+_MAX_ESTIMATE_STEPS = 200_000
+"""Steps the count itself may take."""
+
+
+_MAX_CHECKED_DEPTH = 100
+"""Levels of an argument that are checked at all: a check recurses, and deep enough it would exhaust the stack."""
+
+
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+_ANCHORS = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
+
+
+_IN_PLACE = ("not", "if", "then", "else")
+
+
+_IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
+
+
+_IN_PLACE_BY_NAME = ("dependentSchemas", "dependencies")
+
+
+_CHILD_KEYWORDS = (
+    "items",
+    "additionalProperties",
+    "additionalItems",
+    "contains",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+
+
+_ANY_CHILD = ""
+"""The name of a child that may be any child."""
+
+
+def max_depth(schema: Object) -> int | None:
+    """How deep an argument may be nested to be checked; None when it does not matter.
+
+    0 when nothing can be checked against the schema in reasonable time.
+
+    >>> max_depth({"type": "object"}), max_depth({"properties": {"next": {"$ref": "#"}}})
+    (None, 100)
+    """
+    if not _has_references(schema):
+        return None
+    try:
+        growth = _GrowthEstimator(schema).growth()
+    except (OverflowError, RecursionError):
+        return 0
+    return _MAX_CHECKED_DEPTH if growth <= 1 else min(_MAX_CHECKED_DEPTH, int(log(_MAX_WORK) / log(growth)))
+
+
+def checkable(value: Any, limit: int | None) -> bool:
+    """Whether a value is nested no deeper than the limit; a value of its own has depth 1.
+
+    >>> checkable({"a": [1]}, 2), checkable({"a": [1]}, 1), checkable({}, None)
+    (True, False, True)
+    """
+    if limit is None:
+        return True
+    level = [value]
+    for _ in range(limit):
+        level = [child for node in level for child in _children(node) if isinstance(child, (Mapping, list, tuple))]
+        if not level:
+            return True
+    return False
+
+
+def _children(node: Any) -> Any:
+    return node.values() if isinstance(node, Mapping) else node if isinstance(node, (list, tuple)) else ()
+
+
+class _GrowthEstimator:
+    """The parts of one schema, and how often a check of one comes to the others."""
+
+    def __init__(self, root: Object) -> None:
+        self._root = root
+        self._nodes = [node for node in _walk_values(root) if isinstance(node, Mapping)]
+        self._named = [node for node in self._nodes if any(name in node for name in _ANCHORS)] or [root]
+        self._applied: dict[int, Counter[int]] = {}
+        self._by_id = {id(node): node for node in self._nodes}
+        self._effort = 0
+
+    def growth(self) -> int:
+        """How many times more parts a check may meet with each level of the argument."""
+        return max((self._growth(node) for node in self._nodes), default=1)
+
+    def _growth(self, node: Object) -> int:
+        times: Counter[str] = Counter()
+        for part, count in self._all_applied(node).items():
+            for name, child in _child_schemas(self._by_id[part]):
+                if _has_references(child):
+                    times[name] += count
+        anywhere = times.pop(_ANY_CHILD, 0)
+        return anywhere + max(times.values(), default=0)
+
+    def _all_applied(self, node: Object) -> Counter[int]:
+        """The parts that are applied to whatever this one is applied to, and how often."""
+        known = self._applied.get(id(node))
+        if known is not None:
+            return known
+        self._applied[id(node)] = Counter()
+        found = Counter([id(node)])
+        for part in self._here(node):
+            found.update(self._all_applied(part))
+            self._effort += len(found)
+            if found.total() > _MAX_WORK or self._effort > _MAX_ESTIMATE_STEPS:
+                raise OverflowError
+        self._applied[id(node)] = found
+        return found
+
+    def _here(self, node: Object) -> Iterator[Object]:
+        for part in _in_place_schemas(node):
+            if isinstance(part, Mapping) and id(part) in self._by_id:
+                yield part
+        for key in _REFERENCES:
+            if key in node:
+                target = resolve_pointer(node[key], self._root)
+                yield from [target] if isinstance(target, Mapping) and id(target) in self._by_id else self._named
+
+
+def _in_place_schemas(node: Object) -> Iterator[Any]:
+    """The parts of a schema that are applied to the same value."""
+    for key in _IN_PLACE:
+        yield node.get(key)
+    for key in _IN_PLACE_LISTS:
+        yield from _children(node.get(key))
+    for key in _IN_PLACE_BY_NAME:
+        yield from _children(node.get(key))
+
+
+def _child_schemas(node: Object) -> Iterator[tuple[str, Any]]:
+    """The parts of a schema that are applied to what is inside the value, by name."""
+    for key in _CHILD_KEYWORDS:
+        if key in node:
+            yield _ANY_CHILD, node[key]
+    for child in _children(node.get("prefixItems")):
+        yield _ANY_CHILD, child
+    for child in _children(node.get("patternProperties")):
+        yield _ANY_CHILD, child
+    found = node.get("properties")
+    if isinstance(found, Mapping):
+        yield from found.items()
+
+
+def _has_references(node: Any) -> bool:
+    text = repr(node)
+    return any(reference in text for reference in _REFERENCES)
+
+
+def _walk_values(root: Any) -> Iterator[Any]:
+    """Every value in a schema, itself first, the same object once."""
+    queue, seen = [root], {id(root)}
+    for node in queue:
+        yield node
+        for child in _children(node):
+            if isinstance(child, (Mapping, list)) and id(child) not in seen:
+                seen.add(id(child))
+                queue.append(child)

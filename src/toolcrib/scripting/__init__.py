@@ -1,0 +1,1 @@
+"""Scripts over a caller's tools: run them, check them, and store them under a name."""

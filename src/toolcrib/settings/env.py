@@ -1,0 +1,167 @@
+"""What settings take from the environment: `${VAR}` references, `.env` files, and where settings files are searched.
+
+The value of a variable is never expanded again, and never shown in a message.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+_OPEN = "${"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableSource:
+    """What variables can stand for: the environment, and the places that editors know by name."""
+
+    environ: Mapping[str, str]
+    workspace: Path
+    """`${workspaceFolder}`: the folder of the settings file, or the one above `.vscode` and its like."""
+
+    def named(self, name: str) -> str | None:
+        """The value of an editor's own variable, or None."""
+        match name:
+            case "workspaceFolder":
+                return str(self.workspace)
+            case "workspaceFolderBasename":
+                return self.workspace.name
+            case "userHome":
+                return str(self.home)
+            case "pathSeparator" | "/":
+                return os.sep
+            case _:
+                return None
+
+    @property
+    def home(self) -> Path:
+        """The user's home folder."""
+        return Path(self.environ.get("HOME") or self.environ.get("USERPROFILE") or Path.home())
+
+
+@dataclass(slots=True)
+class VariableExpander:
+    """Fills in the texts of one server, and gathers what was missing: one reason a variable and field."""
+
+    surroundings: VariableSource
+    missing: list[str] = field(default_factory=list)
+
+    def fill(self, text: str, where: str) -> str:
+        """The text with its variables filled in; `where` names the field in the reasons."""
+        filled, _ = self._fill(text, 0, where, nested=False)
+        return filled
+
+    def _fill(self, text: str, at: int, where: str, *, nested: bool) -> tuple[str, int]:
+        """What stands from `at` to the end, or, nested, to the closing brace; and where that is."""
+        parts: list[str] = []
+        while at < len(text):
+            if nested and text[at] == "}":
+                return "".join(parts), at + 1
+            if not text.startswith(_OPEN, at):
+                parts.append(text[at])
+                at += 1
+                continue
+            value, at = self._variable(text, at, where)
+            parts.append(value)
+        return "".join(parts), at
+
+    def _variable(self, text: str, at: int, where: str) -> tuple[str, int]:
+        end = text.find("}", at)
+        name, dash, _ = text[at + len(_OPEN) : end].partition(":-")
+        if end < 0 or not _is_name(name):
+            return _OPEN, at + len(_OPEN)  # not ours: `${#list}` of a shell, say
+        if not dash:
+            return self._value(name, where), end + 1
+        before = len(self.missing)
+        default, end = self._fill(text, at + len(_OPEN) + len(name) + len(dash), where, nested=True)
+        value = self.lookup(name)
+        if value:
+            del self.missing[before:]  # a default that is not used may miss what it likes
+            return value, end
+        return default, end
+
+    def _value(self, name: str, where: str) -> str:
+        value = self.lookup(name)
+        if value is None:
+            self.missing.append(f"{_reason(name)} ({where})")
+        return value or ""
+
+    def lookup(self, name: str) -> str | None:
+        """The variable's value: an editor's own, else the environment's; None when there is none."""
+        known = self.surroundings.named(name)
+        if known is not None or name.startswith("input:"):
+            return known
+        return self.surroundings.environ.get(name.removeprefix("env:"))
+
+
+def _is_name(name: str) -> bool:
+    bare = name.removeprefix("env:")
+    if name.startswith(("input:", "command:", "config:")) or name == "/":
+        return True
+    return bare.replace("_", "a").isalnum() and not bare[0].isdigit()
+
+
+def _reason(name: str) -> str:
+    if name.startswith("input:"):
+        asked = name.removeprefix("input:")
+        return f'input "{asked}" is asked for by the editor only; write ${{env:NAME}} and set that variable instead'
+    if name.startswith(("command:", "config:")):
+        return f"${{{name}}} is known to the editor only"
+    return f"environment variable {name.removeprefix('env:')} is not set"
+
+
+_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*")
+
+
+_QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
+
+
+def parse_dotenv(text: str) -> dict[str, str]:
+    r"""The variables of the text; lines that are none are passed over.
+
+    >>> parse_dotenv('# keys\nexport A=1\nB = "two words" # why\nC=three # not\nD=')
+    {'A': '1', 'B': 'two words', 'C': 'three', 'D': ''}
+    """
+    lines = (_LINE.fullmatch(line) for line in text.splitlines())
+    return {line[1]: _dotenv_value(line[2]) for line in lines if line}
+
+
+def _dotenv_value(written: str) -> str:
+    quoted = _QUOTED.fullmatch(written)
+    return quoted[2] if quoted else re.sub(r"(^|\s+)#.*$", "", written)
+
+
+CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
+"""Names the settings file; it comes before every place."""
+
+
+PROJECT_FILES: Final = ("toolcrib.toml", "toolcrib.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
+"""Places in the current folder, in order."""
+
+
+USER_FILES: Final = ("config.toml", "config.json")
+"""Places in the user's own folder, in order."""
+
+
+def search_paths(environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
+    """The places, the first that exists wins: the variable's file alone, else the folder's, then the user's."""
+    named = environ.get(CONFIG_VARIABLE)
+    if named:
+        return (cwd / Path(named).expanduser(),)
+    return tuple(cwd / name for name in PROJECT_FILES) + tuple(user_folder(environ) / name for name in USER_FILES)
+
+
+def user_folder(environ: Mapping[str, str]) -> Path:
+    """`$XDG_CONFIG_HOME/toolcrib`, or `~/.config/toolcrib`."""
+    base = environ.get("XDG_CONFIG_HOME")
+    if base and Path(base).is_absolute():
+        return Path(base) / "toolcrib"
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    return (Path(home) if home else Path.home()) / ".config" / "toolcrib"
+
+
+def display_path(path: Path, cwd: Path) -> str:
+    """The path as messages name it: relative below the current folder."""
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)

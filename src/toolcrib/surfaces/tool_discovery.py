@@ -1,0 +1,487 @@
+"""Step-by-step discovery of servers and tools for one caller, as text for a model and the same as data."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolcrib.errors import BackendNotFound, ExecutionFailed, InvalidRequest, ServerUnavailable, ToolNotFound
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.result_shapes import shape_of
+from toolcrib.gateway.visibility import describe_state, namespace_of
+from toolcrib.names import nearest
+from toolcrib.providers.content import script_value
+from toolcrib.sandbox.names import LUA_RESERVED, Language, script_names
+from toolcrib.schema import example
+from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
+from toolcrib.scripting.tools import ToolsByServer, is_troubled, tools_by_server, wait_for_servers
+from toolcrib.surfaces.base import text_result
+from toolcrib.surfaces.reply import shorten
+from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
+
+LANGUAGES: Final[tuple[Language, ...]] = ("lua", "python")
+
+
+_MAX_NAMED: Final = 20
+
+
+_MAX_ECHO: Final = 80
+
+
+_ENTRY_CHARS: Final = 300
+
+
+_MAX_RESPONSE_CHARS: Final = 20_000
+"""Characters of a response that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPage:
+    """A server, and what scripts call it."""
+
+    name: str
+    identifiers: Mapping[str, str]
+    """By language, Lua first."""
+    status: ServerStatus | None
+    tools: int
+
+
+class ToolDiscoveryService:
+    """Servers, their tools, one tool, one response: four steps, each a result with text and structured content.
+
+    Servers and tools are named by the identifiers that are shown, in either script language, or by their own names.
+    Errors rise as in `Gateway`; names that do not exist are answered with those that do.
+    """
+
+    def __init__(self, gateway: Gateway, ctx: Context, *, languages: Sequence[Language] = LANGUAGES) -> None:
+        """For one caller; `languages` are those that calls are shown in, of which Lua is always one."""
+        self._gateway = gateway
+        self._ctx = ctx
+        self._languages: tuple[Language, ...] = ("lua", *(one for one in languages if one != "lua"))
+        gateway.result_shapes.enabled = True
+
+    # -- the steps -------------------------------------------------------------------------------------------------
+
+    async def list_servers(self) -> ToolResult:
+        """The servers, with what scripts call each; failing ones with the reason."""
+        await self._gateway.refresher.wait_startup()
+        shelved, statuses = await self._tools_by_server()
+        pages = self._pages(shelved, statuses)
+        return text_result(servers_page(pages), structured={"servers": [_server_entry(page) for page in pages]})
+
+    async def list_server_tools(self, server: str) -> ToolResult:
+        """The tools of a server, in one line each. Raises `BackendNotFound` and `ServerUnavailable`."""
+        shelved, page = await self._server(server)
+        shelf = shelved.listed[page.name]
+        spelt = self._identifiers(shelf)
+        tools = [(shelf[name], spelt[name]) for name in sorted(shelf)]
+        note = (
+            f"Note: {page.name} {describe_state(page.status)}"
+            if page.status is not None and is_troubled(page.status)
+            else ""
+        )
+        return text_result(
+            tools_page(page.name, tools, note),
+            structured={
+                "server": {"name": page.name, **page.identifiers},
+                "tools": [_tool_entry(tool, names) for tool, names in tools],
+            },
+        )
+
+    async def get_tool_details(self, server: str, tool: str) -> ToolResult:
+        """How a tool is called. Raises `BackendNotFound`, `ServerUnavailable` and `ToolNotFound`."""
+        page, found, names = await self._tool(server, tool)
+        calls = placeholder_calls(page.identifiers, names, found.input_schema)
+        shape = self._gateway.result_shapes.get(self._ctx, found)
+        entry: dict[str, Any] = {
+            "server": {"name": page.name, **page.identifiers},
+            **_tool_entry(found, names),
+            "description": found.description,
+            "input_schema": found.input_schema,
+            "example": {"arguments": example(found), **calls},
+        }
+        if found.output_schema is not None:
+            entry["output_schema"] = found.output_schema
+        if shape:
+            entry["last_response"] = shape
+        return text_result(details_page(found, calls, shape), structured=entry)
+
+    async def inspect_tool_response(
+        self, server: str, tool: str, sample_args: Any = None, *, allow_side_effects: bool = False
+    ) -> ToolResult:
+        """What a tool answers: it is really called. Of a response longer than 20,000 characters, the beginning.
+
+        Raises `InvalidRequest` for a tool that may change something, unless that is allowed; and as `Gateway.call`.
+        """
+        page, found, names = await self._tool(server, tool)
+        label = f"{page.identifiers['lua']}.{names['lua']}"
+        if not allow_side_effects and (risk := _side_effect(found)):
+            raise InvalidRequest(
+                f"{label} was not called: {risk}.",
+                hint="Set allowSideEffects to true where that is wanted; tool-details shows what is known of it.",
+            )
+        try:
+            result = await self._gateway.call(self._ctx, found.id, sample_args)
+        except ExecutionFailed as error:
+            error.hint = f"{error.hint} The tool may have been executed before this error.".strip()
+            raise
+        if result.is_error or result.kind != "complete":
+            return result
+        value = script_value(result)
+        made = _response_result(label, value)
+        more = tuple(block for block in result.content if block.get("type") != "text")
+        return ToolResult(content=(*made.content, *more), structured=made.structured, meta=result.meta)
+
+    async def summary(self, server: str | None = None) -> ToolResult:
+        """Counts, of one server or of all. Raises `BackendNotFound`."""
+        shelved, statuses = await self._tools_by_server()
+        pages = self._pages(shelved, statuses)
+        chosen = pages if server is None else [(await self._server(server))[1]]
+        rows = [_server_counts(page, shelved.listed.get(page.name, {}).values()) for page in chosen]
+        lines = [
+            f"- {row['name']}: {row['state']}, {row['tools']} tools, {row['read_only']} read-only, "
+            f"{row['destructive']} destructive"
+            for row in rows
+        ]
+        ready = sum(row["state"] == ServerState.READY for row in rows)
+        head = f"{len(rows)} servers, {ready} ready, {sum(row['tools'] for row in rows)} tools"
+        return text_result("\n".join([head, *lines]), structured={"servers": rows})
+
+    # -- names -----------------------------------------------------------------------------------------------------
+
+    async def _tools_by_server(self) -> tuple[ToolsByServer, tuple[ServerStatus, ...]]:
+        statuses = await self._gateway.servers(self._ctx)
+        return tools_by_server(await self._gateway.view(self._ctx), statuses), statuses
+
+    def _pages(self, shelved: ToolsByServer, statuses: Iterable[ServerStatus]) -> list[ServerPage]:
+        known = {namespace_of(status): status for status in statuses}
+        names = self._identifiers(dict.fromkeys(shelved.listed, ()), servers=True)
+        return [
+            ServerPage(name=name, identifiers=names[name], status=known.get(name), tools=len(shelved.listed[name]))
+            for name in sorted(shelved.listed)
+        ]
+
+    def _identifiers(self, names: Iterable[str], *, servers: bool = False) -> dict[str, dict[str, str]]:
+        """What scripts call each of them, by language."""
+        found: dict[str, dict[str, str]] = {name: {} for name in names}
+        for language in self._languages:
+            if servers:
+                spelt = {
+                    identifier: one.original
+                    for identifier, one in script_names(dict.fromkeys(found, ()), language).items()
+                }
+            else:
+                spelt = dict(next(iter(script_names({"x": found}, language).values())).tools)
+            for identifier, name in spelt.items():
+                found[name][language] = identifier
+        return found
+
+    async def _server(self, wanted: str) -> tuple[ToolsByServer, ServerPage]:
+        """The server of that identifier or name, once it has had time to connect."""
+        shelved, statuses = await self._tools_by_server()
+        page = _find_server(wanted, self._pages(shelved, statuses))
+        if page is not None and page.status is not None and page.status.state is not ServerState.READY:
+            await wait_for_servers(self._gateway, self._ctx, (page.name,))
+            shelved, statuses = await self._tools_by_server()
+            page = _find_server(wanted, self._pages(shelved, statuses))
+        if page is None:
+            raise _no_server(wanted, self._pages(shelved, statuses))
+        if not page.tools and page.status is not None and page.status.state is not ServerState.READY:
+            raise ServerUnavailable(
+                f"Server {page.name} {describe_state(page.status)}.",
+                hint="Use another server, or try again once this one is mended.",
+                data={"server": page.name, "state": str(page.status.state), "reason": page.status.reason},
+            )
+        return shelved, page
+
+    async def _tool(self, server: str, wanted: str) -> tuple[ServerPage, Tool, Mapping[str, str]]:
+        shelved, page = await self._server(server)
+        shelf = shelved.listed[page.name]
+        spelt = self._identifiers(shelf)
+        for name, identifiers in spelt.items():
+            if wanted in identifiers.values():
+                return page, shelf[name], identifiers
+        if wanted in shelf:
+            return page, shelf[wanted], spelt[wanted]
+        for tool in shelved.hidden:
+            if tool.name == wanted and shelved.server_of(tool) == page.name:
+                return page, tool, self._identifiers((tool.name,))[tool.name]
+        raise _no_tool(wanted, page, [names["lua"] for names in spelt.values()])
+
+
+def _find_server(wanted: str, pages: Sequence[ServerPage]) -> ServerPage | None:
+    said = wanted.strip()
+    spelt = next((page for page in pages if said in page.identifiers.values()), None)
+    return spelt or next((page for page in pages if page.name == said), None)
+
+
+def _no_server(wanted: str, pages: Sequence[ServerPage]) -> BackendNotFound:
+    names = [page.identifiers["lua"] for page in pages]
+    close = nearest(wanted, names)
+    return BackendNotFound(
+        f"There is no server {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
+        hint=f"Available servers: {_name_list(names)}.",
+        suggestions=close,
+    )
+
+
+def _no_tool(wanted: str, page: ServerPage, names: Sequence[str]) -> ToolNotFound:
+    close = nearest(wanted, names)
+    return ToolNotFound(
+        f"{page.name} has no tool {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
+        hint=f"Available tools: {_name_list(names)}.",
+        suggestions=close,
+    )
+
+
+def _did_you_mean(close: Sequence[str]) -> str:
+    return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def _name_list(names: Sequence[str]) -> str:
+    shown = ", ".join(sorted(names)[:_MAX_NAMED]) or "none"
+    return shown if len(names) <= _MAX_NAMED else f"{shown}, and {len(names) - _MAX_NAMED} more"
+
+
+def _response_result(label: str, value: JSON) -> ToolResult:
+    """A response as text and as data; of one that is long its beginning, and its shape in place of the data."""
+    shown = json.dumps(value, ensure_ascii=False, indent=2)
+    shape = shape_of(value)
+    text = f"{label} answered, as a script sees it:\n\n{shown[:_MAX_RESPONSE_CHARS]}"
+    left = len(shown) - _MAX_RESPONSE_CHARS
+    if left <= 0:
+        return text_result(text, structured={"response": value, "shape": shape})
+    more = (
+        f"... and {left:,} more characters are left out. Use execute: a script sees the whole response, and can give "
+        f"only what is needed of it.\n\nIts shape: {shape}"
+    )
+    return text_result(f"{text}\n\n{more}", structured={"shape": shape, "left_out": left})
+
+
+def _side_effect(tool: Tool) -> str:
+    """Why a tool is not called only to look at its response; empty where nothing speaks against it."""
+    if tool.annotations.get("destructiveHint") is True:
+        return "it says that it may destroy something"
+    if tool.annotations.get("readOnlyHint") is False:
+        return "it says that it may change something"
+    return ""
+
+
+def _server_entry(page: ServerPage) -> dict[str, Any]:
+    status = page.status
+    entry: dict[str, Any] = {"name": page.name, **page.identifiers, "tools": page.tools, "state": "ready"}
+    if status is None:
+        return entry
+    info = status.info
+    entry |= {"state": str(status.state), "reason": status.reason, "stale": status.stale or None}
+    entry |= {"title": info.title, "description": info.description, "version": info.version}
+    entry |= {"instructions": info.instructions}
+    return {key: value for key, value in entry.items() if value not in ("", None)}
+
+
+def _tool_entry(tool: Tool, names: Mapping[str, str]) -> dict[str, Any]:
+    hints: Object = {key: value for key, value in tool.annotations.items() if isinstance(value, bool)}
+    entry: dict[str, Any] = {
+        "name": tool.name,
+        "id": tool.id,
+        **names,
+        "description": shorten(tool.description, _ENTRY_CHARS),
+    }
+    return {**entry, "annotations": dict(hints)} if hints else entry
+
+
+def _server_counts(page: ServerPage, tools: Iterable[Tool]) -> dict[str, Any]:
+    all_of = [tool for tool in tools if tool.visibility is not Visibility.HIDDEN]
+    return {
+        "name": page.name,
+        **page.identifiers,
+        "state": str(page.status.state) if page.status is not None else str(ServerState.READY),
+        "tools": len(all_of),
+        "read_only": sum(tool.annotations.get("readOnlyHint") is True for tool in all_of),
+        "destructive": sum(tool.annotations.get("destructiveHint") is True for tool in all_of),
+    }
+
+
+_SERVER_CHARS: Final = 300
+
+
+_INSTRUCTIONS_CHARS: Final = 1_000
+
+
+_LINE_CHARS: Final = 100
+
+
+_MAX_DEPTH: Final = 4
+"""How deep parameters in parameters are shown."""
+
+
+_MAX_DESCRIPTION_CHARS: Final = 4_000
+"""Characters of a tool's description."""
+
+
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+_ANNOTATION_TEXTS: Final[Sequence[tuple[str, bool, str]]] = (
+    ("destructiveHint", True, "destructive: it may change or delete what is there"),
+    ("readOnlyHint", True, "read-only: it changes nothing"),
+    ("readOnlyHint", False, "not read-only: it may change something"),
+    ("idempotentHint", True, "idempotent: calling it again changes nothing more"),
+    ("openWorldHint", True, "open world: it reaches out to others"),
+)
+
+
+def identifier_text(identifiers: Mapping[str, str]) -> str:
+    """What scripts say, by language; only Lua where all say the same.
+
+    >>> identifier_text({"lua": "data_server", "python": "data_server"}), identifier_text({"lua": "_while", "python": "while_"})
+    ('Lua: data_server', 'Lua: _while, Python: while_')
+    """
+    others = {language: name for language, name in identifiers.items() if name != identifiers["lua"]}
+    return ", ".join([f"Lua: {identifiers['lua']}", *(f"{key.title()}: {name}" for key, name in others.items())])
+
+
+def servers_page(servers: Sequence[ServerPage]) -> str:
+    """The list of servers."""
+    if not servers:
+        return "No MCP servers are available."
+    return "\n".join(["Available MCP Servers:", *(f"\n{_server_text(server)}" for server in servers)])
+
+
+def _server_text(page: ServerPage) -> str:
+    lines = [f"## {shorten(page.name, _LINE_CHARS)} ({identifier_text(page.identifiers)})"]
+    status = page.status
+    if status is not None:
+        info = status.info
+        said = info.instructions.strip()
+        line = said if len(said) <= _LINE_CHARS and "\n" not in said else ""
+        about = info.description or (info.title if info.title != page.name else "") or line
+        lines.extend([shorten(about, _SERVER_CHARS)] if about else [])
+        lines.extend([f"Version: {info.version}"] if info.version else [])
+        lines.extend([f"Instructions: {shorten(said, _INSTRUCTIONS_CHARS)}"] if said and said != about else [])
+        if status.state is not ServerState.READY:
+            lines.append(
+                f"Not available: it {describe_state(status)}"
+                if not page.tools
+                else f"Note: it {describe_state(status)}"
+            )
+        elif status.stale:
+            lines.append("Note: its tools are those of an earlier connection.")
+    return "\n".join(lines)
+
+
+def tools_page(server: str, tools: Sequence[tuple[Tool, Mapping[str, str]]], note: str = "") -> str:
+    """The list of a server's tools, each with what scripts call it."""
+    if not tools:
+        return f"{server} has no tools.{f' {note}' if note else ''}"
+    lines = [_tool_line(tool, identifiers) for tool, identifiers in tools]
+    return "\n".join([f"Tools for {server}:", "", *lines, *(["", note] if note else [])])
+
+
+def _tool_line(tool: Tool, identifiers: Mapping[str, str]) -> str:
+    mark = " [destructive]" if tool.annotations.get("destructiveHint") is True else ""
+    about = shorten(tool.description, _LINE_CHARS)
+    return f"- {shorten(tool.name, _LINE_CHARS)} ({identifier_text(identifiers)}){mark}{f': {about}' if about else ''}"
+
+
+def details_page(tool: Tool, calls: Mapping[str, str], shape: str, note: str = "") -> str:
+    """All there is to say of one tool; `calls` are example calls by language, `shape` its last response."""
+    parts = [f"## {shorten(tool.name, _LINE_CHARS)}", _truncate(tool.description.strip())]
+    if risks := [f"- {words}" for hint, value, words in _ANNOTATION_TEXTS if tool.annotations.get(hint) is value]:
+        parts.append("\n".join(["### Annotations", "", *risks]))
+    taken = list(schema_lines(tool.input_schema)) or ["This tool takes no parameters."]
+    parts.append("\n".join(["### Parameters", "", *taken]))
+    parts.extend(
+        f"### Example Usage{'' if language == 'lua' else f' ({language.title()})'}\n\n{call}"
+        for language, call in calls.items()
+    )
+    if tool.output_schema is not None:
+        given = list(schema_lines(tool.output_schema)) or [type_text(tool.output_schema, tool.output_schema)]
+        parts.append("\n".join(["### Output", "", *given]))
+    if shape:
+        parts.append(f"### Last Response\n\n{shape}")
+    return "\n\n".join([part for part in (*parts, note) if part])
+
+
+def schema_lines(schema: Object) -> Iterator[str]:
+    """The parameters of a schema as a nested list.
+
+    >>> print(*schema_lines({"properties": {"to": {"properties": {"id": {"type": "integer"}}}}, "required": ["to"]}))
+    - to (object, required)   - id (integer, optional)
+    """
+    return _schema_lines(schema, schema, 0)
+
+
+def _schema_lines(schema: Any, root: Object, depth: int) -> Iterator[str]:
+    whole = resolve(schema, root)
+    own = {**whole, **{key: root[key] for key in ("$defs", "definitions") if key in root and key not in whole}}
+    nodes = properties(whole)
+    for parameter in parameters(own):
+        nested = _nested_object(nodes.get(parameter.name), root) if depth < _MAX_DEPTH else None
+        kind = _outer_type(parameter.type, nested)
+        more = f" Default: {literal(parameter.default)}." if parameter.default is not None else ""
+        said = " ".join([*parameter.description.split(), *more.split()])
+        need = "required" if parameter.required else "optional"
+        yield f"{'  ' * depth}- {parameter.name} ({kind}, {need}){f': {said}' if said else ''}"
+        if nested is not None:
+            yield from _schema_lines(nested[0], root, depth + 1)
+
+
+def _nested_object(node: Any, root: Object) -> tuple[Object, str] | None:
+    """The object inside a parameter, and how the parameter is called that holds it."""
+    if node is None or isinstance(node, bool):
+        return None
+    whole, brackets = resolve(node, root), ""
+    while "items" in whole and isinstance(whole["items"], dict):
+        whole, brackets = resolve(whole["items"], root), f"{brackets}[]"
+    return (whole, f"object{brackets}") if properties(whole) else None
+
+
+def _outer_type(kind: str, nested: tuple[Object, str] | None) -> str:
+    if nested is None:
+        return kind
+    return f"{nested[1]}|null" if kind.endswith("|null") else nested[1]
+
+
+def placeholder_calls(server: Mapping[str, str], tool: Mapping[str, str], schema: Object) -> dict[str, str]:
+    """An example call for each language, with a place for each parameter that is needed, else for the first few.
+
+    >>> schema = {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]}
+    >>> print(placeholder_calls({"lua": "calculator"}, {"lua": "add"}, schema)["lua"])
+    local result = calculator.add({
+      a = ...,
+      b = ...
+    }):await()
+    """
+    known = parameters(schema)
+    names = [one.name for one in known if one.required] or [one.name for one in known][:2]
+    return {language: _example_call(language, f"{server[language]}.{tool[language]}", names) for language in server}
+
+
+def _example_call(language: str, function: str, names: Iterable[str]) -> str:
+    if language == "lua":
+        fields = ",\n".join(f"  {lua_key(name)} = ..." for name in names)
+        return (
+            f"local result = {function}({{\n{fields}\n}}):await()" if fields else f"local result = {function}():await()"
+        )
+    if all(_IDENTIFIER.fullmatch(name) for name in names):
+        return f"result = await {function}({', '.join(f'{name}=...' for name in names)})"
+    return f"result = await {function}({{{', '.join(f'{json.dumps(name)}: ...' for name in names)}}})"
+
+
+def lua_key(name: str) -> str:
+    """A field's name in a Lua table.
+
+    >>> lua_key("to"), lua_key("end"), lua_key("x-y")
+    ('to', '["end"]', '["x-y"]')
+    """
+    return (
+        name
+        if _IDENTIFIER.fullmatch(name) and name not in LUA_RESERVED
+        else f"[{json.dumps(name, ensure_ascii=False)}]"
+    )
+
+
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_DESCRIPTION_CHARS else f"{text[: _MAX_DESCRIPTION_CHARS - 1]}…"

@@ -1,0 +1,557 @@
+"""Shared types: the frozen values, and the protocols of the parts that an application can replace.
+
+Values have no behaviour of their own. Wire JSON (schemas, content blocks, annotations, `_meta`) stays plain JSON, as
+it was received. Nothing here imports another module of toolcrib, or MCP.
+
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
+
+JSON = Any
+"""A JSON value: `None`, bool, int, float, str, list or dict with str keys."""
+
+
+Object = Mapping[str, JSON]
+"""A JSON object."""
+
+
+Detail = Literal["summary", "signature", "full"]
+"""How much a hit tells: a line, a one-line signature, or the whole schema."""
+
+
+class Visibility(StrEnum):
+    """Where a tool shows up. It is not access control; that is `Policy`."""
+
+    NATIVE = "native"
+    """Listed by name to the client, and found by search."""
+    DISCOVERABLE = "discoverable"
+    """Not listed; found by search."""
+    HIDDEN = "hidden"
+    """Neither listed nor found; callable by its exact name."""
+
+
+VisibilityName = Literal["native", "discoverable", "hidden"]
+"""The same in words, where functions take either."""
+
+
+_VISIBILITIES: Final = tuple(Visibility)
+
+
+class Key(NamedTuple):
+    """A tool's identity. The namespace is empty for a tool that has none."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One callable tool. Identity is `key`; `version` is a field like any other."""
+
+    name: str
+    namespace: str = ""
+    title: str | None = None
+    description: str = ""
+    input_schema: Object = field(default_factory=lambda: {"type": "object"})
+    output_schema: Object | None = None
+    annotations: Object = field(default_factory=dict)
+    """MCP's hints: readOnlyHint, destructiveHint, idempotentHint, openWorldHint, title."""
+    icons: Sequence[Object] = ()
+    keywords: tuple[str, ...] = ()
+    """Searched, never listed."""
+    tags: tuple[str, ...] = ()
+    visibility: Visibility = Visibility.DISCOVERABLE
+    version: str | None = None
+    meta: Object = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """A visibility in words is that visibility; what is none stays, for the check of the definition to refuse."""
+        if type(self.visibility) is not Visibility and self.visibility in _VISIBILITIES:
+            object.__setattr__(self, "visibility", Visibility(self.visibility))
+
+    @property
+    def key(self) -> Key:
+        """The pair that identifies the tool."""
+        return Key(self.namespace, self.name)
+
+    @property
+    def id(self) -> str:
+        """The canonical id: `namespace:name`, or the bare name without a namespace."""
+        return f"{self.namespace}:{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A definition that was set aside, alone, and why."""
+
+    tool: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a call gave, as it came over the wire.
+
+    `kind` is "input_required" when the tool asks for more before it can finish (protocol 2026-07-28); then
+    `input_requests` and `request_state` say what it needs.
+    """
+
+    content: tuple[Object, ...] = ()
+    structured: JSON = None
+    """`structuredContent`; None where there was none."""
+    is_error: bool = False
+    meta: Object = field(default_factory=dict)
+    kind: Literal["complete", "input_required"] = "complete"
+    input_requests: Object | None = None
+    request_state: str | None = None
+
+
+class Reason(NamedTuple):
+    """Why a tool was found: one word of the query, where it met the tool, and how."""
+
+    word: str
+    """Of the query, as it was typed; several for a phrase, empty for the query as a whole."""
+    field: str
+    """name, namespace, title, description, keywords, tags, parameters, domain, session, or all."""
+    how: str
+    """exact, stem, prefix, part, synonym, spelling, meaning, phrase, type, verb, use, or mismatch."""
+    matched: str = ""
+    """The word of the tool that was met, where it is not the query's own."""
+    gain: float = 0.0
+    """What it added, in the scorer's own units; below 0 for what speaks against the tool."""
+
+
+class ScorePart(NamedTuple):
+    """One line of a hit's arithmetic: `value * weight` is what it added to `Hit.raw`."""
+
+    name: str
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One tool that a search found."""
+
+    tool: Tool
+    score: float
+    """0..1; the same meaning across queries and catalogs."""
+    raw: float
+    """The scorer's own figure, in its own units."""
+    reasons: Sequence[Reason] = ()
+    """What added most first."""
+    matched: tuple[str, ...] = ()
+    """The query words that the tool covers, in the query's order."""
+    signature: str = ""
+    """One line: the name, its parameters and their types."""
+    query: int = 0
+    """The place of the query it answers, from 0."""
+    detail: Detail = "full"
+    """How much of the tool a reply shows; a budget may lower it."""
+    weak: bool = False
+    """Shown, although the search is not sure that anything fits."""
+    fallback: bool = False
+    """Fits nothing that was asked; shown because the settings want an answer in any case."""
+    similar: tuple[str, ...] = ()
+    """Ids of near-duplicates of the tool that are shown under it, where the request asked for groups."""
+    parts: tuple[ScorePart, ...] = ()
+    """What `raw` is the sum of, where the request asked to explain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """What a search is narrowed to. Empty means no restriction."""
+
+    namespaces: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+    """A tool passes when it has them all."""
+    read_only: bool | None = None
+    visibility: frozenset[Visibility] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """One search. A query without words lists every visible tool, by id."""
+
+    queries: tuple[str, ...] = ("",)
+    """One text counts as one query."""
+    limit: int | None = None
+    """Hits a query; None means the default. Out of range is clamped."""
+    filters: Filters = Filters()
+    detail: Detail = "full"
+    budget: int | None = None
+    """Tokens a reply may cost; None means no limit."""
+    explain: bool = False
+    """Give each hit its arithmetic."""
+    group: bool = False
+    """Show near-duplicates, of other servers above all, under the best of them."""
+    cursor: str | None = None
+    """Continues a list; only for a query without words."""
+
+    def __post_init__(self) -> None:
+        """Several letters are never several queries."""
+        given: Any = self.queries
+        if isinstance(given, str):
+            object.__setattr__(self, "queries", (given,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """Who a server says it is."""
+
+    name: str = ""
+    version: str = ""
+    title: str = ""
+    description: str = ""
+    instructions: str = ""
+
+
+class BackendKind(StrEnum):
+    """What runs a tool; in the order in which they are asked."""
+
+    LOCAL = "local"
+    """A function of this process."""
+    PROVIDER = "provider"
+    """A `ToolProvider`."""
+    MCP = "mcp"
+    """A remote MCP server."""
+
+
+class ServerState(StrEnum):
+    """Where a server stands."""
+
+    CONFIGURED = "configured"
+    """Known; nothing was tried yet."""
+    CONNECTING = "connecting"
+    """A first attempt is under way."""
+    READY = "ready"
+    """Connected; its tools are current."""
+    DEGRADED = "degraded"
+    """Something is wrong, but its last good tools are served, marked stale."""
+    FAILED = "failed"
+    """Not usable, for the reason given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """One server, as an operator or a model should see it."""
+
+    name: str
+    state: ServerState
+    since: float
+    """When it entered the state; seconds since the epoch."""
+    reason: str = ""
+    """Why it is not ready; empty when it is."""
+    tools: int = 0
+    rejected: tuple[Rejected, ...] = ()
+    stale: bool = False
+    """The tools are from an earlier connection."""
+    transport: str = ""
+    """stdio, http, sse, or local."""
+    protocol: str = ""
+    """The protocol version that was agreed on; empty before."""
+    info: ServerInfo = ServerInfo()
+    retry_at: float | None = None
+    """When the next attempt is due; seconds since the epoch."""
+    namespace: str = ""
+    """Of its tools, where that is not its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchReply:
+    """What a search gave, for one caller's view."""
+
+    hits: tuple[Hit, ...] = ()
+    unmatched: tuple[str, ...] = ()
+    """Words of the queries that meet no tool of the view."""
+    nearest: tuple[str, ...] = ()
+    """Ids of tools with a name close to what was asked, where nothing fits."""
+    servers: tuple[ServerStatus, ...] = ()
+    """Servers that could not be asked, or whose tools are stale."""
+    note: str = ""
+    """What to try next, or what was left out."""
+    cursor: str | None = None
+    """Continues a list; None at its end."""
+    total: int = 0
+    """How many tools matched before the limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks."""
+
+    id: str
+    tenant: str | None = None
+    scopes: frozenset[str] = frozenset()
+
+
+class Action(StrEnum):
+    """What a caller wants to do with a tool."""
+
+    SEE = "see"
+    CALL = "call"
+
+
+class Decision(StrEnum):
+    """What a policy says."""
+
+    ALLOW = "allow"
+    HIDE = "hide"
+    APPROVE = "approve"
+
+
+PATH_META: Final = "toolcrib/path"
+"""In the `_meta` of a request: the ids of the gateways that passed it on, the first one first."""
+
+
+Unsubscribe = Callable[[], None]
+"""Ends a subscription; calling it twice is harmless."""
+
+
+class Client(Protocol):
+    """The client behind a request: what it can do, and ways to reach it while the request lasts."""
+
+    @property
+    def capabilities(self) -> Object:
+        """MCP client capabilities, as wire JSON."""
+
+    @property
+    def can_elicit(self) -> bool:
+        """Whether `elicit` reaches a person while the request lasts."""
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress; does nothing when the client did not ask for it."""
+
+    async def elicit(self, params: Object) -> Object:
+        """Ask the person behind the client (`elicitation/create`)."""
+
+    async def sample(self, params: Object) -> Object:
+        """Ask the client's model (`sampling/createMessage`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Who asks, in which session, with what at hand. Passed by hand, first, everywhere; never changed."""
+
+    caller: Caller
+    session: str | None = None
+    show_all: bool = False
+    providers: tuple["ToolProvider", ...] = ()
+    """Tools that come with this request only; shared tools of the same name stand before them."""
+    overriding: tuple["ToolProvider", ...] = ()
+    """Tools that come with this request only, and stand before shared ones of the same name."""
+    client: Client | None = None
+    input_responses: Object | None = None
+    request_state: str | None = None
+    meta: Object = field(default_factory=dict)
+    """The request's own `_meta`, without what belongs to the transport."""
+    memo: MutableMapping[Hashable, Any] | None = field(default=None, compare=False, repr=False)
+    """What is worked out once for a request, where whoever made the context keeps it for one request only."""
+
+    def with_providers(self, *providers: "ToolProvider", override: bool = False) -> "Context":
+        """A context with these providers after those it has; with `override`, they stand before shared tools."""
+        if override:
+            return replace(self, overriding=(*self.overriding, *providers), memo=self._fresh_memo())
+        return replace(self, providers=(*self.providers, *providers), memo=self._fresh_memo())
+
+    def _fresh_memo(self) -> MutableMapping[Hashable, Any] | None:
+        return None if self.memo is None else {}
+
+
+@runtime_checkable
+class ToolProvider(Protocol):
+    """Where tools come from."""
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        """The tools on offer, in any order."""
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that name (its own, without namespace); None when there is none.
+
+        Any other value becomes a result: a text as it is, everything else as JSON.
+        """
+
+
+@runtime_checkable
+class KeyedCalls(Protocol):
+    """Beside `ToolProvider`, for one whose tools are of several namespaces; then `call_tool` is not used."""
+
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that key; None when there is none."""
+
+
+@runtime_checkable
+class ToolLookup(Protocol):
+    """Beside `ToolProvider`, for one with too many tools to list."""
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        """The tool of that name, its own or with its namespace, or None."""
+
+
+@runtime_checkable
+class ToolFinder(Protocol):
+    """Beside `ToolProvider`, for one that searches by itself, such as a gateway behind this one."""
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        """Its best hits, best first, with scores from 0 to 1; it is called under the keys of these tools."""
+
+
+@runtime_checkable
+class Cacheable(Protocol):
+    """Beside `ToolProvider`, for one whose list of tools may be kept for a while."""
+
+    @property
+    def cache_for_s(self) -> float:
+        """How long `list_tools` stays true, in seconds."""
+
+    @property
+    def cache_key(self) -> Hashable:
+        """What the list depends on: for one caller, providers of equal keys offer the same tools."""
+
+
+@runtime_checkable
+class Changes(Protocol):
+    """Beside `ToolProvider`, for one whose tools change."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back, from the event loop and without arguments, whenever `list_tools` or a status changed."""
+
+
+@runtime_checkable
+class StatusSource(Protocol):
+    """Beside `ToolProvider`, for one that speaks for servers."""
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """One status a server, by name."""
+
+
+LogAudience = tuple[Caller, str | None]
+"""A caller, and his session where it can be of one alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """What a server offers to read, as it last listed it: entries as wire JSON, in its order, by their own names."""
+
+    prompts: Mapping[str, Object] = field(default_factory=dict)
+    resources: Mapping[str, Object] = field(default_factory=dict)
+    """By URI."""
+    templates: Mapping[str, Object] = field(default_factory=dict)
+    """Of resources, by `uriTemplate`."""
+    reads: bool = False
+    """Whether it has resources at all, listed or not."""
+    completes: bool = False
+    """Whether it completes arguments of prompts and templates."""
+    watches: bool = False
+    """Whether it tells of changes of a single resource."""
+
+
+@runtime_checkable
+class DocumentSource(Protocol):
+    """Beside `ToolProvider`, for one of one namespace that also has prompts and resources."""
+
+    def documents(self) -> Documents | None:
+        """What it offers; the same object while nothing changed. None before that is known."""
+
+    async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
+        """The answer to `prompts/get`, `resources/read` or `completion/complete`, whole, as structured content."""
+
+    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """For a caller, call back, with its URI, whenever that resource or one below it changed."""
+
+    def hear(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
+        """Call back with each message for a log, and with whom it can be due to: None where that is not one caller."""
+
+
+class ProviderSource(Protocol):
+    """A changing set of shared providers, such as a fleet of servers."""
+
+    @property
+    def kind(self) -> BackendKind:
+        """What its providers are."""
+
+    def providers(self) -> Sequence[ToolProvider]:
+        """The providers of this moment, in the order in which they take precedence."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back, from the event loop, whenever a provider came, went, changed its tools or its status."""
+
+
+class Policy(Protocol):
+    """Who may see and call what. One policy for list, search, describe, call and scripts alike."""
+
+    def scope(self, caller: Caller) -> Hashable:
+        """What the caller's rights depend on: callers of one scope see the same tools."""
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        """Whether the caller may do that. A pure function of scope, tool and action."""
+
+
+class Authenticator(Protocol):
+    """Turns request headers into a caller."""
+
+    async def authenticate(self, headers: Mapping[str, str]) -> Caller:
+        """The caller; header names are lower case. Raises `NotAuthenticated`."""
+
+
+class TokenCounter(Protocol):
+    """Counts what a text costs a model."""
+
+    def count(self, text: str) -> int:
+        """Tokens, 0 or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One of those that can run a tool."""
+
+    kind: BackendKind
+    name: str
+    provider: ToolProvider
+
+
+BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend] | Backend]
+"""Puts the backends of a tool in the order in which they are tried; those it leaves out are not. One is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that is allowed and whose arguments fit the tool's schema. Change one with `dataclasses.replace`."""
+
+    tool: Tool
+    arguments: dict[str, Any]
+    backend: str = ""
+    """Who runs it, by name."""
+
+
+CallNext = Callable[[Context, Call], Awaitable[ToolResult]]
+"""The rest of the way of a call; raises `ExecutionFailed` and its kin."""
+
+
+class CallMiddleware(Protocol):
+    """Stands in the way of every call."""
+
+    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
+        """Answer, or let the call proceed: once, never, or again."""
+
+
+ScriptTool = Callable[[dict[str, Any]], Awaitable[JSON]]
+"""A tool as a script sees it: one dict of arguments in, a JSON value out; raising is an error the script can catch."""
+
+
+def is_read_only(tool: Tool) -> bool:
+    """It says that it changes nothing."""
+    return tool.annotations.get("readOnlyHint") is True
+
+
+def is_repeatable(tool: Tool) -> bool:
+    """It says that a second call with the same arguments changes nothing more."""
+    return is_read_only(tool) or tool.annotations.get("idempotentHint") is True
+
+
+def is_destructive(tool: Tool) -> bool:
+    """It says that it may destroy something, and does not say that it only reads."""
+    return tool.annotations.get("destructiveHint") is True and not is_read_only(tool)

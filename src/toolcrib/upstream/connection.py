@@ -1,0 +1,540 @@
+"""A negotiated connection to one server: requests as plain JSON, with results exactly as the server sent them.
+
+The SDK's own client session parses whole replies, and so loses a whole reply over one invalid part. It is used for
+the handshake, for answering the server's own requests, and for subscriptions.
+
+`server/discover` is sent first. Any error, or no answer in time, means an older server: it gets the `initialize`
+handshake and is never offered more than the newest version that has one.
+"""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+from mcp import ClientSession
+from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    NAME_BEARING_METHODS,
+    encode_header_value,
+    mcp_param_headers,
+)
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.transport_context import TransportContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
+    LOG_LEVEL_META_KEY,
+    PARSE_ERROR,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    DiscoverResult,
+    Implementation,
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    ToolsCapability,
+)
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    LATEST_MODERN_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+from pydantic_core import to_json
+
+from toolcrib._version import VERSION
+from toolcrib.errors import InvalidArguments
+from toolcrib.types import Context, Object, ServerInfo
+from toolcrib.upstream.channel import (
+    NO_MESSAGE,
+    AutoResetEvent,
+    Channel,
+    ExchangeError,
+    FailureKind,
+    FastPathUnavailable,
+    Streams,
+    embedded_failure,
+)
+from toolcrib.upstream.forwarding import ProgressForwarder, ServerRequests
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor, bounded
+from toolcrib.wire import replace_surrogates
+
+_NO_META: Final[Object] = {}
+
+
+_SDK_CLOSED: Final = "Connection closed"
+
+
+_SDK_STREAM_ENDED: Final = "SSE stream ended"
+"""How the SDK's messages begin where the answer's own stream broke off."""
+
+
+_SDK_PARSE_FAILURE: Final = "Failed to parse JSON response: "
+"""How the SDK begins to list every rule of its own that an answer breaks."""
+
+
+_MAX_MESSAGE: Final = 1000
+
+
+_MAX_NAME: Final = 200
+
+
+_MAX_INSTRUCTIONS: Final = 20_000
+
+
+@asynccontextmanager
+async def open_connection(
+    link: Channel,
+    options: ServerOptions,
+    fleet: FleetOptions,
+    redact: Redactor,
+    asked: ServerRequests,
+    *,
+    discover: bool = True,
+) -> AsyncIterator["Connection"]:
+    """Connect and negotiate, with `discover` beyond the handshake; `asked` is what an older server asks, where the
+    options let it. Raises `ExchangeError`, alone or in a group.
+    """
+    async with link.transport as streams:
+        dispatcher = RawJsonDispatcher(streams, link, probe_timeout_s=fleet.probe_timeout_s)
+        async with ClientSession(
+            dispatcher=dispatcher,
+            client_info=Implementation.model_validate(CLIENT_INFO),
+            read_timeout_seconds=options.start_timeout_s,
+            elicitation_callback=asked.elicit if options.asks else None,
+            sampling_callback=asked.sample if options.asks else None,
+        ) as client:
+            try:
+                await negotiate(client, dispatcher, patience_s=options.start_timeout_s, discover=discover)
+            except MCPError as error:
+                raise _exchange_error(error, redact) from error
+            yield Connection(client, dispatcher, link, redact, show_all=options.show_all)
+
+
+class RawJsonDispatcher(JSONRPCDispatcher[TransportContext]):
+    """Answers as plain JSON. Forgives what a handshake gets wrong; lets no flood of notices become tasks."""
+
+    def __init__(self, streams: Streams, link: Channel, *, probe_timeout_s: float) -> None:
+        """Tells the link of its end, and of changed tools."""
+        super().__init__(*streams)
+        self._link = link
+        self.probe_timeout_s = probe_timeout_s
+        """How long the answer to `server/discover` may take."""
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None, **routing: Any
+    ) -> dict[str, Any]:
+        """The result object as it came, but those of the handshake in order. Raises `MCPError`."""
+        if method == "server/discover":
+            opts = {**(opts or {}), "timeout": self.probe_timeout_s}
+        raw = await super().send_raw_request(method, params, opts, **routing)
+        tidy = _NORMALIZE.get(method)
+        return raw if tidy is None else tidy(raw)
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the connection until it ends, and say so."""
+
+        def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
+            if on_notify_intercept is not None:
+                on_notify_intercept(method, params)
+            if method == "notifications/tools/list_changed":
+                self._link.refresh_needed.set()
+            else:
+                self._link.notifications.dispatch(method, params)
+            # None is let through: each would cost a task.
+            return True
+
+        try:
+            await super().run(on_request, on_notify, intercept, task_status=task_status)
+        finally:
+            self._link.closed.set("the connection was closed")
+
+
+HeaderMap = Mapping[tuple[str, ...], str]
+"""Which arguments, by path, a tool wants repeated as headers (its `x-mcp-header` annotations)."""
+
+
+class Connection:
+    """Its methods may be used from any task, side by side."""
+
+    def __init__(
+        self, client: ClientSession, dispatcher: RawJsonDispatcher, link: Channel, redact: Redactor, *, show_all: bool
+    ) -> None:
+        """The client has negotiated."""
+        self._client = client
+        self._dispatcher = dispatcher
+        self._redact = redact
+        self._under_way = 0
+        self._answered = AutoResetEvent()
+        self.channel = link
+        self.protocol = NegotiatedProtocol(client.protocol_version or "", show_all)
+        self.capabilities = client.server_capabilities or ServerCapabilities()
+        """What the server says that it has."""
+        changing = (self.capabilities.tools, self.capabilities.prompts, self.capabilities.resources)
+        self.can_subscribe = self.protocol.modern and any(part is not None and part.list_changed for part in changing)
+
+    @property
+    def protocol_version(self) -> str:
+        """The protocol version that was agreed on."""
+        return self.protocol.version
+
+    @property
+    def info(self) -> ServerInfo:
+        """Who the server says it is, as far as that is of a reasonable length."""
+        said = self._client.server_info
+        instructions = bounded(self._client.instructions or "", _MAX_INSTRUCTIONS)
+        if said is None:
+            return ServerInfo(instructions=instructions)
+        name, version, title = (bounded(text or "", _MAX_NAME) for text in (said.name, said.version, said.title))
+        about = bounded(said.description or "", _MAX_INSTRUCTIONS)
+        return ServerInfo(name=name, version=version, title=title, description=about, instructions=instructions)
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the server says that it has tools at all."""
+        return self.capabilities.tools is not None
+
+    async def list_page(self, method: str, cursor: str | None, told: Object = _NO_META) -> dict[str, Any]:
+        """One page of a list, such as `tools/list`; `told` is said along in `_meta`. Raises `ExchangeError`."""
+        params: dict[str, Any] = {"cursor": cursor} if cursor is not None else {}
+        if meta := self.protocol.meta(told, {}):
+            params["_meta"] = meta
+        return await self._request(method, params, {"headers": self.protocol.headers(method)})
+
+    async def request(self, ctx: Context, method: str, params: Object) -> dict[str, Any]:
+        """The result of any other request of a caller. Raises `ExchangeError`, and `InvalidArguments` as `call`."""
+        whole = self._with_rounds(ctx, dict(params))
+        _check_sendable(whole)
+        opts: CallOptions = {"headers": self.protocol.headers_for(method, params)}
+        if ctx.client is None:
+            return await self._request(method, whole, opts)
+        progress = ProgressForwarder(ctx.client)
+        try:
+            return await self._request(method, whole, {**opts, "on_progress": progress})
+        finally:
+            progress.close()
+
+    async def subscribe_resource(self, uri: str, *, on: bool) -> None:
+        """Have a server of an older version tell of changes of a resource, or not any more. Raises `ExchangeError`."""
+        method = "resources/subscribe" if on else "resources/unsubscribe"
+        await self._request(method, {"uri": uri}, {"headers": self.protocol.headers(method)})
+
+    async def call(self, ctx: Context, name: str, arguments: Object, wanted: HeaderMap) -> dict[str, Any]:
+        """The result of one `tools/call`. Raises `ExchangeError`, and `InvalidArguments` for what is not JSON."""
+        params = self._call_params(ctx, name, arguments)
+        _check_sendable(params)
+        headers = self.protocol.call_headers(name, arguments, wanted)
+        if ctx.client is None:
+            return await self._called(params, headers, None)
+        progress = ProgressForwarder(ctx.client)
+        try:
+            return await self._called(params, headers, progress)
+        finally:
+            progress.close()
+
+    async def _called(
+        self, params: dict[str, Any], headers: dict[str, str], progress: ProgressForwarder | None
+    ) -> dict[str, Any]:
+        shortcut = self.channel.fast_path
+        if shortcut is not None and shortcut.supports(modern=self.protocol.modern):
+            try:
+                return await self._exchange(
+                    shortcut.call(params, headers, modern=self.protocol.modern, progress=progress)
+                )
+            except FastPathUnavailable:
+                pass
+        opts: CallOptions = {"headers": headers}
+        if progress is not None:
+            opts["on_progress"] = progress
+        return await self._request("tools/call", params, opts)
+
+    def _call_params(self, ctx: Context, name: str, arguments: Object) -> dict[str, Any]:
+        return self._with_rounds(ctx, {"name": name, "arguments": dict(arguments)})
+
+    def _with_rounds(self, ctx: Context, params: dict[str, Any]) -> dict[str, Any]:
+        """With `_meta`, and what answers an earlier question of the server."""
+        if meta := self.protocol.meta(ctx.meta, ctx.client.capabilities if ctx.client is not None else {}):
+            params["_meta"] = meta
+        if self.protocol.modern and ctx.input_responses is not None:
+            params["inputResponses"] = dict(ctx.input_responses)
+        if self.protocol.modern and ctx.request_state is not None:
+            params["requestState"] = ctx.request_state
+        return params
+
+    async def follow_list_changes(self, retry_s: float) -> None:
+        """Have the server tell of changed lists, for as long as the session lasts; the link's bells then ring."""
+        offers, told = self.capabilities, self.channel.notifications
+        while True:
+            try:
+                async with listen(
+                    self._client,
+                    tools_list_changed=_list_changes(offers.tools),
+                    prompts_list_changed=_list_changes(offers.prompts),
+                    resources_list_changed=_list_changes(offers.resources),
+                ) as subscription:
+                    async for _ in subscription:
+                        pass
+            except (SubscriptionLost, TimeoutError):
+                pass
+            except MCPError as error:
+                if embedded_failure(error) is None:
+                    return
+            await anyio.sleep(retry_s)
+            self.channel.refresh_needed.set()
+            told.lists_changed.set()
+
+    @asynccontextmanager
+    async def resource_updates(self, uris: Iterable[str]) -> AsyncIterator[Subscription]:
+        """Have a server of a newer version tell of changes of these resources; entered once it has agreed.
+
+        Raises `ExchangeError`. Iterating ends, or raises `SubscriptionLost`, when the server tells no more.
+        """
+        try:
+            async with listen(self._client, resource_subscriptions=tuple(uris)) as subscription:
+                yield subscription
+        except MCPError as error:
+            raise _exchange_error(error, self._redact) from error
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is under way."""
+        while self._under_way:
+            await self._answered.wait()
+
+    async def _request(self, method: str, params: dict[str, Any], opts: CallOptions) -> dict[str, Any]:
+        return await self._exchange(self._dispatcher.send_raw_request(method, params, opts))
+
+    async def _exchange(self, exchange: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        self._under_way += 1
+        try:
+            return await exchange
+        except (MCPError, ExchangeError) as error:
+            fault = _exchange_error(error, self._redact) if isinstance(error, MCPError) else error
+            if fault.kind is FailureKind.LOST:
+                self.channel.refresh_needed.set()
+            if fault.kind is FailureKind.CLOSED and self.channel.closed.is_set:
+                fault = ExchangeError(FailureKind.CLOSED, self.channel.closed.reason)
+            raise fault from error
+        finally:
+            self._under_way -= 1
+            self._answered.set()
+
+
+def _list_changes(part: ToolsCapability | PromptsCapability | ResourcesCapability | None) -> bool:
+    return part is not None and part.list_changed is True
+
+
+def _exchange_error(error: MCPError, redact: Redactor) -> ExchangeError:
+    """What the SDK's one error type stands for."""
+    fault = embedded_failure(error)
+    if fault is not None:
+        return fault
+    message = redact(error.message, _MAX_MESSAGE)
+    if error.code == CONNECTION_CLOSED and message == _SDK_CLOSED:
+        return ExchangeError(FailureKind.CLOSED, "the connection was closed")
+    if error.code == CONNECTION_CLOSED and message.startswith(_SDK_STREAM_ENDED):
+        return ExchangeError(FailureKind.LOST, "the connection broke off")
+    if error.code == PARSE_ERROR and message.startswith(_SDK_PARSE_FAILURE):
+        return ExchangeError(FailureKind.ANSWER, NO_MESSAGE)
+    return ExchangeError(
+        FailureKind.ANSWER, replace_surrogates(message), code=error.code, data=replace_surrogates(error.data)
+    )
+
+
+def _check_sendable(params: dict[str, Any]) -> None:
+    """A request that cannot be encoded must fail here: further down it would take the connection with it."""
+    try:
+        data = to_json(params, inf_nan_mode="constants")
+        if b"NaN" in data or b"Infinity" in data:
+            json.dumps(params, allow_nan=False)
+    except (ValueError, TypeError) as error:
+        raise InvalidArguments(
+            "The arguments cannot be sent as JSON.",
+            hint="Use only strings of valid Unicode, finite numbers, true, false, null, lists and objects.",
+        ) from error
+
+
+CLIENT_INFO: Final = {"name": "toolcrib", "version": VERSION}
+
+
+SHOW_ALL_KEY: Final = "toolcrib/showAll"
+"""In the `_meta` of a request: whether every tool is listed by name. Over HTTP a header says the same."""
+
+
+_CONNECTION_KEYS: Final = frozenset(
+    {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_KEY}
+)
+"""`_meta` of a caller's request that belongs to his connection, not to ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class NegotiatedProtocol:
+    """Wraps requests for one protocol version."""
+
+    version: str
+    show_all: bool = False
+    """Whether a server that hides tools is asked for them all."""
+
+    @property
+    def modern(self) -> bool:
+        """Whether each request carries all it needs."""
+        return self.version in MODERN_PROTOCOL_VERSIONS
+
+    def meta(self, forwarded: Object, capabilities: Object) -> dict[str, Any]:
+        """The `_meta` of a request: what a caller sent along, then what this version asks for."""
+        meta = {key: value for key, value in forwarded.items() if key not in _CONNECTION_KEYS}
+        if self.show_all:
+            meta[SHOW_ALL_KEY] = True
+        if not self.modern:
+            meta.pop(LOG_LEVEL_META_KEY, None)
+        if self.modern:
+            meta[PROTOCOL_VERSION_META_KEY] = self.version
+            meta[CLIENT_INFO_META_KEY] = CLIENT_INFO
+            meta[CLIENT_CAPABILITIES_META_KEY] = dict(capabilities)
+        return meta
+
+    def headers(self, method: str) -> dict[str, str]:
+        """The headers of a request. Transports other than HTTP ignore them."""
+        headers = {MCP_PROTOCOL_VERSION_HEADER: self.version}
+        if self.modern:
+            headers[MCP_METHOD_HEADER] = method
+        return headers
+
+    def headers_for(self, method: str, params: Object) -> dict[str, str]:
+        """The headers of a request that may be about something with a name or a URI."""
+        headers = self.headers(method)
+        key = NAME_BEARING_METHODS.get(method)
+        if self.modern and key is not None and isinstance(named := params.get(key), str):
+            headers[MCP_NAME_HEADER] = encode_header_value(named)
+        return headers
+
+    def call_headers(self, name: str, arguments: Object, wanted: HeaderMap) -> dict[str, str]:
+        """The headers of a `tools/call`."""
+        headers = self.headers("tools/call")
+        if self.modern:
+            headers[MCP_NAME_HEADER] = encode_header_value(name)
+            headers.update(mcp_param_headers(wanted, arguments))
+        return headers
+
+
+class ClosedOnDiscover(ExchangeError):
+    """The connection ended upon the first question."""
+
+
+async def negotiate(
+    client: ClientSession, dispatcher: RawJsonDispatcher, *, patience_s: float, discover: bool = True
+) -> None:
+    """Agree with the server; without `discover`, by the handshake at once. Raises `MCPError` when neither way works,
+    and `ClosedOnDiscover`.
+    """
+    if discover and await _discover(client):
+        return
+    try:
+        await client.initialize()
+    except MCPError as error:
+        if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+            raise
+        # It answered the probe after all, only too late for us, as a slow start does; now it takes no handshake.
+        dispatcher.probe_timeout_s = patience_s
+        if not await _discover(client):
+            raise
+
+
+async def _discover(client: ClientSession) -> bool:
+    """Whether the server said that it speaks a version without handshake; then that is settled."""
+    try:
+        raw = await client.send_discover(LATEST_MODERN_VERSION)
+    except MCPError as error:
+        fault = embedded_failure(error)
+        if fault is not None and fault.kind is FailureKind.UNSENT:
+            raise
+        if fault is None and error.code == CONNECTION_CLOSED:
+            raise ClosedOnDiscover(FailureKind.CLOSED, "the connection was closed") from error
+        return False
+    result = DiscoverResult.model_validate(raw, by_name=False)
+    if not any(version in MODERN_PROTOCOL_VERSIONS for version in result.supported_versions):
+        return False
+    client.adopt(result)
+    return True
+
+
+def _normalize_initialize(raw: dict[str, Any]) -> dict[str, Any]:
+    """With the version that was meant: some servers repeat any they are offered, some name one without handshake."""
+    version = raw.get("protocolVersion")
+    return {
+        "protocolVersion": version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
+        "capabilities": _used_capabilities(raw),
+        "serverInfo": _implementation(raw.get("serverInfo")),
+        **_instructions(raw),
+    }
+
+
+def _normalize_discover(raw: dict[str, Any]) -> dict[str, Any]:
+    meta = raw.get("_meta")
+    info = meta.get(SERVER_INFO_META_KEY) if isinstance(meta, dict) else None
+    versions = raw.get("supportedVersions")
+    return {
+        "resultType": "complete",
+        "supportedVersions": [v for v in versions if isinstance(v, str)] if isinstance(versions, list) else [],
+        "capabilities": _used_capabilities(raw),
+        "_meta": {SERVER_INFO_META_KEY: _implementation(info)},
+        **_instructions(raw),
+    }
+
+
+def _used_capabilities(raw: dict[str, Any]) -> dict[str, Any]:
+    """Only what is used here: what there is, and notices of its changes."""
+    given = raw.get("capabilities")
+    if not isinstance(given, dict):
+        return {}
+    return {
+        name: {flag: part.get(flag) is True for flag in flags}
+        for name, flags in _USED_CAPABILITIES.items()
+        if isinstance(part := given.get(name), dict)
+    }
+
+
+def _implementation(info: Any) -> dict[str, Any]:
+    known = info if isinstance(info, dict) else {}
+    texts = {
+        key: value for key in ("name", "version", "title", "description") if isinstance(value := known.get(key), str)
+    }
+    return {"name": "", "version": "", **texts}
+
+
+def _instructions(raw: dict[str, Any]) -> dict[str, str]:
+    text = raw.get("instructions")
+    return {"instructions": text} if isinstance(text, str) else {}
+
+
+_USED_CAPABILITIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tools": ("listChanged",),
+    "prompts": ("listChanged",),
+    "resources": ("listChanged", "subscribe"),
+    "completions": (),
+    "logging": (),
+}
+
+
+_NORMALIZE: Final[Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "initialize": _normalize_initialize,
+    "server/discover": _normalize_discover,
+}

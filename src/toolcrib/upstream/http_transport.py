@@ -1,0 +1,463 @@
+"""The HTTP client underneath: pooled connections, credentials, and failures as error responses.
+
+Secrets (headers, user, password, query) are added in the last step, below everything that logs. A failure becomes an
+error response to the request it belongs to; a transport error would end the session of all of them.
+"""
+
+import base64
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
+from http import HTTPStatus
+from ssl import SSLContext
+from typing import Any, Final
+from urllib.parse import unquote
+
+import aiohttp
+import httpx2
+from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
+from pydantic_core import from_json
+from yarl import URL
+
+from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
+from toolcrib.upstream.framing import repair_json
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor
+
+SESSION_HEADER: Final = "mcp-session-id"
+
+
+VERSION_HEADER: Final = "mcp-protocol-version"
+
+
+_SHOW_ALL_HEADER: Final = {b"x-mcp-show-all": b"true"}
+"""Has a server that hides tools list them all."""
+
+
+_PROTOCOL_HEADERS: Final = frozenset({"accept", "connection", "content-length", "content-type", "transfer-encoding"})
+"""Headers that belong to the protocol, whatever the options say."""
+
+
+_SERVER_STATUSES: Final = frozenset({401, 403, 404, 405, 410})
+"""Statuses that speak of the server as a whole, not of one request; so do those from 500 on."""
+
+
+_NOTIFICATION: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2.0"\s*,\s*"method"')
+"""How a message without id begins; one with an id has it before the method."""
+
+
+_ERROR_BODY_BYTES: Final = 65536
+
+
+_NOT_SENT: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+    httpx2.LocalProtocolError,
+)
+
+
+class AuthTransport(httpx2.AsyncBaseTransport):
+    """Passes requests on to another transport."""
+
+    def __init__(
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        redact: Redactor,
+        end: CloseEvent,
+        doubt: AutoResetEvent,
+    ) -> None:
+        """`end` comes when the server forgets the session; `doubt` rings when it may be in trouble."""
+        self._inner = inner
+        self._url = httpx2.URL(options.url)
+        self._query = self._url.query
+        self._headers = {**_secret_headers(options, self._url), **(_SHOW_ALL_HEADER if options.show_all else {})}
+        self._one_endpoint = options.transport == "http"
+        self._limit = options.max_message_bytes
+        self._notice_timeout_s = fleet.http_notice_timeout_s
+        self._redact = redact
+        self._end = end
+        self._doubt = doubt
+        self._streamed = False
+        self.plain = False
+        """Whether its last answer was one JSON message, not a stream."""
+        self.session_headers: dict[str, str] = {}
+        """What names the session to the server; empty where there is none."""
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The server's answer to a POST, or an error answer in its place. Raises only for other methods."""
+        if request.method == "POST" and _NOTIFICATION.match(await request.aread()):
+            # The SDK sends these one after the other, and nothing else meanwhile.
+            patience = {**request.extensions.get("timeout", {}), "read": self._notice_timeout_s}
+            request.extensions = {**request.extensions, "timeout": patience}
+        try:
+            response = await self._inner.handle_async_request(self._dressed(request))
+            if request.method != "POST":
+                return self._noted(request, response)
+            return await self._answer(request, response)
+        except httpx2.TransportError as error:
+            self._doubt.set()
+            if request.method != "POST":
+                raise
+            kind = FailureKind.UNSENT if isinstance(error, _NOT_SENT) else FailureKind.LOST
+            return self._error(kind, describe_transport_error(error))
+
+    def _dressed(self, request: httpx2.Request) -> httpx2.Request:
+        """A copy with the secrets, for the configured origin alone."""
+        url = request.url
+        if not (self._headers or self._query) or not _same_origin(self._url, url):
+            return request
+        if self._query and not url.query and (self._one_endpoint or url.path == self._url.path):
+            url = url.copy_with(query=self._query)
+        headers = [pair for pair in request.headers.raw if pair[0].lower() not in self._headers]
+        headers += self._headers.items()
+        return httpx2.Request(
+            request.method, url, headers=headers, stream=request.stream, extensions=request.extensions
+        )
+
+    def _undressed(self, response: httpx2.Response) -> httpx2.Response:
+        """Without the secrets in a redirect that repeats them; they are added again on the way out."""
+        location = response.headers.get("location")
+        if location is not None and self._query:
+            response.headers["location"] = location.removesuffix(f"?{self._query.decode()}")
+        return response
+
+    def _noted(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Learn from a stream of server messages: one that was open and is unknown now tells that the session is."""
+        if request.method == "GET" and response.status_code == httpx2.codes.OK:
+            self._streamed = True
+        elif request.method == "GET" and response.status_code == httpx2.codes.NOT_FOUND and self._streamed:
+            self._session_lost()
+        return self._undressed(response)
+
+    async def _answer(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        if response.status_code >= httpx2.codes.BAD_REQUEST:
+            body = await _read(response, _ERROR_BODY_BYTES)
+            return self._refusal(request, response, body or b"")
+        if SESSION_HEADER in response.headers:
+            self.session_headers = {SESSION_HEADER: response.headers[SESSION_HEADER]}
+        if self.session_headers and VERSION_HEADER in request.headers:
+            self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
+        self.plain = response.headers.get("content-type", "").lower().startswith("application/json")
+        if not self.plain:
+            return self._undressed(response)
+        body = await _read(response, self._limit)
+        if body is None:
+            return self._error(FailureKind.ANSWER, f"its answer is larger than {self._limit:,} bytes and was dropped")
+        return _with_body(response, repair_json(body))
+
+    def _refusal(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
+        status = response.status_code
+        rpc_error = _rpc_error(body)
+        if SESSION_HEADER in request.headers and _is_session_lost(status, rpc_error):
+            self._session_lost()
+            return self._error(FailureKind.SESSION, "its session has ended")
+        # Who is unknown is unknown to all of the server, however the refusal is worded.
+        if rpc_error is not None and status != httpx2.codes.UNAUTHORIZED:
+            return _with_body(response, body)
+        if status in _SERVER_STATUSES or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
+            self._doubt.set()
+        return self._error(FailureKind.STATUS, describe_status(status, response.headers, body))
+
+    def _session_lost(self) -> None:
+        self.session_headers = {}
+        self._end.set("its session has ended", reopen=True)
+
+    def _error(self, kind: FailureKind, reason: str) -> httpx2.Response:
+        data = {"mark": FAILURE_MARK, "kind": kind.name}
+        error = {"code": CONNECTION_CLOSED, "message": self._redact(reason), "data": data}
+        return httpx2.Response(httpx2.codes.BAD_GATEWAY, json={"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def _same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
+    """Whether both lead to one server; https in place of http on the usual ports counts."""
+    upgraded = (url.scheme, url.port, other.scheme, other.port) == ("http", None, "https", None)
+    return url.host == other.host and (upgraded or (url.scheme, url.port) == (other.scheme, other.port))
+
+
+def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, bytes]:
+    """By lower-case name, encoded as HTTP wants them."""
+    headers = {}
+    if url.userinfo:
+        pair = f"{unquote(url.username)}:{unquote(url.password)}".encode()
+        headers["authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    for name, value in options.headers.items():
+        if name.lower() not in _PROTOCOL_HEADERS and not name.lower().startswith("mcp-"):
+            headers[name.lower()] = value
+    return dict(httpx2.Headers(headers).raw)
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes | None:
+    """The whole body, decoded; None where it is larger than the limit."""
+    stream = response.stream
+    if not isinstance(stream, httpx2.AsyncByteStream):
+        raise TypeError("an asynchronous transport answers with an asynchronous stream")
+    # The bare stream where it will do: the way through the response costs more than all the rest of a gate.
+    chunks = response.aiter_bytes() if "content-encoding" in response.headers else stream
+    parts, size = [], 0
+    try:
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > limit:
+                return None
+            parts.append(chunk)
+    finally:
+        await stream.aclose()
+    return b"".join(parts)
+
+
+def _with_body(response: httpx2.Response, body: bytes) -> httpx2.Response:
+    """The response, with the body that was read from it."""
+    if "content-encoding" not in response.headers:
+        response.stream = httpx2.ByteStream(body)
+        return response
+    headers = response.headers.copy()
+    for name in ("content-encoding", "content-length", "transfer-encoding"):
+        headers.pop(name, None)
+    return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
+
+
+def _rpc_error(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = from_json(body)
+    except ValueError:
+        return None
+    error = value.get("error") if isinstance(value, dict) and "jsonrpc" in value else None
+    return error if isinstance(error, dict) else None
+
+
+def _is_session_lost(status: int, error: dict[str, Any] | None) -> bool:
+    """404 by the specification; 400 that speaks of the session by many servers in the wild."""
+    if status == httpx2.codes.NOT_FOUND:
+        return error is None or error.get("code") != METHOD_NOT_FOUND
+    return status == httpx2.codes.BAD_REQUEST and error is not None and "session" in str(error.get("message")).lower()
+
+
+_KEEP_ALIVE_S: Final = 30.0
+
+
+_TCP_IDLE_S: Final = 60
+"""Until a silent connection is probed, in seconds."""
+
+
+_CONNECTION_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+"""Headers that the connection writes itself."""
+
+
+_SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that aiohttp would add where httpx2 left them out on purpose."""
+
+
+class AiohttpTransport(httpx2.AsyncBaseTransport):
+    """As many connections as there are requests at once. Redirects and encodings are left to the client.
+
+    Cookies are kept here, so that all requests show the same ones: a load balancer may tell replicas apart by them.
+    """
+
+    def __init__(self, ssl_context: SSLContext, *, proxy: str | None = None) -> None:
+        """Nothing is opened before the first request."""
+        self._ssl = ssl_context
+        self._proxy = proxy
+        self._session: aiohttp.ClientSession | None = None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0, ssl=self._ssl, keepalive_timeout=_KEEP_ALIVE_S, socket_factory=_keepalive_socket
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.CookieJar(unsafe=True),
+                auto_decompress=False,
+                skip_auto_headers=_SKIPPED_HEADERS,
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        return self._session
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; the response's body comes as it is read. Raises `httpx2.TransportError`."""
+        headers = [(name, value) for name, value in request.headers.items() if name not in _CONNECTION_HEADERS]
+        try:
+            response = await self._opened().request(
+                request.method,
+                URL(str(request.url), encoded=True),
+                data=await request.aread() or None,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self._proxy,
+                timeout=_timeout(*_limits(request)),
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _as_httpx_error(error) from error
+        return httpx2.Response(response.status, headers=list(response.raw_headers), stream=_ResponseBody(response))
+
+
+class _ResponseBody(httpx2.AsyncByteStream):
+    """A response's body."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            raise _as_httpx_error(error) from error
+
+    async def aclose(self) -> None:
+        """Give the connection back, or cut it where the body was not read to its end."""
+        if self._response.content.at_eof():
+            await self._response.release()
+        else:
+            self._response.close()
+
+
+def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that notices a peer that is gone; a stream that waits for the server may be silent for hours."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family=family, type=kind, proto=protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _TCP_IDLE_S)
+    return made
+
+
+def _limits(request: httpx2.Request) -> tuple[float | None, float | None]:
+    limits: dict[str, Any] = request.extensions.get("timeout", {})
+    return limits.get("connect"), limits.get("read")
+
+
+@lru_cache(maxsize=64)
+def _timeout(connect_s: float | None, read_s: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=read_s)
+
+
+def _as_httpx_error(error: Exception) -> httpx2.TransportError:
+    """The error as httpx2 would have raised it. What tells whether the request was sent is kept."""
+    kinds: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
+        (aiohttp.ClientHttpProxyError, httpx2.ProxyError),
+        (aiohttp.ClientProxyConnectionError, httpx2.ProxyError),
+        (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
+        (aiohttp.ClientConnectorError, httpx2.ConnectError),
+        (aiohttp.InvalidURL, httpx2.UnsupportedProtocol),
+        (aiohttp.NonHttpUrlClientError, httpx2.UnsupportedProtocol),
+        (TimeoutError, httpx2.ReadTimeout),
+        (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
+        (aiohttp.ClientPayloadError, httpx2.RemoteProtocolError),
+        (aiohttp.ClientResponseError, httpx2.RemoteProtocolError),
+        (ValueError, httpx2.LocalProtocolError),
+    )
+    for theirs, ours in kinds:
+        if isinstance(error, theirs):
+            return ours(str(error))
+    return httpx2.ReadError(str(error))
+
+
+_ADVICE: Final = {
+    401: "its credentials are missing or were refused; check the headers",
+    403: "these credentials do not give access to it; check the headers",
+    404: 'there is no MCP endpoint at this path; check the url, or set type "sse" for an older server',
+    405: 'this path does not take MCP requests; check the url, or set type "sse" for an older server',
+    407: "the proxy asks for credentials",
+}
+
+
+_NO_STREAM: Final = 'there is no event stream of an older server at this path; check the url, or set type "http"'
+
+
+_ADVICE_SSE: Final = {**_ADVICE, **dict.fromkeys((400, 404, 405, 406), _NO_STREAM)}
+
+
+_MESSAGE_KEYS: Final = ("error_description", "message", "detail", "error")
+
+
+def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: bool = False) -> str:
+    """What an HTTP error status says; `sse` where the older transport was tried.
+
+    >>> describe_status(429, httpx2.Headers({"retry-after": "30"}), b"")
+    'HTTP 429 Too Many Requests, retry after 30'
+    """
+    try:
+        told = f"HTTP {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        told = f"HTTP {status}"
+    if (after := headers.get("retry-after")) is not None:
+        told += f", retry after {after}"
+    said = _body_message(body)
+    advice = (_ADVICE_SSE if sse else _ADVICE).get(status, "")
+    return ": ".join(part for part in (told, advice) if part) + (f' (it said "{said}")' if said else "")
+
+
+def _body_message(body: bytes) -> str:
+    """The explanation in a JSON body, where it has one at a usual place."""
+    try:
+        value: Any = from_json(body)
+    except ValueError:
+        return ""
+    if isinstance(value, dict) and isinstance(value.get("error"), dict):
+        value = value["error"]
+    if not isinstance(value, dict):
+        return ""
+    return next((value[key] for key in _MESSAGE_KEYS if isinstance(value.get(key), str)), "")
+
+
+def describe_transport_error(error: httpx2.TransportError) -> str:
+    """What broke, by the deepest cause that says something.
+
+    >>> describe_transport_error(httpx2.ReadError(""))
+    'the connection broke off'
+    """
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return "no TLS connection; check that the url begins with the right scheme"
+        if isinstance(cause, socket.gaierror):
+            return "its host name is not known; check the url"
+        if isinstance(cause, ConnectionRefusedError):
+            return "connection refused"
+    return next((told for kind, told in _ERROR_TEXTS if isinstance(error, kind)), "the connection broke off")
+
+
+_ERROR_TEXTS: Final = (
+    (httpx2.ConnectTimeout, "no connection in time"),
+    (httpx2.PoolTimeout, "no free connection in time"),
+    (httpx2.TimeoutException, "no data in time"),
+    (httpx2.ProxyError, "the proxy refused the connection"),
+    (httpx2.ConnectError, "no connection; the host cannot be reached"),
+    (httpx2.RemoteProtocolError, "the connection was closed without an answer"),
+    (httpx2.LocalProtocolError, "the url or a header holds a character that HTTP does not allow"),
+    (httpx2.UnsupportedProtocol, "the url must begin with http:// or https://"),
+)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from; deepest last."""
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        cause = left.pop(0)
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        yield cause
+        left += [cause.__cause__, cause.__context__]
+        if isinstance(cause, BaseExceptionGroup):
+            left += cause.exceptions
