@@ -44,7 +44,7 @@ class UnexpectedExit(Exception):
 async def contained(work: Awaitable[_T]) -> _T:
     """What the work gives.
 
-    Raises `InternalCancellation` where it ends as if it were cancelled, and is not, and `UnexpectedExit` for a `SystemExit`,
+    Raises `InternalCancellation` if it ends as if it were cancelled, and is not, and `UnexpectedExit` for a `SystemExit`,
     which would end the event loop. A `KeyboardInterrupt` is the user's own, and passes.
     """
     try:

@@ -1,4 +1,4 @@
-"""What a list of tools needs in every format: names, descriptions, the search tool, and the split into listed and deferred tools."""
+"""Parts of a tool list that every format shares: names, the search tool, and which tools are listed or deferred."""
 
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import blake2b

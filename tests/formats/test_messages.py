@@ -1,4 +1,4 @@
-"""Results as texts and files, whole or cut to a budget."""
+"""Calls read from messages, and results as text and files, whole or cut to a budget."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.formats.samples import PICTURE, Words, said
 
-from toolcrib.formats.messages import File, Text, pieces, result_text
+from toolcrib.formats.messages import File, Text, make_call, pieces, result_text
 from toolcrib.types import ToolResult
 
 
@@ -83,3 +83,14 @@ def test_texts_never_cost_much_more_than_the_budget(texts: list[str], budget: in
     assert len(found) == max(1, sum(1 for each in texts if each))
     cost = sum(Words().count(piece.text) for piece in found if isinstance(piece, Text))
     assert cost <= max(budget, 0) + 4 * len(found)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_json_has_not_is_a_problem_and_no_argument(number: str) -> None:
+    read = make_call("1", "add", f'{{"a": {number}}}')
+    assert read.arguments == {}
+    assert number in read.problem
+
+
+def test_other_numbers_are_taken_as_they_are() -> None:
+    assert make_call("1", "add", '{"a": 1.5, "b": -2, "c": 1e3}').arguments == {"a": 1.5, "b": -2, "c": 1000.0}
