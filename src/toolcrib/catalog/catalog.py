@@ -165,13 +165,10 @@ def _check_unicode(text: str, name: str) -> None:
 _MAX_SPELLING = 512
 """Longer texts are no spelling of anything."""
 
-
 _MAX_MARKS = 16
 """How many places of a text may be the end of a namespace."""
 
-
 _NAMESPACE_END = re.compile(r"[./]|__")
-
 
 _TIER_COUNT = len(Tier)
 
@@ -333,17 +330,13 @@ def _possible_namespaces(text: str) -> list[str]:
 _MAX_SHOWN = 10
 """Names listed in an error."""
 
-
 _MAX_ECHO = 80
 """Characters of what was asked for that are repeated."""
 
-
 _SUGGESTIONS = 3
-
 
 SEARCH_HINT = "Search for a tool by what it does."
 """The hint where nothing is like what was asked for."""
-
 
 _NAME_SEPARATOR = re.compile(r"[./:]|__")
 

@@ -10,7 +10,6 @@ from toolcrib.errors import StaleCursor
 
 Item = TypeVar("Item")
 
-
 _MAX_CURSOR = 512
 """Characters; a longer text was not made here."""
 

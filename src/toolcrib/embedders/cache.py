@@ -24,7 +24,6 @@ from toolcrib.search.vectors import Embedder, Vectors
 
 _KEY_BYTES = 16
 
-
 _WRITE_BATCH = 512
 """Texts that are embedded between two writes, so that an index which is cut off while it is built is not lost."""
 
@@ -109,25 +108,19 @@ class CachedEmbedder:
 
 logger = logging.getLogger(__name__)
 
-
 _APPLICATION_ID: Final = 0x74637665
 """SQLite's `application_id` of our files, so that no other database is ever taken for one."""
-
 
 _MAX_KEYS: Final = 500
 """Keys of one query: old builds of SQLite take 999 values."""
 
-
 _WAIT_S: Final = 1.0
 """How long another process that writes is waited for."""
 
-
 _DAY_S: Final = 86_400
-
 
 _EVICTED_SHARE: Final = 10
 """One in this many is dropped at once when there are too many, so that room is made seldom."""
-
 
 _SCHEMA: Final = """
     BEGIN IMMEDIATE;
@@ -137,7 +130,6 @@ _SCHEMA: Final = """
     CREATE INDEX IF NOT EXISTS by_use ON vectors (used);
     COMMIT;
 """
-
 
 _Answer = TypeVar("_Answer")
 

@@ -24,7 +24,6 @@ from toolcrib.search.vectors import Embedder
 
 BUILT_IN_EMBEDDER: Final = "static"
 
-
 EMBEDDER_KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
     "fastembed": FastEmbed,
     "model2vec": Model2Vec,
@@ -32,7 +31,6 @@ EMBEDDER_KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
     "sentence-transformers": SentenceTransformers,
 }
 """What stands before the colon, and what is made of the rest."""
-
 
 _LENGTH_TOLERANCE: Final = 1e-3
 

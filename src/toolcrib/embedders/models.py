@@ -125,16 +125,12 @@ class SentenceTransformers:
 Pooling = Literal["mean", "cls"]
 """How the vectors of a text's tokens become one: their mean, or the first one, as the model was trained."""
 
-
 _SENTENCE_RANK = 2
 """Axes of an output that has one vector a text; one with a vector a token has three."""
 
-
 _ONNX_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
-
 _ONNX_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
-
 
 _ONNX_ERRORS_ONLY = 3
 """onnxruntime's level of logging that shows errors only."""
@@ -258,13 +254,10 @@ def _unknown_token(tokenizer: Any) -> int:
 Encode = Callable[[list[str]], npt.ArrayLike]
 """A model: n texts to [n, dim], of any length and any kind of float."""
 
-
 _FINGERPRINT_TEXT = "Find the file that was changed last, and send its content by e-mail."
-
 
 _MAX_CHARS = 50_000
 """A longer text is cut before it is split into tokens: no model reads further, and a tokenizer's time is bounded."""
-
 
 _FINGERPRINT_STEPS = 100
 """How finely a component of a fingerprint is seen."""

@@ -20,17 +20,15 @@ from toolcrib.search.text import FORMAT_KINDS, STOP_WORDS, TOKEN, WHOLE_NAME, sp
 from toolcrib.types import Object, Tool
 
 _MAX_TEXT = 8_000
-"""Characters of one text that are read."""
-
+"""Characters of one text that are read; the rest is ignored."""
 
 _MAX_PARAMETERS = 200
-
 
 _MAX_DEPTH = 3
 
 
 def field_texts(tool: Tool) -> Iterator[tuple[Field, str]]:
-    """The texts of a tool, each with its field, each field once; name, namespace and description always come."""
+    """Yield the text of each field of a tool that is not empty; name, namespace and description always come."""
     yield Field.NAME, tool.name[:_MAX_TEXT]
     yield Field.NAMESPACE, tool.namespace[:_MAX_TEXT]
     yield Field.DESCRIPTION, tool.description[:_MAX_TEXT]
@@ -48,7 +46,7 @@ def field_texts(tool: Tool) -> Iterator[tuple[Field, str]]:
 
 
 def parameter_texts(schema: Object) -> tuple[str, str]:
-    """The names of the parameters, nested ones too, and their descriptions, each as one text."""
+    """Return the names of all parameters, nested ones too, and their descriptions, each as one text."""
     names: list[str] = []
     descriptions: list[str] = []
     level: list[Any] = [schema]
@@ -58,7 +56,7 @@ def parameter_texts(schema: Object) -> tuple[str, str]:
 
 
 def parameter_formats(schema: Object) -> Iterator[str]:
-    """The formats of the parameters of the top level, and `number` for those that are one."""
+    """Yield the formats of the top-level parameters, and `number` for numeric ones."""
     properties = schema.get("properties")
     if not _is_json_object(properties):
         return
@@ -71,7 +69,7 @@ def parameter_formats(schema: Object) -> Iterator[str]:
 
 
 def _is_json_object(value: Any) -> TypeGuard[Object]:
-    """Whether a JSON value is an object; the usual ones are told fast."""
+    """Whether a JSON value is an object. The first test is the fast one."""
     return type(value) is dict or isinstance(value, Mapping)
 
 
@@ -103,49 +101,42 @@ def _property_schemas(node: Object, names: list[str], descriptions: list[str]) -
 
 _MAX_FORMAT = 32
 
-
 MAX_NAME_WORDS = 10
-"""Words of a name that are compared in meaning, word by word."""
-
+"""Words of a name that are compared with the query one by one."""
 
 MAX_SENTENCE_WORDS = 14
-"""Different words of the first sentence of a description that are."""
-
+"""Distinct words of a description's first sentence that are compared with the query one by one."""
 
 _MAX_BODY_WORDS = 65
-"""Words of a description that make the meaning of the whole, stop words included."""
-
+"""Words of a description, with stop words, in the vector of the whole tool."""
 
 _MAX_BODY_PARAMETERS = 24
-"""Words of parameter names that do."""
-
+"""Words of parameter names in the vector of the whole tool."""
 
 _MAX_PHRASE_WORDS = 100
-"""Words of a description, stop words included, whose neighbourhood counts."""
-
+"""Words of a description, with stop words, that can form a phrase."""
 
 _PROSE = frozenset({Field.DESCRIPTION, Field.PARAMETER_TEXTS})
-
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n")
 
 
 class Vocabulary:
-    """Words and their stems, numbered in the order in which they came. It only grows, while a segment is built."""
+    """Words and stems, numbered in order of appearance. It only grows, while a segment is being built."""
 
     __slots__ = ("stem_numbers", "stems", "word_numbers", "word_stems", "words")
 
     def __init__(self, base: "Vocabulary | None" = None) -> None:
-        """An empty one, or one that begins as a copy."""
+        """Start empty, or as a copy of another vocabulary."""
         self.words: list[str] = list(base.words) if base else []
         self.word_numbers: dict[str, int] = dict(base.word_numbers) if base else {}
         self.word_stems: list[int] = list(base.word_stems) if base else []
-        """The stem's number of each word."""
+        """The number of the stem of each word."""
         self.stems: list[str] = list(base.stems) if base else []
         self.stem_numbers: dict[str, int] = dict(base.stem_numbers) if base else {}
 
     def number(self, word: str, stem_text: str) -> int:
-        """The number of a word with that stem."""
+        """Return the number of a word with that stem; a new word gets the next number."""
         number = self.word_numbers.get(word)
         if number is None:
             number = self.word_numbers[word] = len(self.words)
@@ -161,7 +152,7 @@ class Vocabulary:
 
 
 class WordStream:
-    """Word numbers of many tools, one after the other; `lengths` says how many each tool has."""
+    """Word numbers of many tools, one after the other; `lengths` has the count of each tool."""
 
     __slots__ = ("lengths", "numbers")
 
@@ -170,16 +161,17 @@ class WordStream:
         self.lengths = array("i")
 
     def add(self, numbers: Iterable[int]) -> None:
-        """The numbers of the next tool."""
+        """Append the numbers of the next tool."""
         before = len(self.numbers)
         self.numbers.extend(numbers)
         self.lengths.append(len(self.numbers) - before)
 
 
 class ToolAnalyzer:
-    """The words of some tools: `numbers` in spans, each span the words of one field of one tool.
+    """Splits tools into words.
 
-    Beside them stand the streams that meaning is made of, one entry a tool in the order of reading.
+    `numbers` holds spans, each with the words of one field of one tool; `positions`, `fields` and `lengths` describe
+    the spans. The streams have one entry per tool, in the order of reading.
     """
 
     __slots__ = (
@@ -199,11 +191,11 @@ class ToolAnalyzer:
     )
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """New words are added to the vocabulary."""
+        """Add new words to this vocabulary."""
         self._vocabulary = vocabulary
         self._numbers = _TokenNumbers(self._split)
         self._stopped: set[int] = set()
-        """The numbers of stop words: they count in names, not in prose."""
+        """The numbers of stop words, which count in names but not in prose."""
         self.numbers = array("i")
         self.positions = array("i")
         self.fields = array("i")
@@ -211,10 +203,10 @@ class ToolAnalyzer:
         self.name, self.sentence, self.body = WordStream(), WordStream(), WordStream()
         self.description, self.parameters = WordStream(), WordStream()
         self.literals = array("i")
-        """What the parameters' formats and types take, as bits."""
+        """The kinds of literals that the formats and types of the parameters accept."""
 
     def add(self, position: int, tool: Tool) -> None:
-        """Read a tool."""
+        """Analyze the tool at a position."""
         found: dict[Field, list[int]] = {}
         memo = self._numbers.__getitem__
         for field, text in field_texts(tool):
@@ -266,7 +258,7 @@ class ToolAnalyzer:
 
 
 class _TokenNumbers(dict[str, tuple[int, ...]]):
-    """Chunk to word numbers, worked out when first asked for."""
+    """The word numbers of a token, computed on first use."""
 
     def __init__(self, work_out: Callable[[str], tuple[int, ...]]) -> None:
         super().__init__()
@@ -278,28 +270,23 @@ class _TokenNumbers(dict[str, tuple[int, ...]]):
 
 
 _CONTEXT_FIELDS = (Field.NAMESPACE, Field.TITLE, Field.KEYWORDS, Field.TAGS)
-"""What says as much as the name about a tool's meaning, in few words."""
-
+"""Short fields that say as much about the meaning of a tool as its name."""
 
 _MAX_SENTENCE = 600
-"""Characters that a first sentence may have."""
-
+"""A first sentence is cut after so many characters."""
 
 Ints = npt.NDArray[np.int32]
 
-
 Floats = npt.NDArray[np.float32]
 
-
 FIELD_COUNT = len(Field)
-
 
 _MAX_COUNT = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class WordOccurrences:
-    """One row a word, field and tool; sorted by stem, tool, field."""
+    """How often each word occurs in each field of each tool; sorted by stem, tool and field."""
 
     stems: Ints
     positions: Ints
@@ -308,7 +295,7 @@ class WordOccurrences:
     counts: npt.NDArray[np.uint16]
 
     def moved(self, kept: Mapping[int, int], old_size: int) -> "WordOccurrences":
-        """The rows of some tools, under new positions. `kept` leads from new to old positions, of `old_size`."""
+        """Select some tools and give them new positions. `kept` maps new positions to old ones, of `old_size`."""
         place = np.full(old_size, -1, dtype=np.int32)
         place[list(kept.values())] = list(kept)
         positions = place[self.positions]
@@ -318,7 +305,7 @@ class WordOccurrences:
         )
 
     def merged(self, other: "WordOccurrences") -> "WordOccurrences":
-        """The rows of both."""
+        """Combine the rows of both."""
         return _sort_occurrences(
             np.concatenate([self.stems, other.stems]),
             np.concatenate([self.positions, other.positions]),
@@ -329,7 +316,7 @@ class WordOccurrences:
 
 
 def count_words(analysis: ToolAnalyzer, vocabulary: Vocabulary) -> WordOccurrences:
-    """The rows of freshly read tools."""
+    """Count the words of analyzed tools."""
     words = np.array(analysis.numbers, dtype=np.int64)
     lengths = np.array(analysis.lengths, dtype=np.int64)
     places = np.array(analysis.positions, dtype=np.int64) * FIELD_COUNT + np.array(analysis.fields, dtype=np.int64)
@@ -347,7 +334,10 @@ def count_words(analysis: ToolAnalyzer, vocabulary: Vocabulary) -> WordOccurrenc
 
 
 def field_norms(analysis: ToolAnalyzer, size: int, options: Sequence[FieldOptions]) -> Floats:
-    """What one occurrence of a word adds, for each tool and field; 0 for tools that were not read."""
+    """Return what one occurrence of a word adds, per tool and field: float32[size, fields].
+
+    It is 0 for tools that were not analyzed.
+    """
     lengths = np.array(analysis.lengths, dtype=np.float64)
     fields = np.array(analysis.fields, dtype=np.intp)
     weight, b, reference = np.array([(f.weight, f.b, f.reference) for f in options]).T

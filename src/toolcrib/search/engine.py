@@ -148,17 +148,13 @@ def _advice(answer: QueryAnswer) -> str:
 _MAX_QUOTED = 60
 """Characters of a query that a note repeats."""
 
-
 _GROUP_FACTOR = 8
 """Tools that are found for each group that is shown."""
-
 
 _MAX_GROUPED = 256
 """The most tools that are found for groups: one group may swallow them all."""
 
-
 _RANKERS: Mapping[Scorer, ScorerFunction] = {"tiers": tiers.rank, "bm25": bm25.rank, "points": points.rank}
-
 
 _SCALES = {"tiers": tiers.score, "bm25": bm25.score, "points": points.score}
 
@@ -254,17 +250,13 @@ def _scorer_hit(task: SearchTask, hit: ExplainedTool, score: float, place: int) 
 
 Marks = npt.NDArray[np.uint64]
 
-
 Places = npt.NDArray[np.intp]
-
 
 _MAX_NEAREST = 3
 """Ids that are named."""
 
-
 _MAX_NEAREST_WORDS = 8
 """Words of the query that are held against the words of names."""
-
 
 _MAX_COMPARED = 256
 """Texts that are compared letter by letter: those with nearly the same set of letters."""

@@ -16,23 +16,17 @@ from typing import Final
 DEPTH: Final = 10
 """How much of a ranking is looked at, in hits."""
 
-
 SEED: Final = 20261121
 """What the samples and the typos of the tracks follow from."""
-
 
 _NOTICED_DEPTH: Final = 5
 """A right tool counts as lost when it would have stood among so many, and was withheld."""
 
-
 _NAME_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
-
 
 _TYPO_WORD: Final = re.compile(r"[A-Za-z]{4,}")
 
-
 _SEPARATOR: Final = re.compile(r"[_\-. /]")
-
 
 _MAX_NAMESAKES: Final = 5
 """A name that more tools share than this asks for none of them."""

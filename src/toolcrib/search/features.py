@@ -29,59 +29,51 @@ from toolcrib.types import Tool
 
 Floats = npt.NDArray[np.float32]
 
-
 Ints = npt.NDArray[np.int32]
-
 
 Keys = npt.NDArray[np.uint64]
 
-
 Halves = npt.NDArray[np.float16]
 
-
 _NAME_SHARE = 0.7
-"""How much of a tool's topic its name makes by itself. Source: the prototype, where it was tuned."""
-
+"""The weight of the name in the topic vector. Source: tuned in the prototype."""
 
 _BASE_WEIGHT = 0.1
-"""Added to the weight of every word of a name or sentence: common ones count a little. Source: the prototype."""
-
+"""Added to the weight of each word in a name or sentence, so that common words count too. Source: the prototype."""
 
 _VERB_WORDS = 3
-"""Words of a name, from its start, among which its verb is looked for."""
-
+"""The verb of a name is among so many first words."""
 
 SIMHASH_BITS = 128
-
 
 WORD_SLOTS = MAX_NAME_WORDS + MAX_SENTENCE_WORDS
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFeatures:
-    """Rows of some tools."""
+    """The rows of some tools."""
 
     meaning: QuantizedRows
-    """The vector of all that the tool says of itself."""
+    """The vector of the whole tool."""
     topic: QuantizedRows
-    """The same by the table, the name counting once more; zero where the table knows no word."""
+    """The same by the static table, with the name counted once more; zero if the table knows no word."""
     sketch: Keys
-    """uint64[2, n]: 128 signs of random projections of `meaning`."""
+    """uint64[2, n]: the SimHash of `meaning`."""
     slots: Ints
-    """int32[n, 24]: numbers of the first words of the name, then of the first sentence; -1 where there is none."""
+    """int32[n, 24]: the numbers of the first words of the name, then of the first sentence; -1 for no word."""
     shares: Halves
-    """float16[n, 24]: how much of its name, or of its first sentence, each of those words is."""
+    """float16[n, 24]: the share of each of these words in the weight of its name or first sentence."""
     literals: npt.NDArray[np.uint16]
-    """The kinds of literals that its parameters take."""
+    """The kinds of literals that the parameters accept."""
     verbs: npt.NDArray[np.uint8]
-    """What the verb of its name does; 0 where it has none."""
+    """The kinds of the verbs in the name; 0 for none."""
     pair_keys: Keys
-    """What stands for two neighbouring stems, sorted."""
+    """The keys of neighbouring stems, sorted."""
     pair_positions: Ints
-    """The tool that has them, beside `pair_keys`."""
+    """The tool of each entry of `pair_keys`."""
 
     def moved(self, order: Ints, size: int) -> "ToolFeatures":
-        """The rows of the tools in `order`, old positions at their new places, -1 for a place to be filled."""
+        """Rearrange the rows: `order` has the old position of each new row, or -1 for one to fill in later."""
         place = np.full(size, -1, dtype=np.int32)
         kept = np.flatnonzero(order >= 0)
         place[order[kept]] = kept
@@ -99,7 +91,7 @@ class ToolFeatures:
         )
 
     def filled(self, other: "ToolFeatures", places: Ints) -> "ToolFeatures":
-        """These rows with those of another at the given places, in its order."""
+        """Fill in the rows of another at the given positions, in its order."""
         for mine, theirs in ((self.meaning, other.meaning), (self.topic, other.topic)):
             mine.put(places, theirs)
         self.sketch[:, places] = other.sketch
@@ -115,16 +107,16 @@ class ToolFeatures:
 
 @dataclass(frozen=True, slots=True)
 class WordFeatures:
-    """What the second stage reads of each word; one row a word, and a last one of zeros for no word."""
+    """What the second stage reads of each word: one row per word, and a last row of zeros for no word."""
 
     coarse: QuantizedRows
-    """The leading components of its vector, at unit length."""
+    """The leading components of the word's vector, normalized to unit length."""
     stems: Ints
-    """The number of its stem; -1 for no word."""
+    """The number of the word's stem; -1 for no word."""
 
 
 def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:
-    """Rows of all words of a vocabulary, from their vectors."""
+    """Make the rows of all words of a vocabulary from their vectors."""
     coarse = _unit_vectors(vectors[:, :COARSE_COMPONENTS])
     return WordFeatures(
         coarse=quantize(np.concatenate([coarse, np.zeros((1, coarse.shape[1]), np.float32)])),
@@ -135,7 +127,7 @@ def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:
 def tool_features(
     analysis: ToolAnalyzer, vocabulary: Vocabulary, vectors: Floats, weights: Floats, embedded: Floats | None
 ) -> ToolFeatures:
-    """Rows of the tools that were read, in the order of reading. `embedded` are their vectors by another embedder."""
+    """Make the rows of analyzed tools, in their order. `embedded` has their vectors if another embedder is set."""
     body, name = analysis.body, analysis.name
     sums = _vector_sums(body, name, vectors)
     whole, own = _unit_vectors(sums[:, 0]), _unit_vectors(sums[:, 1])
@@ -162,25 +154,25 @@ def tool_features(
 
 
 def stem_key(stem: str) -> int:
-    """What stands for a stem in a pair, 32 bits."""
+    """Hash a stem to 32 bits."""
     return crc32(stem.encode("utf-8", "replace"))
 
 
 def pair_key(first: int, second: int) -> int:
-    """What stands for two neighbouring stems, 64 bits, made of what stands for each."""
+    """Combine the hashes of two neighbouring stems into 64 bits."""
     return first << 32 | second
 
 
 def simhash(rows: QuantizedRows) -> Keys:
-    """The signs of 128 random projections of each row: uint64[2, n]. How many differ tells the angle.
+    """The signs of 128 random projections of each row: uint64[2, n]. The number of differing bits estimates the angle.
 
-    Source: Charikar, STOC 2002. The projections add and subtract whole numbers, so they are exact.
+    The projections add and subtract integers, so they are exact. Source: Charikar, STOC 2002.
     """
     return _pack_signs(rows.values.astype(np.float32) @ _projection(rows.values.shape[1]) > 0)
 
 
 def query_simhash(vectors: QueryVectors) -> Keys:
-    """The same of the vectors of a query: uint64[2, vectors]."""
+    """The SimHash of the vectors of a query: uint64[2, vectors]."""
     return _pack_signs(dot_products(vectors.values, _transposed_projection(vectors.values.shape[1])) > 0)
 
 
@@ -196,7 +188,7 @@ def _projection(dim: int) -> Floats:
 
 @cache
 def _transposed_projection(dim: int) -> Floats:
-    """The projections, each in a row."""
+    """The projections, one per row."""
     return np.ascontiguousarray(_projection(dim).T)
 
 
@@ -207,10 +199,10 @@ def _unit_vectors(vectors: Floats) -> Floats:
 
 
 def _vector_sums(body: WordStream, name: WordStream, vectors: Floats) -> Floats:
-    """Two sums for each tool: of the vectors of all its words, and of those of its name.
+    """Add up the vectors of all words of each tool, and of the words of its name: float32[tools, 2, components].
 
-    float32[tools, 2, components]. The words of the name stand first in the body. One small product a tool is several
-    times as fast as a sum over slices.
+    The body begins with the words of the name. One small matrix product per tool is several times as fast as sums over
+    slices.
     """
     numbers = np.array(body.numbers, dtype=np.intp)
     lengths = np.array(body.lengths, dtype=np.intp)
@@ -235,7 +227,7 @@ def _padded_rows(stream: WordStream, width: int) -> Ints:
 
 
 def _word_shares(slots: Ints, weights: Floats) -> Halves:
-    """The share of each word in the weight of its name, or of its first sentence."""
+    """The share of each word in the weight of its name or first sentence."""
     shares = np.append(weights + np.float32(_BASE_WEIGHT), np.float32(0))[slots]
     for slice_ in (slice(0, MAX_NAME_WORDS), slice(MAX_NAME_WORDS, WORD_SLOTS)):
         total = shares[:, slice_].sum(axis=1, keepdims=True)
@@ -246,7 +238,7 @@ def _word_shares(slots: Ints, weights: Floats) -> Halves:
 def _kinds_by_tool(
     stream: WordStream, vocabulary: Vocabulary, table: Mapping[str, int], first: int | None = None
 ) -> npt.NDArray[np.uint16]:
-    """The kinds of the words of each tool, or of its first ones."""
+    """Combine the kinds of the words of each tool, or of its first words."""
     kinds = np.array([table.get(word, 0) for word in vocabulary.words], dtype=np.uint16)
     lengths = np.array(stream.lengths, dtype=np.intp)
     found = np.zeros(len(lengths), dtype=np.uint16)
@@ -274,7 +266,7 @@ def _word_pairs(streams: Sequence[WordStream], hashes: Keys) -> tuple[Keys, Ints
 
 
 def _unique_pairs(keys: Any, positions: Any) -> tuple[Keys, Ints]:
-    """Each pair of a tool once, sorted by key and position."""
+    """Keep each pair of a tool once, sorted by key and position."""
     order = np.lexsort((positions, keys))
     keys, positions = keys[order], positions[order]
     new = np.ones(len(keys), dtype=np.bool_)
@@ -283,30 +275,28 @@ def _unique_pairs(keys: Any, positions: Any) -> tuple[Keys, Ints]:
 
 
 _MAX_EMBEDDED_TEXT = 1_200
-"""Characters of a tool that another embedder reads."""
-
+"""Characters of a tool's text for an embedder."""
 
 _STOP_WEIGHT = 0.2
-"""What a stop word counts beside other words, whose weights go from 0 to about 9."""
+"""The weight of a stop word; other words have weights from 0 to about 9."""
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticModel:
-    """A table for words, and an embedder for whole texts, or None where the table does both."""
+    """The source of vectors: a table for words, and an embedder for whole texts; None uses the table for both."""
 
     table: WordPieceTable
     embedder: Embedder | None = None
     rows: WordVectorCache = field(init=False, repr=False, compare=False)
-    """What the table says of the words of queries."""
+    """The vectors of the words of queries."""
 
     def __post_init__(self) -> None:
-        """Nothing is remembered yet."""
         object.__setattr__(self, "rows", WordVectorCache(self.table, self.weights))
 
     def of(
         self, analysis: ToolAnalyzer, vocabulary: Vocabulary, tools: Sequence[Tool]
     ) -> tuple[WordFeatures, ToolFeatures]:
-        """What the words of a vocabulary mean, and the tools that were read, in the order of reading."""
+        """Compute the features of the words of a vocabulary, and of the analyzed tools in their order."""
         vectors = self.table.words(vocabulary.words)
         weights = self.weights(vocabulary.words)
         embedded = None if self.embedder is None else _embed_tools(self.embedder, tools)
@@ -314,7 +304,7 @@ class SemanticModel:
         return word_features(vocabulary, vectors), rows
 
     def weights(self, words: Sequence[str]) -> Floats:
-        """How telling each word is in any catalog; stop words hardly."""
+        """The weight of each word, the same in every catalog; stop words have little."""
         found = self.table.weights(words)
         found[[word in STOP_WORDS for word in words]] = _STOP_WEIGHT
         return found
@@ -322,12 +312,12 @@ class SemanticModel:
 
 @cache
 def default_semantic_model() -> SemanticModel:
-    """The meaning that the table in the package gives."""
+    """The model that uses only the table in the package."""
     return SemanticModel(default_table())
 
 
 def zero_non_finite(vectors: Floats) -> Floats:
-    """The vectors, with zeros for those that hold what is no number: no signal is better than any."""
+    """Replace vectors with infinite or NaN components by zeros: no signal is better than a wrong one."""
     sound = np.isfinite(vectors).all(axis=1, keepdims=True)
     return vectors if sound.all() else np.where(sound, vectors, np.float32(0))
 
@@ -339,6 +329,6 @@ def _embed_tools(embedder: Embedder, tools: Sequence[Tool]) -> Floats:
 
 
 def _tool_text(tool: Tool) -> str:
-    """A tool as a text for an embedder."""
+    """Describe a tool as a text for an embedder."""
     beside = " ".join(filter(None, (tool.namespace, tool.title, *tool.keywords, *tool.tags)))
     return f"{' '.join(split_words(tool.name))} ({beside}): {tool.description}"[:_MAX_EMBEDDED_TEXT]

@@ -1,7 +1,7 @@
 """The search index: immutable segments of postings and features, and the view of them that one caller has.
 
-An index has one large segment and a small one for recent changes; a change makes a new index. A segment holds what depends
-on a single tool. Document frequencies are counted at query time among the tools that the caller sees, so that
+An index has one large segment and a small one for recent changes; a change makes a new index. A segment holds what
+depends on a single tool. Document frequencies are counted at query time among the tools that the caller sees, so that
 a tool they cannot see changes nothing for them. Segments know nothing about permissions.
 """
 
@@ -23,34 +23,29 @@ from toolcrib.search.spelling import SpellingIndex
 from toolcrib.types import Filters, Tool, Visibility
 
 _MAX_SMALL_DELTA = 64
-"""Tools of a delta that are always kept apart."""
-
+"""A delta of at most so many tools always stays a segment of its own."""
 
 _DELTA_SHARE = 20
-"""A delta is kept apart up to this fraction of the tools: one in 20."""
-
+"""A larger delta stays separate up to one in so many of all tools."""
 
 _REMOVED_SHARE = 5
-"""A base is kept while fewer than this fraction of its tools are gone: one in 5."""
-
+"""The base segment is kept until more than one in so many of its tools are gone."""
 
 _MAX_CACHED_VIEWS = 16
-"""Views that are remembered."""
-
+"""Views that are cached."""
 
 Positions = npt.NDArray[np.intp]
-
 
 Bools = npt.NDArray[np.bool_]
 
 
 class Facets:
-    """The filterable sides of some tools, as arrays."""
+    """The filterable properties of some tools, as arrays."""
 
     __slots__ = ("_namespaces", "_numbers", "_read_only", "_tags", "_visibility")
 
     def __init__(self, tools: Sequence[Tool]) -> None:
-        """Positions are places in `tools`."""
+        """A position is an index into `tools`."""
         self._numbers: dict[str, int] = {}
         self._namespaces = np.array(
             [self._numbers.setdefault(t.namespace, len(self._numbers)) for t in tools], np.int32
@@ -63,7 +58,7 @@ class Facets:
                 self._tags.setdefault(tag, []).append(position)
 
     def passing(self, filters: Filters) -> Bools:
-        """The tools that pass all the filters."""
+        """Mark the tools that pass all filters."""
         passes = np.ones(len(self._read_only), np.bool_)
         if filters.namespaces:
             numbers = [self._numbers[name] for name in filters.namespaces if name in self._numbers]
@@ -80,7 +75,7 @@ class Facets:
 
 
 class Segment:
-    """Searchable tools. A position is a tool's place in `tools`."""
+    """An immutable part of an index. A position is an index into `tools`."""
 
     def __init__(
         self,
@@ -93,32 +88,32 @@ class Segment:
         meaning: SemanticModel,
         options: SearchOptions,
     ) -> None:
-        """Use `Segment.build`."""
+        """Call `Segment.build` instead."""
         self.tools = tuple(tools)
         self.options = options
         self.vocabulary = vocabulary
         self.norms = norms
-        """What one occurrence of a word adds, for each tool and field."""
+        """What one occurrence of a word adds, per tool and field."""
         self.features = features
         self.words = words
         self.meaning = meaning
         self.ids = [tool.id for tool in self.tools]
         self.ranked = sorted(range(len(self.ids)), key=self.ids.__getitem__)
-        """The positions in the alphabetical order of ids."""
+        """The positions in alphabetical order of ids."""
         self.ranks = np.empty(len(self.ids), dtype=np.int32)
-        """The place of each tool's id in alphabetical order."""
+        """The rank of each tool's id in alphabetical order."""
         self.ranks[self.ranked] = np.arange(len(self.ids), dtype=np.int32)
         self.findable: Bools = np.array([tool.visibility is not Visibility.HIDDEN for tool in self.tools], np.bool_)
         self.signatures: list[str | None] = [None] * len(self.tools)
         self.memo: dict[Hashable, Any] = {}
-        """What others derive from the segment once."""
+        """Values that other modules derive from the segment and cache."""
         self._post(entries)
 
     @classmethod
     def build(
         cls, tools: Sequence[Tool], *, meaning: SemanticModel, options: SearchOptions, previous: "Segment | None" = None
     ) -> "Segment":
-        """A segment of the tools. The very same objects that `previous` holds are not read again."""
+        """Build a segment. Tool objects that `previous` holds are not analyzed again."""
         if previous is not None and (previous.options != options or previous.meaning != meaning or previous.is_worn()):
             previous = None
         kept, fresh = _match_previous(tools, previous)
@@ -143,16 +138,15 @@ class Segment:
         return segment
 
     def __len__(self) -> int:
-        """How many tools it holds."""
         return len(self.tools)
 
     def is_worn(self) -> bool:
-        """Whether most of the words it knows have left it, so that a new one is better made from nothing."""
+        """Whether most words of the vocabulary are unused, so that a new segment should start from scratch."""
         words = len(self.vocabulary.words)
         return words > _MAX_DEAD_WORDS and words > 2 * len(np.unique(self._words))
 
     def span(self, stem: str) -> tuple[int, int]:
-        """Where the postings of a stem begin and end in `positions` and `impacts`; (0, 0) when there are none."""
+        """Where the postings of a stem begin and end in `positions` and `impacts`; (0, 0) if there are none."""
         number = self.vocabulary.stem_numbers.get(stem)
         return (self._starts[number], self._starts[number + 1]) if number is not None else (0, 0)
 
@@ -163,7 +157,7 @@ class Segment:
         return np.array(self.ranked[start:stop], dtype=np.intp)
 
     def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
-        """What some postings are made of: place in `postings`, field, its words, and its share of the impact."""
+        """Break postings down by field: index into `postings`, field, words, and share of the impact."""
         if not postings:
             return iter(())
         at = np.array(postings, dtype=np.intp)
@@ -183,14 +177,14 @@ class Segment:
         )
 
     def surfaces(self, start: int, stop: int, seen: Bools) -> dict[str, int]:
-        """The words behind some postings, in the tools that are seen, and in how many fields each stands."""
+        """Count in how many fields of visible tools each word behind some postings occurs."""
         chosen = np.flatnonzero(seen[self.positions[start:stop]]) + start
         rows = [row for at in chosen.tolist() for row in range(self._rows[at], self._rows[at + 1])]
         numbers, counts = np.unique(self._words[np.array(rows, dtype=np.intp)], return_counts=True)
         return {self.vocabulary.words[n]: c for n, c in zip(numbers.tolist(), counts.tolist(), strict=True)}
 
     def signature(self, position: int) -> str:
-        """The one-line signature of a tool, worked out once."""
+        """The one-line signature of a tool, cached."""
         known = self.signatures[position]
         if known is None:
             known = self.signatures[position] = signature(self.tools[position])
@@ -198,17 +192,17 @@ class Segment:
 
     @cached_property
     def facets(self) -> Facets:
-        """What the tools can be narrowed to."""
+        """The filterable properties of the tools."""
         return Facets(self.tools)
 
     @cached_property
     def spelling(self) -> SpellingIndex:
-        """The stems that a misspelt word may be meant for."""
+        """The stems that a misspelt word may stand for."""
         return SpellingIndex(self.vocabulary.stems)
 
     @cached_property
     def heads(self) -> dict[str, Positions]:
-        """The words that names of several words begin with, and the positions of the tools so called."""
+        """The first words of names with several words, and the positions of the tools with each."""
         slots = self.features.slots
         several = np.flatnonzero(slots[:, 1] >= 0)
         several = several[slots[several, 0].argsort(kind="stable")]
@@ -217,18 +211,18 @@ class Segment:
         return {self.vocabulary.words[number]: at for number, at in zip(numbers.tolist(), groups, strict=True)}
 
     def field_words(self, field: Field) -> tuple[Ints, Ints]:
-        """The words in one field of all tools: their numbers, and beside each the position of the tool."""
+        """The numbers of the words in one field of all tools, and the position of the tool for each."""
         chosen = np.flatnonzero(self._fields == field)
         return self._words[chosen], self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
 
     def entries(self) -> WordOccurrences:
-        """What the segment was made of."""
+        """The word counts that the segment was built from."""
         stems = np.array(self.vocabulary.word_stems, dtype=np.int32)[self._words]
         positions = np.repeat(self.positions, np.diff(self._rows))
         return WordOccurrences(stems, positions, self._fields, self._words, self._counts)
 
     def _post(self, entries: WordOccurrences) -> None:
-        """Work out the postings: the tools of each stem, and how strongly it marks them."""
+        """Compute the postings: the tools of each stem, and its impact on each."""
         first = np.flatnonzero(_row_changes(entries.stems, entries.positions, entries.fields))
         stems, positions, fields = entries.stems[first], entries.positions[first], entries.fields[first]
         adds = _field_weights(entries.counts, first, self.norms[positions, fields])
@@ -237,7 +231,7 @@ class Segment:
         self.positions: Ints = positions[starts]
         """The tools of all stems, one after the other."""
         self.impacts: Floats = (weight / (self.options.k1 + weight)).astype(np.float32)
-        """How strongly the stem marks the tool, 0 to 1, beside `positions`."""
+        """The saturated frequency of the stem in each tool of `positions`, 0 to 1."""
         numbers = np.arange(len(self.vocabulary.stems) + 1)
         self._starts: list[int] = np.searchsorted(stems[starts], numbers).tolist()
         self._fields, self._words, self._counts = entries.fields, entries.words, entries.counts
@@ -247,14 +241,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class SegmentView:
-    """A segment of an index, and which of its tools the caller sees."""
+    """One segment, and which of its tools the caller sees."""
 
     index: Segment
     seen: Bools
     count: int = field(init=False)
-    """How many those are."""
+    """How many tools are visible."""
     whole: bool = field(init=False)
-    """Whether the caller sees all of it."""
+    """Whether all tools are visible."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", int(np.count_nonzero(self.seen)))
@@ -262,11 +256,11 @@ class SegmentView:
 
     @cached_property
     def places(self) -> Ints:
-        """The positions of the tools that the caller sees."""
+        """The positions of the visible tools."""
         return self.seen.nonzero()[0].astype(np.int32)
 
     def frequency(self, start: int, stop: int) -> int:
-        """How many visible tools are among those of some postings."""
+        """Count the visible tools in a range of postings."""
         if stop == start or self.whole:
             return stop - start
         return int(np.count_nonzero(self.seen[self.index.positions[start:stop]]))
@@ -274,21 +268,21 @@ class SegmentView:
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """All that one caller sees."""
+    """All tools that one caller sees."""
 
     parts: tuple[SegmentView, ...]
     count: int
-    """How many tools there are."""
+    """How many tools are visible in all."""
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What others derive from the view once; it lives as long as the view, which no caller with another one meets."""
+    """Values that other modules derive from the view and cache. Callers with different views never share it."""
 
     @classmethod
     def of(cls, *parts: SegmentView) -> "IndexView":
-        """The view made of these parts."""
+        """Make a view of these parts."""
         return cls(parts, sum(part.count for part in parts))
 
     def spans(self, stem: str) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """In how many visible tools a stem occurs, and where its postings are in each part."""
+        """The document frequency of a stem among visible tools, and where its postings are in each part."""
         if len(self.parts) == 1:
             part = self.parts[0]
             span = part.index.span(stem)
@@ -297,14 +291,14 @@ class IndexView:
         return sum([part.frequency(*span) for part, span in zip(self.parts, spans, strict=True)]), spans
 
     def knows(self) -> Callable[[str], bool]:
-        """What tells whether some tool, visible or not, has a stem."""
+        """A fast test whether any tool, visible or not, has a stem."""
         first, *others = [part.index.vocabulary.stem_numbers for part in self.parts]
         if not others:
             return first.__contains__
         return lambda stem: stem in first or any(stem in numbers for numbers in others)
 
     def begins(self, word: str) -> bool:
-        """Whether the name of a visible tool begins with the word, and has others behind it."""
+        """Whether the name of a visible tool begins with the word and continues."""
         for part in self.parts:
             at = part.index.heads.get(word)
             if at is not None and (part.whole or part.seen[at].any()):
@@ -313,21 +307,24 @@ class IndexView:
 
 
 class Index:
-    """Searchable tools. A position is a tool's place in `tools`; a mask has one byte for each."""
+    """Searchable tools. A position is an index into `tools`; a mask has one byte per position.
+
+    Immutable, and safe to use from several threads.
+    """
 
     __slots__ = ("_size", "_tools", "_views", "meaning", "options", "places", "segments")
 
     def __init__(self, size: int, segments: Sequence[Segment], places: Sequence[Ints]) -> None:
-        """Use `Index.build`."""
+        """Call `Index.build` instead."""
         self._size = size
         self._tools: tuple[Tool, ...] | None = None
         self.segments = tuple(segments)
         self.places = tuple(places)
-        """For each segment, where each of its tools stands in `tools`; -1 for those that are gone."""
+        """For each segment, the position of each of its tools in the index; -1 for tools that are gone."""
         self.options = self.segments[0].options
         self.meaning = self.segments[0].meaning
         self._views: dict[bytes | None, IndexView] = {}
-        """By mask; never changed in place, since several threads may search."""
+        """By mask. Replaced as a whole, never changed in place, since several threads may search."""
 
     @classmethod
     def build(
@@ -338,9 +335,9 @@ class Index:
         options: SearchOptions | None = None,
         meaning: SemanticModel | None = None,
     ) -> "Index":
-        """An index of the tools. The very same objects that `previous` holds are not read again.
+        """Build an index of the tools. Tool objects that `previous` holds are not analyzed again.
 
-        Options and meaning are those of `previous` when none are given.
+        Options and meaning default to those of `previous`.
         """
         options = options or (previous.options if previous else SearchOptions())
         meaning = meaning or (previous.meaning if previous else default_semantic_model())
@@ -349,11 +346,9 @@ class Index:
         return previous._changed(tools)  # noqa: SLF001 - of the same class
 
     def updated(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> "Index":
-        """An index with some tools more, behind the others, and without those of some ids.
+        """Return an index with some tools added at the end, and those with some ids removed.
 
-        A tool that is there already, by its id, is replaced.
-
-        Costs as much as the change, and a look at one number a tool.
+        A new tool replaces one with the same id. The cost is that of the change, plus one integer per tool.
         """
         fresh = list(add)
         ids = {*remove, *(tool.id for tool in fresh)}
@@ -362,27 +357,26 @@ class Index:
         return self._joined(places, list(enumerate(fresh, len(self) - len(gone))))
 
     def merged(self) -> "Index":
-        """The same tools in one segment: as fast to search as can be. For a moment when nobody waits."""
+        """Merge the segments into one, which is faster to search. Takes time, so do it in the background."""
         if len(self.segments) == 1 and not self._gone(self.places[0]):
             return self
         return self._whole(self._base(self.tools))
 
     def __len__(self) -> int:
-        """How many tools it holds."""
         return self._size
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """All of them, by position."""
+        """All tools, by position."""
         if self._tools is None:
             self._tools = tuple(_in_order(self._pairs(), ()))
         return self._tools
 
     def view(self, mask: bytes | None = None, overlay: "Index | None" = None) -> IndexView:
-        """What a search with that mask, and the tools of that overlay beside, may find.
+        """Return the view of the tools that the mask shows, together with all tools of the overlay.
 
-        Without an overlay, the views that were made last are remembered, each for its very mask. Raises `ValueError`
-        for a mask of another length, and for an overlay built with another embedder.
+        Views without an overlay are cached by mask. Raises `ValueError` for a mask of the wrong length, and for an
+        overlay built with another embedder.
         """
         view = self._views.get(mask)
         if view is None:
@@ -395,7 +389,7 @@ class Index:
         return IndexView.of(*view.parts, *overlay.view().parts)
 
     def parts(self, mask: bytes | None) -> tuple[SegmentView, ...]:
-        """What a search with that mask may find. Raises `ValueError` for a mask of another length."""
+        """Return the visible part of each segment. Raises `ValueError` for a mask of the wrong length."""
         if mask is None:
             return tuple([self._part(*pair, None) for pair in self._pairs()])
         if len(mask) != len(self):
@@ -420,11 +414,11 @@ class Index:
         return cls(len(segment), (segment,), (np.arange(len(segment), dtype=np.int32),))
 
     def _base(self, tools: Sequence[Tool]) -> Segment:
-        """One segment of the tools, made from the largest one."""
+        """Build one segment of the tools, reusing the base segment."""
         return Segment.build(tools, options=self.options, meaning=self.meaning, previous=self.segments[0])
 
     def _changed(self, tools: Sequence[Tool]) -> "Index":
-        """The index of other tools, many of which are the same objects."""
+        """Return the index of other tools, many of which are the same objects."""
         places = [np.full(len(segment), -1, dtype=np.int32) for segment in self.segments]
         known: dict[int, tuple[Any, int]] = {}
         for (segment, old), new in zip(self._pairs(), places, strict=True):
@@ -439,7 +433,7 @@ class Index:
         return self._joined(places, fresh)
 
     def _joined(self, places: Sequence[Ints], fresh: Sequence[tuple[int, Tool]]) -> "Index":
-        """The base with its new places, and a delta of what else stays, or all in one where that is due."""
+        """Combine the base segment, at its new places, with a delta of the rest. Merge them if the delta is too large."""
         base, *deltas = zip(self.segments, places, strict=True)
         stay = [(int(at[p]), segment.tools[p]) for segment, at in deltas for p in np.flatnonzero(at >= 0).tolist()]
         behind = [*stay, *fresh]
@@ -462,13 +456,13 @@ class Index:
         return int(np.count_nonzero(places < 0))
 
     def _positions(self, id_: str) -> list[int]:
-        """Where the tools with that id stand."""
+        """The positions of the tools with that id."""
         found = [places[segment.with_id(id_)] for segment, places in self._pairs()]
         return [position for at in found for position in at.tolist() if position >= 0]
 
 
 def _in_order(pairs: Iterable[tuple[Segment, Ints]], behind: Iterable[tuple[int, Tool]]) -> list[Tool]:
-    """The tools of some segments that stay, and others, each at its position."""
+    """List the remaining tools of some segments and other tools by position."""
     found = dict(behind)
     for segment, places in pairs:
         stay = np.flatnonzero(places >= 0)
@@ -477,7 +471,7 @@ def _in_order(pairs: Iterable[tuple[Segment, Ints]], behind: Iterable[tuple[int,
 
 
 def _shift_positions(places: Ints, gone: Sequence[int]) -> Ints:
-    """The places after some positions have left."""
+    """Close the gaps that removed positions leave."""
     left = np.array(gone, dtype=np.int32)
     shifted = places - np.searchsorted(left, places).astype(np.int32)
     shifted[np.isin(places, left) | (places < 0)] = -1
@@ -485,7 +479,7 @@ def _shift_positions(places: Ints, gone: Sequence[int]) -> Ints:
 
 
 def idf(n: int, df: int) -> float:
-    """How rare a term is: `ln(1 + (n - df + 0.5) / (df + 0.5))`; above 0.
+    """Inverse document frequency: `ln(1 + (n - df + 0.5) / (df + 0.5))`, always above 0.
 
     n counts the tools, df those with the term, 0 <= df <= n.
     Source: Kamphuis et al., ECIR 2020, the Lucene variant.
@@ -497,21 +491,21 @@ def idf(n: int, df: int) -> float:
 
 
 _MAX_DEAD_WORDS = 10_000
-"""Words that no tool has any more are dropped when there are more than these, and more than live ones."""
+"""A vocabulary is rebuilt when it holds more unused words than these, and more unused than used ones."""
 
 
 def _field_weights(counts: npt.NDArray[np.uint16], starts: Positions, norms: Floats) -> npt.NDArray[np.float64]:
     """What each field of a tool adds to the weight of a stem; its rows begin at `starts`.
 
-    Whole counts are summed first, so that the order of the words, which follows the history of the segment, does not
-    show in the last digit.
+    Adds up integers before multiplying, so that the order of the words, which depends on the history of the segment,
+    does not change the last digit.
     """
     whole = counts.astype(np.float64)
     return (np.add.reduceat(whole, starts) if len(starts) else whole) * norms
 
 
 def _row_changes(*columns: npt.NDArray[Any]) -> Bools:
-    """Where a row differs from the one before it; the first one does."""
+    """Mark rows that differ from the one before; the first one does."""
     new = np.ones(len(columns[0]), dtype=np.bool_)
     new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return new
@@ -521,7 +515,7 @@ _FIELD_BY_NUMBER = tuple(Field)
 
 
 def _match_previous(tools: Sequence[Tool], previous: Segment | None) -> tuple[dict[int, int], list[int]]:
-    """New to old positions of the tools that come again, and the positions of the others."""
+    """Map new to old positions for tools in both, and list the positions of new tools."""
     if previous is None:
         return {}, list(range(len(tools)))
     known = {id(tool): position for position, tool in enumerate(previous.tools)}

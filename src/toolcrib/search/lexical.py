@@ -21,104 +21,95 @@ from toolcrib.search.vectors import WordPieceTable
 
 Doubles = npt.NDArray[np.float64]
 
-
 Ints = npt.NDArray[np.int32]
-
 
 Floats = npt.NDArray[np.float32]
 
-
 Places = npt.NDArray[np.intp]
-
 
 Spans = tuple[tuple[int, int], ...]
 
-
 UNKNOWN_WORD_WEIGHT = 0.5
-"""What a word that nobody knows counts, as a share of the rarest known word, when coverage is worked out.
+"""Weight of an unknown query word in the coverage, relative to the rarest known word.
 Source: the prototype's `cov` feature."""
 
-
 _MAX_CORRECTIONS = 4
-"""Words that a misspelt one may be meant for."""
-
+"""Corrections that are tried for a misspelt word."""
 
 _SHORT_FORM = 12
-"""Letters and digits of a word that is looked up in the lexicon as it was typed."""
-
+"""A typed word with digits is looked up in the lexicon as a whole up to this length."""
 
 _MAX_CACHED_TERMS = 2048
-"""Terms of a view whose ways are remembered."""
-
+"""Terms whose expansions are cached per view."""
 
 _SYNONYM_SHARE = 50
-"""A synonym is looked for when at most one visible tool in so many has it, or few have: a common one tells little."""
-
+"""A synonym is used if at most one visible tool in so many has it: common words say little."""
 
 _SYNONYM_COUNT = 200
+"""A synonym that at most so many visible tools have is always used."""
 
 
 class TermExpansion(NamedTuple):
-    """One way in which a term meets tools: a stem that at least one visible tool has."""
+    """One stem that a term expands to: itself, a correction or a synonym. At least one visible tool has it."""
 
     stem: str
     how: str
     """exact, spelling or synonym."""
     weight: float
-    """What it counts beside the word itself, above 0 to 1."""
+    """Relative to the word itself, above 0 to 1."""
     idf: float
     spans: Spans
-    """Where its postings are, in each part."""
+    """Where the postings of the stem are, in each part."""
     df: int
-    """How many visible tools have it."""
+    """How many visible tools have the stem."""
     covers: float
-    """The idf that a tool is given for having it."""
+    """The idf that a tool with this stem covers."""
     tools: tuple[Ints, ...]
-    """The tools that have it, visible or not, in each part."""
+    """The tools with the stem, visible or not, in each part."""
     impacts: tuple[Floats, ...]
-    """How strongly it marks them."""
+    """The impact of the stem on each of them."""
 
 
 class MatchedTerm(NamedTuple):
-    """A term that at least one visible tool meets."""
+    """A query term that at least one visible tool matches."""
 
     term: QueryTerm
     ways: tuple[TermExpansion, ...]
-    """The best first."""
+    """Its expansions, best first."""
     rising: Sequence[TermExpansion]
-    """The same, those that cover most last."""
+    """The same, in ascending order of coverage."""
 
     @property
     def idf(self) -> float:
-        """How rare the term is; where it is unknown itself, how rare the best way is."""
+        """The idf of the term, or of its best expansion if the term itself is unknown."""
         return self.ways[0].idf
 
 
 class TermHit(NamedTuple):
-    """A term that met a tool."""
+    """A match of one term in one tool."""
 
     tool: int
-    """Its place among those that were asked for."""
+    """The row of the tool."""
     known: MatchedTerm
     way: TermExpansion
     posting: int
-    """Its place in the postings of the part."""
+    """The index of the posting in its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedPostings:
-    """All postings of one part that the words of a query met; those of a way together, the best way of a term last."""
+    """All postings of one part that a query matches, grouped by expansion; the best expansion of a term comes last."""
 
     ways: Sequence[tuple[int, TermExpansion]]
-    """Each way, and the number of its term."""
+    """Each expansion, with the number of its term."""
     ends: Places
-    """Where its postings end in `positions`."""
+    """Where the postings of each expansion end in `positions`."""
     positions: Ints
     number: int
-    """Of the part."""
+    """The number of the part."""
 
     def covered(self, rows: "CandidateRows", terms: int) -> Doubles:
-        """What each term gives to some tools of the part: float64[terms, tools]."""
+        """The idf that each term contributes to some tools of the part: float64[terms, tools]."""
         found = np.zeros((terms, rows.count))
         at, tools = rows.among(self.positions)
         if len(at):
@@ -129,7 +120,7 @@ class MatchedPostings:
         return found
 
     def meetings(self, rows: "CandidateRows", known: Sequence[MatchedTerm]) -> list[TermHit]:
-        """The best way in which each term met each of some tools."""
+        """List the best match of each term in each of some tools."""
         at, tools = rows.among(self.positions)
         number = self.ends.searchsorted(at, side="right")
         begins = self.ends - np.diff(self.ends, prepend=0)
@@ -143,18 +134,18 @@ class MatchedPostings:
 
 
 class CandidateRows:
-    """Some tools of a part, and which place each has among them."""
+    """Maps the positions of some tools of a part to rows."""
 
     __slots__ = ("_place", "count")
 
     def __init__(self, positions: Ints, size: int) -> None:
-        """The tools at some positions of a part of `size`."""
+        """Row `i` is the tool at `positions[i]` of a part with `size` tools."""
         self.count = len(positions)
         self._place = np.full(size, -1, dtype=np.int32)
         self._place[positions] = np.arange(self.count, dtype=np.int32)
 
     def among(self, positions: Ints) -> tuple[Places, Ints]:
-        """Which of some postings are of these tools, and the place of the tool of each of those."""
+        """Find which of some postings belong to these tools, and the row of each."""
         tools = self._place.take(positions)
         at = (tools >= 0).nonzero()[0]
         return at, tools.take(at)
@@ -218,7 +209,6 @@ def match_terms(
 
 Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion]]
 """The ways of a term, the best first, and once more, those that cover most last; none where nothing meets it."""
-
 
 ExpansionCache = dict[tuple[str, str], Expansions]
 """By stem and surface of a term."""
@@ -364,7 +354,6 @@ def _score(
 
 
 _NO_POSITIONS = np.zeros(0, dtype=np.int32)
-
 
 _NO_IMPACTS = np.zeros(0, dtype=np.float32)
 

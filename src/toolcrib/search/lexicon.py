@@ -13,8 +13,7 @@ from itertools import chain, product
 from toolcrib.search.text import STOP_WORDS, TOKEN, split_identifier, stem
 
 SynonymPair = tuple[str, str]
-"""Two words, lower case, in the order of the alphabet."""
-
+"""Two lower-case words in alphabetical order."""
 
 _IRREGULAR_FORMS = {
     "times": "times",
@@ -26,37 +25,32 @@ _IRREGULAR_FORMS = {
     "meaning": "meaning",
     "meanings": "meaning",
 }
-"""Words that are no form of what they look like a form of (`times` of `time`, `news` of `new`), and what they are."""
-
+"""Words that only look like a form of another word (`times` of `time`, `news` of `new`), and their own base form."""
 
 _HAS_DIGIT = re.compile(r"\d")
 
-
 _NUMBER = re.compile(r"\d{2,}")
 
-
 _MAX_CACHED = 16_384
-"""Words whose stems are remembered."""
-
+"""Words whose synonyms are cached."""
 
 _SILENT_E_PLURAL = re.compile("[^sxzhoi]es")
-"""Ends a plural whose word surely ends in e."""
+"""The end of a plural whose singular certainly ends in e."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """Pairs of words that may stand for each other, and the domains. Forms of one word count as that word."""
+    """Pairs of synonyms, and the words of each domain. All forms of a word count as that word."""
 
     pairs: frozenset[SynonymPair]
     domains: Mapping[str, frozenset[str]] = field(hash=False)
-    """Name to words, for each field of knowledge."""
+    """The words of each domain, by its name."""
     _related: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     _fields: Mapping[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     _stems: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Work out both directions."""
         object.__setattr__(self, "_stems", {})
         both_ways = chain(self.pairs, ((other, one) for one, other in self.pairs))
         object.__setattr__(self, "_related", _by_form(both_ways))
@@ -67,18 +61,18 @@ class Lexicon:
 
     @classmethod
     def default(cls) -> "Lexicon":
-        """All pairs that come with the package."""
+        """The lexicon with all pairs in the package."""
         return _default_lexicon()
 
     @classmethod
     def points(cls) -> "Lexicon":
-        """Only the pairs of sciences, files, networks, data, texts, pictures and sound, for the `points` scorer."""
+        """The smaller lexicon of the `points` scorer: sciences, files, networks, data, texts, pictures and sound."""
         return _reference_lexicon()
 
     def with_pairs(self, pairs: Iterable[tuple[str, Iterable[str]]]) -> "Lexicon":
-        """These pairs, and some of your own: each word with those that may stand for it.
+        """Return a lexicon with more pairs: each word with its synonyms.
 
-        A phrase counts as its single words, without those of mere prose.
+        A phrase counts as its single words, without stop words.
 
         >>> own = Lexicon.default().with_pairs([("sprint", ["iteration"]), ("poi", ["point of interest"])])
         >>> own.related("sprints"), own.related("poi")
@@ -87,7 +81,7 @@ class Lexicon:
         return Lexicon(self.pairs | frozenset(_synonym_pairs(pairs)), self.domains)
 
     def stems(self, word: str) -> tuple[str, ...]:
-        """The stems of the words that may stand for a word, each once; remembered for the words that are asked for."""
+        """The stems of the synonyms of a word, each once. Cached."""
         found = self._stems.get(word)
         if found is None:
             if len(self._stems) >= _MAX_CACHED:
@@ -96,7 +90,7 @@ class Lexicon:
         return found
 
     def related(self, word: str) -> tuple[str, ...]:
-        """The words that may stand for a word, given in lower case; in the order of the alphabet, without itself.
+        """The synonyms of a lower-case word, in alphabetical order.
 
         >>> Lexicon.points().related("averages"), Lexicon.points().related("mean"), Lexicon.points().related("zebra")
         (('mean',), ('average', 'expected', 'mu'), ())
@@ -105,7 +99,7 @@ class Lexicon:
         return found[0] if len(found) == 1 else tuple(sorted(set().union(*found)))
 
     def domains_of(self, words: Iterable[str]) -> frozenset[str]:
-        """The domains that have one of the words, given in lower case; `base64` is known by `64`, too.
+        """The domains that contain one of the lower-case words. `base64` is also found by `64`.
 
         >>> sorted(Lexicon.default().domains_of(["files", "volume", "zebra"]))
         ['audio_processing', 'file_operations', 'geometry']
@@ -115,9 +109,9 @@ class Lexicon:
 
 
 def _forms(word: str) -> tuple[str, ...]:
-    """What a word may be a form of: its stem, and the stem with an e. One that ends in e is a form of nothing else.
+    """The possible base forms of a word: its stem, and the stem with an e. A word that ends in e is its own base form.
 
-    A stem alone would take `care` for `car`, and `state` for `stats`.
+    The stem alone would confuse `care` with `car`, and `state` with `stats`.
 
     >>> [_forms(word) for word in ("queries", "states", "stats", "boxes", "creating", "planning", "k8s")]
     [('queri', 'querie'), ('state',), ('stat',), ('box', 'boxe'), ('creat', 'create'), ('plan',), ('k8s',)]
@@ -136,7 +130,7 @@ def _forms(word: str) -> tuple[str, ...]:
 
 
 def _with_numbers(word: str) -> list[str]:
-    """A word of a domain, and what is left of it in a text, where it is read as several words: its number tells.
+    """A word and the number in it: `split_words` splits `base64`, and `64` identifies it.
 
     >>> _with_numbers("base64"), _with_numbers("json")
     (['base64', '64'], ['json'])
@@ -145,7 +139,7 @@ def _with_numbers(word: str) -> list[str]:
 
 
 def _synonym_pairs(lines: Iterable[tuple[str, Iterable[str]]]) -> Iterator[SynonymPair]:
-    """Each word on the left with each one on the right of its line."""
+    """Pair each word on the left of a line with each one on the right."""
     for left, rights in lines:
         several = (rights,) if isinstance(rights, str) else rights
         for one, other in product(_content_words(left), (word for right in several for word in _content_words(right))):
@@ -154,7 +148,7 @@ def _synonym_pairs(lines: Iterable[tuple[str, Iterable[str]]]) -> Iterator[Synon
 
 
 def _content_words(phrase: str) -> list[str]:
-    """The words of a phrase; one with digits, such as `k8s`, stays whole."""
+    """The words of a phrase without stop words. A word with digits, such as `k8s`, stays whole."""
     chunks = TOKEN.findall(phrase)
     found = [
         word for chunk in chunks for word in ((chunk.lower(),) if _HAS_DIGIT.search(chunk) else split_identifier(chunk))
@@ -163,7 +157,7 @@ def _content_words(phrase: str) -> list[str]:
 
 
 def _by_form(pairs: Iterable[SynonymPair]) -> Mapping[str, tuple[str, ...]]:
-    """What stands on the right, in order, by the forms of what stands on the left."""
+    """Group the right-hand words by the base forms of the left-hand ones."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for left, right in pairs:
         for form in _forms(left):
@@ -274,7 +268,6 @@ lock: mutex semaphore
 thread: worker task
 """
 
-
 _DOMAIN_WORDS = """
 statistics: normal gaussian probability distribution cdf pdf
 arithmetic: add subtract multiply divide
@@ -294,7 +287,6 @@ image_processing: image pixel resize crop filter
 audio_processing: audio sound sample frequency volume
 concurrency: async parallel thread lock mutex
 """
-
 
 _VERB_SYNONYMS = """
 fetch: retrieve obtain
@@ -395,7 +387,6 @@ solve: solver
 speak: talk
 pay: payment
 """
-
 
 _NOUN_SYNONYMS = """
 email: mail message inbox

@@ -10,11 +10,11 @@ from typing import Literal
 from toolcrib.search.lexicon import Lexicon
 
 Scorer = Literal["hybrid", "tiers", "bm25", "points"]
-"""The rankings that can be chosen: ours, and three that other systems are known for."""
+"""The available rankings: the default, `hybrid`, and three that are known from other systems."""
 
 
 class Field(IntEnum):
-    """The parts of a tool that are searched, in the order in which reasons name them."""
+    """The searched parts of a tool, in the order in which reasons name them."""
 
     NAME = 0
     NAMESPACE = 1
@@ -25,26 +25,26 @@ class Field(IntEnum):
     PARAMETERS = 6
     PARAMETER_TEXTS = 7
     WHOLE_NAME = 8
-    """The name as one word, where it has several: what makes an exact name win."""
+    """A name of several words as one word, so that an exact name wins."""
 
 
 FIELD_NAMES = ("name", "namespace", "title", "description", "keywords", "tags", "parameters", "parameters", "name")
-"""What `Reason.field` calls them."""
+"""The names of the fields in `Reason.field`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldOptions:
-    """How much a field counts.
+    """The weight of a field in BM25F.
 
-    A word that stands `tf` times in a field of `length` words adds
-    `weight * tf / (1 - b + b * length / reference)` to what BM25F saturates.
+    A word that occurs `tf` times in a field of `length` words adds
+    `weight * tf / (1 - b + b * length / reference)` to its frequency, before saturation.
     """
 
     weight: float
     b: float
-    """How much a long field is held against its words, 0 to 1."""
+    """How strongly the length of the field is normalized, 0 to 1."""
     reference: float
-    """The length, in words, that is neither long nor short. Fixed, so that no tool's score depends on others."""
+    """The usual length, in words. Fixed, so that the score of a tool does not depend on other tools."""
 
 
 _DEFAULT_FIELDS = (
@@ -62,11 +62,11 @@ _DEFAULT_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalWeights:
-    """What each signal of the second stage adds to a tool's `raw`; the signals are described in `signals`.
+    """The weight of each signal in a tool's `raw` score; see `toolcrib.search.signals`.
 
-    Source: a listwise softmax over ten labelled sets, no weight below 0, leaving one set out at a time; rounded, and
-    for sentence and phrase nearer to what the six public ones alone give, since in two of the others no description
-    has the sentence it was asked by.
+    Source: a listwise softmax over ten labelled sets, no weight below 0, leaving one set out at a time. Rounded.
+    `sentence` and `phrase` are closer to what the six public sets alone give, because in two of the others no query
+    repeats the description of its tool. `python -m training.fit` repeats such a fit.
     """
 
     coverage: float = 6.7
@@ -78,39 +78,41 @@ class SignalWeights:
     literal: float = 0.6
     verb: float = 0.5
     called: float = 0.6
-    """For a name whose words stand in the query in a row."""
+    """For a name whose words appear consecutively in the query."""
     named: float = 6.0
-    """For a name that is spelt out as one word, `createIssue`: who writes so, means that tool. Set by hand."""
+    """For a name written as one token, `createIssue`, which is surely meant as a name. Set by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The parameters of two logistic functions: one makes a probability of the best hit's `raw`, one of each hit's.
+    """The parameters of two logistic functions, which turn `raw` into probabilities.
 
-    Source: fitted on queries of eight labelled sets, two of which share few words with their tools, and as many queries
-    asked of a catalog that cannot answer them. With more signals it did no better on a set that had been left out.
+    The first gives the probability that anything fits the query, from the best hit; the second that of each hit.
+
+    Source: fitted on the queries of eight labelled sets, two of which share few words with their tools, and on as many
+    queries put to a catalog that cannot answer them. More signals did no better on sets that were left out.
     """
 
     raw: float = 0.82
-    """Of the raw of the best hit."""
+    """Coefficient of the best hit's `raw`."""
     size: float = -0.41
-    """Of the natural logarithm of the number of visible tools: in a large catalog something looks right by chance.
-    Half of `raw`, by hand: a fit to few catalogs learns their sizes by heart."""
+    """Coefficient of the natural logarithm of the number of visible tools: in a large catalog something fits by chance.
+    Set by hand to half of `raw`: a fit to a few catalogs memorizes their sizes."""
     clauses: float = -0.39
-    """Of the parts of the query, at most 4: of several needs the best hit answers one, and more easily."""
+    """Coefficient of the number of clauses, at most 4: it is easier to match one of several needs."""
     offset: float = -3.45
     hit: float = 0.58
-    """Of the logit of the best hit's probability, in the score of each hit."""
+    """Coefficient of the logit of the first probability, in the score of each hit."""
     distance: float = -0.88
-    """Of how far a hit stands below the best one."""
+    """Coefficient of how far the `raw` of a hit is below the best one."""
     hit_offset: float = -1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiersOptions:
-    """What each way to meet a word is worth, 0 to 1.
+    """The value of each kind of match in the `tiers` ranking, 0 to 1.
 
-    Source, where nothing else is said: the list of tiers in the documentation of paularlott/mcp's `discovery` package,
+    Source, unless stated otherwise: the list of tiers in the documentation of paularlott/mcp's `discovery` package,
     and the first version of its code for what the list leaves open.
     """
 
@@ -121,30 +123,30 @@ class TiersOptions:
     keyword: float = 0.85
     """A keyword is the word."""
     contains: float = 0.8
-    """The name holds the word."""
+    """The name contains the word."""
     keyword_contains: float = 0.7
     description_word: float = 0.6
     description_contains: float = 0.5
     fuzzy_name: float = 0.7
-    """The factor of the likeness of the whole name."""
+    """Factor of the similarity to the whole name."""
     fuzzy_keyword: float = 0.6
-    """The factor of the likeness of a keyword."""
+    """Factor of the similarity to a keyword."""
     fuzzy_word: float = 0.5
-    """The factor of the likeness of one word of the name. Ours: the largest round one with which a name of one word
-    keeps its figure of the list (`0.7 (1 - x) >= f (1 - x / 2)` for all x below 0.4 needs f <= 0.525)."""
+    """Factor of the similarity to one word of the name. Our choice: the largest round factor that leaves the listed
+    value of a one-word name as it is (`0.7 (1 - x) >= f (1 - x / 2)` for all x below 0.4 needs f <= 0.525)."""
     likeness: float = 0.6
-    """Only more than this is like."""
+    """Only a similarity above this counts."""
     fuzzy_chars: int = 4
-    """Letters that a word must have to be held against one word of a name. Ours: three differ too easily."""
+    """Letters a word needs to be compared with single words of a name. Our choice: shorter ones are often similar."""
     every_word: float = 0.9
-    """The factor of the mean where each of several words is met."""
+    """Factor of the mean if each of several words matches."""
     max_words: int = 32
-    """Words of a query that count. Ours: a bound on the work."""
+    """Words of a query that are used. Our choice, to bound the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bm25Options:
-    """BM25F. A weight of 0 leaves a field out."""
+    """The weights and constants of the `bm25` ranking. A weight of 0 leaves a field out."""
 
     name: float = 3.0
     """Source: `BM25Config.NameBoost` of jonwraymond/tooldiscovery."""
@@ -153,73 +155,73 @@ class Bm25Options:
     tags: float = 2.0
     """Tags and keywords. Source: its `TagsBoost`."""
     text: float = 1.0
-    """Title, description, names and descriptions of parameters. Source: its text, which stands in the document once."""
+    """Title, description, names and descriptions of parameters. Source: there the text is in the document once."""
     k1: float = 1.2
-    """How soon more of the same word stops counting. Source: Robertson and Zaragoza, 2009."""
+    """How quickly repetitions of a word stop adding. Source: Robertson and Zaragoza, 2009."""
     b: float = 0.75
-    """How much a long field is held against its words, 0 to 1. Source: the same."""
+    """How strongly the length of a field is normalized, 0 to 1. Source: the same."""
     max_docs: int = 0
-    """The first tools by id that are searched; 0 searches all. Source: its `MaxDocs`."""
+    """Search only so many tools, in the order of ids; 0 searches all. Source: its `MaxDocs`."""
     max_text: int = 0
-    """Characters of a description that are read; 0 reads all. Source: its `MaxDocTextLen`."""
+    """Read only so many characters of a description; 0 reads all. Source: its `MaxDocTextLen`."""
     half: float = 5.0
-    """The raw score whose public score is 0.5. Ours: what one rare word in a name comes to."""
+    """The raw score whose public score is 0.5. Our choice: about that of one rare word in a name."""
     max_words: int = 256
-    """Words of a query that count, as in the other rankings of toolcrib."""
+    """Words of a query that are used, as in the default ranking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointsOptions:
-    """Points for each word, the same in every stage.
+    """The points of the `points` ranking, the same in every stage.
 
-    Source, where nothing else is said: the documentation of chuk-tool-processor's dynamic tool discovery, and its code
+    Source, unless stated otherwise: the documentation of chuk-tool-processor's dynamic tool discovery, and its code
     for what that leaves open.
     """
 
     token: float = 10.0
-    """A word of the name."""
+    """For a word of the name."""
     prefix: float = 5.0
-    """The beginning of a word of the name, or the other way round."""
+    """For a prefix of a word of the name, or a word of the name that is a prefix."""
     description: float = 3.0
-    """A word of the description; also of title, keywords or tags. It counts once."""
+    """For a word of the description, title, keywords or tags; it counts once."""
     namespace: float = 2.0
     parameter: float = 1.0
-    """A word of a parameter's name."""
+    """For a word in the name of a parameter."""
     whole_name: float = 10.0
-    """The whole query is a spelling of the name, which then counts as one more word. Ours: what is called by its name
-    comes before what shares words with it."""
+    """For a query that is a spelling of the whole name. Our choice, so that a tool called by its name comes before
+    tools that share words with it."""
     prefix_chars: int = 3
-    """Letters that the shorter of two words needs to be a prefix. Ours: shorter ones begin too many words."""
+    """Letters a prefix needs. Our choice: shorter ones begin too many words."""
     mismatch: float = 0.5
-    """The factor for a tool of a wholly different domain."""
+    """Factor for a tool of an entirely different domain."""
     fuzzy_name: float = 10.0
-    """The factor of the likeness of query and name."""
+    """Factor of the similarity of query and name."""
     fuzzy_name_least: float = 0.5
     fuzzy_description: float = 3.0
-    """The factor of the likeness of the query and a word of the description."""
+    """Factor of the similarity of the query and a word of the description."""
     fuzzy_description_least: float = 0.6
     slip_above: float = 0.74
-    """How like a word of a name an unknown word must be to be its misspelling. Ours: one slip in four letters."""
+    """Above this similarity an unknown word is a misspelt word of a name. Our choice: one edit in four letters."""
     slip_chars: int = 4
-    """Letters that such a word has at least. Ours."""
+    """Letters such a word needs. Our choice."""
     fallback: bool = True
-    """Whether something is shown where nothing fits."""
+    """Whether to show popular tools when nothing matches."""
     fallback_points: float = 0.1
     fallback_count: int = 10
-    """How many tools are shown then: those used most, then those with the shortest names. Source: its default limit."""
+    """How many popular tools: the most used, then those with the shortest names. Source: its default limit."""
     min_score: float = 0.0
-    """Only tools with more points are found."""
+    """A tool needs more points than this."""
     half: float = 10.0
-    """The raw score whose public score is 0.5: one word of the name. Ours."""
+    """The raw score whose public score is 0.5: one word of the name. Our choice."""
     lexicon: Lexicon = field(default_factory=Lexicon.points)
-    """Which words mean the same, and of which domain a word is."""
+    """The synonyms and domains to use."""
     max_words: int = 64
-    """Words of a query that count. Ours: a bound on the work."""
+    """Words of a query that are used. Our choice, to bound the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerOptions:
-    """The settings of the three rankings."""
+    """The options of the three rankings known from other systems."""
 
     tiers: TiersOptions = field(default_factory=TiersOptions)
     bm25: Bm25Options = field(default_factory=Bm25Options)
@@ -231,43 +233,43 @@ DEFAULT_SCORERS = ScorerOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """The settings of a search.
+    """The options of a search.
 
-    Source of field weights, b and k1: tuned on six public retrieval sets, leaving one out at a time. Reference
-    lengths are what is usual there. Results are flat around them: halving or doubling one moves nDCG@10 by 0.5 of 100.
+    Source of field weights, b and k1: tuned on six public retrieval sets, leaving one out at a time. The reference
+    lengths are typical of these. The values are not critical: halving or doubling one moves nDCG@10 by 0.5 of 100.
     """
 
     scorer: Scorer = "hybrid"
     fallback: Literal["", "popular"] = ""
-    """What is shown where nothing fits: nothing, or the tools used most and those with the shortest names, labelled."""
+    """What to show when nothing fits: nothing, or popular tools (most used, shortest names), labelled as such."""
     default_limit: int = 10
-    """Hits a query when the request says nothing."""
+    """Hits per query if the request sets no limit."""
     max_limit: int = 100
-    """The most hits a query; larger limits are lowered to it."""
+    """The most hits per query; larger limits are lowered to it."""
     max_queries: int = 16
-    """Queries of one request that are answered; the rest are named in the note."""
+    """Queries of one request that are answered; the note mentions the rest."""
     k1: float = 1.2
-    """How soon more of the same word stops counting. Source: Robertson and Zaragoza, 2009."""
+    """How quickly repetitions of a word stop adding. Source: Robertson and Zaragoza, 2009."""
     fields: tuple[FieldOptions, ...] = field(default=_DEFAULT_FIELDS)
-    """One for each `Field`, in its order."""
+    """One per `Field`, in its order."""
     semantic_share: float = 1.3
-    """What a likeness of 1 counts beside the strongest lexical score. Between 0.7 and 1.7 results are flat."""
+    """The weight of a cosine of 1 relative to the best lexical score. Results hardly change between 0.7 and 1.7."""
     preselected: int = 128
-    """Tools that are compared in meaning exactly; the others only by their sketch."""
+    """Tools whose cosine is computed exactly; of the others it is estimated from their sketch."""
     candidates: int = 32
-    """Tools that reach the second stage; with 100 results are the same. Never fewer than the limit."""
+    """Tools that reach the second stage, at least as many as the limit. With 100 the results are the same."""
     spelling_weights: tuple[float, float] = (0.8, 0.5)
-    """What a word counts that was met by one slip of the pen, or by two."""
+    """The weight of a corrected word with one edit, and with two."""
     synonym_weight: float = 0.6
-    """What a word counts that was met by a synonym."""
+    """The weight of a synonym."""
     scorers: ScorerOptions = DEFAULT_SCORERS
-    """The settings of the rankings that other systems are known for."""
+    """The options of the other rankings."""
     weights: SignalWeights = SignalWeights()
     calibration: Calibration = Calibration()
     same_need: float = 1.0
-    """What a tool loses for each better one that answers the same part of a request with several; four count."""
+    """What a tool loses for each better one for the same clause, if a query has several; at most four count."""
     nothing_below: float = 0.1
-    """Below this probability of the best hit nothing is shown. A tool that is withheld cannot be used, a weak one is
-    easily passed over: so the mark is low, and loses one right answer in a hundred."""
+    """Below this probability of the best hit nothing is shown. The threshold is low and loses one right answer in
+    a hundred: a hit marked as weak is easily ignored, but a withheld tool cannot be used."""
     weak_below: float = 0.5
     """Below this probability of the best hit the hits are marked as weak."""

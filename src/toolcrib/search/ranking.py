@@ -25,14 +25,11 @@ from toolcrib.types import Hit
 
 Doubles = npt.NDArray[np.float64]
 
-
 _MAX_REPEATS = 4
 """Better tools for the same part of a request that count."""
 
-
 _MAX_NEEDS = 4
 """Parts of a query beyond which more make no difference."""
-
 
 _NAMED_PROBABILITY = 0.9
 """The least probability of an answer to a query that spells a tool's whole name."""
@@ -234,30 +231,22 @@ def _logistic(x: float) -> float:
 
 Floats = npt.NDArray[np.float32]
 
-
 Reals = npt.NDArray[np.floating[Any]]
-
 
 Ints = npt.NDArray[np.int32]
 
-
 Keys = npt.NDArray[np.uint64]
 
-
 Places = npt.NDArray[np.intp]
-
 
 _MIN_SEMANTIC_COSINE = 0.25
 """Cosine above which a tool that shares no word with a query is worth a look."""
 
-
 _MAX_NAMED = 256
 """Tools called by their whole names that always go on; of more, such as thousands of one name, the best."""
 
-
 _SAMPLE_STRIDE = 8
 """One value in so many is a sample."""
-
 
 _SIMHASH_COSINES = np.cos(np.pi * np.arange(SIMHASH_BITS + 1) / SIMHASH_BITS).astype(np.float32)
 """The cosine that so many different signs of two sketches tell. Source: Charikar, STOC 2002."""
@@ -422,7 +411,6 @@ def _first_by_id(view: IndexView, positions: Sequence[Ints], tied: Sequence[Plac
 
 _DUPLICATE_COSINE = 0.9
 """Cosine from which two tools are near-duplicates."""
-
 
 _SAME_NAME_COSINE = 0.7
 """Cosine from which two tools of the same name are. Source of both: tried on a catalog of 20,000 public tools."""

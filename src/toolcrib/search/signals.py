@@ -27,27 +27,20 @@ from toolcrib.search.vectors import quantize_unit_vectors
 
 Doubles = npt.NDArray[np.float64]
 
-
 Floats = npt.NDArray[np.float32]
 
-
 Ints = npt.NDArray[np.int32]
-
 
 SIGNALS = tuple(item.name for item in fields(SignalWeights))
 """The signals, in the order of columns."""
 
-
 _COLUMN = {name: place for place, name in enumerate(SIGNALS)}
-
 
 _MIN_WORD_COSINE = 0.3
 """Cosine of two words below which they have nothing in common. Source: the prototype."""
 
-
 SYNONYM_FLAG = 1 << 16
 """Added to the place of a word whose synonym is meant."""
-
 
 _MAX_VERB_PLACE = 3
 """Telling words of a clause, from its start, among which its verb is looked for: "first, please find"."""

@@ -15,29 +15,24 @@ from toolcrib.search.vectors import WordPieceTable
 
 Numbers = npt.NDArray[np.float64] | npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
-
 _SHORTEST, _LONGEST = 3, 32
-"""Letters of a word that may be meant."""
-
+"""The lengths of words that can be corrections."""
 
 _MIN_CORRECTED = 4
-"""Letters of a word that may be corrected: in a shorter one, one letter is too much of it."""
-
+"""Shorter words are not corrected: one letter is too large a part of them."""
 
 _MIN_TWO_EDITS = 7
-"""Letters of a word in which two slips are allowed."""
-
+"""Words of at least so many letters may have two edits."""
 
 _LETTER_BITS = 26
-"""Bits of a mark that tell which letters a word has; the next 32 tell its length, one for each letter."""
-
+"""The low bits of a mark say which letters a word has; the next 32 give its length in unary."""
 
 _EXCLUDED_MARK = np.uint64(0xFC00_0000_0000_0000)
-"""The mark of a word that takes no part: six bits that no other word has, which is more than two slips can change."""
+"""The mark of an excluded word: six bits that no other word has, which is more than two edits can change."""
 
 
 def max_edits(word: str) -> int:
-    """How many slips a word of this length may have: 0 below 4 letters, 1 up to 6, else 2.
+    """How many edits a word may have: 0 below 4 letters, 1 up to 6, else 2.
 
     >>> max_edits("api"), max_edits("isue"), max_edits("repositry")
     (0, 1, 2)
@@ -46,7 +41,7 @@ def max_edits(word: str) -> int:
 
 
 def is_correctable(word: str, table: WordPieceTable) -> bool:
-    """Whether an unknown word may be a misspelt one: four letters a to z or more, neither prose nor known to the table.
+    """Whether an unknown word may be misspelt: at least four letters a to z, no stop word, and not in the table.
 
     >>> table = WordPieceTable.load()
     >>> [word for word in ("wether", "weather", "would", "utf8", "api", "größe") if is_correctable(word, table)]
@@ -56,14 +51,14 @@ def is_correctable(word: str, table: WordPieceTable) -> bool:
 
 
 class SpellingIndex:
-    """Words that may be meant, by number; those of 3 to 32 letters a to z take part."""
+    """Finds known words close to a misspelt one. Words of 3 to 32 letters a to z can be found."""
 
     __slots__ = ("_marks", "words")
 
     def __init__(self, words: Sequence[str]) -> None:
-        """The number of a word is its place."""
+        """The number of a word is its index in `words`."""
         self.words: tuple[str, ...] = tuple(words)
-        """All words, also those that take no part."""
+        """All words, including those that cannot be found."""
         self._marks = _letter_marks(self.words)
 
     def near(
@@ -73,11 +68,11 @@ class SpellingIndex:
         limit: int = 4,
         weights: Numbers | None = None,
     ) -> list[tuple[int, int]]:
-        """The numbers of words that this one may be meant for, each with its distance: the nearest first.
+        """Find the words that this one may stand for: their numbers and distances, the nearest first.
 
-        Distance counts letters left out, put in, replaced, and neighbours swapped (optimal string alignment), and is at
-        most `reach(word)`. Among equals the weightier word comes first, then the one first in the alphabet.
-        allowed, weights: one for each number; a word that is not allowed does not exist.
+        The distance counts letters left out, inserted and replaced, and swapped neighbours (optimal string alignment).
+        It is at most `max_edits(word)`. Ties go to the word with the higher weight, then to the first in the alphabet.
+        allowed, weights: one entry per number; words that are not allowed are ignored.
 
         >>> spelling = SpellingIndex(["issue", "tissue", "weather", "create"])
         >>> spelling.near("isseu"), spelling.near("waether"), spelling.near("issues")
@@ -105,10 +100,10 @@ def _is_plain(word: str) -> bool:
 
 
 def _letter_mark(word: str) -> int:
-    """Which letters a plain word has, and how many, one bit for each.
+    """Encode the letters of a plain word and its length as bits.
 
-    A letter put in or left out changes at most two bits, a replaced one two, swapped ones none: words that are `d`
-    slips apart differ in at most `2 * d` bits. Counting bits finds the few words that are worth a comparison.
+    An inserted or omitted letter changes at most two bits, a replaced one two, a swap none: words `d` edits apart
+    differ in at most `2 * d` bits. Counting bits leaves few words for the exact comparison.
     """
     letters = 0
     for letter in set(word):
@@ -117,7 +112,7 @@ def _letter_mark(word: str) -> int:
 
 
 def _letter_marks(words: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """The marks of many words: uint64[n]."""
+    """Compute the marks of many words: uint64[n]."""
     marks = np.full(len(words), _EXCLUDED_MARK)
     part = [place for place, word in enumerate(words) if _SHORTEST <= len(word) <= _LONGEST and _is_plain(word)]
     if not part:

@@ -14,30 +14,22 @@ from operator import or_
 from typing import NamedTuple
 
 MAX_WORD = 64
-"""Characters of a word that count; longer ones are cut."""
-
+"""Longer words are cut to this many characters."""
 
 _COMBINING = "\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\u0900-\u109f\u135d-\u135f\u1780-\u17ff"
-
 
 TOKEN = re.compile(rf"[\w{_COMBINING}]+")
 """A word as it is typed: `createPullRequest`, `create_pull_request`, `v2`."""
 
-
 _CAMEL = re.compile(r"[A-Z]{2,}s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 
-
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-
 
 _SCRIPT_RUNS = re.compile(rf"[{_CJK}]+|[{_UNSPACED}]+|\d+|[^\W\d_{_CJK}{_UNSPACED}]+[{_COMBINING}]*")
 
-
 _ACCENTS = re.compile("[\u0300-\u036f]+")
-
 
 _STOP_WORD_TEXT = """
 a about above after again all also am an and any are as at be because been before being below between both but by can
@@ -48,13 +40,12 @@ them then there these they this those through to too under until up upon us ve v
 whether which while who whom whose why will with would you your yours
 """
 
-
 STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
-"""Words of prose that say nothing about what a tool does. Verbs such as get, find and show stay: tools are named so."""
+"""Words that say nothing about what a tool does. Verbs such as get, find and show do, so they are not here."""
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, lower case, in order; identifiers are taken apart.
+    """Split a text into lower-case words, in order. Identifiers are split too.
 
     >>> split_words("createPullRequest for HTTPServer2 in my_repo")
     ['create', 'pull', 'request', 'for', 'http', 'server', '2', 'in', 'my', 'repo']
@@ -63,7 +54,7 @@ def split_words(text: str) -> list[str]:
 
 
 def split_identifier(chunk: str) -> tuple[str, ...]:
-    """The words of one chunk of text.
+    """Split one token into lower-case words; Chinese, Japanese, Korean and Thai runs become pairs of characters.
 
     >>> split_identifier("parseJSONFile"), split_identifier("東京都")
     (('parse', 'json', 'file'), ('東京', '京都'))
@@ -81,14 +72,14 @@ class AnalyzedWord(NamedTuple):
     text: str
     stem: str
     telling: bool
-    """Whether it is no stop word."""
+    """Whether it is a content word, not a stop word."""
 
 
 def analyze_token(chunk: str) -> tuple[AnalyzedWord, ...]:
-    """The words of one chunk of text, each with its stem; remembered, since queries share most of their words.
+    """Split one token into words with their stems. Cached, since queries share most of their words.
 
-    >>> analyze_token("theIssues")
-    (AnalyzedWord(text='the', stem='the', telling=False), AnalyzedWord(text='issues', stem='issu', telling=True))
+    >>> [(word.text, word.stem) for word in analyze_token("theIssues")]
+    [('the', 'the'), ('issues', 'issu')]
     """
     return _analyze_cached(chunk) if len(chunk) <= MAX_WORD else _analyze(chunk)
 
@@ -99,9 +90,10 @@ def _analyze(chunk: str) -> tuple[AnalyzedWord, ...]:
 
 @lru_cache(maxsize=65536)
 def stem(word: str) -> str:
-    """What a word shares with its plural and its verb forms. Light: a plural, then -ing or -ed, then a final e.
+    """Reduce a word to what it shares with its plural and its verb forms.
 
-    Words of other scripts, short ones and those with digits stay as they are.
+    A light stemmer: it drops a plural s, then -ing or -ed, then a final e. Words in other scripts, short words and
+    words with digits stay as they are.
 
     >>> [stem(word) for word in ("issues", "queries", "query", "creating", "created", "create", "status", "stopped")]
     ['issu', 'queri', 'queri', 'creat', 'creat', 'creat', 'status', 'stop']
@@ -115,7 +107,7 @@ def stem(word: str) -> str:
 
 
 _SHORT = 3
-"""Characters of a word that has no ending to lose."""
+"""Words of at most this many characters are not stemmed."""
 
 
 def _without_ending(word: str) -> str:
@@ -146,7 +138,7 @@ def _split_unicode(chunk: str) -> tuple[str, ...]:
 
 
 def _camel_spaced(text: str) -> str:
-    """A space between a lower-case and an upper-case letter."""
+    """Put a space between a lower-case and an upper-case letter."""
     pairs = zip(" " + text, text, strict=False)
     return "".join(f" {char}" if char.isupper() and before.islower() else char for before, char in pairs)
 
@@ -161,17 +153,15 @@ def _bigrams(run: str) -> list[str]:
 
 _UNSPACED_CHAR = re.compile(rf"[{_CJK}{_UNSPACED}]")
 
-
 _analyze_cached = lru_cache(maxsize=16_384)(_analyze)
 
-
 LITERAL_KINDS = ("url", "email", "ip", "path", "date", "time", "money", "number", "coordinates", "hash")
-"""Kinds of literals, by bit."""
+"""Kinds of literals. The place of a kind is its bit."""
 
 
-# A run of characters is tried from its start alone: from each of them, a long one would take time with its square.
-# Plain words are passed over in a run, since no literal begins in one that is followed by a space: this is what a query
-# consists of. Words with which a date may begin are left to the alternatives below.
+# The first alternative skips plain words, which make up most of a query: no literal begins inside a word that is
+# followed by a space. It leaves out words that may begin a date. The lookbehinds make each run of characters match
+# from its start only; trying every character of a long run would take quadratic time.
 _LITERAL_PATTERN = r"""
       (?:(?!next|to[dm]|yest|[jfmasond][aepuco][nbrlygptvc])[a-z]{1,20}(?:[\s,!?;]+|\.?$|\.\s+))+
     | (?P<url>https?://\S|\bwww\.\w)
@@ -189,21 +179,19 @@ _LITERAL_PATTERN = r"""
     | (?P<number>\b\d+(?:\.\d+)?\b)
 """
 
-
 _LITERAL = re.compile(_LITERAL_PATTERN, re.IGNORECASE | re.VERBOSE)
 
-
 _LOWER_CASE_LITERAL = re.compile(_LITERAL_PATTERN, re.VERBOSE)
-"""The same for lower-case ASCII, where case need not be thought of at every character."""
-
+"""The same for lower-case ASCII text, which is faster without IGNORECASE."""
 
 _LITERAL_BITS = {kind: 1 << bit for bit, kind in enumerate(LITERAL_KINDS)}
 
 
 def literal_kinds(text: str) -> int:
-    """The kinds of literals in a text.
+    """Find the kinds of literals in a text, as bits.
 
-    >>> literal_names(literal_kinds("mail ann@example.org the 3 files of https://example.org/a")), literal_kinds("plain words")
+    >>> text = "mail ann@example.org the 3 files of https://example.org/a"
+    >>> literal_names(literal_kinds(text)), literal_kinds("plain words")
     (('url', 'email', 'number'), 0)
     """
     found = _LOWER_CASE_LITERAL.finditer(text.lower()) if text.isascii() else _LITERAL.finditer(text)
@@ -211,7 +199,7 @@ def literal_kinds(text: str) -> int:
 
 
 def literal_names(kinds: int) -> tuple[str, ...]:
-    """The names of a set of kinds of literals."""
+    """List the names of the kinds in a set."""
     return tuple(kind for kind in LITERAL_KINDS if kinds & _LITERAL_BITS[kind])
 
 
@@ -237,8 +225,7 @@ PARAMETER_KINDS = _kinds_by_word(
         (_LITERAL_BITS["hash"], "hash checksum digest sha txid"),
     )
 )
-"""Words of a parameter's name, and the literals it takes."""
-
+"""Words in the name of a parameter, and the kinds of literals it accepts."""
 
 FORMAT_KINDS = _kinds_by_word(
     (
@@ -251,8 +238,7 @@ FORMAT_KINDS = _kinds_by_word(
         (_LITERAL_BITS["number"], "number"),
     )
 )
-"""Formats of JSON Schema, and the literals they stand for."""
-
+"""Values of `format` in JSON Schema, and the kinds of literals they stand for."""
 
 VERB_KINDS = _kinds_by_word(
     (
@@ -269,36 +255,28 @@ VERB_KINDS = _kinds_by_word(
         (64, "book reserve order buy purchase schedule rent"),
     )
 )
-"""Verbs, and what they do: read, create, update, delete, send, calculate, book."""
-
+"""Verbs, and what they do, one bit each: read, create, update, delete, send, calculate, book."""
 
 _MAX_QUERY = 8_000
-"""Characters of a query that are read."""
-
+"""Characters of a query that are read; the rest is ignored."""
 
 _MAX_CACHED_QUERY = 1_000
-"""Characters of a query that is remembered for a while: one request is read at several places."""
-
+"""Longer queries are not cached. The cache pays off because one request parses the same text in several places."""
 
 _MAX_TERMS = 256
-"""Words of a query that count."""
-
+"""Words of a query that are used."""
 
 _MAX_NAME_WORDS = 6
-"""Words in a row that are tried as a whole name."""
-
+"""Consecutive words that are tried as a whole name."""
 
 _MAX_JOINED_WORDS = 24
-"""Words of a name that was typed as one word."""
-
+"""Words of a name that was typed as one token."""
 
 _MAX_CLAUSES = 8
-"""Parts of a query that are compared in meaning, each by itself; what follows belongs to the last one."""
-
+"""Clauses that are compared in meaning separately; any further text belongs to the last one."""
 
 _MIN_CLAUSE_WORDS = 2
-"""Telling words without which a part belongs to the one before it."""
-
+"""A clause with fewer content words is joined to the one before it."""
 
 _CLAUSE_BREAK = re.compile(
     r"[\s;,](?:(?<=[.!?]\s)|(?<=[;\n])|(?<=,)\s|(?<=\s)(?i:and\s(?:then|also)|and|then|also|as\swell\sas)\s)"
@@ -306,42 +284,42 @@ _CLAUSE_BREAK = re.compile(
 
 
 class QueryTerm(NamedTuple):
-    """One thing to look for."""
+    """One stem or whole name to look up."""
 
     stem: str
-    """What is looked up: a stem, or a whole name."""
+    """The key in the index: a stem, or a whole name after `WHOLE_NAME`."""
     surface: str
-    """The word itself, lower case."""
+    """The word in lower case."""
     shown: str
-    """The word as it was typed."""
+    """The word as typed."""
     places: range
-    """The typed words it comes from, by their place."""
+    """Which of the typed words it comes from."""
     whole: bool = False
-    """Whether it is a whole name rather than a word."""
+    """Whether it is the whole name of a tool rather than a word."""
     spelt: bool = False
-    """Whether that name was typed as one word of several, `createIssue`, or is all that was typed."""
+    """Whether that name was typed as one token of several words, `createIssue`, or is the entire query."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query, read."""
+    """A query split into words, terms and clauses."""
 
     words: tuple[str, ...]
-    """The words as they were typed."""
+    """The words as typed."""
     terms: tuple[QueryTerm, ...]
-    """What is looked for, each stem once; without stop words, unless there is nothing else."""
+    """What to look up, each stem once. Stop words only if there is nothing else."""
     chain: tuple[tuple[int, str], ...]
-    """All its words in a row, each with the place of the typed word it comes from."""
+    """All words in order, each with the number of the typed word it comes from."""
     clauses: tuple[tuple[str, ...], ...]
-    """The words of each part of the query, in order, stop words included; a word may come twice."""
+    """The words of each clause in order, with stop words and repetitions."""
     literals: int
-    """The kinds of literals in it, one bit a kind."""
+    """The kinds of literals in the query, one bit per kind."""
 
     def names(self, begins: Callable[[str], bool], spells: Callable[[str], bool]) -> Iterator[tuple[str, range]]:
-        """Words in a row that are a whole name: joined, and the typed words they come from, by place.
+        """Find consecutive words that form a whole name: the joined name, and the numbers of the typed words.
 
-        `begins` tells whether some name of several words begins with a word, `spells` whether one is spelt so, with
-        `WHOLE` before it.
+        `begins` says whether a name of several words begins with a word; `spells` whether a name is exactly these
+        words, joined after `WHOLE_NAME`.
         """
         for start, (first, word) in enumerate(self.chain):
             name = WHOLE_NAME + word
@@ -357,7 +335,7 @@ class ParsedQuery:
                     yield name[len(WHOLE_NAME) :], range(first, last + 1)
 
     def whole(self, name: str, places: range) -> QueryTerm:
-        """The term for a whole name."""
+        """Make the term for a whole name."""
         shown = " ".join(self.words[place] for place in places)
         joined = len(places) == 1 and sum(place == places[0] for place, _ in self.chain) > 1
         spelt = joined or len(places) == len(self.words)
@@ -365,7 +343,7 @@ class ParsedQuery:
 
 
 def parse_query(text: str) -> ParsedQuery:
-    """Read a query of any length.
+    """Parse a query. Only its first 8,000 characters count.
 
     >>> [term.stem for term in parse_query("list the open issues").terms]
     ['list', 'open', 'issu']
@@ -392,7 +370,7 @@ def _parse(text: str) -> ParsedQuery:
 def _split_clauses(
     text: str, pairs: Sequence[tuple[int, AnalyzedWord, tuple[AnalyzedWord, ...]]]
 ) -> tuple[tuple[str, ...], ...]:
-    """The words, parted where the query passes from one need to the next."""
+    """Split the words into clauses, where the query passes from one need to the next."""
     breaks = [match.end() for match in _CLAUSE_BREAK.finditer(text)]
     if not breaks or not pairs:
         return (tuple([word.text for _, word, _ in pairs]),)
@@ -414,6 +392,5 @@ def _split_clauses(
 
 _parse_cached = lru_cache(maxsize=16)(_parse)
 
-
 WHOLE_NAME = "="
-"""Stands before a whole name among the words: no word begins so."""
+"""Prefix of whole names among the indexed words; no word begins with it."""

@@ -1,8 +1,8 @@
 """Vectors: the `Embedder` protocol, the static table of word pieces, and exact arithmetic on quantized vectors.
 
-The components of a quantized vector are small integers times one scale. A product of integers that stays below 2^24 is
-exact in float32, in whatever order a matrix product adds it up, so the score of a tool never depends, not even in the last
-digit, on which others are scored with it. Knows words and texts, and nothing about tools, queries or scores.
+The components of a quantized vector are small integers times one scale. A dot product of integers below 2^24 is exact
+in float32, in whatever order it is added up. So the score of a tool never depends, not even in the last digit, on which
+others are scored with it. Knows words and texts, and nothing about tools, queries or scores.
 """
 
 import re
@@ -21,73 +21,67 @@ import numpy as np
 import numpy.typing as npt
 
 Vectors = npt.NDArray[np.float32]
-"""Shape [texts, components]; every row of unit length, or zero."""
+"""float32[texts, components]; every row has unit length or is zero."""
 
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns texts into vectors whose product is their likeness in meaning, -1 to 1.
+    """Turns texts into vectors whose dot product is their similarity in meaning, -1 to 1.
 
-    One embedder may be used from several threads at once.
+    Several threads may use one embedder at the same time.
     """
 
     @property
     def name(self) -> str:
-        """Says what made the vectors, the model included: two embedders of one name give the same vectors."""
+        """Identifies the embedder and its model: two embedders with the same name give the same vectors."""
 
     @property
     def dim(self) -> int:
         """Components of a vector, 1 or more."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text, in the order of the texts: float32[n, dim].
+        """Return one vector per text, in order: float32[n, dim].
 
-        A row has unit length, or is zero where the model knows nothing of the text, such as an empty one: that
-        means "no signal", not "no match". Any text is taken. What a text gives does not depend on its neighbours,
-        but for rounding.
+        A row has unit length, or is zero if the model knows nothing about the text, such as an empty one: that means
+        "no signal", not "no match". Any text is accepted. Apart from rounding, the vector of a text does not
+        depend on the other texts.
         """
 
 
 Floats = npt.NDArray[np.float32]
 
-
 TABLE_SHA256 = "311a54437eb1cdcd7940959033a0ce7636eae50a146868553af734d2f1ebbe97"
-"""Of the file in the package."""
-
+"""The hash of the table's file in the package."""
 
 _TABLE_WORD = re.compile("[a-z0-9\u00df-\u00f6\u00f8-\u0587]+")
-"""What a text is cut into: letters and digits. Those of Europe's other alphabets hold a word together, so that it is
-unknown as a whole; every other character separates words."""
-
+"""A word: letters and digits. Letters of other European alphabets belong to the word, so that the whole word is unknown
+instead of its ASCII parts; every other character separates words."""
 
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 
-
 _CONTINUATION = "##"
-"""Begins a piece that may only continue a word, as in the vocabulary of BERT."""
-
+"""Prefix of a piece that continues a word, as in the vocabulary of BERT."""
 
 _MAX_TABLE_WORD = 64
-"""Characters of a word that is looked up: a longer one is data."""
-
+"""A longer word is not looked up: it is data."""
 
 _MAX_CACHED_WORDS = 65_536
-"""Words whose pieces are remembered."""
-
+"""Words whose pieces are cached."""
 
 _BYTE_BITS = 8
 
-
 _NIBBLE_BITS = 4
 """Bits of a component."""
-
 
 _MATRIX_RANK = 2
 """Axes of the rows."""
 
 
 class WordPieceTable:
-    """Rows of word pieces, eight bits a component in memory (5.3 MB for the shipped table)."""
+    """The static table: one vector per word piece, so that words without common letters can be close.
+
+    A word is the sum of its pieces, a text the sum of its words. A component takes eight bits (5.3 MB in all).
+    """
 
     __slots__ = ("_begins", "_idf", "_inner", "_longest", "_memo", "_nothing", "_outer", "_rows", "_scales", "dim")
 
@@ -98,10 +92,10 @@ class WordPieceTable:
         scales: npt.ArrayLike,
         idf: npt.ArrayLike | None = None,
     ) -> None:
-        """One row of small whole numbers and one scale for each piece; a component is their product.
+        """Each piece has a row of small integers and a scale; a component is their product.
 
-        rows: int8[n, dim]; scales: n numbers; idf: n numbers, how rare each piece is in texts about tools, or None
-        where nothing is known of that. Raises ValueError where they do not agree.
+        rows: int8[n, dim]; scales: n numbers; idf: n numbers, how rare each piece is in texts about tools, or None if
+        unknown. Raises ValueError if the shapes do not match.
         """
         factors = np.asarray(scales, dtype=np.float32)
         if rows.ndim != _MATRIX_RANK or factors.shape != (len(vocabulary),) or len(rows) != len(vocabulary):
@@ -109,7 +103,7 @@ class WordPieceTable:
                 f"{len(vocabulary)} pieces, scales of shape {factors.shape} and rows of shape {rows.shape}"
             )
         self.dim: int = rows.shape[1]
-        """Components of a vector."""
+        """The number of components of a vector."""
         weights = np.ones(len(vocabulary)) if idf is None else np.asarray(idf)
         if weights.shape != (len(vocabulary),):
             raise ValueError(f"{len(vocabulary)} pieces and weights of shape {weights.shape}")
@@ -126,24 +120,23 @@ class WordPieceTable:
 
     @classmethod
     def load(cls, data: bytes | None = None) -> "WordPieceTable":
-        """A table from the bytes of its file; without any, the one in the package, which is read once.
+        """Read a table from the bytes of its file; without any, return the shared one in the package.
 
-        The file is a numpy archive: `meta` = [components, bits of one], `vocab` = the pieces as UTF-8, one a line,
-        `q` = the rows, `s` = their scales, `idf` (may be missing) = how rare each is.
-        With 8 bits `q` is signed; with 4 a byte holds two components, the lower
-        half first, each 8 too large. Raises ValueError for anything else.
+        The file is a numpy archive: `meta` = [components, bits of one], `vocab` = the pieces as UTF-8, one per line,
+        `q` = the rows, `s` = their scales, `idf` (optional) = how rare each piece is. With 8 bits `q` is signed; with
+        4 a byte holds two components, the low half first, each plus 8. Raises ValueError for anything else.
         """
         return default_table() if data is None else _read_table(data)
 
     def pieces(self, word: str) -> tuple[int, ...]:
-        """The rows of a word: the longest piece it begins with, then the longest that continues it, and so on.
+        """The rows of the pieces of a word: the longest that begins it, then the longest that continues it, and so on.
 
-        Empty where some part of it has no piece, as for words of other scripts. Capitals and accents do not matter.
+        Empty if some part of the word has no piece, as in other scripts. Case and accents do not matter.
         """
         return self._memo(word)
 
     def knows(self, word: str) -> bool:
-        """Whether the word is one piece.
+        """Whether the word is a single piece.
 
         >>> table = WordPieceTable.load()
         >>> table.knows("weather"), table.knows("Weather"), table.knows("wether")
@@ -152,7 +145,7 @@ class WordPieceTable:
         return len(self._memo(word)) == 1
 
     def words(self, words: Sequence[str]) -> Floats:
-        """The sum of the rows of each word, not scaled: float32[n, dim], zero where a word is unknown."""
+        """The vector of each word, not normalized: float32[n, dim]; zero for an unknown word."""
         found = [self._memo(word) or self._nothing for word in words]
         sums = self._floats([pieces[0] for pieces in found])
         more = [(place, piece) for place, pieces in enumerate(found) for piece in pieces[1:]]
@@ -163,7 +156,7 @@ class WordPieceTable:
         return sums
 
     def weights(self, words: Sequence[str]) -> Floats:
-        """How telling each word is in any catalog: float32[n], above 0; that of its rarest piece.
+        """The idf of each word in texts about tools: float32[n], above 0; that of its rarest piece.
 
         An unknown word weighs as much as the rarest piece.
 
@@ -176,9 +169,7 @@ class WordPieceTable:
         return np.array(rarest, dtype=np.float32)
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """A vector for each text: float32[n, dim] of unit length, zero where none of its words is known.
-
-        The product of two is their likeness, -1 to 1.
+        """Return a vector per text: float32[n, dim] of unit length, or zero if no word is known.
 
         >>> mail, message, apple = WordPieceTable.load().embed(["send an email", "deliver a mail message", "red apple"])
         >>> bool(mail @ message > 0.5 > mail @ apple)
@@ -210,7 +201,7 @@ class WordPieceTable:
         return tuple(found)
 
     def _sum(self, pieces: tuple[int, ...]) -> Floats:
-        """The sum of some rows, as a product, which is the fastest way when they are many."""
+        """Add up rows. A matrix product is the fastest way when there are many."""
         rows = np.array(pieces, dtype=np.intp)
         product: Floats = self._scales.take(rows) @ self._rows.take(rows, axis=0).astype(np.float32)
         return product
@@ -222,7 +213,7 @@ class WordPieceTable:
 
 @cache
 def default_table() -> WordPieceTable:
-    """The table in the package, read when it is first asked for, and shared by all."""
+    """The table in the package, read on first use and shared."""
     return _read_table((files("toolcrib.search") / "data" / "toolvec.npz").read_bytes())
 
 
@@ -250,7 +241,7 @@ def _unpack_rows(rows: npt.NDArray[Any], bits: int) -> npt.NDArray[np.int8]:
 
 
 def _fold_accents(text: str) -> str:
-    """Lower case without accents."""
+    """Convert to lower case and remove accents."""
     if text.isascii():
         return text.lower()
     return _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
@@ -258,62 +249,56 @@ def _fold_accents(text: str) -> str:
 
 Doubles = npt.NDArray[np.float64]
 
-
 Places = npt.NDArray[np.intp] | npt.NDArray[np.int32]
-
 
 _LEVELS = 127
 
-
 _EXACT_LIMIT = 1 << 24
 
-
 _MAX_UNTHREADED = 1 << 18
-"""Multiplications of a product of matrices that OpenBLAS makes without threads. Source: its interface/gemm.c."""
-
+"""Multiplications up to which OpenBLAS computes a matrix product without threads. Source: its interface/gemm.c."""
 
 _TINY = 1e-30
-"""Less than any length or component that means something."""
+"""Smaller than any meaningful length or component."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedRows:
-    """Quantised vectors."""
+    """Vectors with eight bits per component, and one scale per vector."""
 
     values: npt.NDArray[np.int8]
     scales: Floats
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self.values)
 
     def take(self, places: Places) -> "QuantizedRows":
-        """A copy of some rows."""
+        """Copy some rows."""
         return QuantizedRows(self.values[places], self.scales[places])
 
     def put(self, places: Places, rows: "QuantizedRows") -> None:
-        """Replace some rows, while they are being built."""
+        """Overwrite some rows. Only for rows that are still being built."""
         self.values[places] = rows.values
         self.scales[places] = rows.scales
 
     def floats(self, places: Places) -> Floats:
-        """Some rows as vectors."""
+        """Return some rows as float vectors."""
         found: Floats = self.values[places].astype(np.float32) * self.scales[places][:, None]
         return found
 
     def products(self, places: Places, query: "QueryVectors") -> Doubles:
-        """The products of the query's vectors with some rows: float64[vectors, places]."""
+        """Dot products of the query's vectors with some rows: float64[vectors, places]."""
         rows = self.values.take(places, axis=0).astype(np.float32)
         found: Doubles = dot_products(query.values, rows) * query.scales[:, None]
         found *= self.scales.take(places)
         return found
 
     def whole(self, places: Places, query: "QueryVectors") -> Doubles:
-        """The same for many vectors of few components, not yet scaled by row; places: [groups, places of each].
+        """Dot products for many rows with few components, not yet multiplied by the scales of the rows.
 
-        float64[vectors, groups * places].
+        places: [groups, places of each]; returns float64[vectors, groups * places].
         """
-        groups, size = places.shape  # one small product a group, see `product`
+        groups, size = places.shape  # one small product per group, see `dot_products`
         rows = self.values.take(places.ravel(), axis=0).astype(np.float32)
         found = np.matmul(rows.reshape(groups, size, -1), query.values.T).reshape(groups * size, -1)
         scaled: Doubles = np.multiply(found.T, query.scales[:, None], order="C")
@@ -322,28 +307,28 @@ class QuantizedRows:
 
 @dataclass(frozen=True, slots=True)
 class QueryVectors:
-    """The vectors of a query, in as many bits as keep products exact."""
+    """The vectors of a query, in as many bits as exact products allow."""
 
     values: Floats
-    """Whole numbers, [vectors, components]."""
+    """Integers, float32[vectors, components]."""
     scales: Doubles
 
     def split(self, count: int) -> tuple["QueryVectors", "QueryVectors"]:
-        """The first vectors, and the others."""
+        """Split into the first `count` vectors and the others."""
         return QueryVectors(self.values[:count], self.scales[:count]), QueryVectors(
             self.values[count:], self.scales[count:]
         )
 
     def take(self, places: Places) -> "QueryVectors":
-        """A copy of some vectors."""
+        """Copy some vectors."""
         return QueryVectors(self.values.take(places, axis=0), self.scales.take(places))
 
 
 def dot_products(left: Floats, right: Floats) -> Floats:
-    """The product of each row on the left with each on the right: float32[left, right].
+    """Multiply each row on the left with each row on the right: float32[left, right].
 
-    A large product would wake the threads of the linear algebra library, and wait for them longer than the work takes
-    where the processor has anything else to do. So what is not small is made of products of two rows.
+    A large matrix product would start the threads of the linear algebra library, and on a busy machine waiting for
+    them takes longer than the work. So everything that is not small is computed row by row.
     """
     small = 1 < len(left) <= _MAX_UNTHREADED // max(1, right.size)
     found: Floats = left @ right.T if small else np.vecdot(left[:, None], right)
@@ -351,14 +336,14 @@ def dot_products(left: Floats, right: Floats) -> Floats:
 
 
 def quantize(vectors: Floats) -> QuantizedRows:
-    """Vectors in eight bits; rows of zeros stay so."""
+    """Quantize vectors to eight bits; rows of zeros stay zero."""
     largest = np.abs(vectors).max(axis=1, initial=0)
     scales = np.where(largest > 0, largest / np.float32(_LEVELS), np.float32(1)).astype(np.float32)
     return QuantizedRows(np.rint(vectors / scales[:, None]).astype(np.int8), scales)
 
 
 def quantize_query(vectors: Floats) -> QueryVectors:
-    """The vectors of a query, [vectors, components], for products with rows of as many components."""
+    """Quantize the vectors of a query, [vectors, components]."""
     levels = _query_levels(vectors.shape[1])
     scales = np.abs(vectors).max(axis=1, initial=0).astype(np.float64) / levels
     scales[scales == 0] = 1.0
@@ -366,7 +351,7 @@ def quantize_query(vectors: Floats) -> QueryVectors:
 
 
 def quantize_unit_vectors(vectors: Floats) -> QueryVectors:
-    """The same, each vector brought to unit length; zeros stay so."""
+    """Normalize vectors to unit length and quantize them as vectors of a query; zeros stay zero."""
     levels = _query_levels(vectors.shape[1])
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors)).astype(np.float64)
     largest = np.maximum(np.abs(vectors).max(axis=1, initial=0), _TINY).astype(np.float64)
@@ -380,36 +365,36 @@ def _query_levels(dim: int) -> int:
 
 
 _MAX_CACHED_ROWS = 2048
-"""Words whose rows are remembered; more than one query has."""
+"""Words that are cached; more than any query has."""
 
 
 class WordVectors(NamedTuple):
-    """What is said of some words, in their order."""
+    """The vectors of some words, in order."""
 
     vectors: Floats
     """float32[words, components]."""
     weights: Floats
-    """How telling each is; above 0."""
+    """The weight of each word; above 0."""
     coarse: QueryVectors
-    """The leading components of the vectors, at unit length."""
+    """The leading components of each vector, normalized to unit length."""
 
     def take(self, places: Sequence[int]) -> "WordVectors":
-        """A copy of some rows."""
+        """Copy some rows."""
         at = np.array(places, dtype=np.intp)
         return WordVectors(self.vectors.take(at, axis=0), self.weights.take(at), self.coarse.take(at))
 
 
 class WordVectorCache:
-    """Rows that are worked out when a word is first asked for. May be asked from several threads at once."""
+    """Caches the vectors of words, since queries share most of their words. Safe to use from several threads."""
 
     def __init__(self, table: WordPieceTable, weights: Callable[[Sequence[str]], Floats]) -> None:
-        """The rows of a table; `weights` tells how telling words are."""
+        """`weights` gives the weights of words."""
         self._table = table
         self._weights = weights
         self._kept = _WordVectorStore(table.dim)
 
     def of(self, words: Sequence[str]) -> WordVectors:
-        """What is said of some words, each once."""
+        """Return the vectors of distinct words."""
         kept = self._kept
         try:
             return kept.rows.take([kept.places[word] for word in words])
@@ -430,7 +415,7 @@ class WordVectorCache:
 
 
 class _WordVectorStore:
-    """Rows that only grow: those whose place is told never change."""
+    """Append-only rows: a row whose place is published never changes."""
 
     __slots__ = ("_next", "places", "rows")
 
@@ -444,9 +429,10 @@ class _WordVectorStore:
         )
 
     def add(self, words: Sequence[str], said: WordVectors) -> bool:
-        """The rows of more words, as far as there is room; whether there was.
+        """Add the rows of more words; False if there was not enough room.
 
-        Each row is taken by one thread alone, and told when it is filled: two threads may add the same word.
+        Each thread takes a row of its own and publishes its place once it is filled, so two threads may add the same
+        word.
         """
         for at, word in enumerate(words):
             place = next(self._next)
@@ -460,4 +446,4 @@ class _WordVectorStore:
 
 
 COARSE_COMPONENTS = 64
-"""Leading components of a word's vector by which words are compared one by one: they hold most of it."""
+"""Leading components by which single words are compared: they carry most of the vector."""

@@ -1,4 +1,4 @@
-"""What the reference rankings share: their interface, inverted indexes, and how the best tools are chosen and explained."""
+"""What the reference rankings share: their interface, inverted indexes, and how to choose and explain the best tools."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Sized
@@ -18,10 +18,8 @@ from toolcrib.types import Reason, ScorePart
 
 Floats = npt.NDArray[np.float64]
 
-
 MAX_TEXT = 8_000
 """Characters of one text that are read, of a query or of a tool."""
-
 
 _T = TypeVar("_T")
 
@@ -369,8 +367,9 @@ def similar_strings(words: Sequence[str], strings: StringIndex, above: float) ->
 
     Only what is above the bound. The length is in characters, as the distance is.
 
-    >>> [(found.tolist(), values.round(2).tolist()) for found, values in similar_strings(["reprot"], StringIndex([["report"]]), 0.6)]
-    [([0], [0.67])]
+    >>> [(numbers, values)] = similar_strings(["reprot"], StringIndex([["report"]]), 0.6)
+    >>> numbers.tolist(), values.round(2).tolist()
+    ([0], [0.67])
     """
     return _similar(words, strings, above, Levenshtein.distance)
 

@@ -52,7 +52,6 @@ from toolcrib.types import Reason, ScorePart
 Matches = list[list[FieldMatch]]
 """For each part of the view."""
 
-
 _MAX_QUERY = 200
 """Characters of a query that are held against whole names."""
 
@@ -361,7 +360,6 @@ calculate calculated calculates calculating calculation calculations compute com
 computations function functions tool tools use used uses using something
 """
 
-
 _REQUEST_WORDS = frozenset(_REQUEST_WORD_TEXT.split())
 """What every request says of itself. The documented figure of "calculate average" needs it to say nothing."""
 
@@ -394,7 +392,6 @@ def _related_words(word: str, lexicon: Lexicon) -> dict[str, None]:
 
 DomainBits = npt.NDArray[np.int64]
 """For each tool its domains, one bit each."""
-
 
 _DOMAIN_FIELDS = (
     (Field.NAME,),
