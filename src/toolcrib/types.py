@@ -8,7 +8,10 @@ it was received. Nothing here imports another module of toolcrib, or MCP.
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+_V = TypeVar("_V")
+_R = TypeVar("_R")
 
 JSON = Any
 """A JSON value: `None`, bool, int, float, str, list or dict with str keys."""
@@ -495,6 +498,52 @@ class Authenticator(Protocol):
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller; header names are lower case. Raises `NotAuthenticated`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateCodec(Generic[_V]):
+    """How a store that keeps its values outside this process writes them as JSON, and reads them back."""
+
+    encode: Callable[[_V], JSON]
+    decode: Callable[[JSON], _V]
+    """Raises `ValueError` for JSON that another version wrote and that it cannot read."""
+
+
+class StateTable(Protocol[_V]):
+    """Values of one kind, by key. Values are immutable: to change one, store another."""
+
+    async def get(self, key: str) -> _V | None:
+        """Return the value, or None if there is none or it has expired."""
+
+    async def set(self, key: str, value: _V, *, ttl_s: float | None = None, size: int = 0) -> None:
+        """Store a value for `ttl_s` seconds, None for no limit. `size` counts against the table's `max_size`."""
+
+    async def update(
+        self, key: str, change: Callable[[_V | None], tuple[_V | None, _R]], *, ttl_s: float | None = None
+    ) -> _R:
+        """Replace a value atomically, and return the second item that `change` returned.
+
+        `change` gets the value, or None, and returns the new one, or None to delete it. It must be a plain function
+        without side effects: it runs again if another process changed the value meanwhile.
+        """
+
+    async def delete(self, key: str) -> None:
+        """Delete a value; does nothing if there is none."""
+
+    async def items(self) -> Mapping[str, _V]:
+        """Return all values that have not expired, by key."""
+
+
+class StateStore(Protocol):
+    """Where a gateway keeps what several processes that serve one address have to share."""
+
+    def table(
+        self, name: str, codec: StateCodec[_V], *, max_entries: int | None = None, max_size: int | None = None
+    ) -> StateTable[_V]:
+        """Return the table of that name; the same one each time.
+
+        A store may drop the least recently used values beyond the limits, or ignore the limits and rely on expiry.
+        """
 
 
 class TokenCounter(Protocol):

@@ -107,10 +107,10 @@ async def test_a_shared_provider_that_exits_ends_nothing_but_what_it_was_asked()
             reply = await gateway.search(ME, SearchRequest(queries=("do other things",)))
             assert names([hit.tool for hit in reply.hits]) == ["other"]
             assert {status.reason for status in reply.servers} == {
-                "it could not list its tools (ExitedInside)",
-                "its search failed (ExitedInside)",
+                "it could not list its tools (UnexpectedExit)",
+                "its search failed (UnexpectedExit)",
             }
-            with pytest.raises(ServerUnavailable, match=r"Leaving failed \(ExitedInside\)"):
+            with pytest.raises(ServerUnavailable, match=r"Leaving failed \(UnexpectedExit\)"):
                 await gateway.call(ME, "unlisted")
 
 
@@ -449,7 +449,7 @@ async def test_a_provider_whose_listing_was_cut_short_by_a_stop_is_asked_after_t
             group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("wait", ["settled", "fresh", "changed", "idle"])
+@pytest.mark.parametrize("wait", ["wait_settled", "wait_current", "wait_changed", "wait_idle"])
 async def test_who_waits_when_it_is_stopped_is_told_so(wait: str) -> None:
     stuck = Stuck([GOOD])
     gateway = Gateway([FakeSource(stuck)], options=QUIET)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gateway.calls.support import Clock
+from tests.middleware.support import Clock
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.options import GatewayOptions, SessionOptions

@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.gateway.calls.support import ANN, Clock, Provider, Step, a_call, failed, said
+from tests.middleware.support import ANN, Clock, Provider, Step, a_call, failed, said
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, ToolcribError, UpstreamError
 from toolcrib.middleware.breaker import BreakerState

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import ElicitResult, methods
-from tests.gateway.calls.support import ANN, BOB, DESTROY, NO, READ, YES, Clock, Person, Provider, a_call, said
+from tests.middleware.support import ANN, BOB, DESTROY, NO, READ, YES, Clock, Person, Provider, a_call, said
 
 from toolcrib.errors import ApprovalRequired, RateLimited, ServerUnavailable
 from toolcrib.gateway.options import GatewayOptions

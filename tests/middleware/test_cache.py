@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.gateway.calls.support import ANN, BOB, READ, Clock, Provider, Step, a_call, failed, said
+from tests.middleware.support import ANN, BOB, READ, Clock, Provider, Step, a_call, failed, said
 
 from toolcrib.errors import ConnectionLost
 from toolcrib.gateway.policy import ByScopes, Rule

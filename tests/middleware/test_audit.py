@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.gateway.calls.support import ANN, DESTROY, READ, Clock, Provider, Step, a_call, failed, said
+from tests.middleware.support import ANN, DESTROY, READ, Clock, Provider, Step, a_call, failed, said
 
 from toolcrib.errors import ConnectionLost, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.middleware.audit import AuditEvent

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.gateway.calls.support import ANN, Provider, a_call, said
+from tests.middleware.support import ANN, Provider, a_call, said
 
 from toolcrib.errors import ExecutionFailed, RateLimited
 from toolcrib.middleware.options import CallOptions

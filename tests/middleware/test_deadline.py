@@ -2,7 +2,7 @@
 
 import anyio
 import pytest
-from tests.gateway.calls.support import ANN, Provider, a_call
+from tests.middleware.support import ANN, Provider, a_call
 
 from toolcrib.errors import CallTimeout
 from toolcrib.middleware.options import CallOptions, RetryOptions

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from tests.gateway.calls.support import ANN, Provider, a_call
+from tests.middleware.support import ANN, Provider, a_call
 
 from toolcrib.errors import SettingsError
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions

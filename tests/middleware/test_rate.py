@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gateway.calls.support import ANN, BOB, Clock, Provider, a_call
+from tests.middleware.support import ANN, BOB, Clock, Provider, a_call
 
 from toolcrib.errors import RateLimited
 from toolcrib.middleware.options import CallOptions, RateOptions

@@ -1,0 +1,187 @@
+"""The contract of state stores: one suite for every store, also for one that encodes its values."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import anyio
+import pytest
+
+from toolcrib.state.memory import MemoryStore
+from toolcrib.types import StateCodec, StateStore, StateTable
+
+pytestmark = pytest.mark.anyio
+
+V = TypeVar("V")
+R = TypeVar("R")
+NUMBERS: StateCodec[int] = StateCodec(int, int)
+PAIRS: StateCodec[tuple[str, int]] = StateCodec(list, lambda saved: (str(saved[0]), int(saved[1])))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class JsonTable(Generic[V]):
+    """Keeps values as JSON texts, and runs each change twice, as a store outside the process may."""
+
+    def __init__(self, inner: StateTable[str], codec: StateCodec[V]) -> None:
+        self._inner = inner
+        self._codec = codec
+
+    async def get(self, key: str) -> V | None:
+        return self._decode(await self._inner.get(key))
+
+    async def set(self, key: str, value: V, *, ttl_s: float | None = None, size: int = 0) -> None:
+        await self._inner.set(key, self._encode(value), ttl_s=ttl_s, size=size)
+
+    async def update(
+        self, key: str, change: Callable[[V | None], tuple[V | None, R]], *, ttl_s: float | None = None
+    ) -> R:
+        def encoded(text: str | None) -> tuple[str | None, R]:
+            change(self._decode(text))
+            value, result = change(self._decode(text))
+            return (None if value is None else self._encode(value)), result
+
+        return await self._inner.update(key, encoded, ttl_s=ttl_s)
+
+    async def delete(self, key: str) -> None:
+        await self._inner.delete(key)
+
+    async def items(self) -> dict[str, V]:
+        return {key: self._codec.decode(json.loads(text)) for key, text in (await self._inner.items()).items()}
+
+    def _encode(self, value: V) -> str:
+        return json.dumps(self._codec.encode(value))
+
+    def _decode(self, text: str | None) -> V | None:
+        return None if text is None else self._codec.decode(json.loads(text))
+
+
+class JsonStore:
+    def __init__(self, clock: Clock) -> None:
+        self._inner = MemoryStore(clock=clock)
+
+    def table(
+        self, name: str, codec: StateCodec[V], *, max_entries: int | None = None, max_size: int | None = None
+    ) -> JsonTable[V]:
+        texts: StateCodec[str] = StateCodec(str, str)
+        return JsonTable(self._inner.table(name, texts, max_entries=max_entries, max_size=max_size), codec)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=[MemoryStore, JsonStore])
+def store(request: Any, clock: Clock) -> StateStore:
+    made: StateStore = request.param(clock=clock)
+    return made
+
+
+async def test_a_value_is_returned_until_it_is_deleted(store: StateStore) -> None:
+    table = store.table("pairs", PAIRS)
+    assert await table.get("a") is None
+    await table.set("a", ("x", 1))
+    assert await table.get("a") == ("x", 1)
+    await table.set("a", ("y", 2))
+    assert await table.items() == {"a": ("y", 2)}
+    await table.delete("a")
+    await table.delete("a")
+    assert await table.get("a") is None
+
+
+async def test_tables_are_separate_and_a_name_always_gives_the_same_one(store: StateStore) -> None:
+    await store.table("one", NUMBERS).set("key", 1)
+    assert await store.table("two", NUMBERS).get("key") is None
+    assert await store.table("one", NUMBERS).get("key") == 1
+
+
+async def test_a_value_expires(store: StateStore, clock: Clock) -> None:
+    table = store.table("numbers", NUMBERS)
+    await table.set("short", 1, ttl_s=10)
+    await table.set("long", 2)
+    clock.now += 9.9
+    assert await table.get("short") == 1
+    clock.now += 0.1
+    assert await table.items() == {"long": 2}
+    assert await table.get("short") is None
+
+
+async def test_setting_a_value_again_starts_its_time_anew(store: StateStore, clock: Clock) -> None:
+    table = store.table("numbers", NUMBERS)
+    await table.set("a", 1, ttl_s=10)
+    clock.now += 6
+    await table.set("a", 2, ttl_s=10)
+    clock.now += 6
+    assert await table.get("a") == 2
+
+
+async def test_an_update_sees_the_value_and_returns_its_result(store: StateStore, clock: Clock) -> None:
+    table = store.table("numbers", NUMBERS)
+
+    def increment(value: int | None) -> tuple[int, str]:
+        return (value or 0) + 1, f"was {value}"
+
+    assert await table.update("n", increment, ttl_s=5) == "was None"
+    assert await table.update("n", increment, ttl_s=5) == "was 1"
+    assert await table.get("n") == 2
+    clock.now += 5
+    assert await table.update("n", increment) == "was None"
+
+
+async def test_an_update_can_delete_a_value_and_leaves_it_alone_when_it_raises(store: StateStore) -> None:
+    table = store.table("numbers", NUMBERS)
+    await table.set("n", 1)
+
+    def fail(value: int | None) -> tuple[int | None, None]:
+        raise ValueError(value)
+
+    with pytest.raises(ValueError, match="1"):
+        await table.update("n", fail)
+    assert await table.get("n") == 1
+
+    def remove(value: int | None) -> tuple[int | None, int | None]:
+        return None, value
+
+    assert await table.update("n", remove) == 1
+    assert await table.items() == {}
+
+
+async def test_concurrent_updates_lose_nothing(store: StateStore) -> None:
+    table = store.table("numbers", NUMBERS)
+
+    async def count() -> None:
+        for _ in range(20):
+            await table.update("n", lambda value: ((value or 0) + 1, None))
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(count)
+    assert await table.get("n") == 200
+
+
+async def test_a_full_table_drops_the_values_used_least_recently(store: StateStore) -> None:
+    table = store.table("numbers", NUMBERS, max_entries=2)
+    await table.set("a", 1)
+    await table.set("b", 2)
+    await table.get("a")
+    await table.set("c", 3)
+    assert await table.items() == {"a": 1, "c": 3}
+
+
+async def test_a_table_is_bounded_by_the_sizes_of_its_values(store: StateStore) -> None:
+    table = store.table("numbers", NUMBERS, max_size=100)
+    await table.set("a", 1, size=60)
+    await table.set("b", 2, size=60)
+    assert await table.items() == {"b": 2}
+    await table.set("huge", 3, size=101)
+    assert await table.items() == {"b": 2}
+    await table.set("b", 4, size=101)
+    assert await table.get("b") is None, "an old value must not outlive the one that replaces it"
