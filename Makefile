@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check bench bench-retrieval bench-hostile docs clean
+.PHONY: help setup demo serve test test-all check bench bench-retrieval bench-hostile docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,12 +30,22 @@ demo: $(VENV)/.ready  ## A gateway in front of real MCP servers from PyPI, shown
 serve: $(VENV)/.ready  ## Serve the configured servers over HTTP on 127.0.0.1:8000
 	$(BIN)/toolcrib serve --http 127.0.0.1:8000
 
-test: $(VENV)/.ready  ## Run all tests, with coverage
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
-	$(BIN)/coverage combine --quiet
+# Bytecode is cached whatever the environment says: the tests start a hundred processes that import toolcrib.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+WORKERS ?= auto
+MEASURED := --cov --cov-report=
+
+test: $(VENV)/.ready  ## Run the tests, but for the slow ones; COVERAGE=1 notes what they cover, for test-all
+	@rm -f .coverage.test
+	COVERAGE_FILE=.coverage.test $(PYTEST) -m "not slow and not network" $(if $(COVERAGE),$(MEASURED))
+
+test-all: $(VENV)/.ready  ## Run the tests that `make test` leaves out, and report what both cover
+	@rm -f .coverage .coverage.test-all
+	COVERAGE_FILE=.coverage.test-all $(PYTEST) -m "slow or network" $(MEASURED)
+	$(BIN)/coverage combine --quiet --keep .coverage.test-all $(wildcard .coverage.test)
 	$(BIN)/coverage report
-	$(BIN)/coverage report --fail-under=95 --include='$(CORE)' --format=total
+	$(if $(wildcard .coverage.test),$(BIN)/coverage report --fail-under=95 --include='$(CORE)' --format=total,\
+	@echo "This is the coverage of the slow tests alone: run 'make test COVERAGE=1' first for that of all.")
 
 check: $(VENV)/.ready  ## Lint, types and floors
 	$(BIN)/ruff format --check src tests bench examples training

@@ -1,9 +1,51 @@
-"""What every test shares."""
+"""What every test shares: the event loop, one TLS context, and how many examples a property is tried on."""
 
+from collections.abc import Generator, Iterator
+from functools import cache
+from typing import Any, Final
+
+import httpcore2
+import hypothesis
 import pytest
+
+SHARE: Final = {"few": 0.2, "many": 1.0}
+"""The share of its examples that a property is tried on: `few` in every run, `many` in the slow one."""
+LEAST: Final = 10
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """The event loop that toolcrib runs on."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tls_context() -> Iterator[None]:
+    """Let all HTTP clients of a process share a TLS context: each would read the certificates again, for 40 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
+        yield
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make two tests of each property: one with few examples, and a slow one with all of them."""
+    if hypothesis.is_hypothesis_test(metafunc.function):
+        metafunc.fixturenames.append("examples")
+        metafunc.parametrize("examples", ["few", pytest.param("many", marks=pytest.mark.slow)])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Try a property on as many examples as its test says."""
+    chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    share = SHARE.get(str(chosen.get("examples")), 1.0)
+    if share == 1:
+        return (yield)
+    test = item.obj  # type: ignore[attr-defined]
+    usual = test._hypothesis_internal_use_settings
+    fewer = max(LEAST, round(usual.max_examples * share))
+    test._hypothesis_internal_use_settings = hypothesis.settings(usual, max_examples=min(fewer, usual.max_examples))
+    try:
+        return (yield)
+    finally:
+        test._hypothesis_internal_use_settings = usual

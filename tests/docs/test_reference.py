@@ -43,20 +43,19 @@ def test_every_verb_is_documented_and_has_help(verb: str) -> None:
     assert len(shown.output.splitlines()) > 3
 
 
-@pytest.mark.parametrize("code", [code.value for code in ExitCode])
-def test_every_exit_code_is_documented(code: int) -> None:
-    assert f"{code}" in page("cli.md").partition("## Exit codes")[2]
+def test_every_exit_code_is_documented() -> None:
+    shown = page("cli.md").partition("## Exit codes")[2]
+    assert [code for code in ExitCode if f"{code.value}" not in shown] == []
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SurfaceOptions)])
-def test_every_setting_of_the_surfaces_is_documented(name: str) -> None:
-    assert f"{name}`" in page("configuration.md")
+def test_every_setting_of_the_surfaces_is_documented() -> None:
+    shown = page("configuration.md")
+    assert [field.name for field in dataclasses.fields(SurfaceOptions) if f"{field.name}`" not in shown] == []
 
 
-@pytest.mark.parametrize("name", SURFACES)
-def test_every_surface_is_documented(name: str) -> None:
-    assert f"`{name}`" in page("configuration.md")
-    assert f"## `{name}`" in page("meta-tools.md")
+def test_every_surface_is_documented() -> None:
+    settings, meta_tools = page("configuration.md"), page("meta-tools.md")
+    assert [name for name in SURFACES if f"`{name}`" not in settings or f"## `{name}`" not in meta_tools] == []
 
 
 @pytest.mark.parametrize("tool", [*META_TOOLS, *progressive_tools(("lua",), summary=True)], ids=lambda tool: tool.name)
@@ -91,10 +90,14 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("table", "name"), TABLES, ids=lambda part: part)
-def test_every_setting_of_calls_sessions_functions_rules_and_scripts_is_documented(table: str, name: str) -> None:
+def has_row(table: str, name: str) -> bool:
+    """Whether a table on the page of the configuration has a row for a setting."""
     rows = [line.split(" | ")[0] for line in page("configuration.md").splitlines() if line.startswith(f"| `{table}")]
-    assert any(f".{name}`" in row or f"`{name}`" in row or f"`{name}." in row for row in rows)
+    return any(f".{name}`" in row or f"`{name}`" in row or f"`{name}." in row for row in rows)
+
+
+def test_every_setting_of_calls_sessions_functions_rules_and_scripts_is_documented() -> None:
+    assert [(table, name) for table, name in TABLES if not has_row(table, name)] == []
 
 
 def documented(table: str) -> dict[str, str]:
@@ -130,20 +133,24 @@ OF_THE_CODE = {"name", "transport", "target", "problem", "max_message_bytes"}
 """What of a server's options is no key of its entry, or is called otherwise there."""
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(ServerOptions)])
-def test_every_key_of_a_server_is_documented(name: str) -> None:
+def has_key(name: str) -> bool:
+    """Whether the page of the configuration names the key of a server's entry that sets this option."""
     shown = page("configuration.md").partition("### Variables")[0]
     key = re.sub(r"_(\w)", lambda part: part[1].upper(), name.removesuffix("_s"))
-    timeout = f".{name.removesuffix('_timeout_s')}`"
-    assert name in OF_THE_CODE or f"`{key}`" in shown or timeout in shown
+    return f"`{key}`" in shown or f".{name.removesuffix('_timeout_s')}`" in shown
+
+
+def test_every_key_of_a_server_is_documented() -> None:
+    names = {field.name for field in dataclasses.fields(ServerOptions)} - OF_THE_CODE
+    assert [name for name in names if not has_key(name)] == []
 
 
 SEARCH = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit", "page_size", "group")
 
 
-@pytest.mark.parametrize("name", [*SEARCH, "synonyms", "embedder", "embedder_cache", "tokens"])
-def test_every_setting_of_the_search_is_documented(name: str) -> None:
-    assert f".{name}`" in page("configuration.md")
+def test_every_setting_of_the_search_is_documented() -> None:
+    names = [*SEARCH, "synonyms", "embedder", "embedder_cache", "tokens"]
+    assert [name for name in names if f".{name}`" not in page("configuration.md")] == []
 
 
 def test_the_defaults_of_the_search_are_those_of_the_page() -> None:
@@ -155,19 +162,19 @@ def test_the_defaults_of_the_search_are_those_of_the_page() -> None:
     assert row["| `reply_tokens`"][2] == f"{SurfaceOptions().reply_tokens}"
 
 
-@pytest.mark.parametrize("name", SEARCH_SCHEMA["properties"])
-def test_every_argument_of_a_search_is_documented(name: str) -> None:
-    assert f"| `{name}` |" in page("meta-tools.md")
+def test_every_argument_of_a_search_is_documented() -> None:
+    shown = page("meta-tools.md")
+    assert [name for name in SEARCH_SCHEMA["properties"] if f"| `{name}` |" not in shown] == []
 
 
-@pytest.mark.parametrize(("detail", "characters"), DESCRIPTION_CHARS.items())
-def test_the_lengths_of_descriptions_are_those_of_the_page(detail: str, characters: int) -> None:
-    assert f"| `{detail}` | {characters} characters" in page("meta-tools.md")
+def test_the_lengths_of_descriptions_are_those_of_the_page() -> None:
+    shown, rows = page("meta-tools.md"), DESCRIPTION_CHARS.items()
+    assert [row for row in rows if f"| `{row[0]}` | {row[1]} characters" not in shown] == []
 
 
-@pytest.mark.parametrize("name", [field.name.removesuffix("_s") for field in dataclasses.fields(HttpOptions)])
-def test_every_setting_of_the_http_server_is_documented(name: str) -> None:
-    assert f"{name}`" in page("configuration.md")
+def test_every_setting_of_the_http_server_is_documented() -> None:
+    names = [field.name.removesuffix("_s") for field in dataclasses.fields(HttpOptions)]
+    assert [name for name in names if f"{name}`" not in page("configuration.md")] == []
 
 
 FENCE = re.compile(r"^```(json|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

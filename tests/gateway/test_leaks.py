@@ -1,7 +1,7 @@
 """What one tenant does, has and is told changes nothing for another.
 
-Two tenants ask a thousand things each, side by side. None of one's secret words reaches the other, and every answer is
-the one that he gets where the other tenant does not exist at all.
+Two tenants ask many things each, side by side: 150 of them, and a thousand in the slow tests. None of one's secret
+words reaches the other, and every answer is the one that a tenant gets where the other does not exist at all.
 """
 
 import logging
@@ -415,7 +415,9 @@ def assert_nothing_of(other: str, answers: Sequence[Any]) -> None:
         assert not [word for word in SECRETS[other] if word in text], text
 
 
-@pytest.mark.parametrize(("embedding", "count"), [(False, 1000), (True, 150)])
+@pytest.mark.parametrize(
+    ("embedding", "count"), [(False, 150), (True, 150), pytest.param(False, 1000, marks=pytest.mark.slow)]
+)
 async def test_each_of_two_tenants_is_answered_as_if_the_other_did_not_exist(embedding: bool, count: int) -> None:
     with anyio.fail_after(120):
         strange = {

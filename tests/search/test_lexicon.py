@@ -102,10 +102,9 @@ PAIR_LIST = [(word, other) for word, others in PAIRS.items() for other in others
 
 
 @pytest.mark.parametrize("lexicon", [Lexicon.default(), Lexicon.points()], ids=["default", "points"])
-@pytest.mark.parametrize(("word", "other"), PAIR_LIST)
-def test_a_promised_pair_holds_in_both_directions(lexicon: Lexicon, word: str, other: str) -> None:
-    assert other in lexicon.related(word)
-    assert word in lexicon.related(other)
+def test_each_promised_pair_holds_in_both_directions(lexicon: Lexicon) -> None:
+    both = [*PAIR_LIST, *((other, word) for word, other in PAIR_LIST)]
+    assert [(word, other) for word, other in both if other not in lexicon.related(word)] == []
 
 
 def test_the_lexicon_of_points_has_the_promised_pairs_and_no_other() -> None:
@@ -119,9 +118,9 @@ def test_the_domains_are_the_promised_ones() -> None:
     assert dict(Lexicon.default().domains) == dict(Lexicon.points().domains) == expected
 
 
-@pytest.mark.parametrize(("name", "words"), DOMAINS.items())
-def test_each_word_of_a_domain_leads_to_it(name: str, words: str) -> None:
-    assert all(name in Lexicon.default().domains_of([word]) for word in words.split())
+def test_each_word_of_a_domain_leads_to_it() -> None:
+    rows = [(name, word) for name, words in DOMAINS.items() for word in words.split()]
+    assert [(name, word) for name, word in rows if name not in Lexicon.default().domains_of([word])] == []
 
 
 def test_a_word_that_texts_have_in_parts_tells_its_domain_by_its_number() -> None:
