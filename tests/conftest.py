@@ -7,6 +7,7 @@ from typing import Any, Final
 import httpcore2
 import hypothesis
 import pytest
+from tests.forks import RunPython, forks
 
 SHARE: Final = {"few": 0.2, "many": 1.0}
 """The share of its examples that a property is tried on: `few` in every run, `many` in the slow one."""
@@ -25,6 +26,13 @@ def one_tls_context() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
         yield
+
+
+@pytest.fixture(scope="session")
+def run_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunPython]:
+    """Runs a Python program in a folder, without the second that importing toolcrib takes."""
+    with forks(tmp_path_factory.mktemp("forks")) as run:
+        yield run
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

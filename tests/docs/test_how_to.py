@@ -1,12 +1,11 @@
 """Every block of the how-to pages is executed as it stands, offline."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forks import RunPython
 
 from toolcrib.settings.loader import load_settings
 
@@ -29,13 +28,10 @@ def blocks(language: str) -> Iterator[object]:
 
 
 @pytest.mark.parametrize("block", [*blocks("python")])
-def test_a_python_block_runs(block: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-W", "error", "-c", block]
-    done = subprocess.run(
-        words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout or SERVES in block
+def test_a_python_block_runs(block: str, run_python: RunPython, tmp_path: Path) -> None:
+    done = run_python(block, tmp_path)
+    assert done.code == 0, done.err
+    assert done.out or SERVES in block
 
 
 @pytest.mark.parametrize("block", [*blocks("toml")])

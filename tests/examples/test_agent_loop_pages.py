@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.forks import RunPython
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = ("agent-loop", "openai", "anthropic", "gemini", "frameworks")
@@ -27,15 +28,11 @@ def blocks(language: str) -> Iterator[tuple[str, str]]:
                 yield page, match[2]
 
 
-def shown_by(block: str) -> str:
-    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize(("page", "block"), [*blocks("python")])
-def test_a_block_runs_and_shows_something(page: str, block: str) -> None:
-    assert shown_by(block)
+def test_a_block_runs_and_shows_something(page: str, block: str, run_python: RunPython, tmp_path: Path) -> None:
+    done = run_python(block, tmp_path)
+    assert done.code == 0, done.err
+    assert done.out
 
 
 @pytest.mark.parametrize(("page", "block"), [*blocks("py")])
@@ -43,7 +40,9 @@ def test_a_block_for_a_framework_runs_where_that_is_installed(page: str, block: 
     (library,) = [library for module, library in NEEDS.items() if module in block]
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    assert shown_by(block)
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
 
 
 def test_every_page_has_blocks() -> None:
