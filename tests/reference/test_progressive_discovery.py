@@ -32,10 +32,23 @@ def server(name: str, file: str, *words: str) -> ServerOptions:
 @asynccontextmanager
 async def started(*words: str, more: tuple[ServerOptions, ...] = ()) -> AsyncIterator[App]:
     both = (server("calculator", "calculator.py", *words), server("data-server", "data_server.py"), *more)
-    with anyio.fail_after(60):
-        async with App(Settings(servers=both, surfaces=SurfaceOptions(surfaces=("progressive",)))) as app:
+    async with App(Settings(servers=both, surfaces=SurfaceOptions(surfaces=("progressive",)))) as app:
+        with anyio.fail_after(60):
             await app.settled()
-            yield app
+        yield app
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop for the file, and so for its gateway."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def app(anyio_backend: str) -> AsyncIterator[App]:
+    """The gateway of all tests that need no special server."""
+    async with started() as app:
+        yield app
 
 
 class Agent:
@@ -51,16 +64,17 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(*words: str, more: tuple[ServerOptions, ...] = ()) -> AsyncIterator[Agent]:
-    async with started(*words, more=more) as app, mcp.Client(app.server) as client:
-        yield Agent(client)
+async def agent(app: App) -> AsyncIterator[Agent]:
+    with anyio.fail_after(60):
+        async with mcp.Client(app.server) as client:
+            yield Agent(client)
 
 
 # -- the workflow and the tools ----------------------------------------------------------------------------------------
 
 
-async def test_an_agent_sees_five_tools_and_none_of_the_servers_own() -> None:
-    async with agent() as ask:
+async def test_an_agent_sees_five_tools_and_none_of_the_servers_own(app: App) -> None:
+    async with agent(app) as ask:
         tools = (await ask.client.list_tools()).tools
     assert [tool.name for tool in tools] == [
         "list-servers",
@@ -72,8 +86,8 @@ async def test_an_agent_sees_five_tools_and_none_of_the_servers_own() -> None:
     assert all(tool.title and tool.annotations for tool in tools)
 
 
-async def test_the_inputs_are_those_of_the_document() -> None:
-    async with agent() as ask:
+async def test_the_inputs_are_those_of_the_document(app: App) -> None:
+    async with agent(app) as ask:
         tools = {tool.name: tool.input_schema for tool in (await ask.client.list_tools()).tools}
     assert tools["list-servers"]["properties"] == {}
     assert tools["list-server-tools"]["required"] == ["luaServerName"]
@@ -83,8 +97,8 @@ async def test_the_inputs_are_those_of_the_document() -> None:
     assert tools["execute"]["required"] == ["script"]
 
 
-async def test_the_workflow_of_the_diagram_from_the_first_step_to_the_last() -> None:
-    async with agent() as ask:
+async def test_the_workflow_of_the_diagram_from_the_first_step_to_the_last(app: App) -> None:
+    async with agent(app) as ask:
         assert "(Lua: calculator)" in text_of(await ask("list-servers"))
         assert "(Lua: add)" in text_of(await ask("list-server-tools", luaServerName="calculator"))
         assert "### Parameters" in text_of(await ask("tool-details", luaServerName="calculator", luaToolName="add"))
@@ -99,8 +113,8 @@ async def test_the_workflow_of_the_diagram_from_the_first_step_to_the_last() -> 
 # -- the printed outputs -----------------------------------------------------------------------------------------------
 
 
-async def test_list_servers_prints_what_the_document_prints() -> None:
-    async with agent() as ask:
+async def test_list_servers_prints_what_the_document_prints(app: App) -> None:
+    async with agent(app) as ask:
         assert (
             text_of(await ask("list-servers"))
             == """\
@@ -116,7 +130,7 @@ Provides data access tools"""
 
 
 async def test_list_server_tools_prints_what_the_document_prints() -> None:
-    async with agent("-sqrt") as ask:
+    async with started("-sqrt") as app, agent(app) as ask:
         assert (
             text_of(await ask("list-server-tools", luaServerName="calculator"))
             == """\
@@ -129,7 +143,7 @@ Tools for calculator:
 
 
 async def test_tool_details_prints_what_the_document_prints() -> None:
-    async with agent("wordy") as ask:
+    async with started("wordy") as app, agent(app) as ask:
         text = text_of(await ask("tool-details", luaServerName="calculator", luaToolName="add"))
     printed = """\
 ## add
@@ -151,20 +165,20 @@ local result = calculator.add({
     assert text.startswith(printed)
 
 
-async def test_the_example_script_of_execute_gives_a_sum_and_a_product() -> None:
+async def test_the_example_script_of_execute_gives_a_sum_and_a_product(app: App) -> None:
     script = """\
 local sum = calculator.add({ a = 10, b = 20 }):await()
 local product = calculator.multiply({ a = sum.result, b = 2 }):await()
 result({ sum = sum, product = product })
 """
-    async with agent() as ask:
+    async with agent(app) as ask:
         done = await ask("execute", script=script)
     assert done.structured_content == {"sum": {"result": 30}, "product": {"result": 60}}
     assert text_of(done) == '{"product":{"result":60},"sum":{"result":30}}'
 
 
-async def test_the_example_session_word_for_word() -> None:
-    async with agent() as ask:
+async def test_the_example_session_word_for_word(app: App) -> None:
+    async with agent(app) as ask:
         servers = await ask("list-servers")
         assert [entry["name"] for entry in servers.structured_content["servers"]] == ["calculator", "data-server"]
         tools = await ask("list-server-tools", luaServerName="calculator")
@@ -184,7 +198,7 @@ async def test_a_failing_server_is_listed_with_its_reason() -> None:
     broken = ServerOptions(
         name="my.api", transport="stdio", command=sys.executable, args=("-c", "import sys; sys.exit('no key')")
     )
-    async with agent(more=(broken,)) as ask:
+    async with started(more=(broken,)) as app, agent(app) as ask:
         text = text_of(await ask("list-servers"))
         asked = await ask("list-server-tools", luaServerName="my_api")
     assert "## my.api (Lua: my_api)\nNot available: it has failed" in text
@@ -193,8 +207,8 @@ async def test_a_failing_server_is_listed_with_its_reason() -> None:
     assert "no key" in text_of(asked)
 
 
-async def test_the_response_of_an_inspection_is_what_a_script_gets() -> None:
-    async with agent() as ask:
+async def test_the_response_of_an_inspection_is_what_a_script_gets(app: App) -> None:
+    async with agent(app) as ask:
         for tool, arguments in [("get_record", {"id": 1}), ("list_records", {}), ("chart", {})]:
             looked = await ask(
                 "inspect-tool-response", luaServerName="data_server", luaToolName=tool, sampleArgs=arguments
@@ -205,16 +219,16 @@ async def test_the_response_of_an_inspection_is_what_a_script_gets() -> None:
             assert done.structured_content == {"given": looked.structured_content["response"]}
 
 
-async def test_inspecting_runs_the_tool_and_says_so_beforehand() -> None:
-    async with agent() as ask:
+async def test_inspecting_runs_the_tool_and_says_so_beforehand(app: App) -> None:
+    async with agent(app) as ask:
         tools = {tool.name: tool for tool in (await ask.client.list_tools()).tools}
         assert "WARNING: this really runs the tool" in (tools["inspect-tool-response"].description or "")
         looked = await ask("inspect-tool-response", luaServerName="data_server", luaToolName="list_records")
     assert "Ann" in text_of(looked)
 
 
-async def test_execute_always_has_text_and_structured_content_for_objects_only() -> None:
-    async with agent() as ask:
+async def test_execute_always_has_text_and_structured_content_for_objects_only(app: App) -> None:
+    async with agent(app) as ask:
         for script, text, structured in [
             ("return { a = 1 }", '{"a":1}', {"a": 1}),
             ("return { 1, 2 }", "[1,2]", None),
@@ -229,8 +243,8 @@ async def test_execute_always_has_text_and_structured_content_for_objects_only()
     assert not silent.is_error
 
 
-async def test_an_error_of_a_tool_reaches_the_agent_with_its_text() -> None:
-    async with agent() as ask:
+async def test_an_error_of_a_tool_reaches_the_agent_with_its_text(app: App) -> None:
+    async with agent(app) as ask:
         failed = await ask("execute", script="return calculator.divide({ a = 1, b = 0 }):await()")
         caught = await ask(
             "execute", script="local ok, why = calculator.divide({ a = 1, b = 0 }):try()\nreturn { ok = ok, why = why }"
@@ -242,8 +256,8 @@ async def test_an_error_of_a_tool_reaches_the_agent_with_its_text() -> None:
     assert "Cannot divide by zero" in caught.structured_content["why"]
 
 
-async def test_images_pass_through_a_script_unharmed() -> None:
-    async with agent() as ask:
+async def test_images_pass_through_a_script_unharmed(app: App) -> None:
+    async with agent(app) as ask:
         done = await ask("execute", script="return data_server.chart():await()")
     assert [block.type for block in done.content] == ["text", "image"]
 
@@ -251,8 +265,8 @@ async def test_images_pass_through_a_script_unharmed() -> None:
 # -- the discovery service ---------------------------------------------------------------------------------------------
 
 
-async def test_the_service_has_the_four_methods_of_the_table() -> None:
-    async with started() as app:
+async def test_the_service_has_the_four_methods_of_the_table(app: App) -> None:
+    with anyio.fail_after(60):
         service = ToolDiscoveryService(app.gateway, app.local_context())
         assert "## data-server (Lua: data_server)" in text_of_result(await service.list_servers())
         assert "Tools for calculator:" in text_of_result(await service.list_server_tools("calculator"))
@@ -281,8 +295,8 @@ def test_names_become_the_identifiers_of_the_table(original: str, identifier: st
     assert list(script_names({original: []}, "lua")) == [identifier]
 
 
-async def test_the_original_name_answers_too_by_indexing() -> None:
-    async with agent() as ask:
+async def test_the_original_name_answers_too_by_indexing(app: App) -> None:
+    async with agent(app) as ask:
         done = await ask("execute", script='return data_server["get-record"]{ id = 2 }:await().record.name')
     assert text_of(done) == "Bo"
 
@@ -291,8 +305,8 @@ async def test_the_original_name_answers_too_by_indexing() -> None:
 
 
 @pytest.mark.parametrize("tip", ["in batches", "Remember", "sparingly", "Combine"])
-async def test_the_instructions_hold_the_workflow_and_the_four_tips(tip: str) -> None:
-    async with agent() as ask:
+async def test_the_instructions_hold_the_workflow_and_the_four_tips(app: App, tip: str) -> None:
+    async with agent(app) as ask:
         said = ask.client.instructions or ""
     assert tip in said
     assert said.index("list-servers") < said.index("list-server-tools") < said.index("tool-details")
