@@ -91,7 +91,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("value", "plain"), VALUES, ids=[repr(value)[:40] for value, _ in VALUES])
+@pytest.mark.parametrize(("value", "plain"), VALUES, ids=[type(value).__name__ for value, _ in VALUES])
 def test_any_usual_value_is_json_text_and_structured_content(value: Any, plain: Any) -> None:
     result = to_result(value)
     assert result.structured == plain

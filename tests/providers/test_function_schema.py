@@ -4,6 +4,7 @@ import datetime as dt
 import enum
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -80,7 +81,7 @@ def taking(**parameters: tuple[Any, Any]) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("annotation", TYPES, ids=str)
+@pytest.mark.parametrize("annotation", TYPES, ids=lambda one: re.sub(r" at 0x\w+", "", str(one)))
 def test_the_schema_of_a_parameter_is_that_which_pydantic_gives_for_the_whole_function(annotation: Any) -> None:
     for default in DEFAULTS:
         alone = function_tool(taking(a=(annotation, default)), name="t").tool.input_schema
