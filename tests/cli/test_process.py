@@ -173,7 +173,9 @@ def test_serve_ends_well_on_sigterm_before_it_has_begun(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("words", [("--http", "--config"), ("--http", "--sse", "-c")])
+@pytest.mark.parametrize(
+    "words", [("--http", "--config"), pytest.param(("--http", "--sse", "-c"), marks=pytest.mark.slow)]
+)
 def test_serve_over_http_without_an_address_takes_that_of_the_settings(
     settings: Settings, words: tuple[str, ...]
 ) -> None:
@@ -218,7 +220,7 @@ def test_an_address_that_is_none_is_a_usage_error(settings: Settings) -> None:
     assert err.decode() == "toolcrib: localhost:http is not an address.\nWrite HOST:PORT, such as 127.0.0.1:8000.\n"
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
+@pytest.mark.parametrize("options", [(), pytest.param(("--json",), marks=pytest.mark.slow)])
 def test_a_reader_that_goes_away_ends_the_verb_quietly(settings: Settings, options: tuple[str, ...]) -> None:
     with started("tools", *options, "--config", settings(good=toolbox())) as process:
         pipe(process.stdout).close()
@@ -228,7 +230,11 @@ def test_a_reader_that_goes_away_ends_the_verb_quietly(settings: Settings, optio
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, ExitCode.INTERRUPTED),
+        pytest.param(signal.SIGTERM, ExitCode.TERMINATED, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_a_waiting_verb_quietly_and_reaps_its_servers(
     settings: Settings, tmp_path: Path, number: signal.Signals, code: ExitCode

@@ -18,8 +18,6 @@ from toolcrib.cli.demo import PINS, find_uvx, uvx_arguments
 
 pytestmark = pytest.mark.anyio
 
-MODES = ["auto", "legacy"]
-
 
 @contextlib.asynccontextmanager
 async def client_of(config: Path, transport: str, mode: Any) -> AsyncIterator[mcp.Client]:
@@ -40,8 +38,15 @@ async def text_at(client: mcp.Client, uri: str) -> str:
     return part.text
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize(
+    ("transport", "mode"),
+    [
+        ("stdio", "legacy"),
+        ("http", "auto"),
+        pytest.param("stdio", "auto", marks=pytest.mark.slow),
+        pytest.param("http", "legacy", marks=pytest.mark.slow),
+    ],
+)
 async def test_prompts_and_resources_pass_through(files: Files, tmp_path: Path, transport: str, mode: Any) -> None:
     with anyio.fail_after(60), http_notes(tmp_path) as upstream:
         config = files.config({"near": notes(), "far": {"url": upstream}})
@@ -59,7 +64,7 @@ async def test_prompts_and_resources_pass_through(files: Files, tmp_path: Path, 
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_a_server_from_pypi_has_its_prompt_and_its_resource_here_too(
     files: Files, tmp_path: Path, mode: Any
 ) -> None:

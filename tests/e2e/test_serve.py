@@ -22,7 +22,7 @@ from toolcrib.testing import text_of
 
 pytestmark = pytest.mark.anyio
 
-MODES = ["auto", "legacy", "2026-07-28"]
+SLOW = pytest.mark.slow
 BROKEN = {"command": "no-such-program-anywhere"}
 SILENT = {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}
 
@@ -52,7 +52,7 @@ async def walk_the_road(client: mcp.Client) -> Any:
     return read.structured_content
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=SLOW), pytest.param("2026-07-28", marks=SLOW)])
 async def test_the_whole_road_over_stdio(files: Files, mode: Any) -> None:
     config = files.config({"notes": notes(), "broken": BROKEN})
     with anyio.fail_after(40):
@@ -60,7 +60,7 @@ async def test_the_whole_road_over_stdio(files: Files, mode: Any) -> None:
             assert await walk_the_road(client) == {"notes": ["hello"]}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["legacy", pytest.param("auto", marks=SLOW), pytest.param("2026-07-28", marks=SLOW)])
 async def test_the_whole_road_over_http(files: Files, tmp_path: Path, mode: Any) -> None:
     with anyio.fail_after(40), http_notes(tmp_path) as upstream:
         config = files.config({"notes": {"url": upstream}, "broken": BROKEN})
@@ -197,6 +197,7 @@ async def test_two_tools_of_one_bare_name_refuse_to_be_served(files: Files) -> N
     assert b"a:add_note and b:add_note both want the name add_note" in said
 
 
+@pytest.mark.slow
 async def test_a_silent_server_keeps_nobody_out_where_names_go_without_their_namespace(files: Files) -> None:
     config = files.config({"silent": SILENT, "notes": notes()}, surfaces=["direct"], prefix=False)
     with anyio.fail_after(40):
