@@ -433,7 +433,7 @@ class Index:
         return self._joined(places, fresh)
 
     def _joined(self, places: Sequence[Ints], fresh: Sequence[tuple[int, Tool]]) -> "Index":
-        """Combine the base segment, at its new places, with a delta of the rest. Merge them if the delta is too large."""
+        """Combine the base segment, at its new places, with a delta of the rest. Merge both if the delta is large."""
         base, *deltas = zip(self.segments, places, strict=True)
         stay = [(int(at[p]), segment.tools[p]) for segment, at in deltas for p in np.flatnonzero(at >= 0).tolist()]
         behind = [*stay, *fresh]

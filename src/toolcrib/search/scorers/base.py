@@ -1,4 +1,4 @@
-"""What the reference rankings share: their interface, inverted indexes, and how to choose and explain the best tools."""
+"""What the reference rankings share: their interface, inverted indexes, and choosing and explaining the best tools."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Sized
