@@ -175,9 +175,9 @@ async def test_what_cannot_run_is_refused_when_it_is_registered() -> None:
             return self.thing
 
     registry = create_registry()
-    with pytest.raises(InvalidTool, match="no method that runs it"):
+    with pytest.raises(InvalidTool, match="no method to run it"):
         await registry.register_tool(Nothing)
-    with pytest.raises(InvalidTool, match="cannot be made without arguments"):
+    with pytest.raises(InvalidTool, match="cannot be created without arguments"):
         await registry.register_tool(Needs)
     assert (await registry.register_tool(Needs(3), name="three")).name == "three"
 

@@ -166,11 +166,14 @@ def test_what_a_server_says_of_itself_is_no_part_of_a_result() -> None:
 @pytest.mark.parametrize(
     ("request_", "why"),
     [
-        ("text", "none of elicitation/create"),
-        ({"method": "evil/x", "params": {}}, "none of elicitation/create"),
-        ({"method": ["elicitation/create"]}, "none of elicitation/create"),
+        ("text", "not one of elicitation/create"),
+        ({"method": "evil/x", "params": {}}, "not one of elicitation/create"),
+        ({"method": ["elicitation/create"]}, "not one of elicitation/create"),
         ({"method": "elicitation/create", "params": 5}, "params"),
-        ({"method": "elicitation/create", "params": {"message": "a", "requestedSchema": {}}}, "of elicitation/create"),
+        (
+            {"method": "elicitation/create", "params": {"message": "a", "requestedSchema": {}}},
+            "protocol's elicitation/create",
+        ),
         ({"method": "sampling/createMessage", "params": {"messages": "none", "maxTokens": 1}}, "messages"),
     ],
 )
@@ -182,5 +185,5 @@ def test_a_question_that_nobody_can_be_asked_is_an_error_of_the_server(request_:
 
 
 def test_a_completion_needs_no_more_input() -> None:
-    with pytest.raises(UpstreamError, match="no answer to it"):
+    with pytest.raises(UpstreamError, match="result of completion/complete is invalid"):
         read_document("completion/complete", {"resultType": "input_required", "requestState": "s"})

@@ -22,44 +22,38 @@ _KNOWN_BLOCKS: Final = {
     "2024-11-05": frozenset({"text", "image", "resource"}),
     "2025-03-26": frozenset({"text", "image", "resource", "audio"}),
 }
-
-
 _ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_link"})
-
-
 _REASON_LIMIT: Final = 300
-
-
 _SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
-
-
 _RESERVED_META: Final = "io.modelcontextprotocol/"
-"""Of `_meta` keys with which each server speaks of itself."""
-
-
+"""Prefix of `_meta` keys by which a server describes itself."""
 _FORWARDED_META: Final = frozenset({"io.modelcontextprotocol/related-task"})
-
-
 _INPUT_REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
     "elicitation/create": mcp_types.ElicitRequest,
     "sampling/createMessage": mcp_types.CreateMessageRequest,
     "roots/list": mcp_types.ListRootsRequest,
 }
-"""What a server may ask of a client while it is answering."""
+"""What a server may ask of a client during a call."""
+_REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
+    "prompts/get": ("messages", list),
+    "resources/read": ("contents", list),
+    "completion/complete": ("completion", dict),
+}
+"""What the result of each method must have."""
 
 
 def is_modern(version: str) -> bool:
-    """Whether the protocol version is of the stateless era (2026-07-28 and later)."""
+    """Whether the protocol version belongs to the stateless era (2026-07-28 and later)."""
     return version in MODERN_PROTOCOL_VERSIONS
 
 
-# -- reading what a server sent ------------------------------------------------------------------------------------
+# -- from a server -------------------------------------------------------------------------------------------------
 
 
 def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
-    """One tool of a `tools/list` page, or why it cannot be used.
+    """Read one tool of a `tools/list` page. Returns a `Rejected` with the reason if it is invalid.
 
-    A definition passes when every protocol version's own schema takes it, so that listing it can never fail.
+    A definition is valid if the schemas of all protocol versions accept it, so that listing it can never fail.
     """
     name = raw.get("name") if isinstance(raw, Mapping) else None
     label = name if isinstance(name, str) and name else "(unnamed)"
@@ -70,7 +64,7 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
     except ValidationError as error:
         return Rejected(tool=replace_surrogates(label), reason=_first_problem(error))
     except ValueError:
-        return Rejected(tool=replace_surrogates(label), reason="it holds a number that JSON does not have")
+        return Rejected(tool=replace_surrogates(label), reason="it contains a number that is not valid JSON")
     return Tool(
         name=label,
         namespace=namespace,
@@ -86,7 +80,7 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
 
 
 def _check_listable(raw: Mapping[str, Any]) -> None:
-    """Raise `ValidationError` where some client's `tools/list` could not carry the tool."""
+    """Raise `ValidationError` if some client's `tools/list` could not carry the tool."""
     methods.validate_server_result(
         "tools/list", LATEST_HANDSHAKE_VERSION, {"tools": [_entry_for_era(dict(raw), modern=False)]}
     )
@@ -95,24 +89,22 @@ def _check_listable(raw: Mapping[str, Any]) -> None:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """The first thing wrong, by field, without the value."""
+    """Return the first problem with its field, without the value."""
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = ".".join(str(part) for part in problem["loc"] if part not in ("tools", 0)) or "the definition"
     return f"{field}: {problem['msg']}"[:_REASON_LIMIT]
 
 
 def read_result(raw: Mapping[str, Any]) -> ToolResult:
-    """A `tools/call` result, whole. Raises `UpstreamError` for what is no result at all."""
+    """Read a whole `tools/call` result. Raises `UpstreamError` for an invalid one."""
     kind = raw.get("resultType", "complete")
     if kind == "input_required":
         return _read_input_required(raw)
     if kind != "complete":
-        raise UpstreamError(
-            f"The server answered with a result of the kind {str(kind)!r:.40}, which was not asked for."
-        )
+        raise UpstreamError(f"The server returned a result of the unexpected type {str(kind)!r:.40}.")
     content = raw.get("content", [])
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
-        raise UpstreamError("The server answered with a result whose content is not a list of blocks.")
+        raise UpstreamError("The server returned a result whose content is not a list of blocks.")
     return ToolResult(
         content=tuple(content),
         structured=raw.get("structuredContent"),
@@ -122,32 +114,26 @@ def read_result(raw: Mapping[str, Any]) -> ToolResult:
 
 
 def _meta_of(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A result's `_meta`, without what only the server that a client speaks to may say: that is this one."""
+    """Return a result's `_meta`, without keys that only the server a client talks to may set: that is this one."""
     meta = raw.get("_meta")
     if not isinstance(meta, dict):
         return {}
     return {key: value for key, value in meta.items() if not key.startswith(_RESERVED_META) or key in _FORWARDED_META}
 
 
-_REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
-    "prompts/get": ("messages", list),
-    "resources/read": ("contents", list),
-    "completion/complete": ("completion", dict),
-}
-"""What an answer to each method must hold."""
-
-
 def read_document(method: str, raw: Mapping[str, Any]) -> ToolResult:
-    """The answer to one of these methods, whole, as structured content. Raises `UpstreamError` for what is none."""
+    """Read the whole result of one of these methods, as structured content. Raises `UpstreamError` for an invalid
+    one.
+    """
     kind = raw.get("resultType", "complete")
     if kind == "input_required" and method != "completion/complete":
         return _read_input_required(raw)
     key, shape = _REQUIRED_PART[method]
     part = raw.get(key)
     if kind != "complete" or not isinstance(part, shape):
-        raise UpstreamError(f"The server answered {method} with something that is no answer to it.")
+        raise UpstreamError(f"The server's result of {method} is invalid.")
     if isinstance(part, list) and not all(isinstance(item, dict) for item in part):
-        raise UpstreamError(f"The server answered {method} with {key} that are no objects.")
+        raise UpstreamError(f"The server's result of {method} has {key} that are not objects.")
     structured = dict(raw)
     if isinstance(structured.pop("_meta", None), dict) and (meta := _meta_of(raw)):
         structured["_meta"] = meta
@@ -169,12 +155,12 @@ def _read_input_required(raw: Mapping[str, Any]) -> ToolResult:
 
 
 def _check_input_request(key: str, request: Any) -> None:
-    """Raise `UpstreamError` for what no client could be asked."""
-    where = f"The server asked for input in a way that is none: inputRequests.{key!r:.60}"
+    """Raise `UpstreamError` for a request that no client could answer."""
+    where = f"The server sent an invalid request for input: inputRequests.{key!r:.60}"
     method = request.get("method") if isinstance(request, dict) else None
     model = _INPUT_REQUESTS.get(method) if isinstance(method, str) else None
     if model is None:
-        raise UpstreamError(f"{where} is none of {', '.join(_INPUT_REQUESTS)}.")
+        raise UpstreamError(f"{where} is not one of {', '.join(_INPUT_REQUESTS)}.")
     try:
         model.model_validate(request, by_name=False)
     except ValidationError as error:
@@ -183,15 +169,15 @@ def _check_input_request(key: str, request: Any) -> None:
     try:
         methods.validate_server_result("tools/call", LATEST_MODERN_VERSION, page)
     except ValidationError as error:
-        # Each kind of question complains that it is not this one, so that there is no first problem to name.
-        raise UpstreamError(f"{where} is not what the protocol wants of {method}.") from error
+        # Every member of the union reports a mismatch, so that no single problem can be named.
+        raise UpstreamError(f"{where} does not match the protocol's {method}.") from error
 
 
-# -- writing what a client reads -----------------------------------------------------------------------------------
+# -- to a client ---------------------------------------------------------------------------------------------------
 
 
 def tool_to_wire(tool: Tool, name: str) -> dict[str, Any]:
-    """The tool as an entry of `tools/list`, under a public name; for clients of 2026-07-28."""
+    """Return the tool as an entry of `tools/list` under a public name, for clients of 2026-07-28."""
     entry: dict[str, Any] = {
         "name": name,
         "title": tool.title,
@@ -206,12 +192,12 @@ def tool_to_wire(tool: Tool, name: str) -> dict[str, Any]:
 
 
 def entry_for_version(entry: Mapping[str, Any], version: str) -> dict[str, Any]:
-    """An entry of `tools/list` in the shape that clients of this version take."""
+    """Return an entry of `tools/list` in the form that clients of this version accept."""
     return _entry_for_era(dict(entry), modern=is_modern(version))
 
 
 def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
-    """Older versions have only objects as structured content: a schema that promises something else is left out."""
+    """Drop an output schema that is not an object in older versions, which have only objects as structured content."""
     output = entry.get("outputSchema")
     if not modern and isinstance(output, Mapping) and output.get("type") != "object":
         del entry["outputSchema"]
@@ -219,10 +205,10 @@ def _entry_for_era(entry: dict[str, Any], *, modern: bool) -> dict[str, Any]:
 
 
 def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
-    """The result in the shape that clients of this version take.
+    """Return the result in the form that clients of this version accept.
 
-    Blocks that the version does not know become text blocks that hold their JSON; a structured value that is no
-    object is wrapped as `{"result": value}` for versions before 2026-07-28.
+    Blocks unknown to the version become text blocks with their JSON. A structured value that is not an object is
+    wrapped as `{"result": value}` for versions before 2026-07-28.
     """
     if result.kind == "input_required":
         return _input_required_to_wire(result, version)
@@ -242,7 +228,7 @@ def result_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
 
 
 def is_encodable(value: Any) -> bool:
-    """Whether a JSON value can be sent: half a surrogate pair cannot, and would take the whole connection along."""
+    """Whether a JSON value can be sent. An unpaired surrogate cannot, and would break the whole connection."""
     try:
         to_json(value)
     except ValueError:
@@ -251,7 +237,7 @@ def is_encodable(value: Any) -> bool:
 
 
 def replace_surrogates(value: Any) -> Any:
-    """The JSON value with a replacement character for each half of a surrogate pair.
+    """Replace each unpaired surrogate in the JSON value with a replacement character.
 
     >>> replace_surrogates({"half": ["\\ud83d", 1]})
     {'half': ['�', 1]}
@@ -264,14 +250,14 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str, Any]:
-    """An answer that `read_document` took, in the shape that clients of this version take.
+    """Return a result of `read_document` in the form that clients of this version accept.
 
-    Blocks of a prompt that the version does not know become text blocks that hold their JSON. Raises `UpstreamError`
-    for what the version cannot carry at all.
+    Prompt blocks unknown to the version become text blocks with their JSON. Raises `UpstreamError` for a result that
+    the version cannot carry at all.
     """
     if result.kind == "input_required":
         if not is_modern(version):
-            raise UpstreamError("More input is asked for, which this client's protocol version cannot give.")
+            raise UpstreamError("The server needs more input, which this client's protocol version cannot provide.")
         return _input_required_to_wire(result, version)
     wire = dict(result.structured)
     if is_modern(version):
@@ -286,7 +272,7 @@ def document_to_wire(method: str, result: ToolResult, version: str) -> dict[str,
     try:
         methods.validate_server_result(method, version, wire)
     except ValidationError as error:
-        raise UpstreamError(f"The answer to {method} is not one: {_first_problem(error)}.") from error
+        raise UpstreamError(f"The result of {method} is invalid: {_first_problem(error)}.") from error
     return wire
 
 
@@ -297,7 +283,7 @@ def _readable_message(message: Object, version: str) -> Object:
 
 def _input_required_to_wire(result: ToolResult, version: str) -> dict[str, Any]:
     if not is_modern(version):
-        text = "The tool asks for more input, which this client's protocol version cannot give."
+        text = "The tool needs more input, which this client's protocol version cannot provide."
         return {"content": [{"type": "text", "text": text}], "isError": True}
     wire: dict[str, Any] = {"resultType": "input_required"}
     if result.input_requests is not None:
@@ -314,12 +300,12 @@ def _sendable(wire: dict[str, Any], version: str) -> bool:
     if any(block.get("type") not in known for block in wire["content"]):
         return False
     if all(block.keys() == {"type", "text"} and isinstance(block["text"], str) for block in wire["content"]):
-        return True  # the common case: plain text needs no second look
+        return True  # the common case: plain text needs no validation
     return _valid(wire, version)
 
 
 def _valid(wire: dict[str, Any], version: str) -> bool:
-    """Whether the version's schema keeps the content as it is; the modern one also takes results without any."""
+    """Whether the version's schema keeps the content unchanged; the modern one also accepts results without content."""
     try:
         kept = methods.serialize_server_result("tools/call", version, wire)
     except ValidationError:
@@ -328,7 +314,7 @@ def _valid(wire: dict[str, Any], version: str) -> bool:
 
 
 def _readable_block(block: Object, version: str) -> Object:
-    """The block, or a text block that holds its JSON where the version cannot carry it."""
+    """Return the block, or a text block with its JSON if the version cannot carry it."""
     known = block.get("type") in _KNOWN_BLOCKS.get(version, _ALL_BLOCKS)
     if known and _valid({"content": [block], "resultType": "complete"}, version):
         return block

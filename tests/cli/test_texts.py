@@ -86,7 +86,7 @@ def failed(reason: str) -> ServerStatus:
         ('its working directory "/gone" does not exist', '"cwd"'),
         ('the command "a" was not found; install it, or give its full path', "Install the program"),
         ('the command "a" may not be executed; check its permissions', "Make its command executable"),
-        ("no answer to the handshake within 3 s; it last said: connection refused", '"timeouts": {"start": 120}'),
+        ("no answer to the handshake within 3 s; its last output: connection refused", '"timeouts": {"start": 120}'),
         ("who knows", "Run its command by hand"),
     ],
 )

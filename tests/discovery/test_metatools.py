@@ -144,7 +144,7 @@ async def test_what_a_name_says_suggests_the_tool_that_does_it_and_no_other() ->
         ({"tool_name": "add", "zz": 1}, "'zz' is no parameter"),
         ({"tool_name": "add", "arguments": {"a": 1}, "a": 2}, "cannot stand beside"),
         ({"tool_name": "add", "arguments": {"a": "1"}}, "must be number"),
-        ({"tool_name": "search_tools", "query": "x"}, "called by itself"),
+        ({"tool_name": "search_tools", "query": "x"}, "called directly"),
     ],
 )
 async def test_what_cannot_be_understood_is_taught(arguments: Any, taught: str) -> None:

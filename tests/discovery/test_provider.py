@@ -625,7 +625,7 @@ def _endless() -> Chain:
         (10**5000, "more than 4,300 digits"),
         ({10**5000: 1}, "more than 4,300 digits"),
         (ToolResult(structured={"x": float("nan")}), "the number nan"),
-        ({1: "a", "1": "b"}, "several keys that are '1'"),
+        ({1: "a", "1": "b"}, "several keys that become '1'"),
         (_endless(), "nested more than 100"),
     ],
     ids=["nan", "inf", "deep", "huge", "huge key", "tool result", "equal keys", "endless"],
@@ -688,7 +688,7 @@ async def test_a_base_class_that_was_not_initialised_is_said_in_the_answer(
     name: str, arguments: dict[str, Any]
 ) -> None:
     provider = Hasty()
-    said = "Hasty is not ready: its __init__ does not call that of its base class. Call super().__init__() in it."
+    said = "Hasty is not ready: its __init__ does not call the base class's. Call super().__init__() in it."
     assert await provider.execute_dynamic_tool(name, arguments) == {"success": False, "error": said}
     assert await provider.call_many([("act", {})]) == [{"success": False, "error": said}]
     assert await provider.call_tool("act") == {"success": False, "error": said}
@@ -723,4 +723,4 @@ async def test_what_a_filter_says_when_it_fails_is_for_the_log_alone(caplog: pyt
 
 async def test_the_reason_of_a_source_that_is_down_is_a_sentence_of_its_own() -> None:
     answer = await Down().execute_dynamic_tool("list_tools", {})
-    assert "the registry is down. This is a failure of the source" in answer["error"]
+    assert "the registry is down. The source of the tools failed" in answer["error"]

@@ -142,9 +142,9 @@ async def test_a_server_that_cannot_be_had_is_left_behind_and_named() -> None:
     ("backend", "said"),
     [
         (BackendConfig(name=" ", url="http://x/mcp"), "needs a name"),
-        (BackendConfig(name="x", url="ftp://x"), "ftp:// is no scheme"),
+        (BackendConfig(name="x", url="ftp://x"), "ftp:// is not a backend scheme"),
         (BackendConfig(name="x", url="example.com"), "no scheme"),
-        (BackendConfig(name="x", url="http://"), "no scheme of a backend"),
+        (BackendConfig(name="x", url="http://"), "not a backend scheme"),
         (BackendConfig(name="x"), "no scheme"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_backend_that_cannot_be_is_refused(backend: BackendConfig, said: str) 
 def test_two_backends_of_one_name_are_refused() -> None:
     registry = Registry()
     registry.register_mcp(BackendConfig(name="x", url="http://x/mcp"))
-    with pytest.raises(InvalidRequest, match="there already"):
+    with pytest.raises(InvalidRequest, match="There is already"):
         registry.register_mcp(BackendConfig(name="x", url="sse://x/sse"))
 
 

@@ -59,7 +59,7 @@ async def test_a_client_that_cannot_be_asked_does_not_want_to() -> None:
     unable = replace(HERS, client=Person())
     async with server_of(raw(**ASKING)) as server:
         assert (await said(server, "ask_back", unable, **ELICIT))["action"] == "cancel"
-        assert await said(server, "ask_back", unable, **SAMPLE) == {"refused": "There is no model to be asked."}
+        assert await said(server, "ask_back", unable, **SAMPLE) == {"refused": "The client has no model to ask."}
 
 
 @pytest.mark.parametrize("other", [replace(HERS, session="2"), replace(HERS, caller=Caller(id="other"))])

@@ -96,8 +96,8 @@ async def test_an_error_answer_keeps_its_code_and_a_bounded_message() -> None:
 @pytest.mark.parametrize(
     ("tool", "message"),
     [
-        ("broken", "The answer is not valid JSON"),
-        ("nonsense", "The answer has neither a result nor an error"),
+        ("broken", "The response is not valid JSON"),
+        ("nonsense", "The response has neither a result nor an error"),
         ("no_blocks", "content is not a list of blocks"),
     ],
 )
@@ -256,7 +256,7 @@ async def test_a_call_of_several_rounds_carries_the_answers_back() -> None:
 @pytest.mark.parametrize("value", ["\ud800", math.nan, math.inf, object()])
 async def test_arguments_that_are_no_json_fail_alone_and_before_they_are_sent(value: object) -> None:
     async with server_of(raw()) as server:
-        with pytest.raises(InvalidArguments, match="cannot be sent as JSON"):
+        with pytest.raises(InvalidArguments, match="cannot be encoded as JSON"):
             await call(server, "echo", value=value)
         assert "tools/call" not in (await said(server, "seen"))[:-1]
 

@@ -145,16 +145,18 @@ async def test_a_bad_server_delays_neither_start_nor_others() -> None:
 async def test_a_bug_of_ours_ends_one_servers_task_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def link_to(options: ServerOptions, *rest: Any) -> Channel:
+    open_channel = server.open_channel
+
+    def fail_for_bad(options: ServerOptions, *rest: Any) -> Channel:
         if options.name == "bad":
             raise ZeroDivisionError
-        return server.open_channel(options, *rest)
+        return open_channel(options, *rest)
 
-    monkeypatch.setattr(server, "open_channel", link_to)
+    monkeypatch.setattr(server, "open_channel", fail_for_bad)
     async with fleet_of(raw("bad"), raw("good")) as fleet:
         assert fleet.server("good").status.state is READY
         assert fleet.server("bad").status.state is ServerState.FAILED
-    assert "the task of the server bad broke" in caplog.text
+    assert "the task of the server bad failed" in caplog.text
 
 
 async def test_apply_may_be_called_from_many_tasks_at_once() -> None:

@@ -346,11 +346,11 @@ async def test_a_server_that_goes_away_and_comes_back_is_noticed_both_times() ->
 
 
 NO_ENDPOINT = 'there is no MCP endpoint at this path; check the url, or set type "sse" for an older server'
-NOT_TAKEN = 'this path does not take MCP requests; check the url, or set type "sse" for an older server'
+NOT_TAKEN = 'this path does not accept MCP requests; check the url, or set type "sse" for an older server'
 ELSEWHERE = "http://elsewhere.example/mcp"
 NOT_FOLLOWED = f"Redirect to {ELSEWHERE} not followed; use that URL as the endpoint if it is the intended server"
 EXPIRED = {"error": "invalid_token", "error_description": "The token expired"}
-REFUSED = "its credentials are missing or were refused; check the headers"
+REFUSED = "its credentials are missing or were rejected; check the headers"
 NO_TOKEN = {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "No bearer token."}}
 NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "not today"}}
 
@@ -358,8 +358,8 @@ NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": 
 @pytest.mark.parametrize(
     ("refusal", "reason"),
     [
-        (JSONResponse(EXPIRED, 401), f'HTTP 401 Unauthorized: {REFUSED} (it said "The token expired")'),
-        (JSONResponse(NO_TOKEN, 401), f'HTTP 401 Unauthorized: {REFUSED} (it said "No bearer token.")'),
+        (JSONResponse(EXPIRED, 401), f'HTTP 401 Unauthorized: {REFUSED} (its message: "The token expired")'),
+        (JSONResponse(NO_TOKEN, 401), f'HTTP 401 Unauthorized: {REFUSED} (its message: "No bearer token.")'),
         (Response("", 403), "HTTP 403 Forbidden: these credentials do not give access to it; check the headers"),
         (Response("<html>", 404, media_type="text/html"), f"HTTP 404 Not Found: {NO_ENDPOINT}"),
         (Response("", 405), f"HTTP 405 Method Not Allowed: {NOT_TAKEN}"),
@@ -385,7 +385,7 @@ async def test_each_refusal_has_its_own_reason(refusal: Response, reason: str) -
     ("url", "reason"),
     [
         ("http://127.0.0.1:9/mcp", "connection refused"),
-        ("http://no-such-host.invalid/mcp", "its host name is not known; check the url"),
+        ("http://no-such-host.invalid/mcp", "its host name is unknown; check the url"),
         ("ftp://127.0.0.1/mcp", "the url must begin with http:// or https://"),
         ("127.0.0.1:80/mcp", "the url must begin with http:// or https://"),
         ("http://127.0.0.1:notaport/mcp", "its url is not valid: Invalid port: 'notaport'"),
@@ -440,7 +440,7 @@ async def test_secrets_reach_the_server_and_nobody_else(caplog: pytest.LogCaptur
             web.refusal = JSONResponse({"message": "bear and tiger and lion are known here"}, status_code=403)
             with pytest.raises(UpstreamError) as caught:
                 await call(server, "echo")
-            assert '(it said "*** and *** and lion are known here")' in caught.value.message
+            assert '(its message: "*** and *** and lion are known here")' in caught.value.message
     for _, sent_url, headers in web.requests:
         assert sent_url == f"{origin}/mcp?key=tiger"
         assert headers["x-api-key"] == "bear"
@@ -484,7 +484,7 @@ async def test_an_event_of_several_megabytes_arrives_whole() -> None:
     ("tool", "error", "message"),
     [
         ("page", UpstreamError, "Unexpected content type: text/html"),
-        ("garbage", UpstreamError, "is no JSON-RPC message; check the url"),
+        ("garbage", UpstreamError, "is not a JSON-RPC message; check the url"),
         ("cut", ConnectionLost, "was lost during the call"),
     ],
 )
@@ -556,7 +556,7 @@ async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(mon
     for named, reason in (
         (f"http://{proxy}", "connection refused"),
         (proxy, "connection refused"),
-        (f"gopher://{proxy}", "the proxy that the environment names cannot be used"),
+        (f"gopher://{proxy}", "the proxy in the environment is not supported"),
     ):
         monkeypatch.setenv("HTTP_PROXY", named)
         async with web_of(web, SLOW_RETRY) as server:

@@ -114,9 +114,9 @@ def test_no_line_raises(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "message"),
     [
-        ({"result": "text"}, -32603, "The answer has neither a result nor an error."),
-        ({}, -32603, "The answer has neither a result nor an error."),
-        ({"error": "no"}, -32603, "The answer has neither a result nor an error."),
+        ({"result": "text"}, -32603, "The response has neither a result nor an error."),
+        ({}, -32603, "The response has neither a result nor an error."),
+        ({"error": "no"}, -32603, "The response has neither a result nor an error."),
         ({"error": {}}, -32603, "The error has no message."),
         ({"error": {"code": "x", "message": "m"}}, -32603, "m"),
         ({"error": {"code": -1, "message": "m", "data": 3}}, -1, "m"),
@@ -139,7 +139,7 @@ BROKEN = {
 def test_a_broken_answer_fails_the_request_that_it_is_surely_for(line: bytes, request_id: int | str) -> None:
     (found,) = messages_in(line)
     assert isinstance(found, JSONRPCError)
-    assert (found.id, found.error.message) == (request_id, "The answer is not valid JSON.")
+    assert (found.id, found.error.message) == (request_id, "The response is not valid JSON.")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_broken_line_fails_nobody_where_that_is_not_sure(line: bytes) -> None:
 def test_an_answer_over_the_limit_says_so() -> None:
     (found,) = parse_line(OversizedLine(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}'), 64_000)
     assert isinstance(found, JSONRPCError)
-    assert (found.id, found.error.message) == (8, "The answer is larger than 64,000 bytes and was dropped.")
+    assert (found.id, found.error.message) == (8, "The response is larger than 64,000 bytes and was dropped.")
 
 
 NESTED = {"jsonrpc": "2.0", "id": 5, "method": "ping"}

@@ -55,7 +55,7 @@ async def test_a_tool_that_is_listed_twice_is_taken_once() -> None:
     pages = [{"tools": [tool("a", description="first")], "nextCursor": "1"}, {"tools": [tool("a")]}]
     async with server_of(raw(pages=pages)) as server:
         assert [(found.name, found.description) for found in server.tools] == [("a", "first")]
-        assert server.status.rejected == (Rejected(tool="a", reason="listed twice; the first one is used"),)
+        assert server.status.rejected == (Rejected(tool="a", reason="listed twice; the first is used"),)
 
 
 async def test_a_header_annotation_that_is_invalid_rejects_the_tool_with_newer_servers() -> None:
@@ -82,14 +82,14 @@ async def test_a_page_without_a_list_is_passed_over_and_said() -> None:
     pages = [{"tools": "many", "nextCursor": "1"}, {"tools": [tool("a")]}]
     async with server_of(raw(pages=pages)) as server:
         assert names(server) == ["a"]
-        assert server.status.reason == "page 1 of its tool list holds no list of tools"
+        assert server.status.reason == "page 1 of its tool list has no list of tools"
 
 
 async def test_a_list_that_begins_again_ends() -> None:
     pages = [{"tools": [tool("a")], "nextCursor": "1"}, {"tools": [tool("b")], "nextCursor": "1"}]
     async with server_of(raw(pages=pages)) as server:
         assert names(server) == ["a", "b"]
-        assert server.status.reason == "its tool list begins again after page 2"
+        assert server.status.reason == "its tool list starts over after page 2"
 
 
 async def test_a_list_without_end_is_cut() -> None:
@@ -180,7 +180,7 @@ async def test_a_bug_of_ours_while_listing_fails_that_server_alone(
     async with fleet_of(raw("bad"), raw("good", only=["echo"]), options=LATE_RETRY) as fleet:
         assert fleet.server("good").status.state is READY
         assert fleet.server("bad").status.reason == "ZeroDivisionError: by zero"
-    assert "the connection to bad broke" in caplog.text
+    assert "the connection to bad failed" in caplog.text
 
 
 async def test_the_tools_survive_a_restart_as_the_same_objects() -> None:

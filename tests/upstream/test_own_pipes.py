@@ -28,7 +28,7 @@ from toolcrib.upstream.stdio import parent_stdio
 
 async def main():
     async with Fleet() as fleet:
-        await fleet.apply([ServerOptions(name="parent", target=own_pipes, retries=0)])
+        await fleet.apply([ServerOptions(name="parent", target=parent_stdio, retries=0)])
         await fleet.settled()
         print("this does not belong on the wire")
         server = fleet.server("parent")

@@ -128,15 +128,15 @@ async def test_a_stream_is_read_to_its_answer_and_what_comes_before_is_heard() -
     ("response", "kind", "reason"),
     [
         (stream({"jsonrpc": "2.0", "method": "notifications/message"}), FailureKind.LOST, "broke off"),
-        (httpx2.Response(200, headers=EVENTS, text="data: {nope\n\n"), FailureKind.ANSWER, "no answer"),
-        (httpx2.Response(200, json=[1]), FailureKind.ANSWER, "no answer"),
-        (httpx2.Response(200, json={"result": "text"}), FailureKind.ANSWER, "no answer"),
+        (httpx2.Response(200, headers=EVENTS, text="data: {nope\n\n"), FailureKind.ANSWER, "does not answer"),
+        (httpx2.Response(200, json=[1]), FailureKind.ANSWER, "does not answer"),
+        (httpx2.Response(200, json={"result": "text"}), FailureKind.ANSWER, "does not answer"),
         (httpx2.Response(200, html="<p>hello</p>"), FailureKind.ANSWER, "Unexpected content type: text/html"),
         (httpx2.Response(202), FailureKind.ANSWER, "Unexpected content type: none"),
         (
             httpx2.Response(200, headers={"content-type": "application/json"}, text="{"),
             FailureKind.ANSWER,
-            "no JSON-RPC",
+            "not a JSON-RPC",
         ),
     ],
 )

@@ -69,7 +69,7 @@ async def test_a_message_that_is_refused_fails_its_own_call_at_once() -> None:
     web = OldWeb()
     async with old_of(web) as server:
         web.post_status = 429
-        with pytest.raises(UpstreamError, match=r'HTTP 429 Too Many Requests \(it said "too much"\)'):
+        with pytest.raises(UpstreamError, match=r'HTTP 429 Too Many Requests \(its message: "too much"\)'):
             await call(server, "echo")
         web.post_status = 202
         assert await said(server, "echo", a=1) == {"a": 1}
@@ -98,9 +98,7 @@ async def test_a_call_that_hangs_times_out_and_the_server_is_told_to_stop() -> N
 async def test_credentials_are_never_led_to_another_origin(endpoint: str) -> None:
     async with old_of(OldWeb(endpoint), SLOW_RETRY) as server:
         assert server.status.state is ServerState.FAILED
-        assert server.status.reason == (
-            "its event stream cannot be used: its endpoint for messages is of another origin"
-        )
+        assert server.status.reason == ("its event stream cannot be used: its message endpoint is on another origin")
 
 
 NO_STREAM = 'there is no event stream of an older server at this path; check the url, or set type "http"'
@@ -109,7 +107,7 @@ NO_STREAM = 'there is no event stream of an older server at this path; check the
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (401, "HTTP 401 Unauthorized: its credentials are missing or were refused; check the headers"),
+        (401, "HTTP 401 Unauthorized: its credentials are missing or were rejected; check the headers"),
         (404, f"HTTP 404 Not Found: {NO_STREAM}"),
         (405, f"HTTP 405 Method Not Allowed: {NO_STREAM}"),
         (500, "HTTP 500 Internal Server Error"),

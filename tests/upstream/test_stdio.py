@@ -153,7 +153,9 @@ async def test_a_child_that_never_answers_is_told_with_its_last_words() -> None:
     silent = replace(raw(options={"start_timeout_s": 0.4}), args=("-I", "-S", "-c", program))
     async with server_of(silent, replace(SLOW_RETRY, probe_timeout_s=0.1)) as server:
         assert server.status.state is ServerState.FAILED
-        assert server.status.reason == ("no answer to the handshake within 0.4 s; it last said: waiting for the moon")
+        assert server.status.reason == (
+            "no answer to the handshake within 0.4 s; its last output: waiting for the moon"
+        )
 
 
 async def test_stderr_is_read_however_much_there_is() -> None:

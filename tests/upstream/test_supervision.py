@@ -82,7 +82,7 @@ async def test_a_server_that_cannot_be_started_at_all_is_not_tried() -> None:
         assert (status.state, status.reason, status.retry_at) == (ServerState.FAILED, problem, None)
         with pytest.raises(ServerUnavailable, match="GITHUB_TOKEN is not set") as caught:
             await call(server, "echo")
-        assert caught.value.hint == "Nothing was run. It is tried again once its configuration is mended."
+        assert caught.value.hint == "Nothing was run. Fix its configuration to have it tried again."
 
 
 async def test_a_call_brings_a_lost_server_back_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ async def test_a_server_is_given_up_after_as_many_retries_as_its_options_say() -
         assert status.reason == "exited with code 1; given up after 3 attempts"
         with pytest.raises(ServerUnavailable) as caught:
             await call(server, "echo")
-        assert caught.value.hint == "Nothing was run. It is not tried again; restart it once it can be reached."
+        assert caught.value.hint == "Nothing was run. It is not tried again; restart it once the server is reachable."
         assert server.status is status
 
 

@@ -203,13 +203,13 @@ async def test_a_transport_that_can_be_entered_only_once_says_what_to_give_inste
         pass
     async with server_of(ServerOptions(name="given", target=given), ONCE) as server:
         assert server.status.state is ServerState.FAILED
-        assert "give a function that makes a new one" in server.status.reason
+        assert "pass a function that creates one" in server.status.reason
 
 
 @pytest.mark.parametrize("target", [3, lambda: None, "http://localhost/mcp"])
 async def test_what_is_no_server_is_failed_with_the_reason(target: object) -> None:
     async with server_of(ServerOptions(name="odd", target=target), ONCE) as server:
-        assert server.status.reason == "its target is neither a server, nor a transport, nor a function that gives one"
+        assert server.status.reason == "its target is not a server, a transport, or a function that returns one"
         with pytest.raises(ServerUnavailable):
             await server.call_tool(CTX, "echo", {})
 

@@ -244,14 +244,14 @@ _URL: Final[_AdviceTable] = (
     (r"no TLS connection", 'Write "http://" in its url, if it speaks no TLS; otherwise correct the port.'),
     (r"^no (?:answer|tool list) .*within|\bin time$", _LONGER_TIMEOUT),
     (
-        r"refused|cannot be reached|host name is not known|closed without an answer|broke off",
+        r"refused|cannot be reached|host name is unknown|closed without an answer|broke off",
         "Check that it is running and that its url is right.",
     ),
     (r"", "Check that its url is that of an MCP endpoint, and see its own log."),
 )
 
 
-_QUOTED: Final = re.compile(r' \(it said ".*"\)|; it last said: .*', re.DOTALL)
+_QUOTED: Final = re.compile(r' \(its message: ".*"\)|; its last output: .*', re.DOTALL)
 """Words of the server's own within the reason: they say nothing about what kind of failure it is."""
 
 

@@ -33,6 +33,7 @@ _HOMES: Final = {
 """Each public name and its module, for `__getattr__`: the gateway, which needs the meta-tools and the session, does
 not load the rest. `__init__.pyi` tells type checkers the same."""
 
+
 __all__ = [*_HOMES]  # noqa: PLE0604 - names of the table, all of them strings
 
 

@@ -14,7 +14,6 @@ from toolcrib.types import Object
 
 ENVELOPES: Final = ("arguments", "parameters")
 """What the nested form is called."""
-
 _NAMES: Final = ("tool_name", "name", "tool")
 _NAMED: Final = 5
 _SHOWN: Final = 40

@@ -27,34 +27,32 @@ from toolcrib.types import Hit, Rejected, SearchRequest, Tool
 
 T = TypeVar("T")
 
-
 _MAX_LIMIT: Final = 10_000
-"""Results of one search."""
-
-
+"""The most results of one search."""
 _MAX_CACHED: Final = 4
-"""Lists given to `search(tools=...)` whose index is kept."""
-
-
+"""How many lists given to `search(tools=...)` keep their index."""
 _ECHO: Final = 40
-
-
 _PLAIN_TYPES: Final = frozenset({dict, Tool})
-"""Kinds of tools that hold nothing but values."""
-
-
+"""Types of tools that hold only values."""
 DEFAULTS: Final = SearchOptions(max_limit=_MAX_LIMIT, synonym_weight=1.0)
-"""As everywhere in toolcrib, except that a synonym counts as much as the word itself: so says the documentation that
-this engine follows, and its lists of tools are short."""
+"""As everywhere in toolcrib, except that a synonym counts as much as the word itself: the documentation that this
+engine follows says so, and its lists of tools are short.
+"""
+_MIN_SIMILARITY: Final = 80.0
+"""How similar a misspelling must be, 0 to 100."""
+_MIN_LETTERS: Final = 4
+"""The shortest word that may be a misspelling of another."""
+_MAX_WORDS: Final = 32
+"""The most words of a query that are looked up this way."""
 
 
 class ToolSearchEngine(Generic[T]):
     """Finds tools by what they do, and remembers what a session used.
 
-    Safe to use from several threads and tasks; each engine has a session of its own. It departs from the system whose
-    names it bears where that does less than it says: synonyms hold in both directions; identifiers are taken apart
-    before they are lower-cased; a misspelt word is found beside right ones; a failed call never raises a tool's rank;
-    a spelling never leaves the namespace it names; ties are broken by id.
+    Safe to use from several threads and tasks; each engine has its own session. It differs from the reference system
+    where that does less than it documents: synonyms work in both directions; identifiers are split before they are
+    lower-cased; a misspelt word is found beside correct ones; a failed call never raises a tool's rank; a spelling
+    never leaves the namespace it names; ties are broken by id.
     """
 
     def __init__(
@@ -67,16 +65,16 @@ class ToolSearchEngine(Generic[T]):
         name_of: Callable[[T], str] = default_name,
         namespace_of: Callable[[T], str] = default_namespace,
     ) -> None:
-        """An engine without tools.
+        """Create an engine without tools.
 
-        Scorers: `hybrid`, ours, with scores from 0 to 1, that shows nothing where nothing fits; `points`, with the
-        figures of the document and popular tools where nothing fits; `tiers` and `bm25`, 0 to 1, to which words that
-        meet nothing are given corrected and as synonyms. `name_of` and `namespace_of` take names from tools whose
-        attributes are called otherwise. Raises `InvalidRequest` for an unknown scorer.
+        Scorers: `hybrid`, ours, with scores from 0 to 1, and no results if nothing matches; `points`, with the figures
+        of the reference document, and popular tools if nothing matches; `tiers` and `bm25`, 0 to 1, for which words
+        without a match are replaced by corrections and synonyms. `name_of` and `namespace_of` read names from tools
+        whose attributes are called otherwise. Raises `InvalidRequest` for an unknown scorer.
         """
         if scorer not in get_args(Scorer):
             raise InvalidRequest(
-                f"There is no scorer {str(scorer)[:_ECHO]!r}.", hint=f"Use one of: {', '.join(get_args(Scorer))}."
+                f"Unknown scorer {str(scorer)[:_ECHO]!r}.", hint=f"Use one of: {', '.join(get_args(Scorer))}."
             )
         self.scorer: Scorer = scorer
         self.session = session or Session()
@@ -85,7 +83,7 @@ class ToolSearchEngine(Generic[T]):
         self._reader: ToolReader[T] = ToolReader(name_of=name_of, namespace_of=namespace_of)
         self._current: ToolSet[T] = ToolSet((), self._reader, self._options)
         self._others: tuple[ToolSet[T], ...] = ()
-        """Lists given to `search` and `find_exact`, the one used last first."""
+        """Lists given to `search` and `find_exact`, most recently used first."""
         self._lock = Lock()
 
     @property
@@ -99,10 +97,10 @@ class ToolSearchEngine(Generic[T]):
         return self._current.rejected
 
     def set_tools(self, tools: Sequence[T]) -> None:
-        """Read these tools and build their index, once; those known already are not analysed again.
+        """Read these tools and build their index, once; tools that are already known are not analysed again.
 
-        Tools are objects, dataclasses, mappings, MCP tools, OpenAI, Anthropic or Gemini definitions. A broken one is
-        left out, and named in `rejected`; of several with one namespace and name the first stays.
+        Tools are objects, dataclasses, mappings, MCP tools, OpenAI, Anthropic or Gemini definitions. An invalid one is
+        left out and named in `rejected`; of several with the same namespace and name, the first is kept.
         """
         toolset = self.read(tools)
         if len(toolset):
@@ -110,11 +108,11 @@ class ToolSearchEngine(Generic[T]):
         self.use(toolset)
 
     def read(self, tools: Sequence[T]) -> ToolSet[T]:
-        """These tools, read as `set_tools` does, to be used later; their index is built when it is first asked for."""
+        """Read tools as `set_tools` does, for later use; their index is built on first use."""
         return ToolSet(tuple(tools), self._reader, self._options, self._current)
 
     def is_plain(self, tools: Sequence[T]) -> bool:
-        """Whether reading these tools runs none of the caller's own code, so that any thread may do it."""
+        """Whether reading these tools runs none of the caller's code, so that any thread may do it."""
         hooks = self._reader.name_of is not default_name or self._reader.namespace_of is not default_namespace
         return not hooks and all(type(tool) in _PLAIN_TYPES for tool in tools)
 
@@ -130,11 +128,11 @@ class ToolSearchEngine(Generic[T]):
         min_score: float = 0.0,
         use_session_boost: bool = True,  # noqa: FBT001, FBT002 - the documented form
     ) -> list[SearchResult[T]]:
-        """The tools that fit, best first; at most `limit`, with scores above `min_score`.
+        """Return the tools that match, best first: at most `limit`, with scores above `min_score`.
 
-        `tools` are searched instead of those that were set; the index of a list is kept for the next search of the
-        same objects. A query without words lists all tools with score 0; under `points`, popular ones. Raises
-        `InvalidRequest` for a query that is no text and a limit that is no whole number.
+        `tools` are searched instead of those that were set; their index is kept for the next search of the same
+        objects. A query without words lists all tools with score 0, or popular ones under `points`. Raises
+        `InvalidRequest` for a query that is not a string and a limit that is not a whole number.
         """
         toolset = self._current if tools is None else self._read_other(tools)
         return self.search_in(toolset, query, limit, min_score, boosted=use_session_boost)
@@ -142,7 +140,7 @@ class ToolSearchEngine(Generic[T]):
     def search_in(
         self, toolset: ToolSet[T], query: str, limit: int = 10, min_score: float = 0.0, *, boosted: bool = True
     ) -> list[SearchResult[T]]:
-        """The same, over tools that were read before."""
+        """Like `search`, over tools that were read before."""
         _check_search(query, limit, min_score)
         if limit < 1 or not len(toolset):
             return []
@@ -160,10 +158,10 @@ class ToolSearchEngine(Generic[T]):
         return results if self.scorer == "points" or min_score <= 0 else [r for r in results if r.score > min_score]
 
     def find_exact(self, name: str, tools: Sequence[T] | None = None) -> T | None:
-        """The tool of that name, in any spelling (`normal_cdf`, `stats.normal_cdf`, `normalCdf`), or None.
+        """Return the tool of that name in any spelling (`normal_cdf`, `stats.normal_cdf`, `normalCdf`), or None.
 
-        Raises `AmbiguousName`, with the candidates, where several tools answer to it: the wrong one may do harm. A
-        namespace in the name is never left: `wrong.add` is not `math.add`.
+        Raises `AmbiguousName`, with the candidates, if several tools match: the wrong one may do harm. A namespace in
+        the name is binding: `wrong.add` is not `math.add`.
         """
         try:
             return (self._current if tools is None else self._read_other(tools)).find(name).original
@@ -171,11 +169,11 @@ class ToolSearchEngine(Generic[T]):
             return None
 
     def record_tool_use(self, tool_name: str, success: bool = True) -> None:  # noqa: FBT001, FBT002 - the documented form
-        """A tool was used, by its name in any spelling. Failures lower what successes have earned."""
+        """Record the use of a tool, by its name in any spelling. Failures lower what successes have earned."""
         self.session.record(self._current.id_of(tool_name), success)
 
     def advance_turn(self) -> None:
-        """The next request of the person in front begins."""
+        """Begin the user's next request."""
         self.session.advance_turn()
 
     def reset_session(self) -> None:
@@ -183,18 +181,18 @@ class ToolSearchEngine(Generic[T]):
         self.session.reset()
 
     def get_session_boost(self, tool_name: str) -> float:
-        """What the session multiplies the tool with, 1.0 or more.
+        """Return the factor, 1.0 or more, by which the session raises the tool.
 
         A success in the last turn gives 4.4466, one seven turns ago 2.8466; failures alone give 1.0.
         """
         return max(self.session.boost(self._current.id_of(tool_name)), self.session.boost(tool_name))
 
     def get_session_stats(self, tool_name: str) -> SessionStats | None:
-        """How a tool was used, or None where it was not."""
+        """Return how a tool was used, or None if it was not."""
         return self.session.stats(self._current.id_of(tool_name)) or self.session.stats(tool_name)
 
     def _read_other(self, tools: Sequence[T]) -> ToolSet[T]:
-        """The tools of a list that is no set of this engine, read once."""
+        """Return a list that was not set on this engine, read once."""
         given = tuple(tools)
         if self._current.has_same_tools(given):
             return self._current
@@ -205,7 +203,7 @@ class ToolSearchEngine(Generic[T]):
         return toolset
 
     def _boosts(self, toolset: ToolSet[T]) -> Mapping[str, float]:
-        """The session's boosts by id; what was recorded under a name before the tools were known counts too."""
+        """Return the session's boosts by id, including those recorded by name before the tools were known."""
         boosts = self.session.boosts()
         strange = [name for name in boosts if name not in toolset.by_id]
         if not strange:
@@ -218,7 +216,7 @@ class ToolSearchEngine(Generic[T]):
         return known
 
     def _search_options(self, limit: int, min_score: float) -> SearchOptions:
-        """The options of one search: points below the least are left out before the stages are compared."""
+        """Return the options of one search; points below the minimum are dropped before the stages are compared."""
         if self.scorer != "points" and not self._options.fallback:
             return self._options
         scorers = self._options.scorers
@@ -251,7 +249,7 @@ class ToolSearchEngine(Generic[T]):
 
 
 def _popular(toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Mapping[str, float]) -> list[Hit]:
-    """The tools used most and those with the shortest names: what points show for a query without words."""
+    """Return the most used tools and those with the shortest names: what `points` shows for a query without words."""
     points = options.scorers.points
     if not points.fallback or points.fallback_points <= points.min_score:
         return []
@@ -272,29 +270,17 @@ def _popular(toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Ma
 
 def _check_search(query: str, limit: int, min_score: float) -> None:
     if not isinstance(query, str):
-        raise InvalidRequest(f"query must be a text, not {type(query).__name__}.")
+        raise InvalidRequest(f"query must be a string, not {type(query).__name__}.")
     if isinstance(limit, bool) or not isinstance(limit, int):
         raise InvalidRequest(f"limit must be a whole number, not {str(limit)[:_ECHO]!r}.")
     if isinstance(min_score, bool) or not isinstance(min_score, (int, float)):
         raise InvalidRequest(f"min_score must be a number, not {str(min_score)[:_ECHO]!r}.")
 
 
-_MIN_SIMILARITY: Final = 80.0
-"""How alike a slip must be, 0 to 100."""
-
-
-_MIN_LETTERS: Final = 4
-"""Letters of a word that may be a slip of another."""
-
-
-_MAX_WORDS: Final = 32
-"""Words of a query that are looked up in this way."""
-
-
 def find_substitutes(
     unmatched: Iterable[str], names: frozenset[str], texts: frozenset[str], lexicon: Lexicon
 ) -> dict[str, str]:
-    """For the words that met nothing, those of tools to look up instead; words of names come first.
+    """Return, for the words without a match, words of tools to search instead. Words of names come first.
 
     >>> find_substitutes(["gaussian", "multipley"], frozenset({"normal", "multiply"}), frozenset(), Lexicon.points())
     {'gaussian': 'normal', 'multipley': 'multiply'}
@@ -309,7 +295,7 @@ def find_substitutes(
 
 
 def substitute_words(query: str, other: Mapping[str, str]) -> str:
-    """The query with other words.
+    """Return the query with substituted words.
 
     >>> substitute_words("noraml_cdf of x", {"noraml": "normal"})
     'normal cdf of x'

@@ -13,36 +13,21 @@ from toolcrib.errors import ExecutionFailed, ToolcribError
 from toolcrib.types import Object, ToolResult
 
 Envelope = dict[str, Any]
-"""An envelope."""
-
-
 MAX_SIZE: Final = 5_000_000
-"""Characters of a result, where nothing else is said."""
-
-
+"""Default maximum size of a result, in characters."""
 _MAX_REASON: Final = 500
-
-
 _MAX_DEPTH: Final = 100
-
-
 _MAX_KEY: Final = 40
-
-
 _MAX_DIGITS: Final = 4_300
-"""Of a whole number, which is as many as Python and others read and write."""
-
-
+"""Of a whole number; Python and others read and write as many."""
 _MAX_BITS: Final = 14_284
-"""What so many digits hold."""
-
-
+"""The bits of a number with that many digits."""
 _VALUE_COST: Final = 2
-"""What a value costs beside its own characters."""
+"""What a value costs besides its own characters."""
 
 
 def success(result: Any, **more: Any) -> Envelope:
-    """The envelope of a success; `more` is `count` and `total_available` where they are known.
+    """Return the envelope of a success; `more` is `count` and `total_available` if they are known.
 
     >>> success([1, 2], count=2)
     {'success': True, 'result': [1, 2], 'count': 2}
@@ -51,7 +36,7 @@ def success(result: Any, **more: Any) -> Envelope:
 
 
 def failure(error: Exception | str, suggestions: Sequence[str] = ()) -> Envelope:
-    """The envelope of a failure: what was wrong, what would work, and names close to what was meant.
+    """Return the envelope of a failure: what was wrong, what would work, and similar names.
 
     >>> failure("Tool 'xyz' not found", ["xyz_tool"])
     {'success': False, 'error': "Tool 'xyz' not found", 'suggestions': ['xyz_tool']}
@@ -62,14 +47,14 @@ def failure(error: Exception | str, suggestions: Sequence[str] = ()) -> Envelope
 
 
 def batch(schemas: Sequence[Any], errors: Sequence[Object]) -> Envelope:
-    """The envelope of several schemas, some of which may be missing."""
+    """Return the envelope of several schemas, some of which may be missing."""
     return {"success": not errors, "schemas": list(schemas), "errors": list(errors), "count": len(schemas)}
 
 
 def error_reason(error: Exception) -> str:
-    """What an error says, on one line of at most 500 characters.
+    """Return an error's message on one line of at most 500 characters.
 
-    Its kind stands before it where it says no more than a key, and instead of it where it says nothing.
+    The type comes before the message of a `KeyError`, which is only a key, and replaces an empty message.
 
     >>> error_reason(ValueError("no such city")), error_reason(KeyError("x")), error_reason(ValueError())
     ('no such city', "KeyError: 'x'", 'ValueError')
@@ -78,7 +63,7 @@ def error_reason(error: Exception) -> str:
 
 
 def typed_reason(error: Exception) -> str:
-    """The same, with the kind before it in every case but that of our own errors, which are sentences.
+    """Like `error_reason`, with the type first for every error but our own, which are whole sentences.
 
     >>> typed_reason(ValueError("no such city")), typed_reason(ExecutionFailed("It failed."))
     ('ValueError: no such city', 'It failed.')
@@ -94,10 +79,10 @@ def _one_line(error: Exception) -> str:
 
 
 def to_envelope(value: Any, max_size: int = MAX_SIZE) -> Envelope:
-    """What a tool returned, as an envelope.
+    """Return a tool's return value as an envelope.
 
-    A dict that says by `success` how it went is kept; anything else is the result. Raises `ExecutionFailed` for what
-    is no JSON value and for what is too large.
+    A dict with a boolean `success` is kept; anything else is the result. Raises `ExecutionFailed` for a value that is
+    not JSON or too large.
 
     >>> to_envelope({"success": False}), to_envelope(3.0)
     ({'success': False, 'error': 'The tool failed and gave no reason.'}, {'success': True, 'result': 3.0})
@@ -114,7 +99,7 @@ def to_envelope(value: Any, max_size: int = MAX_SIZE) -> Envelope:
 
 
 def to_json_value(value: Any, max_size: int = MAX_SIZE) -> Any:
-    """The value as JSON: dataclasses, models, dates, paths and sets as what they hold.
+    """Convert the value to JSON: dataclasses, models, dates, paths and sets become what they hold.
 
     Raises `ExecutionFailed` for anything else, and for more than `max_size` characters in all.
 
@@ -135,7 +120,7 @@ def _from_tool_result(result: ToolResult, max_size: int) -> Envelope:
 
 
 class _JsonConverter:
-    """Turns one value into JSON, within a budget of characters."""
+    """Converts one value to JSON, within a budget of characters."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -158,7 +143,7 @@ class _JsonConverter:
         return self.read(self._other(value), depth + 1)
 
     def _number(self, value: Any) -> Any:
-        """A number that JSON has, as it is."""
+        """Return a number that JSON has."""
         if isinstance(value, float) and not isfinite(value):
             raise self._no_json(f"the number {value}")
         if isinstance(value, int) and value.bit_length() > _MAX_BITS:
@@ -170,7 +155,7 @@ class _JsonConverter:
         for key, part in value.items():
             text = self._key(key)
             if text in read:
-                raise self._no_json(f"a dict with several keys that are {text[:_MAX_KEY]!r} as text")
+                raise self._no_json(f"a dict with several keys that become {text[:_MAX_KEY]!r} as text")
             read[text] = self.read(part, depth)
         return read
 
@@ -180,7 +165,7 @@ class _JsonConverter:
         return text
 
     def _other(self, value: Any) -> Any:
-        """One step towards JSON. Raises `ExecutionFailed` where there is none."""
+        """Convert by one step. Raises `ExecutionFailed` if that is impossible."""
         if isinstance(value, (bytes, bytearray)):
             return self._text(bytes(value))
         if isinstance(value, (date, time)):
@@ -200,11 +185,11 @@ class _JsonConverter:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise self._no_json("bytes that are no text") from None
+            raise self._no_json("bytes that are not text") from None
 
     def _no_json(self, what: str) -> ExecutionFailed:
         return ExecutionFailed(
-            f"The tool returned {what}, which is no JSON value.", hint="Return text, numbers, lists or dicts."
+            f"The tool returned {what}, which is not a JSON value.", hint="Return text, numbers, lists or dicts."
         )
 
     def _spend(self, size: int) -> None:

@@ -13,13 +13,15 @@ from toolcrib.search.text import split_words
 
 T = TypeVar("T")
 
-
 _ENGINE: Final[ToolSearchEngine[Any]] = ToolSearchEngine()
-"""Only for its memory of the last few lists; nothing is ever recorded in it."""
+"""Caches the last few lists; nothing is ever recorded in it."""
+_MAX_KEYWORDS: Final = 256
+_MAX_TEXT: Final = 100_000
+"""Characters that are read."""
 
 
 def search_tools(query: str, tools: Sequence[Any], limit: int = 10) -> list[dict[str, Any]]:
-    """The tools that fit a query, best first: name, namespace, description, score and match_reasons of each.
+    """Return the tools that match a query, best first: name, namespace, description, score and match_reasons of each.
 
     >>> tools = [{"name": "math.add", "description": "Add numbers."}, {"name": "mail.send"}]
     >>> [found["name"] for found in search_tools("sum of two numbers", tools)]
@@ -38,7 +40,7 @@ def search_tools(query: str, tools: Sequence[Any], limit: int = 10) -> list[dict
 
 
 def find_tool_exact(name: str, tools: Sequence[T]) -> T | None:
-    """The tool of that name, in any spelling, or None. Raises `AmbiguousName` where several answer to it.
+    """Return the tool of that name in any spelling, or None. Raises `AmbiguousName` if several match.
 
     >>> find_tool_exact("math.add", [{"name": "add", "namespace": "math"}])
     {'name': 'add', 'namespace': 'math'}
@@ -48,7 +50,7 @@ def find_tool_exact(name: str, tools: Sequence[T]) -> T | None:
 
 
 def find_tool_by_alias(query_name: str, tools: Sequence[T]) -> T | None:
-    """The same as `find_tool_exact`: a spelling is a name.
+    """Like `find_tool_exact`, which accepts every spelling already.
 
     >>> find_tool_by_alias("normalCdf", [{"name": "normal_cdf", "namespace": "stats"}])["name"]
     'normal_cdf'
@@ -56,17 +58,10 @@ def find_tool_by_alias(query_name: str, tools: Sequence[T]) -> T | None:
     return find_tool_exact(query_name, tools)
 
 
-_MAX_KEYWORDS: Final = 256
-
-
-_MAX_TEXT: Final = 100_000
-"""Characters that are read."""
-
-
 def tokenize(text: str) -> list[str]:
-    """The words of a name or a text, lower case, in order; a word may come twice.
+    """Return the words of a name or a text, lower case, in order, with repetitions.
 
-    Identifiers are taken apart at separators, at capitals and at digits.
+    Identifiers are split at separators, capitals and digits.
 
     >>> tokenize("normalCdf"), tokenize("sin2"), tokenize("stats.get_user-name")
     (['normal', 'cdf'], ['sin', '2'], ['stats', 'get', 'user', 'name'])
@@ -75,7 +70,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def extract_keywords(query: str) -> list[str]:
-    """The words of a query that say what is wanted, each once, or all of them where none does.
+    """Return the significant words of a query, each once; all of its words if none is significant.
 
     >>> extract_keywords("find the average of numbers"), extract_keywords("calculate")
     (['find', 'average', 'numbers'], ['calculate'])
@@ -84,7 +79,7 @@ def extract_keywords(query: str) -> list[str]:
 
 
 def expand_with_synonyms(tokens: Iterable[str], lexicon: Lexicon | None = None) -> set[str]:
-    """The words, and those that may stand for one of them; one step only, and in both directions.
+    """Return the words with their synonyms; one step only, in both directions.
 
     >>> sorted(expand_with_synonyms(["cdf"], Lexicon.points()))
     ['cdf', 'cumulative', 'distribution']
@@ -97,7 +92,7 @@ def expand_with_synonyms(tokens: Iterable[str], lexicon: Lexicon | None = None) 
 
 
 def normalize_tool_name(name: str) -> set[str]:
-    """The spellings of a name that a model may use, with and without its namespace.
+    """Return the spellings of a name that a model may use, with and without its namespace.
 
     >>> sorted(normalize_tool_name("stats.normal_cdf"))
     ['normal-cdf', 'normalCdf', 'normal_cdf', 'normalcdf', 'stats.normal_cdf']

@@ -14,48 +14,42 @@ from toolcrib.discovery.envelope import Envelope, failure
 from toolcrib.errors import SettingsError
 
 _MAX_SHOWN: Final = 5
-"""Tools of the last search that a text names."""
-
-
+"""Tools of the last search that a note names."""
 _MAX_ECHO: Final = 80
-
-
 _CALL_TOOL: Final = "call_tool"
-
-
 _LISTING_TOOLS: Final = frozenset({"list_tools", "search_tools"})
-
-
 _SCHEMA_TOOLS: Final = frozenset({"get_tool_schema", "get_tool_schemas"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardOptions:
-    """When a loop is told what to do instead; None is never. A good start for long loops is 3 of each, and 20 lookups.
+    """When to note that a loop goes in circles; None is never. A good start for long loops is 3 of each, and 20
+    lookups.
 
-    Only `misses` is on by itself: it makes an error longer that is one anyway.
+    Only `misses` is on by default: it extends a response that is an error anyway.
     """
 
     repeats: int | None = None
-    """Calls of one tool with the same arguments and the same answer, in a row; what goes beyond is noted."""
+    """Calls in a row of one tool with the same arguments and the same response; further ones get a note."""
     misses: int | None = 3
-    """Names in a row that no tool has; from that one on the error says how to find names."""
+    """Names in a row that do not exist; from then on, the error says how to find names."""
     lookups: int | None = None
-    """Lists, searches and schemas in a row without a call; what goes beyond is noted."""
+    """Lists, searches and schemas in a row without a call; further ones get a note."""
     refuse: bool = False
-    """Whether what would be noted is refused: nothing is run then, and the answer is an error. Off, because a model
-    that waits for something asks for it again and again with good reason."""
+    """Whether to refuse what would get a note: nothing runs, and the response is an error. Off by default, since a
+    model that waits for something has a good reason to ask for it again.
+    """
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` for what is no number of times."""
+        """Raise `SettingsError` for an invalid count."""
         for name in ("repeats", "misses", "lookups"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SettingsError(f"{name} is a whole number from 1, or nothing, not {str(value)[:_MAX_ECHO]!r}.")
+                raise SettingsError(f"{name} must be a whole number from 1, or None, not {str(value)[:_MAX_ECHO]!r}.")
 
 
 class Guard:
-    """Looks on one loop. Safe to use from several threads and tasks; its memory does not grow.
+    """Observes one loop. Safe to use from several threads and tasks; its memory does not grow.
 
     >>> guard = Guard(GuardOptions(lookups=1))
     >>> guard.observe("search_tools", {"query": "mail"}, {"success": True, "result": [{"name": "send"}]})
@@ -65,28 +59,30 @@ class Guard:
     """
 
     def __init__(self, options: GuardOptions | None = None) -> None:
-        """Without options, only names that do not exist are looked at. Raises `SettingsError` for what is none."""
+        """Without options, only names that do not exist are counted. Raises `SettingsError` for anything but
+        options.
+        """
         if options is not None and not isinstance(options, GuardOptions):
-            raise SettingsError(f"guards are GuardOptions, not {type(options).__name__}.")
+            raise SettingsError(f"guards must be GuardOptions, not {type(options).__name__}.")
         self.options = options or GuardOptions()
         self._lock = Lock()
         self._turn: object = None
         self._forget()
 
     def reset(self) -> None:
-        """Forget what was seen: something new begins."""
+        """Forget what was seen: a new task begins."""
         with self._lock:
             self._forget()
 
     def refusal(self, name: str, arguments: Any, *, turn: object = None) -> Envelope | None:
-        """The answer to a request that is not to be run; None for one that is.
+        """Return the response to a request that must not run, else None.
 
-        `turn` is anything that changes when the person in front begins something new; so much is forgotten then.
+        `turn` is any value that changes with the user's next request; the guard then starts over.
         """
         options = self.options
         if not options.refuse:
             return None
-        asked = self._mark(name, arguments)
+        asked = self._digest(name, arguments)
         with self._lock:
             self._begin(turn)
             if name == _CALL_TOOL:
@@ -98,25 +94,25 @@ class Guard:
     def observe(
         self, name: str, arguments: Any, answer: Envelope, *, missed: bool = False, turn: object = None
     ) -> Envelope:
-        """The answer, with what there is to say of it: in a `note` beside it, or in its error after a miss.
+        """Return the response with a note if there is one to make: in `note`, or in the error after a miss.
 
-        `missed` says that a name was given which no tool has.
+        `missed` means that a name was given which no tool has.
         """
-        asked, gave = self._mark(name, arguments), self._mark(name, answer)
+        asked, gave = self._digest(name, arguments), self._digest(name, answer)
         with self._lock:
             self._begin(turn)
-            told = self._count_call(asked, gave) if name == _CALL_TOOL else self._count_lookup(name, answer)
+            note = self._count_call(asked, gave) if name == _CALL_TOOL else self._count_lookup(name, answer)
             missing = self._count_miss(name, missed=missed)
         if missing and isinstance(answer.get("error"), str):
             answer = {**answer, "error": f"{answer['error']} {missing}"}
         elif missing:
-            told = missing
-        if told:
+            note = missing
+        if note:
             before = answer.get("note")
-            answer = {**answer, "note": f"{before} {told}" if isinstance(before, str) else told}
+            answer = {**answer, "note": f"{before} {note}" if isinstance(before, str) else note}
         return answer
 
-    # -- all that follows is under the lock --------------------------------------------------------------------------
+    # -- everything below needs the lock -----------------------------------------------------------------------------
 
     def _forget(self) -> None:
         self._asked = b""
@@ -130,7 +126,7 @@ class Guard:
             self._forget()
 
     def _count_call(self, asked: bytes, gave: bytes) -> str:
-        """A call ends a row of lookups; an answer that changes ends a row of calls."""
+        """A call ends a series of lookups; a changed response ends a series of calls."""
         self._lookups = 0
         same = asked == self._asked and gave == self._gave
         self._times = self._times + 1 if same else 1
@@ -149,7 +145,7 @@ class Guard:
         return self._looked(self._lookups) if most is not None and self._lookups > most else ""
 
     def _count_miss(self, name: str, *, missed: bool) -> str:
-        """A name that exists ends a row of misses; a search does not."""
+        """An existing name ends a series of misses; a search does not."""
         if not missed:
             self._misses = 0 if name == _CALL_TOOL or name in _SCHEMA_TOOLS else self._misses
             return ""
@@ -173,20 +169,20 @@ class Guard:
             "say that none fits."
         )
 
-    def _mark(self, name: str, value: Any) -> bytes:
-        """Stands for a call or its answer; empty where nobody asks."""
+    def _digest(self, name: str, value: Any) -> bytes:
+        """Return a digest of a call or its response; empty if repeats are not counted."""
         if self.options.repeats is None or name != _CALL_TOOL:
             return b""
         return blake2b(_canonical_json(value).encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _canonical_json(value: Any) -> str:
-    """The same text for the same request: in one form, whichever of the forms of a call it came in."""
+    """Return the same text for equal requests, whichever form of a call they use."""
     try:
         if isinstance(value, str):
             value = json.loads(value)
         if isinstance(value, Mapping) and isinstance(value.get("arguments"), Mapping):
             value = {**{key: part for key, part in value.items() if key != "arguments"}, **value["arguments"]}
         return json.dumps(value, sort_keys=True, default=repr)
-    except Exception:  # noqa: BLE001 - values of a host may raise anything; a guard never breaks a loop
+    except Exception:  # noqa: BLE001 - a host's values may raise anything; a guard must not break a loop
         return type(value).__name__

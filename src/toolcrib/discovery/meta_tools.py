@@ -19,40 +19,25 @@ from toolcrib.schema import Schema
 from toolcrib.types import Object, Tool, Visibility
 
 LIST_LIMIT: Final = 50
-"""Tools that `list_tools` shows where nothing is said."""
-
-
+"""Default `limit` of `list_tools`."""
 SEARCH_LIMIT: Final = 10
-"""Tools that `search_tools` shows where nothing is said."""
-
-
+"""Default `limit` of `search_tools`."""
 MAX_LISTED: Final = 1_000
-"""The most that `list_tools` shows; larger limits are lowered to it."""
-
-
+"""Maximum `limit` of `list_tools`; larger limits are lowered to it."""
 MAX_FOUND: Final = 100
-"""The most that `search_tools` shows."""
-
-
+"""Maximum `limit` of `search_tools`."""
 MAX_SCHEMAS: Final = 100
-"""Schemas of one request."""
-
-
+"""Maximum number of schemas per request."""
 AT_ONCE: Final = 8
-"""Calls of one `call_many` that run at the same time."""
-
-
+"""How many calls of one `call_many` run concurrently."""
 _MAX_ECHO: Final = 40
-
-
 _READ_ONLY: Final[Object] = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
-
-
 _DESTRUCTIVE: Final[Object] = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+_TOOL_NAME: Final[Object] = {"type": "string", "description": "The tool's name, as list_tools or search_tools gave it."}
 
 
 class MetaTool(StrEnum):
-    """The names of the five."""
+    """The names of the five meta-tools."""
 
     LIST_TOOLS = "list_tools"
     SEARCH_TOOLS = "search_tools"
@@ -63,7 +48,7 @@ class MetaTool(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPage:
-    """Some tools, and how many there are in all."""
+    """Some tools, and the total number of tools."""
 
     entries: Sequence[Object]
     """name, namespace and description of each; in a search also score and match_reasons."""
@@ -74,18 +59,18 @@ class ToolPort(Protocol):
     """What the meta-tools work on. Failures are raised as `ToolcribError`."""
 
     async def list(self, limit: int) -> ToolPage:
-        """The first tools; `limit` is 1 or more."""
+        """Return the first tools; `limit` is 1 or more."""
 
     async def find(self, query: str, limit: int) -> Sequence[Object]:
-        """The tools that fit, best first; `limit` is 1 or more."""
+        """Return the tools that match, best first; `limit` is 1 or more."""
 
     async def schema(self, name: str) -> Object:
-        """The definition of a tool: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+        """Return a tool's definition: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
 
     async def call(self, name: str, given: Any, loose: Object) -> Envelope:
-        """Call a tool, and answer in the envelope.
+        """Call a tool, and respond with the envelope.
 
-        `given` is what came as its arguments, `loose` what stood beside them; `arguments.settle` makes one of both.
+        `given` are its arguments as sent, `loose` what was sent beside them; `merge_arguments` combines both.
         """
 
 
@@ -102,9 +87,6 @@ def _define(name: MetaTool, title: str, text: str, hints: Object, needed: Sequen
         annotations={"title": title, **hints},
         visibility=Visibility.NATIVE,
     )
-
-
-_TOOL_NAME: Final[Object] = {"type": "string", "description": "The tool's name, as list_tools or search_tools gave it."}
 
 
 META_TOOLS: Final[tuple[Tool, ...]] = (
@@ -145,14 +127,14 @@ META_TOOLS: Final[tuple[Tool, ...]] = (
         MetaTool.CALL_TOOL,
         "Call a tool",
         "Call a tool with its parameters, as its schema says. Example: "
-        '{"tool_name": "add", "arguments": {"a": 1, "b": 2}}; the parameters may also stand beside tool_name.',
+        '{"tool_name": "add", "arguments": {"a": 1, "b": 2}}; the parameters may also be given beside tool_name.',
         _DESTRUCTIVE,
         ("tool_name",),
         tool_name=_TOOL_NAME,
         arguments={"type": "object", "description": "The tool's parameters.", "additionalProperties": True},
     ),
 )
-"""The definitions of the five."""
+"""The definitions of the five meta-tools."""
 
 
 _DEFINED: Final = {tool.name: tool for tool in META_TOOLS}
@@ -162,12 +144,11 @@ _SCHEMAS: Final = {tool.name: Schema(tool.input_schema, tool.name) for tool in M
 
 
 def is_meta_tool(name: object) -> bool:
-    """Whether a name is one of the five."""
     return isinstance(name, str) and name in _DEFINED
 
 
 class MetaTools:
-    """Runs the five over a port; whatever happens, the answer is an envelope."""
+    """Runs the five meta-tools over a port. The response is always an envelope."""
 
     def __init__(
         self,
@@ -177,9 +158,9 @@ class MetaTools:
         guard: Guard | None = None,
         turn: Callable[[], object] = lambda: None,
     ) -> None:
-        """`at_once` bounds how many calls of one `call_many` run at the same time.
+        """`at_once` limits how many calls of one `call_many` run concurrently.
 
-        `guard` looks on; `turn` tells it which turn it is.
+        `guard` observes the loop; `turn` returns the current turn for it.
         """
         self._port = port
         self._at_once = max(1, at_once)
@@ -187,7 +168,7 @@ class MetaTools:
         self._turn = turn
 
     async def run(self, name: str, arguments: Any) -> Envelope:
-        """Run one of the five. Arguments are an object, or a JSON string that holds one."""
+        """Run a meta-tool. Arguments are an object, or a JSON string with one."""
         refused = self._guard.refusal(name, arguments, turn=self._turn())
         if refused is not None:
             return refused
@@ -195,12 +176,12 @@ class MetaTools:
         try:
             answer = await self._run(name, arguments)
             missed = name == MetaTool.GET_TOOL_SCHEMAS and not answer.get("count") and bool(answer.get("errors"))
-        except Exception as error:  # noqa: BLE001 - an agent's loop is never broken by a tool; it reads the reason
+        except Exception as error:  # noqa: BLE001 - a tool must never break an agent loop; the model reads the reason
             answer, missed = failure(error), isinstance(error, ToolNotFound) or not is_meta_tool(name)
         return self._guard.observe(name, arguments, answer, missed=missed, turn=self._turn())
 
     async def call_many(self, calls: Iterable[Any]) -> list[Envelope]:
-        """Independent calls, at once; the answers in order. A call that fails harms no other.
+        """Run independent calls concurrently; responses are in order. A failed call does not affect the others.
 
         A call is what `call_tool` takes, or a pair of name and arguments.
         """
@@ -243,15 +224,15 @@ class MetaTools:
             return await self._port.call(name, given, loose)
         except ToolNotFound as error:
             if is_meta_tool(name):
-                raise ToolNotFound(error.message, hint=f"{name} is called by itself, not through call_tool.") from error
+                raise ToolNotFound(error.message, hint=f"{name} is called directly, not through call_tool.") from error
             raise
 
 
 async def get_schemas(port: ToolPort, names: Sequence[Any]) -> Envelope:
-    """The definitions of several tools; those that cannot be had are named one by one, with the reason.
+    """Return the definitions of several tools; those that fail are listed one by one, with the reason.
 
-    Raises `InvalidRequest` for more than 100 names; a failure that is no fault of a name, such as a source of tools
-    that is down, rises too.
+    Raises `InvalidRequest` for more than 100 names. A failure that is not about a name, such as a source of tools that
+    is down, is raised too.
     """
     if len(names) > MAX_SCHEMAS:
         raise InvalidRequest(f"tool_names has {len(names)} names.", hint=f"Ask for at most {MAX_SCHEMAS} at once.")
@@ -269,12 +250,12 @@ async def get_schemas(port: ToolPort, names: Sequence[Any]) -> Envelope:
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str):
-        raise InvalidRequest(f"A tool's name is a text, not {type(name).__name__}.")
+        raise InvalidRequest(f"A tool's name must be a string, not {type(name).__name__}.")
     return name
 
 
 def clamp_limit(limit: Any, most: int) -> int:
-    """A limit as a number from 1 to `most`. Raises `InvalidRequest` for what is no whole number.
+    """Return a limit as a number from 1 to `most`. Raises `InvalidRequest` if it is not a whole number.
 
     >>> clamp_limit("10", 100), clamp_limit(0, 100), clamp_limit(1_000_000, 100)
     (10, 1, 100)
@@ -295,7 +276,7 @@ def _limit(asked: Object, usual: int, most: int) -> int:
 
 
 def _checked_arguments(name: str, arguments: Any) -> dict[str, Any]:
-    """The arguments of a meta-tool, mended where what was meant is plain. Raises `InvalidRequest`."""
+    """Return the arguments of a meta-tool, fixed where the meaning is clear. Raises `InvalidRequest`."""
     schema = _DEFINED[name].input_schema
     asked = settle(arguments, {}, schema, tool=name)
     if asked.get("limit") is None:
@@ -310,7 +291,7 @@ def _checked_arguments(name: str, arguments: Any) -> dict[str, Any]:
 
 
 def _split_names(names: str) -> list[str]:
-    """Names that came as one text: a JSON list, or separated by commas.
+    """Split names that came as one text: a JSON list, or separated by commas.
 
     >>> _split_names('["add", "multiply"]'), _split_names("add, multiply")
     (['add', 'multiply'], ['add', 'multiply'])

@@ -41,35 +41,43 @@ from toolcrib.search.options import Scorer
 from toolcrib.types import Object, Rejected
 
 T = TypeVar("T")
-
+logger = logging.getLogger(__name__)
+V = TypeVar("V")
 
 _MAX_LIMIT: Final = 1_000_000
+Results = list[SearchResult[T]]
+_LIST_DESCRIPTION: Final = 200
+"""Characters of a description in a list."""
+_SEARCH_DESCRIPTION: Final = 500
+"""Characters of a description in a search."""
+_THREAD_THRESHOLD: Final = 200
+"""From this many tools on, they are read in a thread; fewer take some tens of milliseconds."""
+_FILTER_MARGIN: Final = 4
+"""How many times the limit is searched for if a filter may remove results."""
 
 
 class _SetByInit:
-    """Stands for what `BaseDynamicToolProvider.__init__` makes, and says so where it was never called."""
+    """Placeholder for what `BaseDynamicToolProvider.__init__` creates; reading it explains a missing
+    `super().__init__()`.
+    """
 
     def __get__(self, owner: object | None, kind: type) -> Any:
         if owner is None:
             return self
         raise InvalidRequest(
-            f"{kind.__name__} is not ready: its __init__ does not call that of its base class.",
+            f"{kind.__name__} is not ready: its __init__ does not call the base class's.",
             hint="Call super().__init__() in it.",
         )
 
 
-Results = list[SearchResult[T]]
-"""What the filter takes and gives."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFunctions(Generic[T]):
-    """What the host's code does."""
+    """The functions of the host."""
 
     load: Callable[[], Awaitable[Sequence[T]]]
     run: Callable[[str, dict[str, Any]], Awaitable[Any]]
     filter: Callable[[Results[T]], Results[T]] | None
-    """The filter; None where there is none."""
+    """Filters results; None without a filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,29 +85,28 @@ class HostToolOptions:
     """How long a host's functions may take, and how much they may return."""
 
     load_timeout_s: float = 30.0
-    """For all tools."""
+    """To load all tools."""
     call_timeout_s: float | None = 300.0
-    """For one call; None waits for ever."""
+    """For one call; None means no limit."""
     max_result: int = MAX_SIZE
-    """Characters of a result."""
+    """Maximum size of a result, in characters."""
 
 
 class HostToolPort(Generic[T]):
-    """Implements `ToolPort` for one host."""
+    """Implements `ToolPort` for one host: its tools are fetched once, found by the engine, and run by the host."""
 
     def __init__(self, host: HostFunctions[T], engine: ToolSearchEngine[T], options: HostToolOptions) -> None:
-        """Nothing is fetched before it is needed."""
         self._host = host
         self._engine = engine
         self._options = options
         self._loading: AsyncCached[ToolSet[T]] = AsyncCached(engine.use)
 
     def invalidate(self) -> None:
-        """The tools have changed: fetch them again when they are next needed."""
+        """Fetch the tools again on next use, because they have changed."""
         self._loading.invalidate()
 
     async def list(self, limit: int) -> ToolPage:
-        """The first tools, in the order of the host."""
+        """Return the first tools, in the order of the host."""
         toolset = await self.tools()
         if self._host.filter is None:
             shown = [_plain_result(known) for known in toolset.listed[:limit]]
@@ -111,7 +118,7 @@ class HostToolPort(Generic[T]):
         return ToolPage(entries=entries, total=len(kept))
 
     async def find(self, query: str, limit: int) -> Sequence[Object]:
-        """The tools that fit, best first, as the filter leaves them."""
+        """Return the tools that match and pass the filter, best first."""
         toolset = await self.tools()
         wanted = limit if self._host.filter is None else limit * _FILTER_MARGIN
         found = self._engine.search_in(toolset, query, wanted)
@@ -128,13 +135,13 @@ class HostToolPort(Generic[T]):
         ]
 
     async def schema(self, name: str) -> Object:
-        """The definition of a tool, under the name to call it by."""
+        """Return a tool's definition, under the name to call it by."""
         toolset = await self.tools()
         known = self._visible_tool(toolset, name)
         return chat_tool(known.tool, name=toolset.call_name(known))
 
     async def call(self, name: str, given: Any, loose: Object) -> Envelope:
-        """Check the arguments, have the host run the tool, and remember how it went."""
+        """Validate the arguments, have the host run the tool, and record the outcome."""
         toolset = await self.tools()
         known = self._visible_tool(toolset, name)
         called = toolset.call_name(known)
@@ -149,7 +156,7 @@ class HostToolPort(Generic[T]):
         return answer
 
     async def tools(self) -> ToolSet[T]:
-        """All tools, fetched once; several who wait at the same time in one event loop wait for one fetch.
+        """Return all tools, fetched once; concurrent callers in one event loop share one fetch.
 
         Raises `ExecutionFailed` with the host's reason, and `CallTimeout`.
         """
@@ -160,9 +167,9 @@ class HostToolPort(Generic[T]):
         return await self._read(await self._fetched())
 
     async def _read(self, tools: Sequence[T]) -> ToolSet[T]:
-        """The tools with their index. Many are not read and indexed where that would hold up the event loop.
+        """Return the tools with their index. Many tools are read and indexed in a thread, to keep the event loop free.
 
-        Tools of the host's own classes are read here all the same: what their attributes do may belong to the loop.
+        Tools of the host's own classes are always read here: their attributes may belong to the loop.
         """
         if len(tools) < _THREAD_THRESHOLD:
             return self._indexed(tools)
@@ -186,7 +193,7 @@ class HostToolPort(Generic[T]):
         except Exception as error:
             raise ExecutionFailed(
                 f"The tools could not be loaded: {typed_reason(error).rstrip('.')}.",
-                hint="This is a failure of the source of the tools, not an empty list; try again later.",
+                hint="The source of the tools failed; the list is not empty. Try again later.",
             ) from error
         if tools is None or isinstance(tools, (str, bytes, Mapping)) or not hasattr(tools, "__iter__"):
             raise ExecutionFailed(
@@ -196,7 +203,7 @@ class HostToolPort(Generic[T]):
         return list(tools)
 
     def _visible_tool(self, toolset: ToolSet[T], name: Any) -> ParsedTool[T]:
-        """The tool of that name, among those that the filter leaves: any other looks as if it did not exist."""
+        """Return the tool of that name, if the filter leaves it: any other looks as if it did not exist."""
         if not isinstance(name, str) or not name.strip():
             raise InvalidRequest("tool_name must be the name of a tool.", hint="search_tools finds names.")
         if self._host.filter is None:
@@ -206,20 +213,20 @@ class HostToolPort(Generic[T]):
             if self._filtered([_plain_result(known)]):
                 return known
         except (ToolNotFound, AmbiguousName):
-            pass  # what is said of it must come from the tools that are left
+            pass  # errors must only mention tools that pass the filter
         ids = {id(result.tool) for result in self._filtered(_plain_results(toolset))}
         return toolset.find(name, toolset.mask([one for one in toolset.tools if id(one.original) in ids]))
 
     def _filtered(self, results: Results[T]) -> Results[T]:
-        """The results that the host's filter leaves. Raises `ExecutionFailed` where it fails: nothing is shown then."""
+        """Apply the host's filter. Raises `ExecutionFailed` if it fails: nothing is shown then."""
         if self._host.filter is None:
             return results
         try:
             kept: Any = self._host.filter(results)
             return [result for result in kept if isinstance(result, SearchResult)]
         except Exception as error:
-            # What it says may be about what it hides.
-            logger.exception("filter_search_results failed, so that nothing is shown")
+            # The exception may mention what the filter hides.
+            logger.exception("filter_search_results failed; nothing is shown")
             raise ExecutionFailed(
                 f"filter_search_results failed ({type(error).__name__}).",
                 hint="It must return a list of results; the log has the cause.",
@@ -227,11 +234,11 @@ class HostToolPort(Generic[T]):
 
 
 class BaseDynamicToolProvider(ABC, Generic[T]):
-    """Five meta-tools over the tools of a subclass, which says what they are and how one runs.
+    """Five meta-tools over the tools of a subclass, which says what the tools are and how to run one.
 
-    `list_tools` and `search_tools` return lists and raise `ToolcribError`; everything else answers in the envelope
-    `{"success": True, "result": ...}` or `{"success": False, "error": ...}` and raises nothing, also when the source
-    of the tools is down. Calls are remembered for later searches by themselves; the host says when a turn begins, by
+    `list_tools` and `search_tools` return lists and raise `ToolcribError`; everything else responds with the envelope
+    `{"success": True, "result": ...}` or `{"success": False, "error": ...}` and raises nothing, even if the source of
+    the tools is down. Calls are recorded for later searches; the host marks the beginning of a turn with
     `provider.engine.advance_turn()`. Tools are fetched once, until `invalidate_cache`.
     """
 
@@ -248,10 +255,10 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         options: HostToolOptions | None = None,
         guards: GuardOptions | None = None,
     ) -> None:
-        """A provider with an engine, and so a session, of its own, unless one is given.
+        """Create a provider with its own engine, and so its own session, unless one is given.
 
-        An engine that is given reads names with its own `name_of` and `namespace_of`. `guards` say when the model is
-        told that it goes round in circles; they look on `execute_dynamic_tool` and `call_many`.
+        A given engine reads names with its own `name_of` and `namespace_of`. `guards` say when to note that the model
+        goes in circles; they apply to `execute_dynamic_tool` and `call_many`.
         """
         self.engine = engine or ToolSearchEngine(
             scorer,
@@ -266,52 +273,52 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
             run=self.execute_tool,
             filter=self.filter_search_results if is_filtered else None,
         )
-        # Names that are unlikely in a subclass: the documentation's own have _tools and _find_tool.
+        # Unlikely names in a subclass: the reference documentation's own subclasses have _tools and _find_tool.
         self._toolcrib_port = HostToolPort(host, self.engine, options or HostToolOptions())
         self._toolcrib_meta = MetaTools(self._toolcrib_port, guard=Guard(guards), turn=lambda: self.engine.session.turn)
 
     def _toolcrib_overrides(self, hook: str) -> bool:
-        """Whether a hook is the subclass's own."""
+        """Whether the subclass overrides a hook."""
         return getattr(type(self), hook) is not getattr(BaseDynamicToolProvider, hook) or hook in vars(self)
 
     @abstractmethod
     async def get_all_tools(self) -> list[T]:
-        """All tools, in any order. Called once, and again after `invalidate_cache` or a failure."""
+        """Return all tools, in any order. Called once, and again after `invalidate_cache` or a failure."""
 
     @abstractmethod
     async def execute_tool(self, tool_name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a tool and say how it went: `{"success": True, "result": ...}`, or False with an `error`.
+        """Run a tool. Return `{"success": True, "result": ...}`, or `{"success": False, "error": ...}`.
 
-        The name is the one `get_tool_name` gives, with the namespace and a dot before it where another tool has the
-        same. Any other return value is taken as the result, an exception as the error.
+        The name is that of `get_tool_name`, prefixed with the namespace and a dot if another tool has the same one. Any
+        other return value is taken as the result, an exception as the error.
         """
 
     def filter_search_results(self, results: list[SearchResult[T]]) -> list[SearchResult[T]]:
-        """The results that may be shown. Override to hide tools: from lists, searches, schemas and calls alike.
+        """Return the results that may be shown. Override to hide tools: from lists, searches, schemas and calls alike.
 
-        In lists, schemas and calls each tool comes as a result with score 1.0. A tool that is left out looks as if it
-        did not exist; where the override raises, nothing is shown.
+        In lists, schemas and calls, each tool comes as a result with score 1.0. A tool that is left out looks as if it
+        did not exist. If the override raises, nothing is shown.
         """
         return results
 
     def get_tool_name(self, tool: T) -> str:
-        """The name of a tool. Override where the tools call it otherwise."""
+        """Return the name of a tool. Override it if the tools keep it elsewhere."""
         return default_name(tool)
 
     def get_tool_namespace(self, tool: T) -> str:
-        """The namespace of a tool; what stands before the last dot of a name where it has no other."""
+        """Return the namespace of a tool; by default, also the part of the name before the last dot."""
         return default_namespace(tool)
 
     def get_dynamic_tools(self, format: Format = "openai") -> list[dict[str, Any]]:  # noqa: A002 - what hosts call it
-        """The definitions of the five, for the model. Raises `InvalidRequest` for an unknown format."""
+        """Return the definitions of the meta-tools for the model. Raises `InvalidRequest` for an unknown format."""
         return definitions(META_TOOLS, format)
 
     def is_dynamic_tool(self, tool_name: str) -> bool:
-        """Whether a name is one of the five."""
+        """Whether a name is that of a meta-tool."""
         return is_meta_tool(tool_name)
 
     def invalidate_cache(self) -> None:
-        """The tools have changed: fetch them again when they are next needed."""
+        """Fetch the tools again on next use, because they have changed."""
         self._toolcrib_port.invalidate()
 
     @property
@@ -320,25 +327,25 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         return self.engine.rejected
 
     async def list_tools(self, limit: int = LIST_LIMIT) -> list[dict[str, Any]]:
-        """The first tools: name, namespace and description of each, in the order of `get_all_tools`.
+        """Return the first tools: name, namespace and description of each, in the order of `get_all_tools`.
 
-        Raises `ExecutionFailed` when they cannot be had, and `InvalidRequest` for a limit that is no number.
+        Raises `ExecutionFailed` if they cannot be loaded, and `InvalidRequest` for a limit that is not a number.
         """
         return [dict(entry) for entry in (await self._toolcrib_port.list(clamp_limit(limit, _MAX_LIMIT))).entries]
 
     async def search_tools(self, query: str, limit: int = SEARCH_LIMIT) -> list[dict[str, Any]]:
-        """The tools that fit, best first: name, namespace, description, score and match_reasons of each.
+        """Return the tools that match, best first: name, namespace, description, score and match_reasons of each.
 
-        An empty list says that nothing fits. Raises as `list_tools` does.
+        The list is empty if nothing matches. Raises as `list_tools` does.
         """
         if not isinstance(query, str):
-            raise InvalidRequest(f"query must be a text, not {type(query).__name__}.")
+            raise InvalidRequest(f"query must be a string, not {type(query).__name__}.")
         return [dict(entry) for entry in await self._toolcrib_port.find(query, clamp_limit(limit, MAX_FOUND))]
 
     async def get_tool_schema(self, tool_name: str) -> dict[str, Any]:
-        """How to call a tool: `{"type": "function", "function": {"name", "description", "parameters"}}`.
+        """Return how to call a tool: `{"type": "function", "function": {"name", "description", "parameters"}}`.
 
-        Where there is no such tool: `{"success": False, "error": ..., "suggestions": [...]}`.
+        Without such a tool: `{"success": False, "error": ..., "suggestions": [...]}`.
         """
         try:
             return dict(await self._toolcrib_port.schema(tool_name))
@@ -346,7 +353,7 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
             return failure(error)
 
     async def get_tool_schemas(self, tool_names: Sequence[str]) -> dict[str, Any]:
-        """How to call several tools: `{"success", "schemas", "errors": [{"tool_name", "error"}], "count"}`."""
+        """Return how to call several tools: `{"success", "schemas", "errors": [{"tool_name", "error"}], "count"}`."""
         try:
             return await get_schemas(self._toolcrib_port, [tool_names] if isinstance(tool_names, str) else tool_names)
         except ToolcribError as error:
@@ -355,7 +362,7 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
     async def call_tool(self, tool_name: str, arguments: dict[str, Any] | str | None = None) -> Envelope:
         """Call a tool by its name in any spelling, with its arguments as a dict or as JSON text.
 
-        Arguments that do not fit its schema are answered with what would; nothing is run then.
+        Arguments that do not match its schema get an error that says what would; nothing runs then.
         """
         try:
             return await self._toolcrib_port.call(tool_name, arguments, {})
@@ -363,7 +370,8 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
             return failure(error)
 
     async def call_many(self, calls: Iterable[Any]) -> list[Envelope]:
-        """Independent calls at once, at most eight at a time; the answers in order. A failure harms no other call.
+        """Run independent calls concurrently, at most eight at a time; responses are in order. A failure affects no
+        other call.
 
         A call is what the meta-tool `call_tool` takes, or a pair of name and arguments.
         """
@@ -375,7 +383,7 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         return await meta.call_many(asked)
 
     async def execute_dynamic_tool(self, tool_name: str, arguments: dict[str, Any] | str | None = None) -> Envelope:
-        """Run one of the five, as the model asked for it; the answer is always an envelope."""
+        """Run a meta-tool as the model requested; the response is always an envelope."""
         try:
             meta = self._toolcrib_meta
         except ToolcribError as error:
@@ -383,29 +391,10 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
         return await meta.run(tool_name, arguments)
 
 
-logger = logging.getLogger(__name__)
-
-
-_LIST_DESCRIPTION: Final = 200
-"""Characters of a description in a list."""
-
-
-_SEARCH_DESCRIPTION: Final = 500
-"""Characters of a description in a search."""
-
-
-_THREAD_THRESHOLD: Final = 200
-"""Tools from which on they are read in a thread; fewer take some tens of milliseconds."""
-
-
-_FILTER_MARGIN: Final = 4
-"""How many times more than asked for is found where a filter may take some away."""
-
-
 async def _with_timeout(seconds: float | None, run: Callable[[], Any]) -> Any:
-    """What a host's function gives, awaited where it is to be awaited.
+    """Return the result of a host's function, awaited if necessary.
 
-    Raises `CallTimeout`, and `ExecutionFailed` where something inside was cancelled, and not what waits for it.
+    Raises `CallTimeout`, and `ExecutionFailed` if something inside was cancelled rather than the caller.
     """
     done: list[Any] = [None]
     try:
@@ -414,7 +403,7 @@ async def _with_timeout(seconds: float | None, run: Callable[[], Any]) -> Any:
     except InternalCancellation as error:
         raise ExecutionFailed(f"{error}.") from error
     if len(done) == 1:
-        raise CallTimeout(f"no answer within {seconds:g} s.")
+        raise CallTimeout(f"no response within {seconds:g} s.")
     return done[0]
 
 
@@ -438,77 +427,79 @@ def _entry(toolset: ToolSet[T], result: SearchResult[T], most: int) -> dict[str,
     return {"name": name, "namespace": result.namespace, "description": shown}
 
 
-V = TypeVar("V")
-
-
 @dataclass(slots=True, eq=False)
 class _Fetch(Generic[V]):
     generation: int
-    """How often the value had been forgotten when the fetch began."""
+    """How often the value had been invalidated when the fetch began."""
     owner: "asyncio.Task[Any] | None"
-    over: anyio.Event = field(default_factory=anyio.Event)
-    gave: V | None = None
-    """None where it failed, or was cancelled."""
+    done: anyio.Event = field(default_factory=anyio.Event)
+    result: V | None = None
+    """None if it failed or was cancelled."""
 
 
 class AsyncCached(Generic[V]):
-    """Holds the value. Safe to use from several threads, each with an event loop of its own: none waits for another."""
+    """A value that is fetched when needed: once for all waiting tasks of an event loop, then cached for all loops.
+
+    Safe to use from several threads, each with its own event loop; they do not wait for each other.
+    """
 
     def __init__(self, use: Callable[[V], None]) -> None:
-        """`use` is told each value that is newer than the one before; it must be quick."""
+        """`use` is called with each value that is newer than the last; it must be quick."""
         self._use = use
         self._lock = threading.Lock()
-        self._kept: V | None = None
+        self._value: V | None = None
         self._generation = 0
-        self._told = -1
-        self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, _Fetch[V]] = WeakKeyDictionary()
+        self._used_generation = -1
+        self._fetch_under_ways: WeakKeyDictionary[asyncio.AbstractEventLoop, _Fetch[V]] = WeakKeyDictionary()
 
     @property
     def value(self) -> V | None:
-        """The value, where it is there."""
-        return self._kept
+        """The value, if it is cached."""
+        return self._value
 
     def invalidate(self) -> None:
-        """Fetch the value again when it is next needed; a fetch under way no longer counts for those who come later."""
+        """Fetch the value again on next use; later callers ignore a fetch that is already under way."""
         with self._lock:
             self._generation += 1
-            self._kept = None
+            self._value = None
 
     async def get(self, fetch: Callable[[], Awaitable[V]]) -> V:
-        """The value. Where a fetch fails, its error goes to one, and another one who waits tries again.
+        """Return the value. If a fetch fails, one caller gets the error and another waiting one tries again.
 
-        Raises what the fetch raises, and `ExecutionFailed` where the fetch itself asks for the value.
+        Raises what the fetch raises, and `ExecutionFailed` if the fetch itself asks for the value.
         """
         loop, task, needed = asyncio.get_running_loop(), asyncio.current_task(), self._generation
         while True:
             with self._lock:
-                if self._kept is not None:
-                    return self._kept
-                flight = self._flights.get(loop)
-                if flight is None:
-                    own = self._flights[loop] = _Fetch(self._generation, task)
+                if self._value is not None:
+                    return self._value
+                fetch_under_way = self._fetch_under_ways.get(loop)
+                if fetch_under_way is None:
+                    own = self._fetch_under_ways[loop] = _Fetch(self._generation, task)
                     break
-            if flight.owner is task:
-                raise ExecutionFailed("What loads the tools asked for them itself.", hint="Return the tools instead.")
-            await flight.over.wait()
-            if flight.gave is not None and flight.generation >= needed:
-                return flight.gave
+            if fetch_under_way.owner is task:
+                raise ExecutionFailed(
+                    "The function that loads the tools asked for them itself.", hint="Return the tools instead."
+                )
+            await fetch_under_way.done.wait()
+            if fetch_under_way.result is not None and fetch_under_way.generation >= needed:
+                return fetch_under_way.result
         try:
-            own.gave = self._arrived(await fetch(), own.generation)
-            return own.gave
+            own.result = self._store(await fetch(), own.generation)
+            return own.result
         finally:
             with self._lock:
-                self._flights.pop(loop, None)
-            own.over.set()
+                self._fetch_under_ways.pop(loop, None)
+            own.done.set()
 
-    def _arrived(self, value: V, generation: int) -> V:
-        """Keep it, unless it is out of date; another loop may have been quicker."""
+    def _store(self, value: V, generation: int) -> V:
+        """Cache the value, unless it is out of date; another loop may have been faster."""
         with self._lock:
             if generation == self._generation:
-                if self._kept is not None:
-                    return self._kept
-                self._kept = value
-            if generation > self._told:
-                self._told = generation
+                if self._value is not None:
+                    return self._value
+                self._value = value
+            if generation > self._used_generation:
+                self._used_generation = generation
                 self._use(value)
             return value

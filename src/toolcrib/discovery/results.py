@@ -11,42 +11,46 @@ from toolcrib.types import Hit, Reason
 
 T = TypeVar("T")
 
+_SHORT: Final = {"description": "desc", "namespace": "ns", "parameters": "param", "keywords": "desc", "tags": "desc"}
+"""Names of fields in the points' reasons; a title counts as a description."""
+_MAX_WORD: Final = 60
+
 
 @dataclass
 class SearchResult(Generic[T]):
-    """One tool that a search found."""
+    """One result of a search."""
 
     tool: T
-    """The very object that was given to the engine."""
+    """The object that was given to the engine."""
     score: float
-    """In the scorer's own units: 0 to 1, or points under `scorer="points"`."""
+    """In the scorer's own unit: 0 to 1, or points under `scorer="points"`."""
     match_reasons: list[str] = field(default_factory=list)
-    """Why it was found, what added most first; what the session added comes last."""
+    """Why it was found, the strongest reason first; the session's part comes last."""
     raw: float = 0.0
-    """The scorer's figure before it was made a score; the points under `scorer="points"`."""
+    """The scorer's figure before normalization; the points under `scorer="points"`."""
     fallback: bool = False
-    """It fits nothing that was asked, and is shown all the same."""
+    """It does not match, and is shown because nothing does."""
     parsed: ParsedTool[T] | None = field(default=None, repr=False, compare=False)
     """How the engine read the tool."""
 
     @property
     def name(self) -> str:
-        """The name that the tool gives itself."""
+        """The tool's own name."""
         return self.parsed.name if self.parsed else default_name(self.tool)
 
     @property
     def namespace(self) -> str:
-        """Its namespace; empty where it has none."""
+        """Its namespace, or an empty string."""
         return self.parsed.namespace if self.parsed else default_namespace(self.tool)
 
     @property
     def description(self) -> str | None:
-        """Its description; None where it has none."""
+        """Its description, or None."""
         return (self.parsed.description if self.parsed else default_description(self.tool)) or None
 
 
 class LazySearchResult(SearchResult[T]):
-    """A result whose reasons are put into words when they are first read: most callers never do."""
+    """A result whose reasons are formatted on first access; most callers never read them."""
 
     _why: list[str] | Callable[[], list[str]]
 
@@ -62,34 +66,27 @@ class LazySearchResult(SearchResult[T]):
         self._why = reasons
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and pickled as the plain result."""
+        """Copy and pickle as a plain `SearchResult`."""
         return SearchResult, (self.tool, self.score, self.match_reasons, self.raw, self.fallback, self.parsed)
 
     def __repr__(self) -> str:
         return f"SearchResult(tool={self.tool!r}, score={self.score!r}, match_reasons={self.match_reasons!r})"
 
 
-_SHORT: Final = {"description": "desc", "namespace": "ns", "parameters": "param", "keywords": "desc", "tags": "desc"}
-"""What the points call the places of a word; a title counts as a description."""
-
-
-_MAX_WORD: Final = 60
-
-
 def describe_match(
-    hit: Hit, scorer: Scorer, boost: float, meant: Mapping[str, str], points: PointsOptions
+    hit: Hit, scorer: Scorer, boost: float, substitutes: Mapping[str, str], points: PointsOptions
 ) -> list[str]:
-    """Why a hit was found, the strongest reason first.
+    """Return why a hit was found, the strongest reason first.
 
-    `boost` is what the session multiplied it with; 1 takes it from the hit's own reasons. `meant` leads from words of
-    the query to those that were looked up instead.
+    `boost` is the session's factor; 1 takes it from the hit's own reasons. `substitutes` maps words of the query to
+    those that were searched instead.
     """
     if hit.fallback:
         reasons = ["fallback"]
     elif scorer == "points":
         reasons = _points_reasons(hit, points)
     else:
-        reasons = [f"meant:'{word}'->'{other}'" for word, other in meant.items() if other in hit.matched]
+        reasons = [f"meant:'{word}'->'{other}'" for word, other in substitutes.items() if other in hit.matched]
         reasons += [
             _plain_reason(reason) for reason in hit.reasons[:] if reason.field != "session" and reason.gain >= 0
         ]
@@ -100,7 +97,7 @@ def describe_match(
 
 
 def _boost(hit: Hit, scorer: Scorer) -> float:
-    """What the session multiplied a hit with: the odds in our ranking, `raw` in the others."""
+    """Return the session's factor: on the odds in our ranking, on `raw` in the others."""
     gain = next((reason.gain for reason in hit.reasons if reason.field == "session"), 0.0)
     if scorer == "hybrid":
         return exp(gain)
@@ -108,10 +105,12 @@ def _boost(hit: Hit, scorer: Scorer) -> float:
 
 
 def _plain_reason(reason: Reason) -> str:
-    """A reason of one of the other scorers: where, how, and which word of the tool.
+    """Format a reason of any other scorer: field, kind of match, and the word in the tool.
 
-    >>> _plain_reason(Reason(word="cdf", field="name", how="exact")), _plain_reason(Reason(word="", field="all", how="meaning"))
-    ("name:'cdf'", 'meaning')
+    >>> _plain_reason(Reason(word="cdf", field="name", how="exact"))
+    "name:'cdf'"
+    >>> _plain_reason(Reason(word="", field="all", how="meaning"))
+    'meaning'
     >>> _plain_reason(Reason(word="gaussian", field="name", how="synonym", matched="normal"))
     "name_synonym:'gaussian'->'normal'"
     """

@@ -17,15 +17,9 @@ from toolcrib.schema import Schema
 from toolcrib.types import Object
 
 MAX_TOOLS: Final = 256
-"""Tools that a session remembers, where nothing else is said; the one used longest ago is forgotten first."""
-
-
+"""The default number of tools that a session remembers; the least recently used is forgotten first."""
 _VERSION: Final = 1
-
-
 _COUNT: Final = {"type": "integer", "minimum": 0, "maximum": 2**53}
-
-
 _SAVED: Final[Object] = {
     "type": "object",
     "properties": {
@@ -86,7 +80,7 @@ class _UsageRecord:
     last_success: int = 0
     last_used: int = 0
     unreported: int = 0
-    """Calls of the last used turn that the call path recorded, and the host did not yet."""
+    """Calls of the last used turn that the call path recorded and the host has not reported yet."""
 
     def use(self) -> ToolUsage:
         return ToolUsage(calls=self.calls, successes=self.successes, last_success=self.last_success)
@@ -110,16 +104,16 @@ class BoostOptions:
 
 
 class Session:
-    """What one session used, by id of the tool. Safe to use from several threads and tasks."""
+    """What one session used, by tool id. Safe to use from several threads and tasks."""
 
     def __init__(self, *, max_tools: int = MAX_TOOLS, options: BoostOptions | None = None) -> None:
-        """An empty session that remembers at most `max_tools` tools, 1 or more."""
+        """Create an empty session that remembers at most `max_tools` tools, 1 or more."""
         if max_tools < 1:
             raise InvalidRequest(f"max_tools must be 1 or more, not {max_tools}.")
         self._max_tools = max_tools
         self._options = options or BoostOptions()
         self._records: OrderedDict[str, _UsageRecord] = OrderedDict()
-        """The one used last comes last."""
+        """Most recently used last."""
         self._turn = 0
         self._boosts: Mapping[str, float] | None = None
         self._lock = Lock()
@@ -130,10 +124,10 @@ class Session:
         return self._turn
 
     def record(self, tool_id: str, success: bool = True, *, by: Literal["host", "call"] = "host") -> None:  # noqa: FBT001, FBT002 - the documented form
-        """A tool was used.
+        """Record a use of a tool.
 
-        The path that runs a call says so by itself (`by="call"`). A host that reports the same call in the same turn
-        once more does not count it twice.
+        The call path records each call itself (`by="call"`). A host that reports the same call again in the same turn
+        does not count it twice.
         """
         with self._lock:
             record = self._records.setdefault(tool_id, _UsageRecord())
@@ -154,7 +148,7 @@ class Session:
             self._boosts = None
 
     def advance_turn(self) -> None:
-        """The next request of the person in front begins."""
+        """Begin the user's next request."""
         with self._lock:
             self._turn += 1
             self._boosts = None
@@ -167,7 +161,7 @@ class Session:
             self._boosts = None
 
     def boosts(self) -> Mapping[str, float]:
-        """What to multiply the odds of each used tool with, above 1, by id; what a search takes as its `boosts`.
+        """Return the factors, above 1, on the odds of each used tool, by id; a search takes them as its `boosts`.
 
         >>> session = Session()
         >>> session.record("stats:calculate_std")
@@ -182,11 +176,11 @@ class Session:
             return self._boosts
 
     def boost(self, tool_id: str) -> float:
-        """The multiplier of one tool; 1.0 for one that was not used, or never succeeded."""
+        """Return the factor of one tool; 1.0 if it was not used or never succeeded."""
         return self.boosts().get(tool_id, 1.0)
 
     def stats(self, tool_id: str) -> SessionStats | None:
-        """How a tool was used; None where it was not."""
+        """Return how a tool was used, or None if it was not."""
         with self._lock:
             record = self._records.get(tool_id)
             if record is None:
@@ -199,11 +193,10 @@ class Session:
             )
 
     def __len__(self) -> int:
-        """How many tools it remembers."""
         return len(self._records)
 
     def to_dict(self) -> dict[str, Any]:
-        """The session as JSON, to be restored by `from_dict`; the tool used longest ago comes first."""
+        """Return the session as JSON for `from_dict`; the least recently used tool comes first."""
         with self._lock:
             tools = [
                 {
@@ -219,7 +212,7 @@ class Session:
 
     @classmethod
     def from_dict(cls, saved: Object, *, max_tools: int = MAX_TOOLS, options: BoostOptions | None = None) -> "Session":
-        """The session that `to_dict` saved, without the tools used longest ago where it has too many.
+        """Restore a session from `to_dict`, without the least recently used tools if there are too many.
 
         Raises `InvalidRequest` for anything else, naming the field.
         """

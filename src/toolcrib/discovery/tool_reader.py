@@ -22,29 +22,36 @@ from toolcrib.types import Object, Rejected, SearchRequest, Tool, Visibility
 
 T = TypeVar("T")
 
-
 _MAX_ECHO: Final = 80
-
-
 _MAX_SUGGESTIONS: Final = 3
-
-
 _MIN_SUGGESTED_SCORE: Final = 0.2
-"""The score, 0 to 1, from which a tool is suggested for what it does."""
-
-
+"""The minimum score, 0 to 1, for suggesting a tool by what it does."""
 _MAX_DESCRIPTION: Final = 8_000
-"""Characters of a description."""
+"""Characters read of a description."""
+_DOTTED: Final = re.compile(r"[\w-]+(?:\.[\w-]+)+")
+_SCHEMAS: Final = (
+    "input_schema",
+    "inputSchema",
+    "parameters",
+    "parameters_json_schema",
+    "parametersJsonSchema",
+    "params_json_schema",
+    "argument_schema",
+    "args_schema",
+)
+"""Where the kinds of definitions keep the schema of the arguments."""
+_KEYWORDS: Final = frozenset({"properties", "$ref", "$defs", "anyOf", "oneOf", "allOf", "required", "$schema"})
+_MAX_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ParsedTool(Generic[T]):
-    """One tool and how it was read."""
+    """A tool and how it was read."""
 
     original: T
     tool: Tool
     name: str
-    """The name that the tool gives itself."""
+    """The tool's own name."""
     namespace: str
     description: str
 
@@ -55,7 +62,7 @@ class ParsedTool(Generic[T]):
 
 
 def default_name(tool: object) -> str:
-    """The name that a tool gives itself; empty where it has none.
+    """Return the tool's own name, or an empty string.
 
     >>> default_name({"type": "function", "function": {"name": "add"}}), default_name({"name": "math.add"})
     ('add', 'math.add')
@@ -72,8 +79,8 @@ def _text(tool: object, *names: str) -> str:
 
 
 def _definition(tool: object) -> object:
-    """What holds name and description: the tool, or what an OpenAI definition wraps."""
-    if type(tool) is dict and "function" not in tool:  # nearly all tools, and nothing else is as quick
+    """Return the part with name and description: the tool itself, or what an OpenAI definition wraps."""
+    if type(tool) is dict and "function" not in tool:  # nearly all tools; the fastest check
         return tool
     inner = _part(tool, "function")
     wrapped = _is_mapping(inner) or (_part(tool, "type") == "function" and not callable(inner))
@@ -88,18 +95,18 @@ def _part(tool: object, name: str) -> Any:
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
     kind: Any = type(value)
-    claimed: Any = value.__class__  # another one for some kinds of proxies
+    claimed: Any = value.__class__  # differs for some proxy objects
     return kind is dict or _maps(kind) or (claimed is not kind and _maps(claimed))
 
 
 @lru_cache(maxsize=256)
 def _maps(kind: type) -> bool:
-    """Whether the objects of a class are mappings, which is slow to ask of an abstract class."""
+    """Whether instances of a class are mappings. Cached, since checks against an abstract class are slow."""
     return issubclass(kind, Mapping)
 
 
 def default_namespace(tool: object) -> str:
-    """The namespace of a tool: its own, else what stands before the last dot, or the first colon, of its name.
+    """Return the tool's own namespace, else the part of its name before the last dot or the first colon.
 
     >>> default_namespace({"name": "math.add"}), default_namespace({"name": "add", "namespace": "sums"})
     ('math', 'sums')
@@ -108,7 +115,7 @@ def default_namespace(tool: object) -> str:
 
 
 def namespace_in(name: str, given: str) -> str:
-    """The given namespace, or the one in the name."""
+    """Return the given namespace, or the one in the name."""
     if given:
         return given
     head, colon, tail = name.partition(":")
@@ -117,18 +124,15 @@ def namespace_in(name: str, given: str) -> str:
     return name.rpartition(".")[0] if _DOTTED.fullmatch(name) else ""
 
 
-_DOTTED: Final = re.compile(r"[\w-]+(?:\.[\w-]+)+")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReader(Generic[T]):
-    """How names are taken from tools."""
+    """Reads tools, with the given functions for names."""
 
     name_of: Callable[[T], str] = default_name
     namespace_of: Callable[[T], str] = default_namespace
 
     def parse(self, original: T, before: "ParsedTool[T] | None" = None) -> ParsedTool[T]:
-        """The tool, read. What it was read as before stays the same object where nothing changed."""
+        """Read the tool. Returns `before`, the same object, if nothing changed."""
         name: Any = self.name_of(original)
         namespace: Any = self.namespace_of(original)
         if isinstance(name, str) and isinstance(namespace, str):
@@ -146,7 +150,7 @@ class ToolReader(Generic[T]):
 
 
 class ToolSet(Generic[T]):
-    """Tools that can be found."""
+    """A list of tools, read once: found by name in any spelling, and searched with one index. Immutable."""
 
     def __init__(
         self,
@@ -155,7 +159,7 @@ class ToolSet(Generic[T]):
         options: SearchOptions,
         previous: "ToolSet[T] | None" = None,
     ) -> None:
-        """Read them. Broken ones are set aside in `rejected`; what `previous` had read is read again only if new."""
+        """Read the tools. Invalid ones go to `rejected`; what `previous` has read is read again only if it is new."""
         self.originals = tuple(originals)
         """As they were given; kept, so that no other object can take their place in memory."""
         before = {id(one.original): one for one in previous.tools} if previous else {}
@@ -164,7 +168,7 @@ class ToolSet(Generic[T]):
         for original in self.originals:
             try:
                 found.append(reader.parse(original, before.get(id(original))))
-            except Exception as error:  # noqa: BLE001 - a tool of any make may raise anything; it alone is left out
+            except Exception as error:  # noqa: BLE001 - a tool of any kind may raise anything; only this one is left out
                 rejected.append(Rejected(tool=type(original).__name__, reason=_rejection_reason(error)))
         self.catalog: Catalog = Catalog.build(
             [one.tool for one in found], previous=previous.catalog if previous else None
@@ -176,7 +180,7 @@ class ToolSet(Generic[T]):
         self.listed = tuple(one for one in self.tools if one.tool.visibility is not Visibility.HIDDEN)
         """Those that are shown; the others are found by their exact names only."""
         self.rejected = (*rejected, *(Rejected(tool=tool.id, reason=why) for tool, why in self.catalog.rejected))
-        """Those that cannot, and why."""
+        """Those that cannot be used, and why."""
         self._options = options
         self._names = Counter(one.name for one in self.tools)
         self._previous = previous._index if previous else None  # noqa: SLF001 - of the same class
@@ -184,12 +188,11 @@ class ToolSet(Generic[T]):
         self._building = Lock()
 
     def __len__(self) -> int:
-        """How many can be found."""
         return len(self.tools)
 
     @property
     def index(self) -> Index:
-        """The index, built when it is first asked for."""
+        """The index, built on first use."""
         with self._building:
             if self._index is None:
                 self._index = Index.build(self.catalog.tools, previous=self._previous, options=self._options)
@@ -204,21 +207,21 @@ class ToolSet(Generic[T]):
         return frozenset(names), frozenset(texts)
 
     def has_same_tools(self, originals: Sequence[T]) -> bool:
-        """Whether it was made of these very objects."""
+        """Whether it was made from these very objects."""
         return len(originals) == len(self.originals) and all(
             one is other for one, other in zip(originals, self.originals, strict=True)
         )
 
     def call_name(self, known: ParsedTool[T]) -> str:
-        """The name to call a tool by: its own, or `namespace.name` where another tool has the same one."""
+        """Return the name to call a tool by: its own, or `namespace.name` if another tool has the same one."""
         alone = self._names[known.name] == 1 or not known.namespace
         return known.name if alone else f"{known.namespace}.{known.tool.name}"
 
     def find(self, name: str, mask: bytes | None = None) -> ParsedTool[T]:
-        """The one tool that answers to a name, in any spelling.
+        """Return the one tool that matches a name in any spelling.
 
-        `mask` has one byte for each tool of the catalog: others do not exist. Raises `ToolNotFound`, which suggests
-        names, and `AmbiguousName`, which names the candidates.
+        `mask` has one byte per tool of the catalog, 0 for tools to ignore. Raises `ToolNotFound`, which suggests names,
+        and `AmbiguousName`, which names the candidates.
         """
         try:
             return self.by_id[self.catalog.tools[self.catalog.find(name, mask)].id]
@@ -228,7 +231,7 @@ class ToolSet(Generic[T]):
             raise self._missing(name, error.suggestions, mask) from None
 
     def id_of(self, name: str) -> str:
-        """The id of the tool that answers to a name, or the name itself where none or several do."""
+        """Return the id of the tool that matches a name, or the name itself if none or several do."""
         if name in self.by_id:
             return name
         try:
@@ -237,13 +240,13 @@ class ToolSet(Generic[T]):
             return name
 
     def check(self, known: ParsedTool[T], arguments: Object) -> None:
-        """Return when the arguments fit the schema of a tool. Raises `InvalidArguments`, which says what would."""
+        """Validate arguments against a tool's schema. Raises `InvalidArguments`, which says what would be valid."""
         position = self.catalog.by_id(known.id)
         if position is not None:
             self.catalog.schema(position).check(arguments, self.call_name(known))
 
     def mask(self, kept: Sequence[ParsedTool[T]]) -> bytes:
-        """The mask that shows only these."""
+        """Return the mask that shows only these."""
         ids = {one.id for one in kept}
         return bytes(tool.id in ids for tool in self.catalog.tools)
 
@@ -261,7 +264,7 @@ class ToolSet(Generic[T]):
         return ToolNotFound(f"Tool '{name[:_MAX_ECHO]}' not found.", hint=hint, suggestions=names)
 
     def _alike(self, name: str, mask: bytes | None) -> list[str]:
-        """Ids of tools that do what the name says, where no name is like it."""
+        """Return ids of tools that do what the name says, if no name is similar to it."""
         if not len(self) or not name.strip():
             return []
         request = SearchRequest(queries=(name,), limit=_MAX_SUGGESTIONS, detail="summary")
@@ -288,39 +291,20 @@ class SearchableTool(Protocol):
     parameters: dict[str, Any] | None
 
 
-_SCHEMAS: Final = (
-    "input_schema",
-    "inputSchema",
-    "parameters",
-    "parameters_json_schema",
-    "parametersJsonSchema",
-    "params_json_schema",
-    "argument_schema",
-    "args_schema",
-)
-"""Where the kinds of definitions keep the schema of the arguments."""
-
-
-_KEYWORDS: Final = frozenset({"properties", "$ref", "$defs", "anyOf", "oneOf", "allOf", "required", "$schema"})
-
-
-_MAX_SHOWN: Final = 60
-
-
 def default_description(tool: object) -> str:
-    """The description of a tool, empty where it has none."""
+    """Return the tool's description, or an empty string."""
     return _description(tool, _definition(tool))
 
 
 def read_tool(tool: object, name: Any, namespace: Any) -> Tool:
-    """The tool under that name and namespace. Raises `InvalidTool` for one without a name.
+    """Return the tool under that name and namespace. Raises `InvalidTool` without a name.
 
-    A name that begins with its namespace and a dot, or a colon, is the rest of it.
+    A prefix of the name that repeats the namespace, with a dot or a colon, is removed.
     """
     if not isinstance(name, str) or not name.strip():
         raise InvalidTool(f"{_shown(tool)} has no name.", hint='Give it a "name", or override get_tool_name.')
     if not isinstance(namespace, str):
-        raise InvalidTool(f"{name[:_MAX_SHOWN]}: the namespace is not a text.")
+        raise InvalidTool(f"{name[:_MAX_SHOWN]}: the namespace is not a string.")
     short = name
     for mark in (".", ":"):
         short = short.removeprefix(f"{namespace}{mark}") if namespace and short == name else short
@@ -342,7 +326,7 @@ def read_tool(tool: object, name: Any, namespace: Any) -> Tool:
 
 
 def _schema(core: object) -> Object:
-    """The schema of the arguments, from whatever stands for it."""
+    """Return the schema of the arguments, wherever the definition keeps it."""
     for name in _SCHEMAS:
         given = _part(core, name)
         if hasattr(given, "model_json_schema"):
@@ -353,7 +337,7 @@ def _schema(core: object) -> Object:
 
 
 def _whole_schema(given: Mapping[str, Any]) -> Object:
-    """A schema with a type at its root. What has no word of a schema is taken as parameters by their names."""
+    """Return a schema with a type at its root. An object without any schema keyword is taken as parameters by name."""
     is_schema = not given or not _KEYWORDS.isdisjoint(given) or isinstance(given.get("type"), (str, list))
     if is_schema and not (isinstance(given.get("required"), bool) or isinstance(given.get("properties"), str)):
         return {"type": "object", **given}

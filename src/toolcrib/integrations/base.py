@@ -10,9 +10,7 @@ from toolcrib.names import nearest
 from toolcrib.types import Object, Tool
 
 MetaToolRunner = Callable[[str, Any], Awaitable[Object]]
-"""Runs one of the meta-tools by name; the answer is an envelope, whatever happens."""
-
-
+"""Runs a meta-tool by name; the response is always an envelope."""
 _NAMES: Final = tuple(tool.name for tool in META_TOOLS)
 
 
@@ -21,7 +19,7 @@ class DynamicTools(Protocol):
     """A provider of dynamic tools, such as `toolcrib.discovery.BaseDynamicToolProvider`."""
 
     async def execute_dynamic_tool(self, tool_name: str, arguments: Any = None) -> Object:
-        """Run one of the meta-tools; the answer is an envelope."""
+        """Run a meta-tool; the response is an envelope."""
 
 
 Source = DynamicTools | MetaTools | ToolPort
@@ -29,7 +27,7 @@ Source = DynamicTools | MetaTools | ToolPort
 
 
 def runner(source: Source) -> MetaToolRunner:
-    """A way to run the meta-tools over the source."""
+    """Return a function that runs the meta-tools over the source."""
     if isinstance(source, MetaTools):
         return source.run
     if isinstance(source, DynamicTools):
@@ -38,7 +36,7 @@ def runner(source: Source) -> MetaToolRunner:
 
 
 def select_meta_tools(only: Collection[str] | None) -> list[Tool]:
-    """The meta-tools of these names, all without any. Raises `InvalidRequest` for a name that none of them has."""
+    """Return the meta-tools of these names, or all. Raises `InvalidRequest` for an unknown name."""
     for name in only or ():
         if name not in _NAMES:
             raise InvalidRequest(
@@ -50,10 +48,10 @@ def select_meta_tools(only: Collection[str] | None) -> list[Tool]:
 
 
 def to_text(answer: Object) -> str:
-    """An answer as JSON, for frameworks whose tools answer in text."""
+    """Return a response as JSON, for frameworks whose tools respond with text."""
     return json.dumps(answer, ensure_ascii=False, default=str)
 
 
 def missing_extra(error: ModuleNotFoundError, extra: str) -> MissingExtra:
-    """What to raise where a framework is not installed."""
+    """Return the error to raise if a framework is not installed."""
     return MissingExtra(f"The library {error.name!r} is not installed.", hint=f"Run: pip install 'toolcrib[{extra}]'")

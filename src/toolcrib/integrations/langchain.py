@@ -1,4 +1,4 @@
-"""The meta-tools as tools of LangChain and LangGraph: `create_agent(model, tools=tools(provider))`.
+"""The meta-tools as LangChain tools: `create_agent(model, tools=tools(provider))`.
 
 They are asynchronous: run the agent with `ainvoke` or `astream`. Written for langchain-core 1.
 """
@@ -16,16 +16,16 @@ except ModuleNotFoundError as error:
 
 
 def tools(source: Source, *, only: Collection[str] | None = None) -> list[BaseTool]:
-    """Search for tools, their schemas, and their calls, as tools of an agent; their answers are JSON.
+    """Return the meta-tools, to search, describe and call tools, as tools of an agent. They respond with JSON.
 
-    `only` names the meta-tools to offer, all without it. Raises `InvalidRequest` for one that does not exist.
+    `only` names the meta-tools to offer; all by default. Raises `InvalidRequest` for an unknown one.
     """
     run = runner(source)
     return [_meta(tool, run) for tool in select_meta_tools(only)]
 
 
 class _MetaTool(StructuredTool):
-    """Takes its arguments in one piece: as keywords, those called `config` or `self` would be lost on the way."""
+    """Takes its arguments as one dict: as keywords, those called `config` or `self` would be lost on the way."""
 
     def _parse_input(self, tool_input: str | dict[str, Any], tool_call_id: str | None) -> dict[str, Any]:
         return {"given": super()._parse_input(tool_input, tool_call_id)}

@@ -18,9 +18,9 @@ except ModuleNotFoundError as error:
 
 
 def tools(source: Source, *, only: Collection[str] | None = None) -> list[Tool]:
-    """Search for tools, their schemas, and their calls, as tools of an agent; their answers are JSON.
+    """Return the meta-tools, to search, describe and call tools, as tools of an agent. They respond with JSON.
 
-    `only` names the meta-tools to offer, all without it. Raises `InvalidRequest` for one that does not exist.
+    `only` names the meta-tools to offer; all by default. Raises `InvalidRequest` for an unknown one.
     """
     run = runner(source)
     return [_function(tool, run) for tool in select_meta_tools(only)]
@@ -35,5 +35,5 @@ def _function(tool: Definition, run: MetaToolRunner) -> FunctionTool:
         description=tool.description,
         params_json_schema=adapt_schema(tool.input_schema, OPENAI).schema,
         on_invoke_tool=invoke,
-        strict_json_schema=False,  # a call takes arguments of any name
+        strict_json_schema=False,  # call_tool takes arguments of any name
     )

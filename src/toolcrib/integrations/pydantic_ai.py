@@ -11,6 +11,10 @@ from pydantic_core import SchemaValidator, core_schema
 from toolcrib.integrations.base import Source, missing_extra, runner, select_meta_tools
 from toolcrib.types import Object
 
+_ANY: Final = SchemaValidator(core_schema.dict_schema())
+"""The meta-tools validate their own arguments, and respond with what would be valid."""
+
+
 try:
     from pydantic_ai import RunContext
     from pydantic_ai.tools import AgentDepsT, ToolDefinition
@@ -18,17 +22,14 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra(error, "pydantic-ai") from error
 
-_ANY: Final = SchemaValidator(core_schema.dict_schema())
-"""The meta-tools check their arguments themselves, and answer with what would fit."""
-
 
 class ToolcribToolset(AbstractToolset[AgentDepsT]):
-    """Search for tools, their schemas, and their calls, as tools of an agent."""
+    """The meta-tools, to search, describe and call tools, as a toolset of an agent."""
 
-    def __init__(self, source: Source, *, only: Collection[str] | None = None, id: str | None = None) -> None:  # noqa: A002 - what pydantic-ai calls it
-        """`only` names the meta-tools to offer, all without it; `id` tells several toolsets of one agent apart.
+    def __init__(self, source: Source, *, only: Collection[str] | None = None, id: str | None = None) -> None:  # noqa: A002 - pydantic-ai's name
+        """`only` names the meta-tools to offer, all by default; `id` identifies the toolset if an agent has several.
 
-        Raises `InvalidRequest` for a meta-tool that does not exist.
+        Raises `InvalidRequest` for an unknown meta-tool.
         """
         self._run = runner(source)
         self._tools = select_meta_tools(only)
@@ -36,11 +37,11 @@ class ToolcribToolset(AbstractToolset[AgentDepsT]):
 
     @property
     def id(self) -> str | None:
-        """Tells several toolsets of one agent apart."""
+        """Identifies the toolset if an agent has several."""
         return self._id
 
     async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:  # noqa: ARG002
-        """The meta-tools, the same for every run."""
+        """Return the meta-tools, the same for every run."""
         return {
             tool.name: ToolsetTool(
                 toolset=self,
@@ -62,5 +63,5 @@ class ToolcribToolset(AbstractToolset[AgentDepsT]):
         ctx: RunContext[AgentDepsT],  # noqa: ARG002
         tool: ToolsetTool[AgentDepsT],  # noqa: ARG002
     ) -> Object:
-        """Run a meta-tool; the answer says whether it worked, and never breaks the run."""
+        """Run a meta-tool; the response says whether it worked, and never breaks the run."""
         return await self._run(name, tool_args)

@@ -21,20 +21,15 @@ from toolcrib.providers.functions import LocalTools
 from toolcrib.types import JSON, Caller, Context, Tool
 
 _RUN_METHODS: Final = ("execute", "run", "__call__")
-"""How a class runs its tool, the first that it has."""
-
-
+"""The methods by which a class runs its tool, in order of preference."""
 _CALLS_HINT: Final = 'Give a list, such as [{"tool": "add", "arguments": {"a": 1, "b": 2}}].'
-
-
 _CONTEXT: Final = Context(caller=Caller(id="local"), session="processor")
 
 
 class ProcessorRegistry:
-    """Tools by name; `create_registry` makes one. Safe to use from several threads and tasks."""
+    """Tools by name, for `ToolProcessor`; see `create_registry`. Safe to use from several threads and tasks."""
 
     def __init__(self) -> None:
-        """Empty."""
         self.tools = LocalTools()
 
     async def register_tool(
@@ -42,8 +37,8 @@ class ProcessorRegistry:
     ) -> Tool:
         """Register a function, or a class or an object that has `execute`; its signature gives the schema.
 
-        A dot in the name gives the namespace: `math.calculator`. A class is made once, without arguments. `more` is
-        anything that a tool has beside its schema. Raises `InvalidTool` or `InvalidName`.
+        A dot in the name separates the namespace: `math.calculator`. A class is instantiated once, without arguments.
+        `more` are other fields of `Tool`. Raises `InvalidTool` or `InvalidName`.
         """
         given = name or getattr(tool, "__name__", None) or type(tool).__name__
         space, dot, own = given.rpartition(".")
@@ -52,51 +47,49 @@ class ProcessorRegistry:
         return self.tools.register_function(function, name=own if dot else given, namespace=namespace or space, **about)
 
     async def list_tools(self, namespace: str | None = None) -> list[Tool]:
-        """The tools, by id; of one namespace, or of all."""
+        """Return the tools, by id; all, or those of one namespace."""
         return [tool for tool in self.tools.tools() if namespace is None or tool.namespace == namespace]
 
     async def unregister_tool(self, name: str) -> None:
-        """Forget a tool, by the name that it was registered under, or by its id. Raises `ToolNotFound`."""
+        """Remove a tool, by the name it was registered under or by its id. Raises `ToolNotFound`."""
         space, _, own = name.rpartition(".")
         id_ = f"{space}:{own}" if space else name
         self.tools.unregister(name if self.tools.get(id_) is None else id_)
 
 
 def create_registry() -> ProcessorRegistry:
-    """An empty registry."""
     return ProcessorRegistry()
 
 
 def _callable_of(tool: Any, name: str) -> Callable[..., Any]:
-    """What runs the tool."""
+    """Return the function or method that runs the tool."""
     if inspect.isroutine(tool):
         return tool
     try:
         made = tool() if isinstance(tool, type) else tool
     except TypeError as error:
         raise InvalidTool(
-            f"{name}: {tool.__name__} cannot be made without arguments.", hint="Register an object of it instead."
+            f"{name}: {tool.__name__} cannot be created without arguments.", hint="Register an instance instead."
         ) from error
     for method in _RUN_METHODS:
         if callable(getattr(made, method, None)):
             return getattr(made, method)  # type: ignore[no-any-return]  # it is callable
-    raise InvalidTool(f"{name} has no method that runs it.", hint=f"Give it one of: {', '.join(_RUN_METHODS)}.")
+    raise InvalidTool(f"{name} has no method to run it.", hint=f"Give it one of: {', '.join(_RUN_METHODS)}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessedCall:
-    """How one call of a batch went."""
+    """The outcome of one call of a batch."""
 
     tool: str
-    """As it was asked for."""
+    """The requested name."""
     result: JSON = None
     error: str | None = None
-    """Why it failed; None where it did not."""
+    """Why it failed, or None."""
     duration_s: float = 0.0
 
     @property
     def is_success(self) -> bool:
-        """Whether it gave a result."""
         return self.error is None
 
 
@@ -119,15 +112,14 @@ class ToolProcessor:
         tool_rate_limits: Mapping[str, float] | None = None,
         enable_circuit_breaker: bool = False,
     ) -> None:
-        """Times are in seconds; rates are calls a minute, over all tools and for patterns of ids.
+        """Times are in seconds; rates are calls per minute, over all tools and for patterns of ids.
 
-        What is kept are answers of tools that only read (`readOnlyHint`), and of those whose id fits a pattern of
-        `cacheable`, such as `"*"`; tried again is what provably never ran, or may run twice by its own word. So neither
-        ever does a thing twice, or leaves it undone, that changes something. Raises `SettingsError` for figures that
-        cannot be.
+        Results are cached for tools that only read (`readOnlyHint`) and for ids that match a pattern of `cacheable`,
+        such as `"*"`. Calls are retried only if they provably never ran, or the tool declares that it may run twice.
+        Neither option can therefore repeat or skip a change. Raises `SettingsError` for invalid figures.
         """
         if max_concurrency < 1:
-            raise InvalidRequest(f"max_concurrency is 1 or more, not {max_concurrency}.")
+            raise InvalidRequest(f"max_concurrency must be 1 or more, not {max_concurrency}.")
         self.registry = registry or create_registry()
         self._max_concurrency = max_concurrency
         rates = tuple((pattern, _per_minute(rate)) for pattern, rate in (tool_rate_limits or {}).items())
@@ -143,25 +135,23 @@ class ToolProcessor:
         self._gateway: Gateway | None = None
 
     async def __aenter__(self) -> Self:
-        """Ready to run calls."""
         if self._gateway is not None:
-            raise AlreadyStarted("The processor is in use already.")
+            raise AlreadyStarted("The processor is already in use.")
         self._gateway = Gateway([self.registry.tools], options=GatewayOptions(calls=self._options))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """No further calls."""
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
             gateway.refresher.close()
 
-    async def process(self, calls: Sequence[Mapping[str, Any]], timeout: float | None = None) -> list[ProcessedCall]:  # noqa: ASYNC109 - the interface that users of it know
-        """Run independent calls at once; the results in order, one failure harming none.
+    async def process(self, calls: Sequence[Mapping[str, Any]], timeout: float | None = None) -> list[ProcessedCall]:  # noqa: ASYNC109 - the documented interface
+        """Run independent calls concurrently; results are in order, and a failure affects no other call.
 
-        A call is `{"tool": name, "arguments": {...}}`; `timeout`, in seconds, bounds each of them. Raises `NotStarted`,
-        and `InvalidRequest` for what is no list.
+        A call is `{"tool": name, "arguments": {...}}`; `timeout`, in seconds, applies to each. Raises `NotStarted`, and
+        `InvalidRequest` if `calls` is not a list.
         """
         gateway = self._gateway
         if gateway is None:
@@ -193,7 +183,7 @@ async def _process_call(gateway: Gateway, call: object, timeout_s: float | None)
         with anyio.fail_after(timeout_s):
             value = unwrap(await gateway.call(_CONTEXT, name, given.get("arguments")))
     except TimeoutError:
-        why = f"{name} did not answer within {timeout_s:g} s."
+        why = f"{name} did not respond within {timeout_s:g} s."
     except ToolcribError as error:
         why = str(error)
     return ProcessedCall(tool=name, result=value, error=why, duration_s=time.monotonic() - began)

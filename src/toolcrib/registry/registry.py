@@ -34,18 +34,20 @@ from toolcrib.types import (
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.stdio import parent_stdio
 
+_SCHEMES = "http://, https://, sse://, sses:// or stdio://"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """How a `Registry` presents itself, searches, and chooses who runs a tool."""
+    """How a `Registry` presents itself, searches, and chooses the backend of a tool."""
 
     server_info: ServerInfo = field(default_factory=lambda: ServerInfo(name="toolcrib", version=VERSION))
     search_config: SearchOptions | None = None
     """How tools are ranked; None means the defaults."""
     backend_selector: BackendSelector | None = None
-    """Orders those who can run a tool; None means local functions, then providers, then remote servers."""
+    """Orders the backends that can run a tool; None means local functions, then providers, then remote servers."""
     settings: Settings = field(default_factory=Settings)
-    """Everything else that an `App` can be told."""
+    """All other settings of an `App`."""
     policy: Policy | None = None
     authenticator: Authenticator | None = None
 
@@ -55,31 +57,30 @@ class BackendConfig:
     """A remote MCP server."""
 
     name: str
-    """Unique in its registry; the namespace of its tools, where no other is given."""
+    """Unique within its registry; the default namespace of its tools."""
     url: str = field(default="", repr=False)
-    """`http(s)://` for streamable HTTP, `sse://` or `sses://` for the older transport without and with TLS, `stdio://`
-    for this process's own stdin and stdout.
+    """`http(s)://` for streamable HTTP, `sse://` or `sses://` for HTTP+SSE without and with TLS, `stdio://` for this
+    process's own stdin and stdout.
     """
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Sent with each HTTP request."""
     max_retries: int | None = None
-    """Attempts to reach it, after the first one, before it is given up; None means for ever."""
+    """Failed attempts in a row, after the first, before giving up; None means never give up."""
     retry_interval: float | None = None
     """The first pause between two attempts, in seconds."""
     transport: object | None = field(default=None, repr=False)
     """Instead of a URL: a server object in this process, an SDK transport, or `StdioServerParameters`."""
     namespace: str | None = None
-    """Of its tools. Servers of one namespace that offer the same tools stand in for each other."""
+    """Of its tools. Servers that share a namespace and offer the same tools are replicas of each other."""
 
 
 class Registry:
-    """Local functions, providers and remote MCP servers under one roof.
+    """Local functions, providers and remote MCP servers in one registry.
 
     `async with registry` or `start` and `stop`; a stopped registry can be started again.
     """
 
     def __init__(self, config: Config | None = None) -> None:
-        """Nothing is connected yet."""
         self.config = config or Config()
         self.app = App(
             app_settings(self.config),
@@ -93,10 +94,10 @@ class Registry:
         self.tool = self.app.tool
         """A decorator: `@registry.tool`, with all that `App.tool` takes."""
 
-    # -- the life cycle --------------------------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect the remote servers; one that cannot be had is left behind. Raises `AlreadyStarted`."""
+        """Connect the remote servers; those that fail are left out. Raises `AlreadyStarted`."""
         await self.app.start()
         try:
             with anyio.move_on_after(self.app.settings.gateway.start_grace_s):
@@ -110,19 +111,17 @@ class Registry:
         await self.app.settled()
 
     async def stop(self) -> None:
-        """Close everything; does nothing when it is not started."""
+        """Close everything; does nothing if it is not started."""
         await self.app.stop()
 
     async def __aenter__(self) -> Self:
-        """`start`."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """`stop`."""
         await self.stop()
 
-    # -- registering -----------------------------------------------------------------------------------------------
+    # -- registration ----------------------------------------------------------------------------------------------
 
     def register_local_func(
         self,
@@ -140,8 +139,8 @@ class Registry:
         """Register a function for a tool whose schema is written out; any other field of `Tool` may be given.
 
         The handler takes the arguments as one dict, or each by its name, with or without a leading context. A tool of
-        that name is replaced; with `strict`, another definition raises `NameCollision`. Raises `InvalidTool` or
-        `InvalidName`; then nothing is registered.
+        that name is replaced; with `strict`, a different definition raises `NameCollision`. Raises `InvalidTool` or
+        `InvalidName`, and then registers nothing.
         """
         tool = Tool(
             name=name,
@@ -155,11 +154,13 @@ class Registry:
         return self.app.register(tool, handler, strict=strict)
 
     def register_local(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
-        """Register a function for a tool. With `strict`, another definition of a known tool raises `NameCollision`."""
+        """Register a function for a tool. With `strict`, a different definition of a known tool raises
+        `NameCollision`.
+        """
         return self.app.register(tool, handler, strict=strict)
 
     def unregister(self, tool_id: str) -> None:
-        """Forget a local tool. Raises `ToolNotFound`."""
+        """Remove a local tool. Raises `ToolNotFound`."""
         self.app.unregister(tool_id)
 
     def add_provider(self, provider: object) -> None:
@@ -167,58 +168,58 @@ class Registry:
         self.app.add_provider(provider)
 
     def remove_provider(self, provider: object) -> None:
-        """Share them no longer. Raises `BackendNotFound`."""
+        """Stop sharing a provider's tools. Raises `BackendNotFound`."""
         self.app.remove_provider(provider)
 
     def register_mcp(self, backend: BackendConfig) -> None:
-        """Add a remote server: connected at `start`, or at once where that is past.
+        """Add a remote server: connected at `start`, or at once if that has passed.
 
-        Raises `InvalidRequest` for a name that is empty or taken, and for a URL that is none.
+        Raises `InvalidRequest` for a name that is empty or taken, and for an invalid URL.
         """
         self.app.add_server(server_options(backend))
 
     def unregister_mcp(self, name: str) -> None:
-        """Disconnect a remote server and forget its tools. Raises `BackendNotFound`."""
+        """Disconnect a remote server and remove its tools. Raises `BackendNotFound`."""
         self.app.remove_server(name)
 
     # -- use -------------------------------------------------------------------------------------------------------
 
     async def execute(self, tool_id: str, arguments: Object | None = None, *, ctx: Context | None = None) -> JSON:
-        """Run a tool and give its value: structured content, else the text of its only block, else all blocks.
+        """Run a tool and return its value: structured content, else the text of its only block, else all blocks.
 
-        Raises `NotStarted`, `ToolNotFound`, `HandlerNotFound`, `InvalidRequest`, and `ExecutionFailed`, also where the
-        tool itself says that it failed.
+        Raises `NotStarted`, `ToolNotFound`, `HandlerNotFound`, `InvalidRequest`, and `ExecutionFailed`, also if the
+        tool itself reports an error.
         """
         return unwrap(await self.call(tool_id, arguments, ctx=ctx))
 
     async def call(self, tool_id: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
-        """Run a tool and give its whole result. Raises as `execute`, but not where the tool says that it failed."""
+        """Run a tool and return its whole result. Raises as `execute`, but not if the tool itself reports an error."""
         self._check()
         return await self.app.call(tool_id, arguments, ctx=ctx)
 
     async def search(
         self, query: str, limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
     ) -> SearchReply:
-        """The tools that fit; an empty query lists them all, a page at a time: `cursor` is that of the page before.
+        """Return the tools that match. An empty query lists them all, in pages; `cursor` is that of the previous page.
 
-        Raises `StaleCursor` where the list has changed, and `InvalidRequest` for a cursor beside a query.
+        Raises `StaleCursor` if the list has changed, and `InvalidRequest` for a cursor with a query.
         """
         return await self.app.search(query, limit=limit, cursor=cursor, ctx=ctx)
 
     async def list_all(self, *, ctx: Context | None = None) -> tuple[Tool, ...]:
-        """Every tool, by id."""
+        """Return every tool, by id."""
         return await self.app.tools(ctx=ctx)
 
     async def list_namespaces(self, *, ctx: Context | None = None) -> tuple[str, ...]:
-        """Every namespace that has a tool, sorted; the empty one for tools without."""
+        """Return every namespace that has a tool, sorted; an empty string for tools without one."""
         return tuple(sorted({tool.namespace for tool in await self.list_all(ctx=ctx)}))
 
     async def get_tool(self, tool_id: str, *, ctx: Context | None = None) -> Tool:
-        """The tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`."""
+        """Return the tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`."""
         return (await self.app.find(tool_id, ctx=ctx)).tool
 
     async def get_backends(self, tool_id: str, *, ctx: Context | None = None) -> tuple[Backend, ...]:
-        """Who can run the tool. Raises as `get_tool`."""
+        """Return the backends that can run the tool. Raises as `get_tool`."""
         return (await self.app.find(tool_id, ctx=ctx)).backends
 
     async def refresh(self) -> None:
@@ -229,17 +230,17 @@ class Registry:
     def on_change(self, listener: Callable[[], None]) -> Unsubscribe:
         """Call back after tools or servers changed.
 
-        While the registry runs, from its event loop; otherwise from the thread that takes the change in, which may be
-        any. It must not wait for anything.
+        While the registry runs, from its event loop; otherwise from whichever thread makes the change. It must not
+        block.
         """
         return self.app.gateway.refresher.subscribe(listener)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """One status a remote server, by name, and of each provider that failed."""
+        """Return the status of each remote server, by name, and of each provider that failed."""
         return self.app.gateway.refresher.statuses()
 
     async def health_check(self) -> None:
-        """Raises `NotStarted`, or `ServerUnavailable` for the first server that is not ready."""
+        """Raise `NotStarted`, or `ServerUnavailable` for the first server that is not ready."""
         self._check()
         for status in self.statuses():
             if status.state is not ServerState.READY:
@@ -251,19 +252,19 @@ class Registry:
     # -- serving ---------------------------------------------------------------------------------------------------
 
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
-        """Serve one client over stdin and stdout until it leaves; starts and stops the registry where needed."""
+        """Serve one client over stdin and stdout until it disconnects; starts and stops the registry if needed."""
         async with self.app.started():
             await self.app.serve_stdio(stop=stop)
 
     def serve_http(self) -> HttpApp:
-        """An ASGI app that speaks streamable HTTP, to be mounted anywhere; it answers while the registry runs.
+        """Return an ASGI app for streamable HTTP, to be mounted anywhere; it responds while the registry runs.
 
-        It is the same one each time.
+        It is the same object each time.
         """
         return self.app.asgi_mount()
 
     def serve_sse(self) -> HttpApp:
-        """An ASGI app that speaks the older HTTP with server-sent events; it answers while the registry runs."""
+        """Return an ASGI app for HTTP+SSE; it responds while the registry runs."""
         return self.app.sse_mount()
 
     def _check(self) -> None:
@@ -272,15 +273,12 @@ class Registry:
 
 
 def _as_tuple(given: Any) -> Any:
-    """Words as a tuple. One text, which would be many words of one letter, is left for the check of the tool."""
+    """Return the words as a tuple. A string is left for the tool's validation; it would become one word per letter."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else given
 
 
-_SCHEMES = "http://, https://, sse://, sses:// or stdio://"
-
-
 def app_settings(config: Config) -> Settings:
-    """The settings of the app; every tool is listed by name, where they do not say otherwise."""
+    """Return the settings of the app; by default, every tool is listed by name."""
     settings = config.settings
     gateway, surfaces = settings.gateway, settings.surfaces
     if config.search_config is not None:
@@ -293,7 +291,7 @@ def app_settings(config: Config) -> Settings:
 
 
 def server_options(backend: BackendConfig) -> ServerOptions:
-    """The server that the app adds. Raises `InvalidRequest`."""
+    """Return the options of the server to add. Raises `InvalidRequest`."""
     if not backend.name.strip():
         raise InvalidRequest("A backend needs a name.", hint='Such as BackendConfig(name="files", url="https://...").')
     more: dict[str, Any] = {"name": backend.name, "namespace": backend.namespace, "retries": backend.max_retries}
@@ -308,7 +306,7 @@ def server_options(backend: BackendConfig) -> ServerOptions:
         url = f"{'https' if scheme == 'sses' else 'http'}://{rest}"
         return ServerOptions(transport="sse", url=url, headers=backend.headers, **more)
     if backend.url == "stdio://":
-        # What is closed once never comes back.
+        # A closed stdin never comes back.
         return ServerOptions(target=parent_stdio, **{**more, "retries": 0})
-    what = f"{scheme}:// is no scheme of a backend" if mark else "the URL has no scheme"
-    raise InvalidRequest(f"Backend {backend.name}: {what}.", hint=f"Use {_SCHEMES}, or give a transport.")
+    what = f"{scheme}:// is not a backend scheme" if mark else "the URL has no scheme"
+    raise InvalidRequest(f"Backend {backend.name}: {what}.", hint=f"Use {_SCHEMES}, or pass a transport.")

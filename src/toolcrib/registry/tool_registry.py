@@ -15,21 +15,20 @@ from toolcrib.settings.options import Settings
 from toolcrib.types import Context, Hit, Key, Object, Tool, ToolResult, Unsubscribe, Visibility
 
 _LIST_ATTEMPTS = 3
-"""How often a list is read again from its beginning, where it changes between two of its pages."""
+"""How often a list is read again from its beginning if it changes between two of its pages."""
 
 
 class ToolRegistry:
-    """Tools that stay out of a server's list until they are searched for.
+    """Tools that are not listed by a server, but searched.
 
-    Works as it stands, without being started. It is itself a `ToolProvider`: of its own tools and its providers', and
-    never of those that come with a request, so that a registry in its own request cannot ask itself for ever.
+    Ready without being started. It is itself a `ToolProvider` of its own tools and its providers'. It ignores the
+    request's own providers then, so that a registry in its own request cannot call itself endlessly.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """Empty."""
         self.app = App(settings)
 
-    # -- registering -----------------------------------------------------------------------------------------------
+    # -- registration ----------------------------------------------------------------------------------------------
 
     def register_tool(
         self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *keywords: str, strict: bool = False
@@ -37,15 +36,15 @@ class ToolRegistry:
         """Register a tool that is searched, not listed; the keywords are searched too.
 
         The handler takes the arguments by name, or as one request, with or without a leading context. A tool of that
-        name is replaced; with `strict`, another definition raises `NameCollision`. Raises `InvalidTool` or
-        `InvalidName`; then nothing is registered.
+        name is replaced; with `strict`, a different definition raises `NameCollision`. Raises `InvalidTool` or
+        `InvalidName`, and then registers nothing.
         """
         made = tool.to_tool() if isinstance(tool, ToolBuilder) else validated(tool)
         searched = replace(made, keywords=(*made.keywords, *keywords), visibility=Visibility.DISCOVERABLE)
         return self.app.register(searched, handler, strict=strict)
 
     def unregister_tool(self, name: str) -> None:
-        """Forget a tool. Raises `ToolNotFound`."""
+        """Remove a tool. Raises `ToolNotFound`."""
         self.app.unregister(name)
 
     def add_provider(self, provider: object) -> None:
@@ -53,26 +52,28 @@ class ToolRegistry:
         self.app.add_provider(provider)
 
     def remove_provider(self, provider: object) -> None:
-        """Offer them no longer. Raises `BackendNotFound`."""
+        """Stop offering a provider's tools. Raises `BackendNotFound`."""
         self.app.remove_provider(provider)
 
     def attach(self, server: object) -> None:
-        """Put `tool_search` and `execute_tool` on an SDK `UpstreamServer`, an `MCPServer` or a `FastMCP`; twice is harmless."""
+        """Add `tool_search` and `execute_tool` to an SDK `Server`, an `MCPServer` or a `FastMCP`; harmless if
+        repeated.
+        """
         attach(server, self.app.facade)
 
     # -- use -------------------------------------------------------------------------------------------------------
 
     async def search(self, query: str = "", max_results: int | None = None, *, ctx: Context | None = None) -> list[Hit]:
-        """The tools that fit, best first; an empty query lists all, by id."""
+        """Return the tools that match, best first; an empty query lists all, by id."""
         for _ in range(_LIST_ATTEMPTS):
             try:
                 return await self._pages(query, max_results, ctx)
-            except StaleCursor:  # a tool came or went between two pages
+            except StaleCursor:  # a tool was added or removed between two pages
                 continue
         return await self._pages(query, max_results, ctx)
 
     async def _pages(self, query: str, limit: int | None, ctx: Context | None) -> list[Hit]:
-        """All pages of a list, one after the other, up to the limit; the one page of a search."""
+        """Read all pages of a list up to the limit, or the single page of a search."""
         reply = await self.app.search(query, limit=limit, ctx=ctx)
         hits = list(reply.hits)
         while reply.cursor and (limit is None or len(hits) < limit):
@@ -87,12 +88,12 @@ class ToolRegistry:
     # -- as a provider ---------------------------------------------------------------------------------------------
 
     async def list_tools(self, ctx: Context) -> tuple[Tool, ...]:
-        """Its own tools and its providers', by id."""
+        """Return its own tools and its providers', by id."""
         with guard_recursion(self, "list") as first:
             return (await self.app.gateway.view(_without_request_providers(ctx))).tools() if first else ()
 
     async def get_tool(self, ctx: Context, name: str) -> Tool | None:
-        """The tool of that name, or None."""
+        """Return the tool of that name, or None."""
         with guard_recursion(self, ("find", name)) as first:
             try:
                 return (await self.app.gateway.find(_without_request_providers(ctx), name)).tool if first else None
@@ -100,7 +101,7 @@ class ToolRegistry:
                 return None
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run the tool of that name; None where there is none."""
+        """Run the tool of that name; None if there is none."""
         with guard_recursion(self, ("call", name)) as first:
             try:
                 with own_code():
@@ -113,7 +114,7 @@ class ToolRegistry:
             return await self.app.gateway.run(_without_request_providers(ctx), found, dict(arguments))
 
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | None:
-        """Run the tool of that key; None where there is none."""
+        """Run the tool of that key; None if there is none."""
         return await self.call_tool(ctx, Tool(name=key.name, namespace=key.namespace).id, arguments)
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
@@ -128,5 +129,5 @@ class ToolRegistry:
 
 
 def _without_request_providers(ctx: Context) -> Context:
-    """The context without what came with the request."""
+    """Return the context without the providers that came with the request."""
     return replace(ctx, providers=(), overriding=(), memo=None) if ctx.providers or ctx.overriding else ctx

@@ -42,31 +42,32 @@ from toolcrib.upstream.server import UpstreamServer
 from toolcrib.wire import read_tool
 
 _MAX_REMEMBERED: Final = 8192
-"""Names of tools remembered, two a tool, of all callers together."""
-
-
+"""Remembered names of tools, two per tool, for all callers together."""
 _REMEMBERED_S: Final = 300.0
-
-
 _LOOKUP_LIMIT: Final = 10
-"""Hits among which an exact name is looked for."""
-
-
+"""Hits searched for an exact name."""
 _INVALID_REQUEST: Final = "invalid_request:"
-"""How the refusal of a request begins that asks for what the server does not have, such as an unknown tag."""
+"""Prefix of a refusal because the request asks for something the server does not have, such as an unknown tag."""
+_ENTRY_KEYS: Final = ("hits", "tools", "results", "result")
+"""Where a reply object may have its list of entries."""
+_MAX_ENTRIES: Final = 100
+"""Entries read from one reply."""
+_DEFAULT_SCORE: Final = 0.5
+"""The score of an entry without one."""
+_ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteHit:
-    """One entry."""
+    """One entry of a search reply."""
 
     tool: Tool
     score: float
     """0..1."""
     raw: float
-    """As the entry says."""
+    """The score in the reply."""
     has_schema: bool
-    """Whether the entry has the tool's schema; where it has not, the tool takes any object."""
+    """Whether the entry has the tool's schema; otherwise the tool takes any object."""
     weak: bool
 
 
@@ -74,32 +75,31 @@ class ChainedServer(UpstreamServer):
     """A `ToolProvider` that is also a `ToolFinder` and a `ToolLookup`."""
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
-        """Nothing is tried before `run`."""
         super().__init__(options, fleet, network)
-        self._memory = _FoundTools()
+        self._found = _FoundTools()
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
     async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
-        """What its own search finds, best first; nothing where the request has been here before.
+        """Search with the server's own search, best first; empty if the request has passed this gateway before.
 
-        Raises `ServerUnavailable` when the server cannot be asked, fails, or takes longer than `find_timeout_s`.
+        Raises `ServerUnavailable` if the server cannot be reached, fails, or takes longer than `find_timeout_s`.
         """
-        onward = self._onward(ctx)
-        if onward is None or not self._may_have(request.filters):
+        forwarded = self._forwarded(ctx)
+        if forwarded is None or not self._may_have(request.filters):
             return ()
         search = await self._meta_tool(SEARCH_TOOL)
         if search is None or (request.filters.tags and "tags" not in _search_parameters(search)):
             return ()
         asked = [_search_arguments(search, query, request.filters, request.limit) for query in request.queries]
-        replies = await self._searched(onward, search, asked)
+        replies = await self._search_all(forwarded, search, asked)
         hits = [hit for query, reply in enumerate(replies) for hit in self._hits(ctx, reply, query, request.filters)]
         return sorted(hits, key=lambda hit: (-hit.score, hit.tool.id))
 
     async def get_tool(self, ctx: Context, name: str) -> Tool | None:
-        """The tool of that name: listed, found before, or looked for now.
+        """Return the tool of that name: listed, found before, or searched for now.
 
-        The name may stand alone, after our namespace and a colon, or as the wire name of what was found before.
+        The name may be bare, prefixed with our namespace and a colon, or the wire name of a tool found before.
         """
         own = name.removeprefix(f"{self.namespace}:")
         if own in META_TOOLS or not _is_name(own):
@@ -107,16 +107,18 @@ class ChainedServer(UpstreamServer):
         offer = self._supervisor.tool_list.by_name.get(own)
         if offer is not None:
             return offer.tool
-        return self._memory.get(ctx.caller, name, own) or await self._looked_up(ctx, own)
+        return self._found.get(ctx.caller, name, own) or await self._search_name(ctx, own)
 
-    async def _looked_up(self, ctx: Context, name: str) -> Tool | None:
-        onward, search = self._onward(ctx), await self._meta_tool(SEARCH_TOOL)
-        if onward is None or search is None:
+    async def _search_name(self, ctx: Context, name: str) -> Tool | None:
+        forwarded, search = self._forwarded(ctx), await self._meta_tool(SEARCH_TOOL)
+        if forwarded is None or search is None:
             return None
-        (reply,) = await self._searched(onward, search, [_search_arguments(search, name, Filters(), _LOOKUP_LIMIT)])
+        (reply,) = await self._search_all(
+            forwarded, search, [_search_arguments(search, name, Filters(), _LOOKUP_LIMIT)]
+        )
         for found in self._usable(reply, Filters()):
             if found.tool.name == name:
-                return self._memory.keep(ctx.caller, found.tool)
+                return self._found.keep(ctx.caller, found.tool)
         return None
 
     # -- calling ---------------------------------------------------------------------------------------------------
@@ -127,26 +129,30 @@ class ChainedServer(UpstreamServer):
             return None
         if await self._offer(name) is not None:
             return await super().call_tool(ctx, name, arguments)
-        onward, execute = forwarded_context(ctx, self.gateway_id), await self._meta_tool(EXECUTE_TOOL)
-        if onward is None or execute is None or (tool := await self.get_tool(ctx, name)) is None:
+        forwarded, execute = forwarded_context(ctx, self.gateway_id), await self._meta_tool(EXECUTE_TOOL)
+        if forwarded is None or execute is None or (tool := await self.get_tool(ctx, name)) is None:
             return None
-        result = await self._run(onward, execute, {"name": tool.name, "arguments": dict(arguments)}, name)
+        result = await self._run(forwarded, execute, {"name": tool.name, "arguments": dict(arguments)}, name)
         if result.is_error:
-            # Perhaps because its definition is another one by now.
-            self._memory.drop(ctx.caller, tool)
+            # Its definition may have changed.
+            self._found.drop(ctx.caller, tool)
         return result
 
     # -- asking its search -----------------------------------------------------------------------------------------
 
-    def _onward(self, ctx: Context) -> Context | None:
-        """The context of a request of ours on behalf of that one: who asked first, and through whom; nothing else."""
+    def _forwarded(self, ctx: Context) -> Context | None:
+        """Return the context of our own request on behalf of `ctx`: only who asked first, and through which
+        gateways.
+        """
         passed = forwarded_context(ctx, self.gateway_id)
         if passed is None:
             return None
         return Context(caller=ctx.caller, session=ctx.session, meta={PATH_META: passed.meta[PATH_META]})
 
     async def _meta_tool(self, name: str) -> RemoteTool | None:
-        """Its own meta-tool, where it has one now. Raises `ServerUnavailable`; does not wait for a connection."""
+        """Return the server's own meta-tool, if it has it. Raises `ServerUnavailable`; does not wait for a
+        connection.
+        """
         if self._supervisor.connection is None:
             raise self._unavailable()
         return self._supervisor.tool_list.by_name.get(name)
@@ -155,8 +161,8 @@ class ChainedServer(UpstreamServer):
         in_namespace = not filters.namespaces or self.namespace in filters.namespaces
         return in_namespace and (not filters.visibility or Visibility.DISCOVERABLE in filters.visibility)
 
-    async def _searched(self, ctx: Context, search: RemoteTool, asked: Sequence[dict[str, Any]]) -> list[ToolResult]:
-        """A reply a query, all asked at once."""
+    async def _search_all(self, ctx: Context, search: RemoteTool, asked: Sequence[dict[str, Any]]) -> list[ToolResult]:
+        """Send all searches at once. Returns one reply per search, in order."""
         replies: dict[int, ToolResult] = {}
         failures: list[ExecutionFailed] = []
 
@@ -171,15 +177,15 @@ class ChainedServer(UpstreamServer):
                 for place, arguments in enumerate(asked):
                     group.start_soon(ask, place, arguments)
         if failures:
-            raise self._unsearched(failures[0].message) from failures[0]
+            raise self._search_failed(failures[0].message) from failures[0]
         if len(replies) < len(asked):
-            raise self._unsearched(f"no answer within {self.options.find_timeout_s:g} s")
+            raise self._search_failed(f"no answer within {self.options.find_timeout_s:g} s")
         return [replies[place] for place in range(len(asked))]
 
-    def _unsearched(self, reason: str) -> ServerUnavailable:
+    def _search_failed(self, reason: str) -> ServerUnavailable:
         return ServerUnavailable(
             f'The search of "{self.name}" failed: {reason.rstrip(".")}.',
-            hint="Its hidden tools could not be looked for.",
+            hint="Its hidden tools could not be searched.",
             data={"server": self.name, "reason": reason},
         )
 
@@ -187,16 +193,16 @@ class ChainedServer(UpstreamServer):
 
     def _hits(self, ctx: Context, reply: ToolResult, query: int, filters: Filters) -> Iterator[Hit]:
         for found in self._usable(reply, filters):
-            tool = self._listed_as(found)
+            tool = self._listed_tool(found)
             if tool is None:
-                tool = self._memory.keep(ctx.caller, found.tool) if found.has_schema else found.tool
+                tool = self._found.keep(ctx.caller, found.tool) if found.has_schema else found.tool
             yield to_hit(found, tool=tool, query=query, signature=signature(tool))
 
     def _usable(self, reply: ToolResult, filters: Filters) -> Iterator[RemoteHit]:
         if refusal := refusal_reason(reply):
             if refusal.startswith(_INVALID_REQUEST):
                 return
-            raise self._unsearched(refusal)
+            raise self._search_failed(refusal)
         for found in parse_search_reply(reply, namespace=self.namespace, tags=filters.tags):
             if self._is_allowed(found.tool.name) and _matches(found.tool, filters):
                 yield found
@@ -205,8 +211,8 @@ class ChainedServer(UpstreamServer):
         allowed = self.options.allowed_tools
         return name not in META_TOOLS and (allowed is None or name in allowed)
 
-    def _listed_as(self, found: RemoteHit) -> Tool | None:
-        """The tool as it is listed by name, where it is: there a toolcrib gives it its wire name."""
+    def _listed_tool(self, found: RemoteHit) -> Tool | None:
+        """Return the listed tool that this hit is, if any; a toolcrib lists tools by their wire name."""
         namespace, _, name = found.tool.name.rpartition(":")
         offers = self._supervisor.tool_list.by_name
         offer = offers.get(found.tool.name) or offers.get(wire_name(Key(namespace, name)))
@@ -219,7 +225,7 @@ def _search_parameters(search: RemoteTool) -> frozenset[str]:
 
 
 def _search_arguments(search: RemoteTool, query: str, filters: Filters, limit: int | None) -> dict[str, Any]:
-    """Arguments of `tool_search`: what there is to say, as far as its schema knows it."""
+    """Return arguments for `tool_search`, as far as its schema has them."""
     wanted: dict[str, Any] = {"detail": "full", "group": False, "budget": 0}
     if limit is not None:
         wanted["max_results"] = limit
@@ -244,13 +250,13 @@ def _is_name(text: str) -> bool:
 
 
 class _FoundTools:
-    """Tools that were found a short while ago, for whoever found them. The least recently found go first."""
+    """Tools that were found recently, per caller. The least recently found are dropped first."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Caller, str], tuple[Tool, float]] = OrderedDict()
 
     def get(self, caller: Caller, *names: str) -> Tool | None:
-        """What is known by the first of the names that is known at all, its own or its wire name."""
+        """Return the tool of the first known name; a tool is known by its own name and by its wire name."""
         for name in names:
             tool, until = self._kept.get((caller, name), (None, 0.0))
             if tool is not None and time.monotonic() < until:
@@ -258,7 +264,7 @@ class _FoundTools:
         return None
 
     def keep(self, caller: Caller, tool: Tool) -> Tool:
-        """The tool, as the same object as before where it did not change."""
+        """Remember the tool. Returns the known object if it has not changed."""
         known = self.get(caller, tool.name)
         entry = (known if known == tool else tool, time.monotonic() + _REMEMBERED_S)
         for name in (tool.name, wire_name(tool.key)):
@@ -273,28 +279,13 @@ class _FoundTools:
             self._kept.pop((caller, name), None)
 
 
-_ENTRY_KEYS: Final = ("hits", "tools", "results", "result")
-"""Where an object holds the list of entries."""
-
-
-_MAX_ENTRIES: Final = 100
-"""Entries read of one reply."""
-
-
-_DEFAULT_SCORE: Final = 0.5
-"""The score of an entry that has none."""
-
-
-_ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
-
-
 def parse_search_reply(
     result: ToolResult, *, namespace: str, tags: frozenset[str] = frozenset()
 ) -> tuple[RemoteHit, ...]:
-    """The usable entries, in their order; `tags` are those that every one of them was asked to have.
+    """Return the usable entries, in order. `tags` are those that the search required of every entry.
 
-    The tool's name is the entry's, as it is: `github:create_issue` of a server `far` has the id
-    `far:github:create_issue`. What is shown although nothing fits is left out.
+    The entry's name is used as it is: `github:create_issue` of a server `far` has the id `far:github:create_issue`.
+    Fallback entries, which match nothing, are left out.
 
     >>> text = '[{"name": "git:log", "description": "Show commits.", "score": 7}]'
     >>> (found,) = parse_search_reply(ToolResult(content=({"type": "text", "text": text},)), namespace="far")
@@ -311,18 +302,18 @@ def parse_search_reply(
 
 
 def to_hit(found: RemoteHit, *, tool: Tool, query: int, signature: str) -> Hit:
-    """The entry as a hit, for the query at that place."""
+    """Convert the entry to a hit of the query at that index."""
     return Hit(tool=tool, score=found.score, raw=found.raw, query=query, signature=signature, weak=found.weak)
 
 
 def refusal_reason(result: ToolResult) -> str:
-    """Why the search was not done, with a code before a colon where there is one; empty where it was."""
+    """Return why the server refused the search, with a code before a colon if it has one; empty if it did not."""
     if not result.is_error:
         return ""
     error = result.structured.get("error") if isinstance(result.structured, dict) else None
     if isinstance(error, dict):
         return f"{error.get('code')}: {error.get('message')}"
-    return next((text for text in _texts(result)), "it answered with an error")
+    return next((text for text in _texts(result)), "it returned an error")
 
 
 def _entries(result: ToolResult) -> Sequence[Any]:

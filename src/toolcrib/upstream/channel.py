@@ -16,73 +16,69 @@ from mcp.shared.exceptions import MCPError
 
 Streams: TypeAlias = TransportStreams
 """Messages in, messages out."""
+_LIST_CHANGED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
+ProgressFn: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+FAILURE_MARK: Final = secrets.token_hex(8)
+"""Marks our own error responses. Random, so that a server cannot forge one."""
+NO_MESSAGE: Final = "its response claims to be JSON but is not a JSON-RPC message; check the url"
 
 
 class CloseEvent:
-    """The end of a connection: it comes once, with the first reason that is given."""
+    """The end of a connection. Set once; the first reason counts."""
 
     def __init__(self) -> None:
-        """Not ended yet."""
         self.reason = ""
         self.reconnect = False
-        """Whether to connect again at once: the server is there, and only lost our session."""
+        """Whether to connect again at once: the server is up, and only lost our session."""
         self._event = anyio.Event()
 
     def set(self, reason: str, *, reopen: bool = False) -> None:
-        """End it; a later reason is ignored."""
+        """Mark the connection as closed. Later calls are ignored."""
         if not self._event.is_set():
             self.reason, self.reconnect = reason, reopen
             self._event.set()
 
     @property
     def is_set(self) -> bool:
-        """Whether it has ended."""
         return self._event.is_set()
 
     async def wait(self) -> None:
-        """Until it has ended."""
         await self._event.wait()
 
 
 class AutoResetEvent:
-    """Wakes the one who waits, once for any number of rings since the last time."""
+    """Wakes one waiting task, once for any number of `set` calls since its last wait."""
 
     def __init__(self) -> None:
-        """Silent."""
         self._event = anyio.Event()
 
     def set(self) -> None:
-        """Wake the one who waits, or the next one who will."""
+        """Wake the waiting task, or the next one to wait."""
         self._event.set()
 
     def clear(self) -> None:
-        """Forget that it rang."""
         if self._event.is_set():
             self._event = anyio.Event()
 
     async def wait(self) -> None:
-        """Until it rings."""
+        """Wait until set, then clear."""
         await self._event.wait()
         self.clear()
 
 
-_LIST_CHANGED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
-
-
 class ServerNotifications:
-    """What a server says by itself, beside its answers, for those who asked to hear it."""
+    """Dispatches a server's notifications to their handlers."""
 
     def __init__(self) -> None:
-        """Nobody has asked yet."""
         self.lists_changed = AutoResetEvent()
-        """Rings when its prompts and resources should be listed again."""
+        """Set when prompts and resources should be listed again."""
         self.on_resource_updated: Callable[[str], object] | None = None
-        """Takes the URI of a resource that changed."""
+        """Called with the URI of a resource that changed."""
         self.on_log_message: Callable[[Mapping[str, Any]], object] | None = None
-        """Takes the params of a message for a log."""
+        """Called with the params of a log message."""
 
     def dispatch(self, method: Any, params: Mapping[str, Any] | None) -> None:
-        """Pass a notice on to whom it is for."""
+        """Pass a notification to its handler; unknown ones are dropped."""
         if method in _LIST_CHANGED:
             self.lists_changed.set()
         elif params is None:
@@ -95,64 +91,61 @@ class ServerNotifications:
 
 
 def no_stderr() -> str:
-    """What a server that has no stderr said there."""
+    """The `stderr_tail` of a transport without stderr."""
     return ""
 
 
-ProgressFn: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
-
-
 class FastPathUnavailable(Exception):
-    """The server wants something that only the session does; nothing ran."""
+    """The server needs the SDK session for this call. The call did not run."""
 
 
 class FastPath(Protocol):
-    """A way for calls past the session."""
+    """A way to send tool calls without the SDK session."""
 
     def supports(self, *, modern: bool) -> bool:
-        """Whether calls of that protocol era may go this way."""
+        """Whether calls of that protocol era can use it now."""
 
     async def call(
         self, params: dict[str, Any], headers: Mapping[str, str], *, modern: bool, progress: ProgressFn | None
     ) -> dict[str, Any]:
-        """The result of one `tools/call`. Raises `MCPError`, `ExchangeError`, or `FastPathUnavailable` for good."""
+        """Return the result of one `tools/call`. Raises `MCPError`, `ExchangeError` or `FastPathUnavailable`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """Not connected before its transport is entered."""
+    """A transport to one server with its events. Not connected until the transport is entered."""
 
     transport: Transport
     closed: CloseEvent
     refresh_needed: AutoResetEvent
-    """Rings when the tools should be listed again: they changed, or the server may be in trouble."""
+    """Set when the tools should be listed again: they changed, or the server may be in trouble."""
     notifications: ServerNotifications = field(default_factory=ServerNotifications)
     fast_path: FastPath | None = None
     stderr_tail: Callable[[], str] = no_stderr
-    """The last telling line of the server's stderr."""
+    """Returns the most informative recent line of the server's stderr."""
 
 
 class FailureKind(Enum):
-    """What it means for the request that it hit."""
+    """What a failed exchange means for its request."""
 
     UNSENT = auto()
     """The server was never reached; nothing ran."""
     SESSION = auto()
-    """The server does not know the session any more; nothing ran."""
+    """The server no longer knows the session; nothing ran."""
     CLOSED = auto()
-    """The connection is gone; whether the request ran is unknown."""
+    """The connection is closed. Whether the request ran is unknown."""
     LOST = auto()
-    """This one exchange broke off; whether the request ran is unknown."""
+    """This exchange broke off. Whether the request ran is unknown."""
     STATUS = auto()
-    """An HTTP status instead of an answer."""
+    """An HTTP error status instead of a response."""
     ANSWER = auto()
-    """A JSON-RPC error, or nonsense."""
+    """A JSON-RPC error, or an invalid response."""
 
 
 class ExchangeError(Exception):
-    """A request that got no result, before it has a name that a caller may see.
+    """A request that got no result, before it is mapped to an error that callers see.
 
-    `reason` is one line without secrets, without a full stop.
+    `reason` is one line without secrets and without a full stop.
     """
 
     def __init__(self, kind: FailureKind, reason: str, *, code: int | None = None, data: Any = None) -> None:
@@ -165,7 +158,7 @@ class ExchangeError(Exception):
 
 
 def flatten_errors(error: BaseException) -> Iterator[BaseException]:
-    """The error itself, or all that are in its group."""
+    """Yield the error itself, or the members of its group."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from flatten_errors(inner)
@@ -174,15 +167,8 @@ def flatten_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 def embedded_failure(error: MCPError) -> ExchangeError | None:
-    """The failure that a gate made this error of, or None for an error of the server's own."""
+    """Return the failure that our HTTP transport encoded in an error response, or None for a server's own error."""
     data = error.data
     if isinstance(data, dict) and data.get("mark") == FAILURE_MARK:
         return ExchangeError(FailureKind[data["kind"]], error.message)
     return None
-
-
-FAILURE_MARK: Final = secrets.token_hex(8)
-"""Tells our own error answers from those of a server, which cannot know it."""
-
-
-NO_MESSAGE: Final = "its answer says that it is JSON, but is no JSON-RPC message; check the url"

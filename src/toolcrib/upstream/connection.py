@@ -72,31 +72,35 @@ from toolcrib.upstream.redact import Redactor, bounded
 from toolcrib.wire import replace_surrogates
 
 _NO_META: Final[Object] = {}
-
-
 _SDK_CLOSED: Final = "Connection closed"
-
-
 _SDK_STREAM_ENDED: Final = "SSE stream ended"
-"""How the SDK's messages begin where the answer's own stream broke off."""
-
-
+"""How the SDK's messages begin if the response's own stream broke off."""
 _SDK_PARSE_FAILURE: Final = "Failed to parse JSON response: "
-"""How the SDK begins to list every rule of its own that an answer breaks."""
-
-
+"""How the SDK begins its list of every rule that a response breaks."""
 _MAX_MESSAGE: Final = 1000
-
-
 _MAX_NAME: Final = 200
-
-
 _MAX_INSTRUCTIONS: Final = 20_000
+HeaderMap = Mapping[tuple[str, ...], str]
+"""Which arguments, by path, a tool wants repeated as headers (its `x-mcp-header` annotations)."""
+CLIENT_INFO: Final = {"name": "toolcrib", "version": VERSION}
+SHOW_ALL_KEY: Final = "toolcrib/showAll"
+"""In the `_meta` of a request: whether to list every tool by name. Over HTTP, a header says the same."""
+_CONNECTION_KEYS: Final = frozenset(
+    {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_KEY}
+)
+"""`_meta` keys of a caller's request that belong to the caller's own connection."""
+_USED_CAPABILITIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tools": ("listChanged",),
+    "prompts": ("listChanged",),
+    "resources": ("listChanged", "subscribe"),
+    "completions": (),
+    "logging": (),
+}
 
 
 @asynccontextmanager
 async def open_connection(
-    link: Channel,
+    channel: Channel,
     options: ServerOptions,
     fleet: FleetOptions,
     redact: Redactor,
@@ -104,11 +108,12 @@ async def open_connection(
     *,
     discover: bool = True,
 ) -> AsyncIterator["Connection"]:
-    """Connect and negotiate, with `discover` beyond the handshake; `asked` is what an older server asks, where the
-    options let it. Raises `ExchangeError`, alone or in a group.
+    """Connect and negotiate; without `discover`, with the handshake only. Raises `ExchangeError`, alone or in a group.
+
+    `server_requests` answers what an older server asks, if the options allow it.
     """
-    async with link.transport as streams:
-        dispatcher = RawJsonDispatcher(streams, link, probe_timeout_s=fleet.probe_timeout_s)
+    async with channel.transport as streams:
+        dispatcher = RawJsonDispatcher(streams, channel, probe_timeout_s=fleet.probe_timeout_s)
         async with ClientSession(
             dispatcher=dispatcher,
             client_info=Implementation.model_validate(CLIENT_INFO),
@@ -120,23 +125,25 @@ async def open_connection(
                 await negotiate(client, dispatcher, patience_s=options.start_timeout_s, discover=discover)
             except MCPError as error:
                 raise _exchange_error(error, redact) from error
-            yield Connection(client, dispatcher, link, redact, show_all=options.show_all)
+            yield Connection(client, dispatcher, channel, redact, show_all=options.show_all)
 
 
 class RawJsonDispatcher(JSONRPCDispatcher[TransportContext]):
-    """Answers as plain JSON. Forgives what a handshake gets wrong; lets no flood of notices become tasks."""
+    """The SDK's dispatcher with plain JSON results, tolerant of invalid handshakes and floods of notifications.
 
-    def __init__(self, streams: Streams, link: Channel, *, probe_timeout_s: float) -> None:
-        """Tells the link of its end, and of changed tools."""
+    Built on the public methods of `JSONRPCDispatcher`: `send_raw_request` and `run`.
+    """
+
+    def __init__(self, streams: Streams, channel: Channel, *, probe_timeout_s: float) -> None:
         super().__init__(*streams)
-        self._link = link
+        self._channel = channel
         self.probe_timeout_s = probe_timeout_s
-        """How long the answer to `server/discover` may take."""
+        """How long to wait for the response to `server/discover`."""
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None, **routing: Any
     ) -> dict[str, Any]:
-        """The result object as it came, but those of the handshake in order. Raises `MCPError`."""
+        """Return the result as it came, except for those of the handshake, which are normalized. Raises `MCPError`."""
         if method == "server/discover":
             opts = {**(opts or {}), "timeout": self.probe_timeout_s}
         raw = await super().send_raw_request(method, params, opts, **routing)
@@ -151,73 +158,72 @@ class RawJsonDispatcher(JSONRPCDispatcher[TransportContext]):
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve the connection until it ends, and say so."""
+        """Serve the connection until it ends, then set the channel's `closed`."""
 
         def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             if on_notify_intercept is not None:
                 on_notify_intercept(method, params)
             if method == "notifications/tools/list_changed":
-                self._link.refresh_needed.set()
+                self._channel.refresh_needed.set()
             else:
-                self._link.notifications.dispatch(method, params)
-            # None is let through: each would cost a task.
+                self._channel.notifications.dispatch(method, params)
+            # Stop here: each notification passed on would cost a task.
             return True
 
         try:
             await super().run(on_request, on_notify, intercept, task_status=task_status)
         finally:
-            self._link.closed.set("the connection was closed")
-
-
-HeaderMap = Mapping[tuple[str, ...], str]
-"""Which arguments, by path, a tool wants repeated as headers (its `x-mcp-header` annotations)."""
+            self._channel.closed.set("the connection was closed")
 
 
 class Connection:
-    """Its methods may be used from any task, side by side."""
+    """A negotiated connection. Safe to use from several tasks at once."""
 
     def __init__(
-        self, client: ClientSession, dispatcher: RawJsonDispatcher, link: Channel, redact: Redactor, *, show_all: bool
+        self,
+        client: ClientSession,
+        dispatcher: RawJsonDispatcher,
+        channel: Channel,
+        redact: Redactor,
+        *,
+        show_all: bool,
     ) -> None:
-        """The client has negotiated."""
         self._client = client
         self._dispatcher = dispatcher
         self._redact = redact
         self._under_way = 0
         self._answered = AutoResetEvent()
-        self.channel = link
+        self.channel = channel
         self.protocol = NegotiatedProtocol(client.protocol_version or "", show_all)
         self.capabilities = client.server_capabilities or ServerCapabilities()
-        """What the server says that it has."""
         changing = (self.capabilities.tools, self.capabilities.prompts, self.capabilities.resources)
         self.can_subscribe = self.protocol.modern and any(part is not None and part.list_changed for part in changing)
 
     @property
     def protocol_version(self) -> str:
-        """The protocol version that was agreed on."""
         return self.protocol.version
 
     @property
     def info(self) -> ServerInfo:
-        """Who the server says it is, as far as that is of a reasonable length."""
-        said = self._client.server_info
+        """What the server says about itself, truncated to a reasonable length."""
+        server = self._client.server_info
         instructions = bounded(self._client.instructions or "", _MAX_INSTRUCTIONS)
-        if said is None:
+        if server is None:
             return ServerInfo(instructions=instructions)
-        name, version, title = (bounded(text or "", _MAX_NAME) for text in (said.name, said.version, said.title))
-        about = bounded(said.description or "", _MAX_INSTRUCTIONS)
+        name, version, title = (bounded(text or "", _MAX_NAME) for text in (server.name, server.version, server.title))
+        about = bounded(server.description or "", _MAX_INSTRUCTIONS)
         return ServerInfo(name=name, version=version, title=title, description=about, instructions=instructions)
 
     @property
     def has_tools(self) -> bool:
-        """Whether the server says that it has tools at all."""
+        """Whether the server declares tools at all."""
         return self.capabilities.tools is not None
 
-    async def list_page(self, method: str, cursor: str | None, told: Object = _NO_META) -> dict[str, Any]:
-        """One page of a list, such as `tools/list`; `told` is said along in `_meta`. Raises `ExchangeError`."""
+    async def list_page(self, method: str, cursor: str | None, meta: Object = _NO_META) -> dict[str, Any]:
+        """Return one page of a list, such as `tools/list`; `meta` is added to `_meta`. Raises `ExchangeError`."""
         params: dict[str, Any] = {"cursor": cursor} if cursor is not None else {}
-        if meta := self.protocol.meta(told, {}):
-            params["_meta"] = meta
+        if wire_meta := self.protocol.meta(meta, {}):
+            params["_meta"] = wire_meta
         return await self._request(method, params, {"headers": self.protocol.headers(method)})
 
     async def request(self, ctx: Context, method: str, params: Object) -> dict[str, Any]:
@@ -234,7 +240,7 @@ class Connection:
             progress.close()
 
     async def subscribe_resource(self, uri: str, *, on: bool) -> None:
-        """Have a server of an older version tell of changes of a resource, or not any more. Raises `ExchangeError`."""
+        """Subscribe to a resource of a server of an older version, or unsubscribe. Raises `ExchangeError`."""
         method = "resources/subscribe" if on else "resources/unsubscribe"
         await self._request(method, {"uri": uri}, {"headers": self.protocol.headers(method)})
 
@@ -281,8 +287,8 @@ class Connection:
         return params
 
     async def follow_list_changes(self, retry_s: float) -> None:
-        """Have the server tell of changed lists, for as long as the session lasts; the link's bells then ring."""
-        offers, told = self.capabilities, self.channel.notifications
+        """Subscribe to list changes for as long as the connection lasts, and set the channel's events."""
+        offers, notifications = self.capabilities, self.channel.notifications
         while True:
             try:
                 async with listen(
@@ -300,13 +306,13 @@ class Connection:
                     return
             await anyio.sleep(retry_s)
             self.channel.refresh_needed.set()
-            told.lists_changed.set()
+            notifications.lists_changed.set()
 
     @asynccontextmanager
     async def resource_updates(self, uris: Iterable[str]) -> AsyncIterator[Subscription]:
-        """Have a server of a newer version tell of changes of these resources; entered once it has agreed.
+        """Subscribe to these resources of a server of a newer version; entered once it has confirmed.
 
-        Raises `ExchangeError`. Iterating ends, or raises `SubscriptionLost`, when the server tells no more.
+        Raises `ExchangeError`. Iteration ends, or raises `SubscriptionLost`, when the subscription ends.
         """
         try:
             async with listen(self._client, resource_subscriptions=tuple(uris)) as subscription:
@@ -343,7 +349,7 @@ def _list_changes(part: ToolsCapability | PromptsCapability | ResourcesCapabilit
 
 
 def _exchange_error(error: MCPError, redact: Redactor) -> ExchangeError:
-    """What the SDK's one error type stands for."""
+    """Map the SDK's single error type to the kinds of failures."""
     fault = embedded_failure(error)
     if fault is not None:
         return fault
@@ -360,38 +366,29 @@ def _exchange_error(error: MCPError, redact: Redactor) -> ExchangeError:
 
 
 def _check_sendable(params: dict[str, Any]) -> None:
-    """A request that cannot be encoded must fail here: further down it would take the connection with it."""
+    """Reject a request that cannot be encoded here: further down it would break the whole connection."""
     try:
         data = to_json(params, inf_nan_mode="constants")
         if b"NaN" in data or b"Infinity" in data:
             json.dumps(params, allow_nan=False)
     except (ValueError, TypeError) as error:
         raise InvalidArguments(
-            "The arguments cannot be sent as JSON.",
+            "The arguments cannot be encoded as JSON.",
             hint="Use only strings of valid Unicode, finite numbers, true, false, null, lists and objects.",
         ) from error
 
 
-CLIENT_INFO: Final = {"name": "toolcrib", "version": VERSION}
-
-
-SHOW_ALL_KEY: Final = "toolcrib/showAll"
-"""In the `_meta` of a request: whether every tool is listed by name. Over HTTP a header says the same."""
-
-
-_CONNECTION_KEYS: Final = frozenset(
-    {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_KEY}
-)
-"""`_meta` of a caller's request that belongs to his connection, not to ours."""
-
-
 @dataclass(frozen=True, slots=True)
 class NegotiatedProtocol:
-    """Wraps requests for one protocol version."""
+    """The metadata around requests: `_meta` and headers of the negotiated protocol version.
+
+    Versions before 2026-07-28 agree once, in the handshake, and repeat only the version header. From 2026-07-28 on,
+    each request carries the client and its capabilities in `_meta`, and repeats in headers what a proxy may route by.
+    """
 
     version: str
     show_all: bool = False
-    """Whether a server that hides tools is asked for them all."""
+    """Whether to ask a server that hides tools for all of them."""
 
     @property
     def modern(self) -> bool:
@@ -399,7 +396,7 @@ class NegotiatedProtocol:
         return self.version in MODERN_PROTOCOL_VERSIONS
 
     def meta(self, forwarded: Object, capabilities: Object) -> dict[str, Any]:
-        """The `_meta` of a request: what a caller sent along, then what this version asks for."""
+        """Return the `_meta` of a request: what the caller sent, then what this version requires."""
         meta = {key: value for key, value in forwarded.items() if key not in _CONNECTION_KEYS}
         if self.show_all:
             meta[SHOW_ALL_KEY] = True
@@ -412,14 +409,14 @@ class NegotiatedProtocol:
         return meta
 
     def headers(self, method: str) -> dict[str, str]:
-        """The headers of a request. Transports other than HTTP ignore them."""
+        """Return the headers of a request. Transports other than HTTP ignore them."""
         headers = {MCP_PROTOCOL_VERSION_HEADER: self.version}
         if self.modern:
             headers[MCP_METHOD_HEADER] = method
         return headers
 
     def headers_for(self, method: str, params: Object) -> dict[str, str]:
-        """The headers of a request that may be about something with a name or a URI."""
+        """Return the headers of a request that may concern something with a name or a URI."""
         headers = self.headers(method)
         key = NAME_BEARING_METHODS.get(method)
         if self.modern and key is not None and isinstance(named := params.get(key), str):
@@ -427,7 +424,7 @@ class NegotiatedProtocol:
         return headers
 
     def call_headers(self, name: str, arguments: Object, wanted: HeaderMap) -> dict[str, str]:
-        """The headers of a `tools/call`."""
+        """Return the headers of a `tools/call`."""
         headers = self.headers("tools/call")
         if self.modern:
             headers[MCP_NAME_HEADER] = encode_header_value(name)
@@ -436,14 +433,15 @@ class NegotiatedProtocol:
 
 
 class ClosedOnDiscover(ExchangeError):
-    """The connection ended upon the first question."""
+    """The server closed the connection on `server/discover`; it may accept no request before the handshake."""
 
 
 async def negotiate(
     client: ClientSession, dispatcher: RawJsonDispatcher, *, patience_s: float, discover: bool = True
 ) -> None:
-    """Agree with the server; without `discover`, by the handshake at once. Raises `MCPError` when neither way works,
-    and `ClosedOnDiscover`.
+    """Negotiate a version; without `discover`, with the handshake only.
+
+    Raises `MCPError` if neither way works, and `ClosedOnDiscover`.
     """
     if discover and await _discover(client):
         return
@@ -452,14 +450,14 @@ async def negotiate(
     except MCPError as error:
         if error.code != UNSUPPORTED_PROTOCOL_VERSION:
             raise
-        # It answered the probe after all, only too late for us, as a slow start does; now it takes no handshake.
+        # It answered the probe after all, but too late, as on a slow start; now it rejects the handshake.
         dispatcher.probe_timeout_s = patience_s
         if not await _discover(client):
             raise
 
 
 async def _discover(client: ClientSession) -> bool:
-    """Whether the server said that it speaks a version without handshake; then that is settled."""
+    """Return whether the server speaks a version without handshake; if so, it is adopted."""
     try:
         raw = await client.send_discover(LATEST_MODERN_VERSION)
     except MCPError as error:
@@ -477,7 +475,7 @@ async def _discover(client: ClientSession) -> bool:
 
 
 def _normalize_initialize(raw: dict[str, Any]) -> dict[str, Any]:
-    """With the version that was meant: some servers repeat any they are offered, some name one without handshake."""
+    """Fix the version: some servers repeat whatever they are offered, some name one without a handshake."""
     version = raw.get("protocolVersion")
     return {
         "protocolVersion": version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
@@ -501,7 +499,7 @@ def _normalize_discover(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _used_capabilities(raw: dict[str, Any]) -> dict[str, Any]:
-    """Only what is used here: what there is, and notices of its changes."""
+    """Keep only what is used here: which features there are, and whether they notify changes."""
     given = raw.get("capabilities")
     if not isinstance(given, dict):
         return {}
@@ -523,15 +521,6 @@ def _implementation(info: Any) -> dict[str, Any]:
 def _instructions(raw: dict[str, Any]) -> dict[str, str]:
     text = raw.get("instructions")
     return {"instructions": text} if isinstance(text, str) else {}
-
-
-_USED_CAPABILITIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "tools": ("listChanged",),
-    "prompts": ("listChanged",),
-    "resources": ("listChanged", "subscribe"),
-    "completions": (),
-    "logging": (),
-}
 
 
 _NORMALIZE: Final[Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {

@@ -25,9 +25,15 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.server import UpstreamServer
 from toolcrib.upstream.status import Listeners
 
+logger = logging.getLogger(__name__)
+
+_THREAD_TIMEOUT_S = 10.0
+"""How long another thread waits for the event loop to apply a change, in seconds."""
+_STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
+
 
 class _FleetMember:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, server: UpstreamServer, predecessor: "_FleetMember | None") -> None:
         self.server = server
@@ -36,31 +42,30 @@ class _FleetMember:
         self._done = anyio.Event()
 
     async def run(self) -> None:
-        """Until it is dismissed; never at the same time as those before it, which may hold what it needs."""
+        """Run until dismissed, and never beside a predecessor, which may hold resources that this one needs."""
         try:
             with self._scope:
-                await self._alone()
+                await self._wait_predecessor()
                 await self.server.run()
         except Exception:
-            # A bug of ours; it must not end the other servers' tasks, which are in the same group.
-            logger.exception("the task of the server %s broke", self.server.name)
+            # A bug of ours must not end the other servers' tasks, which share the task group.
+            logger.exception("the task of the server %s failed", self.server.name)
         finally:
-            # Also when it never started: the next one waits for this one alone.
+            # Also if it never started: its successor waits only for this one.
             with anyio.CancelScope(shield=True):
-                await self._alone()
+                await self._wait_predecessor()
             self._done.set()
 
-    async def _alone(self) -> None:
+    async def _wait_predecessor(self) -> None:
         if self._predecessor is not None:
             await self._predecessor.gone()
             self._predecessor = None
 
     def dismiss(self) -> None:
-        """Have it stop."""
         self._scope.cancel()
 
     async def gone(self) -> None:
-        """Until it has stopped, and holds nothing any more."""
+        """Wait until it has stopped and released everything."""
         await self._done.wait()
 
 
@@ -70,7 +75,6 @@ class Fleet:
     kind = BackendKind.MCP
 
     def __init__(self, options: FleetOptions | None = None) -> None:
-        """Nothing runs before it is entered."""
         options = options or FleetOptions()
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._network = HttpNetwork()
@@ -83,13 +87,12 @@ class Fleet:
 
     @property
     def gateway_id(self) -> str:
-        """Tells this gateway from others in a chain; see `trail`."""
+        """Identifies this gateway in a chain of gateways; see `loop_detection`."""
         return self._options.gateway_id
 
     async def __aenter__(self) -> Self:
-        """Ready for `apply`."""
         if self._entered:
-            raise AlreadyStarted("This fleet was started before; make a new one.")
+            raise AlreadyStarted("This fleet was started before; create a new one.")
         self._entered = True
         self._group = await anyio.create_task_group().__aenter__()
         return self
@@ -97,26 +100,26 @@ class Fleet:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Stop all servers, side by side; each is bounded by `stop_timeout_s`."""
+        """Stop all servers concurrently, each within `stop_timeout_s`."""
         group, self._group = self._group, None
         if group is None:
             return None
         for member in self._members.values():
             member.dismiss()
         if isinstance(error, Exception):
-            # Not handed to the group, which would wrap it.
+            # Not passed to the group, which would wrap it.
             return await group.__aexit__(None, None, None)
         return await group.__aexit__(kind, error, trace)
 
     async def apply(self, servers: Iterable[ServerOptions]) -> None:
-        """As `set_servers`, for whoever awaits it from another thread."""
+        """Like `set_servers`, for callers that await it."""
         self.set_servers(servers)
 
     def set_servers(self, servers: Iterable[ServerOptions]) -> None:
-        """Make these the fleet: start what is new, stop what is gone, restart what changed, leave alone what did not.
+        """Start new servers, stop removed ones, restart changed ones, and leave the others alone.
 
-        Does not wait for any of it. Raises `NameCollision` when two have one name, and then changes nothing; raises
-        `NotStarted` outside of `async with`. Call it in the event loop of the fleet.
+        Does not wait for any of it. Must be called in the fleet's event loop. Raises `NameCollision` for a name used
+        twice, and then changes nothing; raises `NotStarted` outside of `async with`.
         """
         if self._group is None:
             raise NotStarted("The fleet is not running.", hint="Use it inside `async with Fleet(...) as fleet`.")
@@ -128,45 +131,45 @@ class Fleet:
         started = {name: self._start(options) for name, options in wanted.items() if name not in kept}
         if started or len(kept) < len(self._members):
             self._members = dict(sorted({**kept, **started}.items()))
-            self._tell()
+            self._notify()
 
     def _start(self, options: ServerOptions) -> _FleetMember:
         kind = ChainedServer if options.delegate_search else UpstreamServer
         member = _FleetMember(kind(options, self._options, self._network), self._members.get(options.name))
-        self._unsubscribes[options.name] = member.server.subscribe(self._tell)
+        self._unsubscribes[options.name] = member.server.subscribe(self._notify)
         if self._group is not None:
             self._group.start_soon(member.run)
         return member
 
     def servers(self) -> tuple[ServerOptions, ...]:
-        """The options of the servers, by name."""
+        """Return the options of the servers, by name."""
         return tuple(member.server.options for member in self._members.values())
 
     def providers(self) -> tuple[UpstreamServer, ...]:
-        """The servers, by name."""
+        """Return the servers, by name."""
         return tuple(member.server for member in self._members.values())
 
     def server(self, name: str) -> UpstreamServer:
-        """The server of that name. Raises `BackendNotFound`."""
+        """Return the server of that name. Raises `BackendNotFound`."""
         member = self._members.get(name)
         if member is None:
             raise BackendNotFound(f'There is no server "{name}".', suggestions=tuple(self._members))
         return member.server
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """One status a server, by name."""
+        """Return the status of each server, by name."""
         return tuple(server.status for server in self.providers())
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back whenever a server came, went, or changed its tools or its status."""
+        """Call back whenever a server was added or removed, or changed its tools or status."""
         return self._listeners.add(callback)
 
     async def settled(self, names: Container[str] | None = None) -> None:
-        """Wait until no server, or none of those names, is in its first attempt any more."""
+        """Wait until every server, or every one of `names`, has finished its first attempt."""
         while any(s.state in _STARTING for s in self.statuses() if names is None or s.name in names):
             await self._changed.wait()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
         self._listeners.notify()
@@ -178,44 +181,44 @@ class ServerManager:
     kind = BackendKind.MCP
 
     def __init__(self, options: FleetOptions, servers: Iterable[ServerOptions] = ()) -> None:
-        """These servers to begin with; nothing runs before `running`."""
+        """Start with these servers; nothing runs before `running`."""
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._servers = tuple(servers)
         self._listeners = Listeners()
         self._lock = threading.Lock()
-        self._home: tuple[asyncio.AbstractEventLoop, int] | None = None
+        self._loop_ref: tuple[asyncio.AbstractEventLoop, int] | None = None
         self.fleet = Fleet(self._options)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
-        """A fleet of the servers, which are being connected; their connections are closed in the end."""
+        """Run a fleet of the servers. They connect in the background; their connections are closed at the end."""
         self.fleet = Fleet(self._options)
         end = self.fleet.subscribe(self._listeners.notify)
         try:
             async with self.fleet as fleet:
-                self._home = (asyncio.get_running_loop(), threading.get_ident())
+                self._loop_ref = (asyncio.get_running_loop(), threading.get_ident())
                 try:
-                    self._take_in()
+                    self._apply_in_loop()
                     yield fleet
                 finally:
-                    self._home = None
+                    self._loop_ref = None
         finally:
             end()
             self.fleet = Fleet(self._options)
             self._listeners.notify()
 
     def add(self, options: ServerOptions) -> None:
-        """One more. Raises `InvalidRequest` for a name that is empty or taken.
+        """Add a server. Raises `InvalidRequest` for a name that is empty or taken.
 
-        From another thread than that of the event loop, it waits until the loop has taken it in, at most 10 s; a loop
-        that is busy for longer takes it in as soon as it can.
+        From another thread than the event loop's, it waits until the loop has applied the change, for 10 s at most; a
+        loop that is busy for longer applies it as soon as it can.
         """
         if not options.name.strip():
             raise InvalidRequest("A server needs a name.", hint="It is the namespace of its tools.")
         with self._lock:
             if any(server.name == options.name for server in self._servers):
                 raise InvalidRequest(
-                    f"A server called {options.name} is there already.", hint="Remove it first, or take another name."
+                    f"There is already a server called {options.name}.", hint="Remove it first, or choose another name."
                 )
             self._servers = (*self._servers, options)
         try:
@@ -226,7 +229,7 @@ class ServerManager:
             raise
 
     def remove(self, name: str) -> None:
-        """One less; waits as `add` does. Raises `BackendNotFound`."""
+        """Remove a server; waits as `add` does. Raises `BackendNotFound`."""
         with self._lock:
             kept = tuple(server for server in self._servers if server.name != name)
             if len(kept) == len(self._servers):
@@ -236,38 +239,38 @@ class ServerManager:
         self._apply()
 
     def _apply(self) -> None:
-        """Have the event loop take in what the servers are by then. Not under the lock, which the loop may need."""
-        home = self._home
-        if home is None:
+        """Have the event loop apply the current servers. Must not hold the lock, which the loop may need."""
+        loop_ref = self._loop_ref
+        if loop_ref is None:
             return
-        loop, thread = home
+        loop, thread = loop_ref
         if threading.get_ident() == thread:
-            self._take_in()
+            self._apply_in_loop()
             return
-        taken: Future[None] = Future()
+        applied: Future[None] = Future()
 
-        def take_in() -> None:
+        def apply_in_loop() -> None:
             try:
-                self._take_in()
+                self._apply_in_loop()
             except ToolcribError as error:
-                taken.set_exception(error)
+                applied.set_exception(error)
             finally:
-                if not taken.done():
-                    taken.set_result(None)
+                if not applied.done():
+                    applied.set_result(None)
 
         try:
-            loop.call_soon_threadsafe(take_in)
-        except RuntimeError:  # a loop that was closed runs no fleet any more
+            loop.call_soon_threadsafe(apply_in_loop)
+        except RuntimeError:  # a closed loop runs no fleet
             return
         with contextlib.suppress(TimeoutError):
-            taken.result(_THREAD_TIMEOUT_S)
+            applied.result(_THREAD_TIMEOUT_S)
 
-    def _take_in(self) -> None:
-        if self._home is not None:
+    def _apply_in_loop(self) -> None:
+        if self._loop_ref is not None:
             self.fleet.set_servers(self._servers)
 
     def names(self) -> tuple[str, ...]:
-        """What the servers are called, in the order of the settings."""
+        """Return the servers' names, in the order of the settings."""
         return tuple(server.name for server in self._servers)
 
     @property
@@ -275,30 +278,20 @@ class ServerManager:
         """Whether there are any servers, connected or not."""
         return bool(self._servers)
 
-    # -- a source of providers -------------------------------------------------------------------------------------
+    # -- ProviderSource ------------------------------------------------------------------------------------------
 
     @property
     def gateway_id(self) -> str:
-        """Tells this gateway from others in a chain; the same for every run."""
+        """Identifies this gateway in a chain of gateways; the same for every run."""
         return self._options.gateway_id
 
     def providers(self) -> tuple[UpstreamServer, ...]:
-        """The servers of the present fleet, by name."""
+        """Return the servers of the current fleet, by name."""
         return self.fleet.providers()
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back whenever a server came, went, or changed its tools or its status."""
+        """Call back whenever a server was added or removed, or changed its tools or status."""
         return self._listeners.add(callback)
-
-
-_THREAD_TIMEOUT_S = 10.0
-"""How long another thread waits for the event loop to take in a change, in seconds."""
-
-
-logger = logging.getLogger(__name__)
-
-
-_STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
 def _options_by_name(servers: Iterable[ServerOptions]) -> dict[str, ServerOptions]:
@@ -307,7 +300,7 @@ def _options_by_name(servers: Iterable[ServerOptions]) -> dict[str, ServerOption
         if options.name in wanted:
             raise NameCollision(
                 f'Two servers are called "{options.name}".',
-                hint="Servers that stand in for each other have one namespace, and names of their own.",
+                hint="Replicas share one namespace, but each needs its own name.",
             )
         wanted[options.name] = options
     return wanted

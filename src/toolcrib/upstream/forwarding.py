@@ -23,7 +23,6 @@ from toolcrib.wire import replace_surrogates
 
 logger = logging.getLogger(__name__)
 
-
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -34,23 +33,23 @@ _LEVELS: Final = {
     "alert": logging.ERROR,
     "emergency": logging.ERROR,
 }
-
-
 _MAX_LOGGED: Final = 1000
-
-
 _MAX_PER_SECOND: Final = 20
-"""Messages of one server that are passed on in a second; the others are counted."""
-
-
+"""Messages forwarded per server and second; further ones are only counted."""
 _MAX_DEPTH: Final = 20
+_MAX_QUEUED: Final = 64
+"""Notifications kept for a client that is slower than the server; older ones are dropped."""
 
 
 class LogForwarder:
-    """Of one server."""
+    """Forwards one server's log messages (`notifications/message`) to our log and to subscribers.
+
+    A message may quote what a caller asked, so it names a recipient only while that caller alone has used the
+    connection.
+    """
 
     def __init__(self, name: str, redact: Redactor, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nobody listens yet, and nobody has used it. `clock` is in seconds."""
+        """`clock` is in seconds."""
         self._name = name
         self._redact = redact
         self._clock = clock
@@ -59,11 +58,11 @@ class LogForwarder:
         self._second, self._count = 0, 0
 
     def reset(self) -> None:
-        """The connection is a new one."""
+        """Forget who used the connection: a new one begins."""
         self._users.clear()
 
     def record_caller(self, ctx: Context) -> None:
-        """The caller of this request uses the connection."""
+        """Remember that this caller uses the connection."""
         key = (ctx.caller.tenant, ctx.caller.id)
         known = self._users.get(key)
         if known is not None:
@@ -74,17 +73,19 @@ class LogForwarder:
 
     @property
     def recipient(self) -> LogAudience | None:
-        """The one caller that has used the connection, with his session if it was one; None where it is not one."""
+        """The only caller that has used the connection, with their session if it was one; None if there were
+        several.
+        """
         return next(iter(self._users.values())) if len(self._users) == 1 else None
 
     def subscribe(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
-        """Call back with each message, and whom it is due to."""
+        """Call back with the recipient and the message, for each message."""
         place = object()
         self._listeners[place] = callback
         return lambda: (self._listeners.pop(place, None), None)[1]
 
     def emit(self, params: Mapping[str, Any]) -> None:
-        """Pass a message on."""
+        """Forward a message."""
         level = params.get("level")
         if level not in _LEVELS or "data" not in params or not self._has_room():
             return
@@ -101,14 +102,14 @@ class LogForwarder:
             try:
                 callback(due_to, message)
             except Exception:
-                # It is foreign code, and must not end the server's connection.
-                logger.exception("who listens to %s raised", self._name)
+                # Third-party code must not end the server's connection.
+                logger.exception("a log subscriber of %s raised", self._name)
 
     def _has_room(self) -> bool:
         second = int(self._clock())
         if second != self._second:
             if self._count > _MAX_PER_SECOND:
-                logger.info("%s said %d more", self._name, self._count - _MAX_PER_SECOND)
+                logger.info("%s sent %d more log messages", self._name, self._count - _MAX_PER_SECOND)
             self._second, self._count = second, 0
         self._count += 1
         return self._count <= _MAX_PER_SECOND
@@ -128,16 +129,19 @@ def _log_text(data: Any) -> str:
 
 
 class ServerRequests:
-    """Of one server."""
+    """Answers what one server asks during a call: elicitation and sampling, in versions before 2026-07-28.
+
+    Nothing in such a request says which call it belongs to. It goes to the client of the latest call, and only while
+    one caller, in one session, has used the connection.
+    """
 
     def __init__(self, voice: LogForwarder) -> None:
-        """Who has used the connection is known from the server's voice."""
         self._voice = voice
         self._calls: dict[object, Context] = {}
 
     @contextmanager
     def track_call(self, ctx: Context) -> Iterator[None]:
-        """A call is under way."""
+        """Mark a call as running."""
         place = object()
         self._calls[place] = ctx
         try:
@@ -157,13 +161,13 @@ class ServerRequests:
         context: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
         params: mcp_types.ElicitRequestParams,
     ) -> mcp_types.ElicitResult | mcp_types.ErrorData:
-        """What the person says; that he does not want to, where nobody can be asked."""
+        """Return the user's answer; `cancel` if no user can be asked."""
         client = self._client("elicitation")
         if client is None:
             return mcp_types.ElicitResult(action="cancel")
         try:
             return mcp_types.ElicitResult.model_validate(await client.elicit(_request_params(params)), by_name=False)
-        except Exception as error:  # noqa: BLE001 - of the client's; it must not end the server's connection
+        except Exception as error:  # noqa: BLE001 - a client's failure must not end the server's connection
             return _error_response(error)
 
     async def sample(
@@ -171,10 +175,10 @@ class ServerRequests:
         context: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
         params: mcp_types.CreateMessageRequestParams,
     ) -> mcp_types.CreateMessageResult | mcp_types.CreateMessageResultWithTools | mcp_types.ErrorData:
-        """What the client's model says."""
+        """Return the answer of the client's model."""
         client = self._client("sampling")
         if client is None:
-            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="There is no model to be asked.")
+            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="The client has no model to ask.")
         try:
             return mcp_types.CreateMessageResult.model_validate(
                 await client.sample(_request_params(params)), by_name=False
@@ -184,34 +188,29 @@ class ServerRequests:
 
 
 def _request_params(params: BaseModel) -> Mapping[str, Any]:
-    said: dict[str, Any] = params.model_dump(by_alias=True, mode="json", exclude_none=True)
-    said.pop("_meta", None)
-    return said
+    wire: dict[str, Any] = params.model_dump(by_alias=True, mode="json", exclude_none=True)
+    wire.pop("_meta", None)
+    return wire
 
 
 def _error_response(error: Exception) -> mcp_types.ErrorData:
-    logger.info("a client failed to answer what a server asked", exc_info=error)
+    logger.info("a client failed to answer a server's request", exc_info=error)
     if isinstance(error, MCPError):
         return mcp_types.ErrorData(code=error.code, message=error.message)
     return mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message="The client failed to answer.")
 
 
-_MAX_QUEUED: Final = 64
-"""Notices kept for a client that is slower than the server; older ones are dropped."""
-
-
 class ProgressForwarder:
-    """Called once a notice. Keeps their order, and never has more than one on its way."""
+    """Forwards the progress notifications of one call to its client, in order and one at a time."""
 
     def __init__(self, client: Client) -> None:
-        """Reports to the client, until `close`."""
         self._client = client
         self._waiting: deque[tuple[float, float | None, str | None]] = deque(maxlen=_MAX_QUEUED)
         self._busy = False
         self._open = True
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass one notice on, after those before it."""
+        """Forward one notification, after those before it."""
         self._waiting.append((progress, total, message))
         if self._busy:
             return
@@ -220,12 +219,12 @@ class ProgressForwarder:
             while self._open and self._waiting:
                 await self._client.progress(*self._waiting.popleft())
         except Exception:
-            # A client that is gone must not end the server's connection.
+            # A disconnected client must not end the server's connection.
             self._open = False
-            logger.debug("a client takes no progress any more", exc_info=True)
+            logger.debug("a client no longer takes progress", exc_info=True)
         finally:
             self._busy = False
 
     def close(self) -> None:
-        """The call is over; what comes late is dropped."""
+        """Drop what arrives after the call has ended."""
         self._open = False

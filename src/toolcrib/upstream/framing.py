@@ -23,77 +23,43 @@ from mcp_types import (
 from pydantic_core import from_json
 
 _KEPT_BYTES: Final = 512
-"""How much of either end of a lost line is kept, in bytes; enough to see its id."""
-
-
+"""How much of each end of an oversized line is kept; enough to see its id."""
 _ID: Final = rb'"id"\s*:\s*(?:(?P<number>-?\d{1,18})|"(?P<text>[^"\\]{1,64})")'
-
-
 _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
-
-
 _OUTCOME: Final = rb'"(?:result|error)"'
-
-
-# Only where the id is surely that of an answer: just before its outcome, or at the end of what begins with it.
+# Matches only where the id is certainly a response's: right before its outcome, or at the end after it.
 _ID_FIRST: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*,\s*" + _OUTCOME)
-
-
 _OUTCOME_FIRST: Final = re.compile(rb"\s*\{\s*" + _OUTCOME)
-
-
 _ID_LAST: Final = re.compile(_VERSION + rb"\s*,\s*" + _ID + rb"\s*\}\s*\Z")
-
-
 _METHOD: Final = rb'"method"\s*:\s*"[^"\\]{1,200}"'
-
-
-# The same for a request: an id that stands before anything nested, beside what only a request has.
+# The same for a request: an id before anything nested, next to a key that only requests have.
 _BEFORE: Final = rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?"
-
-
 _REQUEST_ID_FIRST: Final = re.compile(_BEFORE + _ID + rb"\s*,\s*(?:" + _VERSION + rb'\s*,\s*)?"(?:method|params)"')
-
-
 _REQUEST_ID_SECOND: Final = re.compile(
     _BEFORE + _METHOD + rb"\s*,\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID + rb"\s*[,}]"
 )
-
-
 _REQUEST_FIRST: Final = re.compile(_BEFORE + rb'"(?:method|params)"')
-
-
 _BEGINNING: Final = b'{"jsonrpc"'
-
-
-# Each escape in turn, so that the end of an escaped backslash is never taken for the beginning of another.
+# Matches each escape in turn, so that the end of an escaped backslash never starts another escape.
 _HIGH: Final = rb"u[dD][89abAB][0-9a-fA-F]{2}"
-
-
 _LOW: Final = rb"u[dD][c-fC-F][0-9a-fA-F]{2}"
-
-
 _ESCAPE: Final = re.compile(
     rb"\\(?:" + _HIGH + rb"\\" + _LOW + rb"|(?P<half>" + _HIGH + rb"|" + _LOW + rb")|.)", re.DOTALL
 )
-
-
 _NO_GC_BYTES: Final = 256 * 1024
-"""From how many bytes on a text is parsed without the collector, which would look through all that is made so far
-again and again.
-"""
+"""Larger texts are parsed without the garbage collector, which would scan everything created so far again and again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OversizedLine:
-    """A line that was longer than the limit: its two ends."""
+    """The two ends of a line that was longer than the limit."""
 
     head: bytes
     tail: bytes
 
 
 class LineSplitter:
-    """Cuts chunks into lines, in linear time, and holds at most `limit` bytes of an unfinished one."""
+    """Splits chunks into lines in linear time, holding at most `limit` bytes of an incomplete line."""
 
     def __init__(self, limit: int) -> None:
         """`limit` is the longest line, in bytes."""
@@ -104,11 +70,11 @@ class LineSplitter:
 
     @property
     def overflowing(self) -> bool:
-        """Whether the line under way is already too long."""
+        """Whether the incomplete line is already too long."""
         return self._lost is not None
 
     def feed(self, chunk: bytes) -> list[bytes | OversizedLine]:
-        """The lines that the chunk completes, without their ends."""
+        """Return the lines that the chunk completes, without line ends."""
         *whole, rest = chunk.split(b"\n")
         done = [self._finish(part) for part in whole[:1]]
         done += [line if len(line) <= self._limit else self._cut(line) for line in whole[1:]]
@@ -137,22 +103,23 @@ class LineSplitter:
 
 
 def parse_line(line: bytes | OversizedLine, limit: int) -> list[JSONRPCMessage]:
-    """The messages in one line: one, several where it is a batch, none where it is something else."""
+    """Return the messages in one line: one, several for a batch, none for anything else."""
     if isinstance(line, OversizedLine):
-        return _error_response(line.head, line.tail, f"The answer is larger than {limit:,} bytes and was dropped.")
+        return _error_response(line.head, line.tail, f"The response is larger than {limit:,} bytes and was dropped.")
     if line[:64].lstrip()[:1] not in (b"{", b"["):
         start = line.find(_BEGINNING)
         return parse_line(line[start:], limit) if start >= 0 else []
     try:
         value = parse_json(line)
     except ValueError:
-        return _error_response(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], "The answer is not valid JSON.")
+        return _error_response(line[:_KEPT_BYTES], line[-_KEPT_BYTES:], "The response is not valid JSON.")
     return list(_messages(value))
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text. Half a surrogate pair, which would make all of it unreadable, becomes a replacement
-    character. Raises `ValueError`.
+    """Parse a JSON text. Unpaired surrogates, which would make it invalid, become replacement characters.
+
+    Raises `ValueError`.
 
     >>> parse_json(rb'["\\ud83d", "\\ud83e\\udd80", "\\\\ud83d"]') == ["\\ufffd", "\\U0001f980", "\\\\ud83d"]
     True
@@ -166,7 +133,7 @@ def parse_json(text: bytes) -> Any:
 
 
 def repair_json(text: bytes) -> bytes:
-    """A JSON text, of the same length, without halves of surrogate pairs where they make it unreadable."""
+    """Replace unpaired surrogates in a JSON text that is invalid because of them. The length stays the same."""
     if _may_hold_surrogates(text):
         try:
             _load_json(text)
@@ -194,7 +161,7 @@ def _load_json(text: bytes) -> Any:
 
 
 def request_id_in(line: bytes | OversizedLine) -> int | str | None:
-    """The id of the request that the line was to be; None where that cannot be told for sure.
+    """Return the id of the request that the broken line was meant to be; None if that is not certain.
 
     >>> request_id_in(b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {broken')
     7
@@ -214,7 +181,7 @@ def _messages(value: Any) -> Iterator[JSONRPCMessage]:
 
 
 def _message(item: dict[str, Any]) -> JSONRPCMessage | None:
-    """The message that the object is, or None. More lenient than the schema where the meaning is plain."""
+    """Return the message, or None. More lenient than the schema where the meaning is clear."""
     request_id = _request_id(item.get("id"))
     method, params = item.get("method"), item.get("params")
     if isinstance(method, str):
@@ -237,7 +204,7 @@ def _request_id(value: Any) -> int | str | None:
 
 def _error(raw: Any) -> ErrorData:
     if not isinstance(raw, dict):
-        return ErrorData(code=INTERNAL_ERROR, message="The answer has neither a result nor an error.")
+        return ErrorData(code=INTERNAL_ERROR, message="The response has neither a result nor an error.")
     code, message = raw.get("code"), raw.get("message")
     return ErrorData(
         code=code if isinstance(code, int) else INTERNAL_ERROR,
@@ -247,7 +214,7 @@ def _error(raw: Any) -> ErrorData:
 
 
 def _error_response(head: bytes, tail: bytes, message: str) -> list[JSONRPCMessage]:
-    """An error answer to the request that a lost line was for; nothing where that cannot be told for sure."""
+    """Return an error response to the request that a broken line answered; nothing if that is not certain."""
     found = _ID_FIRST.match(head) or (_OUTCOME_FIRST.match(head) and _ID_LAST.search(tail))
     if not found:
         return []

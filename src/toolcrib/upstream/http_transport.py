@@ -27,30 +27,16 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 
 SESSION_HEADER: Final = "mcp-session-id"
-
-
 VERSION_HEADER: Final = "mcp-protocol-version"
-
-
 _SHOW_ALL_HEADER: Final = {b"x-mcp-show-all": b"true"}
-"""Has a server that hides tools list them all."""
-
-
+"""Asks a server that hides tools to list them all."""
 _PROTOCOL_HEADERS: Final = frozenset({"accept", "connection", "content-length", "content-type", "transfer-encoding"})
-"""Headers that belong to the protocol, whatever the options say."""
-
-
+"""Headers that belong to the protocol; those in the options are ignored."""
 _SERVER_STATUSES: Final = frozenset({401, 403, 404, 405, 410})
-"""Statuses that speak of the server as a whole, not of one request; so do those from 500 on."""
-
-
+"""Statuses that concern the server as a whole, not one request; so do those from 500 on."""
 _NOTIFICATION: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2.0"\s*,\s*"method"')
-"""How a message without id begins; one with an id has it before the method."""
-
-
+"""How a message without id begins; in one with an id, the id comes before the method."""
 _ERROR_BODY_BYTES: Final = 65536
-
-
 _NOT_SENT: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -59,10 +45,37 @@ _NOT_SENT: Final = (
     httpx2.UnsupportedProtocol,
     httpx2.LocalProtocolError,
 )
+_KEEP_ALIVE_S: Final = 30.0
+_TCP_IDLE_S: Final = 60
+"""Seconds until a silent connection is probed."""
+_CONNECTION_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+"""Headers that the connection writes itself."""
+_SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that aiohttp would add although httpx2 left them out on purpose."""
+_ADVICE: Final = {
+    401: "its credentials are missing or were rejected; check the headers",
+    403: "these credentials do not give access to it; check the headers",
+    404: 'there is no MCP endpoint at this path; check the url, or set type "sse" for an older server',
+    405: 'this path does not accept MCP requests; check the url, or set type "sse" for an older server',
+    407: "the proxy requires credentials",
+}
+_NO_STREAM: Final = 'there is no event stream of an older server at this path; check the url, or set type "http"'
+_ADVICE_SSE: Final = {**_ADVICE, **dict.fromkeys((400, 404, 405, 406), _NO_STREAM)}
+_MESSAGE_KEYS: Final = ("error_description", "message", "detail", "error")
+_ERROR_TEXTS: Final = (
+    (httpx2.ConnectTimeout, "no connection in time"),
+    (httpx2.PoolTimeout, "no free connection in time"),
+    (httpx2.TimeoutException, "no data in time"),
+    (httpx2.ProxyError, "the proxy refused the connection"),
+    (httpx2.ConnectError, "no connection; the host cannot be reached"),
+    (httpx2.RemoteProtocolError, "the connection was closed without an answer"),
+    (httpx2.LocalProtocolError, "the url or a header contains a character that HTTP does not allow"),
+    (httpx2.UnsupportedProtocol, "the url must begin with http:// or https://"),
+)
 
 
 class AuthTransport(httpx2.AsyncBaseTransport):
-    """Passes requests on to another transport."""
+    """Adds credentials to requests, and turns failures into error responses."""
 
     def __init__(
         self,
@@ -70,10 +83,10 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         options: ServerOptions,
         fleet: FleetOptions,
         redact: Redactor,
-        end: CloseEvent,
-        doubt: AutoResetEvent,
+        closed: CloseEvent,
+        refresh_needed: AutoResetEvent,
     ) -> None:
-        """`end` comes when the server forgets the session; `doubt` rings when it may be in trouble."""
+        """`closed` is set when the server forgets the session, `refresh_needed` when it may be in trouble."""
         self._inner = inner
         self._url = httpx2.URL(options.url)
         self._query = self._url.query
@@ -82,38 +95,37 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         self._limit = options.max_message_bytes
         self._notice_timeout_s = fleet.http_notice_timeout_s
         self._redact = redact
-        self._end = end
-        self._doubt = doubt
+        self._closed = closed
+        self._refresh_needed = refresh_needed
         self._streamed = False
         self.plain = False
-        """Whether its last answer was one JSON message, not a stream."""
+        """Whether the last response was a single JSON message, not a stream."""
         self.session_headers: dict[str, str] = {}
-        """What names the session to the server; empty where there is none."""
+        """The headers that identify the session to the server; empty without one."""
 
     async def aclose(self) -> None:
-        """Close the inner transport."""
         await self._inner.aclose()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The server's answer to a POST, or an error answer in its place. Raises only for other methods."""
+        """Return the response to a POST, or an error response in its place. Raises only for other methods."""
         if request.method == "POST" and _NOTIFICATION.match(await request.aread()):
-            # The SDK sends these one after the other, and nothing else meanwhile.
+            # The SDK sends notifications one by one, and nothing else meanwhile.
             patience = {**request.extensions.get("timeout", {}), "read": self._notice_timeout_s}
             request.extensions = {**request.extensions, "timeout": patience}
         try:
-            response = await self._inner.handle_async_request(self._dressed(request))
+            response = await self._inner.handle_async_request(self._with_secrets(request))
             if request.method != "POST":
-                return self._noted(request, response)
-            return await self._answer(request, response)
+                return self._note_get(request, response)
+            return await self._response(request, response)
         except httpx2.TransportError as error:
-            self._doubt.set()
+            self._refresh_needed.set()
             if request.method != "POST":
                 raise
             kind = FailureKind.UNSENT if isinstance(error, _NOT_SENT) else FailureKind.LOST
             return self._error(kind, describe_transport_error(error))
 
-    def _dressed(self, request: httpx2.Request) -> httpx2.Request:
-        """A copy with the secrets, for the configured origin alone."""
+    def _with_secrets(self, request: httpx2.Request) -> httpx2.Request:
+        """Return a copy with the secrets, for the configured origin only."""
         url = request.url
         if not (self._headers or self._query) or not _same_origin(self._url, url):
             return request
@@ -125,22 +137,22 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             request.method, url, headers=headers, stream=request.stream, extensions=request.extensions
         )
 
-    def _undressed(self, response: httpx2.Response) -> httpx2.Response:
-        """Without the secrets in a redirect that repeats them; they are added again on the way out."""
+    def _without_secrets(self, response: httpx2.Response) -> httpx2.Response:
+        """Remove secrets that a redirect repeats; they are added again to the next request."""
         location = response.headers.get("location")
         if location is not None and self._query:
             response.headers["location"] = location.removesuffix(f"?{self._query.decode()}")
         return response
 
-    def _noted(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Learn from a stream of server messages: one that was open and is unknown now tells that the session is."""
+    def _note_get(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Learn from the stream of server messages: if it was open and is now unknown, so is the session."""
         if request.method == "GET" and response.status_code == httpx2.codes.OK:
             self._streamed = True
         elif request.method == "GET" and response.status_code == httpx2.codes.NOT_FOUND and self._streamed:
             self._session_lost()
-        return self._undressed(response)
+        return self._without_secrets(response)
 
-    async def _answer(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    async def _response(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         if response.status_code >= httpx2.codes.BAD_REQUEST:
             body = await _read(response, _ERROR_BODY_BYTES)
             return self._refusal(request, response, body or b"")
@@ -150,10 +162,10 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
         self.plain = response.headers.get("content-type", "").lower().startswith("application/json")
         if not self.plain:
-            return self._undressed(response)
+            return self._without_secrets(response)
         body = await _read(response, self._limit)
         if body is None:
-            return self._error(FailureKind.ANSWER, f"its answer is larger than {self._limit:,} bytes and was dropped")
+            return self._error(FailureKind.ANSWER, f"its response is larger than {self._limit:,} bytes and was dropped")
         return _with_body(response, repair_json(body))
 
     def _refusal(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
@@ -162,16 +174,16 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         if SESSION_HEADER in request.headers and _is_session_lost(status, rpc_error):
             self._session_lost()
             return self._error(FailureKind.SESSION, "its session has ended")
-        # Who is unknown is unknown to all of the server, however the refusal is worded.
+        # Bad credentials concern the whole server, whatever the body says.
         if rpc_error is not None and status != httpx2.codes.UNAUTHORIZED:
             return _with_body(response, body)
         if status in _SERVER_STATUSES or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
-            self._doubt.set()
+            self._refresh_needed.set()
         return self._error(FailureKind.STATUS, describe_status(status, response.headers, body))
 
     def _session_lost(self) -> None:
         self.session_headers = {}
-        self._end.set("its session has ended", reopen=True)
+        self._closed.set("its session has ended", reopen=True)
 
     def _error(self, kind: FailureKind, reason: str) -> httpx2.Response:
         data = {"mark": FAILURE_MARK, "kind": kind.name}
@@ -180,13 +192,13 @@ class AuthTransport(httpx2.AsyncBaseTransport):
 
 
 def _same_origin(url: httpx2.URL, other: httpx2.URL) -> bool:
-    """Whether both lead to one server; https in place of http on the usual ports counts."""
+    """Whether both URLs have the same origin; https instead of http on the default ports counts."""
     upgraded = (url.scheme, url.port, other.scheme, other.port) == ("http", None, "https", None)
     return url.host == other.host and (upgraded or (url.scheme, url.port) == (other.scheme, other.port))
 
 
 def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, bytes]:
-    """By lower-case name, encoded as HTTP wants them."""
+    """Return the secret headers by lower-case name, encoded for HTTP."""
     headers = {}
     if url.userinfo:
         pair = f"{unquote(url.username)}:{unquote(url.password)}".encode()
@@ -198,11 +210,11 @@ def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, byte
 
 
 async def _read(response: httpx2.Response, limit: int) -> bytes | None:
-    """The whole body, decoded; None where it is larger than the limit."""
+    """Read the whole body, decoded; None if it is larger than the limit."""
     stream = response.stream
     if not isinstance(stream, httpx2.AsyncByteStream):
-        raise TypeError("an asynchronous transport answers with an asynchronous stream")
-    # The bare stream where it will do: the way through the response costs more than all the rest of a gate.
+        raise TypeError("an asynchronous transport must return an asynchronous stream")
+    # The bare stream if possible: reading through the response costs more than everything else here.
     chunks = response.aiter_bytes() if "content-encoding" in response.headers else stream
     parts, size = [], 0
     try:
@@ -217,7 +229,7 @@ async def _read(response: httpx2.Response, limit: int) -> bytes | None:
 
 
 def _with_body(response: httpx2.Response, body: bytes) -> httpx2.Response:
-    """The response, with the body that was read from it."""
+    """Return the response with the body that was read from it."""
     if "content-encoding" not in response.headers:
         response.stream = httpx2.ByteStream(body)
         return response
@@ -237,35 +249,20 @@ def _rpc_error(body: bytes) -> dict[str, Any] | None:
 
 
 def _is_session_lost(status: int, error: dict[str, Any] | None) -> bool:
-    """404 by the specification; 400 that speaks of the session by many servers in the wild."""
+    """404 by the specification; many servers use 400 with a message about the session."""
     if status == httpx2.codes.NOT_FOUND:
         return error is None or error.get("code") != METHOD_NOT_FOUND
     return status == httpx2.codes.BAD_REQUEST and error is not None and "session" in str(error.get("message")).lower()
 
 
-_KEEP_ALIVE_S: Final = 30.0
-
-
-_TCP_IDLE_S: Final = 60
-"""Until a silent connection is probed, in seconds."""
-
-
-_CONNECTION_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
-"""Headers that the connection writes itself."""
-
-
-_SKIPPED_HEADERS: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""Headers that aiohttp would add where httpx2 left them out on purpose."""
-
-
 class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """As many connections as there are requests at once. Redirects and encodings are left to the client.
+    """An httpx2 transport over aiohttp, with as many pooled connections as there are concurrent requests.
 
-    Cookies are kept here, so that all requests show the same ones: a load balancer may tell replicas apart by them.
+    httpx2's own transport takes about twice the CPU time per request. Redirects and encodings are left to the client.
+    Cookies are kept here, so that all requests send the same ones: load balancers may route by them.
     """
 
     def __init__(self, ssl_context: SSLContext, *, proxy: str | None = None) -> None:
-        """Nothing is opened before the first request."""
         self._ssl = ssl_context
         self._proxy = proxy
         self._session: aiohttp.ClientSession | None = None
@@ -291,7 +288,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             await session.close()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; the response's body comes as it is read. Raises `httpx2.TransportError`."""
+        """Send a request; the response's body is streamed. Raises `httpx2.TransportError`."""
         headers = [(name, value) for name, value in request.headers.items() if name not in _CONNECTION_HEADERS]
         try:
             response = await self._opened().request(
@@ -309,8 +306,6 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
 
 class _ResponseBody(httpx2.AsyncByteStream):
-    """A response's body."""
-
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
 
@@ -322,7 +317,7 @@ class _ResponseBody(httpx2.AsyncByteStream):
             raise _as_httpx_error(error) from error
 
     async def aclose(self) -> None:
-        """Give the connection back, or cut it where the body was not read to its end."""
+        """Return the connection to the pool, or close it if the body was not read to its end."""
         if self._response.content.at_eof():
             await self._response.release()
         else:
@@ -330,7 +325,7 @@ class _ResponseBody(httpx2.AsyncByteStream):
 
 
 def _keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket that notices a peer that is gone; a stream that waits for the server may be silent for hours."""
+    """Return a socket that detects a lost peer; a stream that waits for the server may be silent for hours."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family=family, type=kind, proto=protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -350,7 +345,7 @@ def _timeout(connect_s: float | None, read_s: float | None) -> aiohttp.ClientTim
 
 
 def _as_httpx_error(error: Exception) -> httpx2.TransportError:
-    """The error as httpx2 would have raised it. What tells whether the request was sent is kept."""
+    """Map the error to httpx2's. The mapping keeps the difference between sent and unsent requests."""
     kinds: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
         (aiohttp.ClientHttpProxyError, httpx2.ProxyError),
         (aiohttp.ClientProxyConnectionError, httpx2.ProxyError),
@@ -370,43 +365,25 @@ def _as_httpx_error(error: Exception) -> httpx2.TransportError:
     return httpx2.ReadError(str(error))
 
 
-_ADVICE: Final = {
-    401: "its credentials are missing or were refused; check the headers",
-    403: "these credentials do not give access to it; check the headers",
-    404: 'there is no MCP endpoint at this path; check the url, or set type "sse" for an older server',
-    405: 'this path does not take MCP requests; check the url, or set type "sse" for an older server',
-    407: "the proxy asks for credentials",
-}
-
-
-_NO_STREAM: Final = 'there is no event stream of an older server at this path; check the url, or set type "http"'
-
-
-_ADVICE_SSE: Final = {**_ADVICE, **dict.fromkeys((400, 404, 405, 406), _NO_STREAM)}
-
-
-_MESSAGE_KEYS: Final = ("error_description", "message", "detail", "error")
-
-
 def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: bool = False) -> str:
-    """What an HTTP error status says; `sse` where the older transport was tried.
+    """Explain an HTTP error status; `sse` if the older transport was tried.
 
     >>> describe_status(429, httpx2.Headers({"retry-after": "30"}), b"")
     'HTTP 429 Too Many Requests, retry after 30'
     """
     try:
-        told = f"HTTP {status} {HTTPStatus(status).phrase}"
+        text = f"HTTP {status} {HTTPStatus(status).phrase}"
     except ValueError:
-        told = f"HTTP {status}"
+        text = f"HTTP {status}"
     if (after := headers.get("retry-after")) is not None:
-        told += f", retry after {after}"
-    said = _body_message(body)
+        text += f", retry after {after}"
+    detail = _body_message(body)
     advice = (_ADVICE_SSE if sse else _ADVICE).get(status, "")
-    return ": ".join(part for part in (told, advice) if part) + (f' (it said "{said}")' if said else "")
+    return ": ".join(part for part in (text, advice) if part) + (f' (its message: "{detail}")' if detail else "")
 
 
 def _body_message(body: bytes) -> str:
-    """The explanation in a JSON body, where it has one at a usual place."""
+    """Return the explanation in a JSON body, if it has one in a usual place."""
     try:
         value: Any = from_json(body)
     except ValueError:
@@ -419,7 +396,7 @@ def _body_message(body: bytes) -> str:
 
 
 def describe_transport_error(error: httpx2.TransportError) -> str:
-    """What broke, by the deepest cause that says something.
+    """Explain a transport error by its deepest known cause.
 
     >>> describe_transport_error(httpx2.ReadError(""))
     'the connection broke off'
@@ -430,26 +407,14 @@ def describe_transport_error(error: httpx2.TransportError) -> str:
         if isinstance(cause, ssl.SSLError):
             return "no TLS connection; check that the url begins with the right scheme"
         if isinstance(cause, socket.gaierror):
-            return "its host name is not known; check the url"
+            return "its host name is unknown; check the url"
         if isinstance(cause, ConnectionRefusedError):
             return "connection refused"
-    return next((told for kind, told in _ERROR_TEXTS if isinstance(error, kind)), "the connection broke off")
-
-
-_ERROR_TEXTS: Final = (
-    (httpx2.ConnectTimeout, "no connection in time"),
-    (httpx2.PoolTimeout, "no free connection in time"),
-    (httpx2.TimeoutException, "no data in time"),
-    (httpx2.ProxyError, "the proxy refused the connection"),
-    (httpx2.ConnectError, "no connection; the host cannot be reached"),
-    (httpx2.RemoteProtocolError, "the connection was closed without an answer"),
-    (httpx2.LocalProtocolError, "the url or a header holds a character that HTTP does not allow"),
-    (httpx2.UnsupportedProtocol, "the url must begin with http:// or https://"),
-)
+    return next((text for kind, text in _ERROR_TEXTS if isinstance(error, kind)), "the connection broke off")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from; deepest last."""
+    """Yield the error and its causes, deepest last."""
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:

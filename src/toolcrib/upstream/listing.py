@@ -27,48 +27,53 @@ from toolcrib.upstream.loop_detection import is_loop, mark_listed
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.wire import is_encodable, read_tool
 
+logger = logging.getLogger(__name__)
+
 SEARCH_TOOL: Final = "tool_search"
-
-
 EXECUTE_TOOL: Final = "execute_tool"
-
-
 META_TOOLS: Final = frozenset({SEARCH_TOOL, EXECUTE_TOOL})
-"""By which a server that hides its tools offers them; they are used, and not offered again."""
-
-
+"""How a server that hides its tools offers them. Used by `chaining`, not offered again."""
 _TOOLS_PER_CHECKPOINT: Final = 10
-"""Definitions read before others get a turn."""
+"""Definitions read before other tasks get a turn."""
+_MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+_MAX_URI: Final = 8192
+_ENTRIES_PER_CHECKPOINT: Final = 50
+"""Entries read before other tasks get a turn."""
+_MAX_ENTRIES: Final = 10_000
+_MAX_TEMPLATES: Final = 1_000
+"""Entries accepted from one list. Fewer templates, since each is compared with a URI in turn."""
+_MAX_NAMED: Final = 3
+"""Skipped entries that the log names; the others are counted."""
+_MAX_NAME: Final = 100
+_MAX_PROBLEM: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTool:
-    """A tool, and what a call of it needs."""
+    """A tool, and what a call to it needs."""
 
     tool: Tool
     digest: bytes
-    """Of the definition as it came: an offer with the same one is the same object."""
+    """Digest of the raw definition; a tool with an unchanged digest stays the same object."""
     header_map: HeaderMap = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolList:
-    """What one walk through the list gave."""
+    """The result of reading a server's tool list."""
 
     by_name: Mapping[str, RemoteTool] = field(default_factory=dict)
-    """By name."""
     tools: tuple[Tool, ...] = ()
-    """Those that are offered again, in the server's order."""
+    """Those that are offered to callers, in the server's order."""
     rejected: tuple[Rejected, ...] = ()
     problem: str = ""
-    """Why it is not the whole list; empty when it is."""
+    """Why it is incomplete; empty if it is complete."""
 
 
 class ToolLister:
-    """Walks through one server's list; keeps the objects of what did not change."""
+    """Reads one server's tool list; unchanged tools stay the same objects."""
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
-        """Whose list it is."""
         self._namespace = options.namespace or options.name
         self._hidden = META_TOOLS if options.delegate_search else frozenset[str]()
         self._allowed = None if options.allowed_tools is None else self._hidden.union(options.allowed_tools)
@@ -77,9 +82,9 @@ class ToolLister:
         self._max_tools = fleet.max_tools
 
     async def read(self, session: Connection, known: Mapping[str, RemoteTool]) -> ToolList:
-        """All pages. Raises `ExchangeError` when there is not even one.
+        """Read all pages. Raises `ExchangeError` if the first one fails.
 
-        What a later page lacks is said in the listing's `problem`; the tools that were read are in it all the same.
+        If a later page fails, the result has the tools read so far, and its `problem` says what is missing.
         """
         walk = _ToolListReader(
             self._namespace,
@@ -104,12 +109,12 @@ class ToolLister:
                     raise ExchangeError(error.kind, f"tools/list: {error.reason}", code=error.code) from error
                 return walk.result(f"page {number} of its tool list failed: {error.reason}")
             if not await walk.take(page.get("tools")):
-                problem = f"page {number} of its tool list holds no list of tools"
+                problem = f"page {number} of its tool list has no list of tools"
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str) or not cursor:
                 return walk.result(problem)
             if cursor in cursors:
-                return walk.result(f"its tool list begins again after page {number}")
+                return walk.result(f"its tool list starts over after page {number}")
             if walk.count >= self._max_tools:
                 return walk.result(f"its tool list was cut at {walk.count:,} tools")
             cursors.add(cursor)
@@ -117,7 +122,7 @@ class ToolLister:
 
 
 class _ToolListReader:
-    """What has been read so far."""
+    """Collects the tools of the pages read so far."""
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class _ToolListReader:
         self.count = 0
 
     async def take(self, tools: Any) -> bool:
-        """Read a page's tools; whether it has such a list at all."""
+        """Add a page's tools. Returns whether the page has a list of tools."""
         if not isinstance(tools, list):
             return False
         for raw in tools:
@@ -155,7 +160,7 @@ class _ToolListReader:
         if self._allowed is not None and isinstance(name, str) and name not in self._allowed:
             return
         if isinstance(name, str) and name in self._offers:
-            self._rejected.append(Rejected(tool=name, reason="listed twice; the first one is used"))
+            self._rejected.append(Rejected(tool=name, reason="listed twice; the first is used"))
             return
         found = self._read(raw, self._known.get(name) if isinstance(name, str) else None)
         if isinstance(found, Rejected):
@@ -164,7 +169,9 @@ class _ToolListReader:
             self._offers[found.tool.name] = found
 
     def _read(self, raw: Any, known: RemoteTool | None) -> RemoteTool | Rejected | None:
-        """The tool, what is wrong with it, or None for one of our own that comes back in a circle of gateways."""
+        """Return the tool, the reason it was rejected, or None for a tool of our own that came back through a loop
+        of gateways.
+        """
         digest = blake2b(to_json(raw), digest_size=16, person=b"modern" if self._modern else b"").digest()
         if known is not None and known.digest == digest:
             return known
@@ -183,54 +190,26 @@ class _ToolListReader:
         return ToolList(by_name=self._offers, tools=tools, rejected=tuple(self._rejected), problem=problem)
 
 
-logger = logging.getLogger(__name__)
-
-
-_MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-
-
-_MAX_URI: Final = 8192
-
-
-_ENTRIES_PER_CHECKPOINT: Final = 50
-"""Entries read before others get a turn."""
-
-
-_MAX_ENTRIES: Final = 10_000
-
-
-_MAX_TEMPLATES: Final = 1_000
-"""Entries taken from one list; templates are compared with a URI one by one."""
-
-
-_MAX_NAMED: Final = 3
-"""Entries set aside that are named; the others are counted."""
-
-
-_MAX_NAME: Final = 100
-
-
 @dataclass(frozen=True, slots=True)
 class _ListSpec:
-    """One of the lists."""
+    """One of the lists of prompts, resources and templates."""
 
     method: str
     entries: str
-    """The key of its entries in a page."""
+    """The key of the entries in a page."""
     key: str
-    """What an entry is known by."""
+    """The key that identifies an entry."""
     most: int = _MAX_ENTRIES
 
 
 @dataclass(slots=True)
 class _SkippedEntries:
-    """The entries of one list that were set aside, and why."""
+    """The entries of one list that were skipped, and why."""
 
     count: int = 0
     named: list[str] = field(default_factory=list)
 
     def add(self, what: _ListSpec, entry: Any, place: int, problem: str) -> None:
-        """That entry, at that place of its page."""
         self.count += 1
         if len(self.named) < _MAX_NAMED:
             name = entry.get(what.key) if isinstance(entry, dict) else None
@@ -238,7 +217,7 @@ class _SkippedEntries:
             self.named.append(f"{name if is_name else f'number {place + 1}'} ({problem})")
 
     def __str__(self) -> str:
-        """On one line; empty where there are none."""
+        """Describe them on one line; empty if there are none."""
         if not self.count:
             return ""
         more = [f"and {self.count - len(self.named)} more"] if self.count > len(self.named) else []
@@ -255,20 +234,20 @@ _TEMPLATES: Final = _ListSpec("resources/templates/list", "resourceTemplates", "
 
 
 class DocumentLister:
-    """What is known of a server's documents, and the loop that keeps it true while there is a connection."""
+    """Reads a server's prompts, resources and templates, and keeps them current while it is connected."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, tell: Callable[[], None]) -> None:
-        """`tell` is called after each change."""
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, on_change: Callable[[], None]) -> None:
+        """`on_change` is called after each change."""
         self._options = options
         self._fleet = fleet
-        self._tell = tell
+        self._on_change = on_change
         self.documents: Documents | None = None if options.prompts or options.resources else Documents()
         """As last read, also while the server is away; None before the first time."""
-        self._told: dict[str, str] = {}
-        """What was said last of the entries set aside, by method."""
+        self._logged: dict[str, str] = {}
+        """What was last logged about skipped entries, by method."""
 
     def attach(self, session: Connection) -> None:
-        """A connection begins; a server that says that it has nothing of the kind is not asked."""
+        """Start with a new connection. A server without prompts and resources is never asked for them."""
         if self._has_none(session):
             self.documents = Documents()
 
@@ -277,7 +256,7 @@ class DocumentLister:
         return not prompts and not (self._options.resources and session.capabilities.resources is not None)
 
     async def maintain(self, session: Connection) -> None:
-        """Read the lists, and again when they changed; what cannot be had leaves the last good one in place."""
+        """Read the lists, and again after each change. A list that cannot be read keeps its last good content."""
         if self._has_none(session):
             return
         first_s = gap_s = self._fleet.refresh_gap_s
@@ -288,7 +267,7 @@ class DocumentLister:
             if problem:
                 failures += 1
                 log = logger.warning if failures == 1 else logger.debug
-                log("%s: what it offers to read cannot be listed: %s", self._options.name, problem)
+                log("%s: its prompts and resources cannot be listed: %s", self._options.name, problem)
                 await anyio.sleep(
                     min(self._fleet.backoff_max_s, self._fleet.backoff_first_s * 2.0 ** min(failures, 32))
                 )
@@ -298,14 +277,14 @@ class DocumentLister:
             await session.channel.notifications.lists_changed.wait()
             await anyio.sleep(self._fleet.debounce_s)
             quiet = anyio.current_time() - quiet_since > 3 * gap_s
-            # However much changes each time: who changes all the time is read ever more rarely.
+            # Whatever changed each time: a list that keeps changing is read ever more rarely.
             gap_s = first_s if quiet else min(2 * gap_s, self._fleet.backoff_max_s)
 
     async def _refresh(self, session: Connection) -> str:
-        """What could not be read."""
+        """Return what could not be read; empty if all was."""
         known, problems = self.documents or Documents(), list[str]()
         offers = session.capabilities
-        reads = self._options.resources and offers.resources is not None
+        readable = self._options.resources and offers.resources is not None
 
         async def read(what: _ListSpec, before: Mapping[str, Object], *, wanted: bool) -> Mapping[str, Object]:
             if not wanted:
@@ -323,69 +302,66 @@ class DocumentLister:
 
         fresh = Documents(
             prompts=await read(_PROMPTS, known.prompts, wanted=self._options.prompts and offers.prompts is not None),
-            resources=await read(_RESOURCES, known.resources, wanted=reads),
-            templates=await read(_TEMPLATES, known.templates, wanted=reads),
-            reads=reads,
+            resources=await read(_RESOURCES, known.resources, wanted=readable),
+            templates=await read(_TEMPLATES, known.templates, wanted=readable),
+            reads=readable,
             completes=offers.completions is not None,
-            watches=reads and offers.resources is not None and offers.resources.subscribe is True,
+            watches=readable and offers.resources is not None and offers.resources.subscribe is True,
         )
         if fresh != self.documents:
             self.documents = fresh
-            self._tell()
+            self._on_change()
         return "; ".join(problems)
 
     async def _walk(self, session: Connection, what: _ListSpec) -> Mapping[str, Object]:
-        """All pages. Raises `ExchangeError`."""
-        told = {PATH_META: [self._fleet.gateway_id]} if self._fleet.gateway_id else {}
+        """Read all pages. Raises `ExchangeError`."""
+        meta = {PATH_META: [self._fleet.gateway_id]} if self._fleet.gateway_id else {}
         found: dict[str, Object] = {}
-        aside = _SkippedEntries()
+        skipped = _SkippedEntries()
         cursor: str | None = None
         cursors: set[str] = set()
         for _ in range(self._fleet.max_pages):
-            page = await session.list_page(what.method, cursor, told)
-            await self._take(what, page.get(what.entries), found, aside)
+            page = await session.list_page(what.method, cursor, meta)
+            await self._take(what, page.get(what.entries), found, skipped)
             cursor = page.get("nextCursor")
-            if not isinstance(cursor, str) or not cursor or cursor in cursors or len(found) + aside.count > what.most:
+            if not isinstance(cursor, str) or not cursor or cursor in cursors or len(found) + skipped.count > what.most:
                 break
             cursors.add(cursor)
-        if str(aside) and str(aside) != self._told.get(what.method):
-            logger.warning("%s: of the entries of %s, %s", self._options.name, what.method, aside)
-        self._told[what.method] = str(aside)
+        if str(skipped) and str(skipped) != self._logged.get(what.method):
+            logger.warning("%s: of the entries of %s, %s", self._options.name, what.method, skipped)
+        self._logged[what.method] = str(skipped)
         return found
 
-    async def _take(self, what: _ListSpec, entries: Any, found: dict[str, Object], aside: _SkippedEntries) -> None:
+    async def _take(self, what: _ListSpec, entries: Any, found: dict[str, Object], skipped: _SkippedEntries) -> None:
         for place, entry in enumerate(entries if isinstance(entries, list) else ()):
             if place % _ENTRIES_PER_CHECKPOINT == 0:
                 await anyio.lowlevel.checkpoint()
             name = entry.get(what.key) if isinstance(entry, dict) else None
-            is_over = len(found) + aside.count >= what.most
-            problem = f"more than {what.most} are not taken" if is_over else _entry_problem(what, entry)
+            is_over = len(found) + skipped.count >= what.most
+            problem = f"only {what.most} are accepted" if is_over else _entry_problem(what, entry)
             if problem:
-                aside.add(what, entry, place, problem)
+                skipped.add(what, entry, place, problem)
             elif isinstance(name, str) and not is_loop(entry, self._fleet.gateway_id):
                 found.setdefault(name, entry)
 
 
 def _entry_problem(what: _ListSpec, entry: Any) -> str:
-    """Why an entry cannot be listed to every client, by field, without its value; empty where it can."""
+    """Return why an entry cannot be listed to every client, by field, without its value; empty if it can."""
     try:
         methods.validate_server_result(what.method, LATEST_HANDSHAKE_VERSION, {what.entries: [entry]})
         methods.validate_server_result(what.method, LATEST_MODERN_VERSION, {what.entries: [entry], **_MODERN_FIELDS})
         json.dumps(entry, allow_nan=False)
         if not is_encodable(entry):
-            return "it holds half a character, which cannot be sent"
+            return "it contains an unpaired surrogate, which cannot be sent"
         if what is _PROMPTS:
             check_name(entry["name"])
         elif not 0 < len(entry[what.key]) <= _MAX_URI or not entry[what.key].isprintable():
-            return f"{what.key} is empty, too long, or holds control characters"
+            return f"{what.key} is empty, too long, or contains control characters"
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         return f"{'.'.join(str(part) for part in first['loc'][2:]) or 'the entry'}: {first['msg']}"[:_MAX_PROBLEM]
     except InvalidName:
-        return "name is empty, too long, or holds control characters"
+        return "name is empty, too long, or contains control characters"
     except ValueError:
-        return "it holds a number that JSON does not have"
+        return "it contains a number that is not valid JSON"
     return ""
-
-
-_MAX_PROBLEM: Final = 300

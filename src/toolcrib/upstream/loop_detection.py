@@ -7,18 +7,14 @@ from typing import Any, Final
 from toolcrib.types import PATH_META, Context, Tool
 
 VIA_KEY: Final = "toolcrib/via"
-"""In the `_meta` of a tool: the ids of the gateways that it was listed through."""
-
-
+"""In the `_meta` of a tool: the ids of the gateways that listed it."""
 MAX_PATH: Final = 8
-"""Gateways that a request passes at most."""
-
-
+"""The maximum number of gateways in a chain."""
 _MAX_ID: Final = 128
 
 
 def forwarded_context(ctx: Context, gateway_id: str) -> Context | None:
-    """The context with this gateway at the end of its path; None where it must go no further.
+    """Return the context with this gateway at the end of its path, or None if it must not be forwarded.
 
     >>> from toolcrib.types import Caller
     >>> here = forwarded_context(Context(caller=Caller(id="me")), "a")
@@ -32,7 +28,7 @@ def forwarded_context(ctx: Context, gateway_id: str) -> Context | None:
 
 
 def mark_listed(tool: Tool, gateway_id: str) -> Tool | None:
-    """The tool with this gateway's mark; None for one that comes back to it."""
+    """Return the tool with this gateway's mark, or None if it has passed this gateway before."""
     via = _gateway_ids(tool.meta, VIA_KEY)
     if gateway_id in via or len(via) >= MAX_PATH:
         return None
@@ -40,7 +36,7 @@ def mark_listed(tool: Tool, gateway_id: str) -> Tool | None:
 
 
 def is_loop(entry: Mapping[str, Any], gateway_id: str) -> bool:
-    """Whether an entry of a list was listed through this gateway before, or through too many.
+    """Whether an entry of a list has passed this gateway before, or too many gateways.
 
     >>> is_loop({"_meta": {"toolcrib/via": ["a", "b"]}}, "b"), is_loop({}, "b")
     (True, False)

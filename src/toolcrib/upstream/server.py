@@ -42,58 +42,57 @@ from toolcrib.upstream.subscriptions import UpstreamSubscriptions
 from toolcrib.upstream.targets import resolve_command, target_channel, transport_name
 from toolcrib.wire import read_document, read_result
 
-_UNKNOWN_EFFECT: Final = "Whether the call took effect is unknown; check before you repeat it."
+logger = logging.getLogger(__name__)
 
-
-_SESSION_FORGOTTEN: Final = "it does not know the session that it has only just opened"
-
-
+_UNKNOWN_EFFECT: Final = "Whether the call took effect is unknown; check before repeating it."
+_SESSION_FORGOTTEN: Final = "it does not know the session it has just opened"
 _FIRST_RESEND_S: Final = 0.05
-
-
 _MAX_RESEND_S: Final = 0.4
-
-
 _MAX_ERROR_DATA_BYTES: Final = 8192
-"""The largest `data` of a server's error that is passed on."""
+"""Larger `data` of a server's error is not passed on."""
+_DRAIN_TIMEOUT_S: Final = 1.0
+"""For the calls of a lost session to fail."""
+_RENEW_TIMEOUT_S: Final = 5.0
+"""For a moment without calls; without one, the session is kept."""
+_MIN_RETRY_S: Final = 0.01
+_RANDOM: Final = SystemRandom()
 
 
 class UpstreamServer:
     """A `ToolProvider`, with `Changes`, `StatusSource` and `DocumentSource`.
 
-    The namespace of what it offers is its name, or that of the options.
+    Its namespace is its name, unless the options give another.
     """
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
         """Nothing is tried before `run`."""
         self.options = options
         self.gateway_id = fleet.gateway_id
-        """Of the fleet it belongs to."""
+        """The id of its fleet."""
         self._resend_s = fleet.resend_s
         self._supervisor = Supervisor(options, fleet, network)
 
     @property
     def name(self) -> str:
-        """Unique in its fleet."""
+        """Unique within its fleet."""
         return self.options.name
 
     @property
     def namespace(self) -> str:
-        """Of its tools."""
+        """Namespace of its tools."""
         return self.options.namespace or self.options.name
 
     @property
     def status(self) -> ServerStatus:
-        """Where it stands."""
         return self._supervisor.status_store.status
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Its tools as last read. A tool whose definition did not change is the same object as before."""
+        """Its tools as last read. A tool whose definition did not change stays the same object."""
         return self._supervisor.tool_list.tools
 
     async def run(self) -> None:
-        """Keep it connected until cancelled; then everything it holds is closed."""
+        """Keep it connected until cancelled; then close everything it holds."""
         await self._supervisor.run()
 
     def statuses(self) -> tuple[ServerStatus, ...]:
@@ -105,14 +104,15 @@ class UpstreamServer:
         return self._supervisor.status_store.listeners.add(callback)
 
     async def list_tools(self, ctx: Context) -> tuple[Tool, ...]:  # noqa: ARG002 - the same for every caller
-        """Its tools as last read; the server is never asked."""
+        """Return its tools as last read, without a request to the server."""
         return self.tools
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run a tool by its own name: one request to the server. None when it has no such tool.
+        """Run a tool by the server's own name for it, with one request. Returns None if there is no such tool.
 
-        A result that tells of an error is a result. Raises `ServerUnavailable` (nothing ran), `CallTimeout`,
-        `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for what is not JSON.
+        A result with `is_error` is returned, not raised. Raises `ServerUnavailable` (nothing ran), `CallTimeout`,
+        `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for arguments that are not
+        JSON.
         """
         offer = await self._offer(name)
         return None if offer is None else await self._run(ctx, offer, arguments, name)
@@ -127,17 +127,15 @@ class UpstreamServer:
         """One call within its deadline; `name` is the tool that an error tells of."""
         with anyio.move_on_after(self.options.call_timeout_s):
             return await self._call(ctx, offer, arguments)
-        raise self._late(name)
+        raise self._timeout(name)
 
     async def _call(self, ctx: Context, offer: RemoteTool, arguments: Object) -> ToolResult:
-        raw = await self._exchanged(
-            ctx, lambda session: session.call(ctx, offer.tool.name, arguments, offer.header_map)
-        )
+        raw = await self._exchange(ctx, lambda session: session.call(ctx, offer.tool.name, arguments, offer.header_map))
         if self.status.stale:
             self._supervisor.wake()
         return self._read(read_result, raw)
 
-    async def _exchanged(self, ctx: Context, work: Callable[[Connection], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _exchange(self, ctx: Context, work: Callable[[Connection], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """What the server answers to a caller."""
         self._supervisor.logs.record_caller(ctx)
         with self._supervisor.server_requests.track_call(ctx):
@@ -154,12 +152,12 @@ class UpstreamServer:
             except ExchangeError as error:
                 pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
                 if pause is None and (forgotten or error.kind is not FailureKind.SESSION):
-                    raise self._named(error) from error
+                    raise self._caller_error(error) from error
                 forgotten = forgotten or error.kind is FailureKind.SESSION
             await anyio.sleep(pause or 0.0)
 
     def _pauses(self) -> Iterator[float]:
-        """Between attempts to send, in seconds, as long as the server has only just gone; none where it long has."""
+        """Yield the pauses between attempts to send, in seconds; none if the server has been away for long."""
         status = self.status
         left = self._resend_s - (0.0 if status.state is ServerState.READY else time.time() - status.since)
         pause = _FIRST_RESEND_S
@@ -180,24 +178,26 @@ class UpstreamServer:
         except UpstreamError as error:
             raise UpstreamError(f'"{self.name}": {error.message}', data={"server": self.name}) from error
 
-    # -- what it offers to read ------------------------------------------------------------------------------------
+    # -- prompts and resources -------------------------------------------------------------------------------------
 
     def documents(self) -> Documents | None:
-        """Its prompts and resources as last read; None before the first time."""
+        """Return its prompts and resources as last read; None before the first time."""
         return self._supervisor.document_lister.documents
 
     async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
-        """The answer to one request about a prompt or a resource, whole, as structured content. Raises as `call_tool`
-        does.
+        """Return the whole result of a request about a prompt or a resource, as structured content.
+
+        Raises as `call_tool` does.
         """
         with anyio.move_on_after(self.options.call_timeout_s):
-            raw = await self._exchanged(ctx, lambda session: session.request(ctx, method, params))
+            raw = await self._exchange(ctx, lambda session: session.request(ctx, method, params))
             return self._read(partial(read_document, method), raw)
-        raise self._late(method)
+        raise self._timeout(method)
 
     async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
-        """Call back, with its URI, whenever the resource or one below it changed. Raises as `ask` does, and
-        `UpstreamError` where the server does not agree.
+        """Call back with the URI whenever the resource, or one below it, changed.
+
+        Raises as `ask` does, and `UpstreamError` if the server does not support it.
         """
         with anyio.move_on_after(self.options.call_timeout_s):
             try:
@@ -205,11 +205,11 @@ class UpstreamServer:
                     uri, callback, partial(self._supervisor.logs.record_caller, ctx)
                 )
             except ExchangeError as error:
-                raise self._named(error) from error
-        raise self._late("resources/subscribe")
+                raise self._caller_error(error) from error
+        raise self._timeout("resources/subscribe")
 
     def hear(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
-        """Call back with each message for a log, and with the one caller it can be due to."""
+        """Call back with each log message and its recipient, if that is certain."""
         return self._supervisor.logs.subscribe(callback)
 
     # -- errors ----------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class UpstreamServer:
     def _unavailable(self, reason: str = "") -> ServerUnavailable:
         status = self.status
         reason = reason or status.reason or "it is still connecting"
-        # How long it was ready tells nothing of a server that is not there for this call.
+        # How long it was ready says nothing about a server that is unavailable now.
         lasting = f" ({status.state.value} for {_duration(time.time() - status.since)})"
         since = "" if status.state is ServerState.READY else lasting
         return ServerUnavailable(
@@ -232,14 +232,14 @@ class UpstreamServer:
             },
         )
 
-    def _late(self, name: str) -> CallTimeout:
+    def _timeout(self, name: str) -> CallTimeout:
         return CallTimeout(
-            f'"{self.name}" did not answer {name} within {self.options.call_timeout_s:g} s and was told to stop.',
+            f'"{self.name}" did not answer {name} within {self.options.call_timeout_s:g} s and was cancelled.',
             hint=_UNKNOWN_EFFECT,
             data={"server": self.name, "timeout_s": self.options.call_timeout_s},
         )
 
-    def _named(self, error: ExchangeError) -> ExecutionFailed:
+    def _caller_error(self, error: ExchangeError) -> ExecutionFailed:
         """The error that a caller of this server sees."""
         if error.kind is FailureKind.UNSENT:
             self._supervisor.report_unreachable(error.reason)
@@ -265,16 +265,16 @@ class UpstreamServer:
     def _next_try(self) -> str:
         retry_at = self.status.retry_at
         if self.options.problem:
-            return "It is tried again once its configuration is mended."
+            return "Fix its configuration to have it tried again."
         if self._supervisor.given_up:
-            return "It is not tried again; restart it once it can be reached."
+            return "It is not tried again; restart it once the server is reachable."
         if retry_at is None:
             return "It is being tried right now."
         return f"It is tried again in {max(0, round(retry_at - time.time()))} s."
 
 
 def _duration(seconds: float) -> str:
-    """Roughly how long.
+    """Format a duration roughly.
 
     >>> _duration(5.2), _duration(90), _duration(7200)
     ('5 s', '1 min', '2 h')
@@ -285,37 +285,20 @@ def _duration(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
-logger = logging.getLogger(__name__)
-
-
-_DRAIN_TIMEOUT_S: Final = 1.0
-"""For the calls of a lost session to be told so."""
-
-
-_RENEW_TIMEOUT_S: Final = 5.0
-"""For a moment without calls; without one, the session stays as it is."""
-
-
-_MIN_RETRY_S: Final = 0.01
-
-
-_RANDOM: Final = SystemRandom()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttemptResult:
     """How an attempt to connect, and the connection if there was one, ended."""
 
     reason: str
     lasted_s: float = 0.0
-    """How long it was ready; 0 when it never was."""
+    """How long the connection was ready; 0 if it never was."""
     reopen: bool = False
-    unheard: bool = False
-    """Whether it ended upon the first question."""
+    closed_on_discover: bool = False
+    """Whether the server closed the connection on `server/discover`."""
 
 
 class Supervisor:
-    """What is known of one server, and the task that keeps it true."""
+    """The state of one server, and the task that keeps it connected."""
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
         """Nothing is tried before `run`."""
@@ -326,13 +309,13 @@ class Supervisor:
         self._redact = Redactor(options)
         self._lister = ToolLister(options, fleet)
         self._session: Connection | None = None
-        self._promising = not options.problem
+        self._may_connect = not options.problem
         own_s = options.retry_interval_s
         self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _MIN_RETRY_S)
         self._was_ready = False
-        self._may_be_shy = True
-        """Whether an end upon the first question may be due to that question."""
-        self._wanted = AutoResetEvent()
+        self._may_reject_discover = True
+        """Whether `server/discover` may be the reason for a server to close the connection."""
+        self._wake_event = AutoResetEvent()
         self.tool_list = ToolList()
         """The tools as last read; kept while the server is away."""
         self.status_store = StatusStore(
@@ -347,46 +330,47 @@ class Supervisor:
         self.document_lister = DocumentLister(
             options, fleet, lambda: self.status_store.update(self.status_store.status.state, tools_changed=True)
         )
-        """Its prompts and resources."""
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
         self.server_requests = ServerRequests(self.logs)
         self.given_up = False
-        """Whether it failed for good, as the options' `retries` say."""
+        """Whether it has failed for good, after the options' `retries`."""
 
     # -- for calls -------------------------------------------------------------------------------------------------
 
     @property
     def connection(self) -> Connection | None:
-        """The session, while it lives."""
+        """The connection, while it is open."""
         session = self._session
         return session if session is not None and not session.channel.closed.is_set else None
 
     async def wait_connected(self) -> Connection | None:
-        """The session. Waits for it for a while where nothing speaks against it yet: at first, and after a loss."""
+        """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
         if self.connection is None:
             self.wake()
             wait_s = min(self._fleet.connect_wait_s, self._options.call_timeout_s)
             with anyio.move_on_after(wait_s):
-                await self.status_store.wait_until(lambda: self.connection is not None or not self._promising)
+                await self.status_store.wait_until(lambda: self.connection is not None or not self._may_connect)
         return self.connection
 
     def report_unreachable(self, reason: str) -> None:
-        """A call could not be sent: tell at once. Listing again, which that begins, tells when the server is back."""
+        """Handle a call that could not be sent: update the status, and list again, which detects the server's
+        return.
+        """
         session = self.connection
         if session is not None and self.status_store.status.state is ServerState.READY:
-            self._tell(reason, retry_at=None)
+            self._set_unusable(reason, retry_at=None)
             session.channel.refresh_needed.set()
             self.wake()
 
     def wake(self) -> None:
-        """Somebody wants the server: cut the present pause short."""
-        self._wanted.set()
+        """Cut the current pause short, because a caller wants the server."""
+        self._wake_event.set()
 
     # -- the task --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Connect, serve, and connect again, until cancelled."""
+        """Connect, serve, and reconnect, until cancelled."""
         if self._options.problem:
             self.status_store.update(ServerState.FAILED, reason=self._options.problem)
             return
@@ -397,103 +381,107 @@ class Supervisor:
                 lasted = outcome.lasted_s > 0 and outcome.lasted_s >= self._fleet.stable_s
                 failures = 1 if lasted else failures + 1
                 at_once = outcome.reopen and outcome.lasted_s >= self._first_s
-                if self._is_enough(failures) and not at_once:
+                if self._is_exhausted(failures) and not at_once:
                     await self._give_up(outcome.reason, failures)
                 await self._pause(outcome.reason, 0.0 if at_once else self._backoff(failures))
         finally:
-            self._promising = False
+            self._may_connect = False
             self.status_store.update(ServerState.FAILED, reason="stopped", retry_at=None)
 
-    def _is_enough(self, failures: int) -> bool:
+    def _is_exhausted(self, failures: int) -> bool:
         return self._options.retries is not None and failures > self._options.retries
 
     async def _give_up(self, reason: str, failures: int) -> None:
         """Stay failed until cancelled."""
-        self._promising, self.given_up = False, True
-        told = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
-        logger.warning("%s has failed: %s", self._options.name, told)
-        self.status_store.update(ServerState.FAILED, reason=told, stale=self._was_ready, retry_at=None)
+        self._may_connect, self.given_up = False, True
+        text = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
+        logger.warning("%s has failed: %s", self._options.name, text)
+        self.status_store.update(ServerState.FAILED, reason=text, stale=self._was_ready, retry_at=None)
         await anyio.sleep_forever()
 
     async def _attempts(self) -> _AttemptResult:
-        """One connection, or two: where the server ended upon the first question, it is asked nothing but the handshake
-        in another one. A server that does not bear that either ends by itself, and is never tried so again.
+        """Connect once, or twice if the server closed the connection on `server/discover`: then with the handshake
+        only.
+
+        A server that does not accept that either closes by itself, and is not tried that way again.
         """
         outcome = await self._attempt()
-        if outcome.unheard and self._may_be_shy:
-            self._promising = True
+        if outcome.closed_on_discover and self._may_reject_discover:
+            self._may_connect = True
             outcome = await self._attempt(discover=False)
-            self._may_be_shy = outcome.lasted_s > 0
+            self._may_reject_discover = outcome.lasted_s > 0
         return outcome
 
     async def _attempt(self, *, discover: bool = True) -> _AttemptResult:
-        """One connection, from beginning to end."""
+        """Run one connection from beginning to end."""
         self._announce()
-        link = open_channel(self._options, self._fleet, self._network, self._redact)
-        reason, ready_at, unheard = "", None, False
-        awaited = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
+        channel = open_channel(self._options, self._fleet, self._network, self._redact)
+        reason, ready_at, closed_on_discover = "", None, False
+        timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
                 async with open_connection(
-                    link, self._options, self._fleet, self._redact, self.server_requests, discover=discover
+                    channel, self._options, self._fleet, self._redact, self.server_requests, discover=discover
                 ) as session:
                     limit.deadline = anyio.current_time() + self._options.list_timeout_s
-                    awaited = f"no tool list within {self._options.list_timeout_s:g} s"
-                    # The handshake of an older server is all errors at first; a notice from here on counts.
-                    link.refresh_needed.clear()
+                    timeout_reason = f"no tool list within {self._options.list_timeout_s:g} s"
+                    # Errors are normal while negotiating with an older server; only signals from here on count.
+                    channel.refresh_needed.clear()
                     self.logs.reset()
-                    link.notifications.on_log_message = self.logs.emit
+                    channel.notifications.on_log_message = self.logs.emit
                     listing = await self._lister.read(session, self.tool_list.by_name)
                     limit.deadline, ready_at = math.inf, anyio.current_time()
                     self._ready(session, listing)
                     await self._serve(session)
-                    reason = link.closed.reason
-            except Exception as error:  # noqa: BLE001 - whatever ends a connection, the next one is tried
-                reason = reason or self._told_by(error)
-                unheard = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
+                    reason = channel.closed.reason
+            except Exception as error:  # noqa: BLE001 - whatever ends a connection, another one is tried
+                reason = reason or self._error_reason(error)
+                closed_on_discover = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
             finally:
                 self._session = None
         if limit.cancelled_caught:
-            words = link.stderr_tail()
-            reason = f"{awaited}; it last said: {words}" if words else awaited
+            detail = channel.stderr_tail()
+            reason = f"{timeout_reason}; its last output: {detail}" if detail else timeout_reason
         lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
-        self._promising = ready_at is not None
-        reason = reason or link.closed.reason
-        return _AttemptResult(reason=reason, lasted_s=lasted_s, reopen=link.closed.reconnect, unheard=unheard)
+        self._may_connect = ready_at is not None
+        reason = reason or channel.closed.reason
+        return _AttemptResult(
+            reason=reason, lasted_s=lasted_s, reopen=channel.closed.reconnect, closed_on_discover=closed_on_discover
+        )
 
     def _announce(self) -> None:
-        self._wanted.clear()
+        self._wake_event.clear()
         state = self.status_store.status.state
         self.status_store.update(ServerState.CONNECTING if state is ServerState.CONFIGURED else state, retry_at=None)
 
-    def _told_by(self, error: Exception) -> str:
-        """The reason in the error; empty where the link's end knows better."""
+    def _error_reason(self, error: Exception) -> str:
+        """Return the reason in the error; empty if the channel knows better."""
         causes = list(flatten_errors(error))
         for cause in causes:
             if isinstance(cause, ExchangeError):
                 return "" if cause.kind is FailureKind.CLOSED else cause.reason
-        told = self._redact(f"{type(causes[0]).__name__}: {causes[0]}")
-        logger.error("the connection to %s broke: %s", self._options.name, told)
-        logger.debug("where it broke", exc_info=error)
-        return told
+        text = self._redact(f"{type(causes[0]).__name__}: {causes[0]}")
+        logger.error("the connection to %s failed: %s", self._options.name, text)
+        logger.debug("traceback", exc_info=error)
+        return text
 
     async def _pause(self, reason: str, delay_s: float) -> None:
-        """Wait with what the reason says on the board; a call may cut it short, but not below the first step."""
-        self._tell(reason, retry_at=time.time() + delay_s)
-        await self._rest(delay_s)
+        """Wait, with the reason in the status. A call may cut the wait short, but not below the first step."""
+        self._set_unusable(reason, retry_at=time.time() + delay_s)
+        await self._sleep(delay_s)
 
-    def _tell(self, reason: str, *, retry_at: float | None) -> None:
-        """Put on the board, and in the log where it is new, that it cannot be used, and why."""
+    def _set_unusable(self, reason: str, *, retry_at: float | None) -> None:
+        """Update the status to failed or degraded; a new reason is logged."""
         state = ServerState.DEGRADED if self._was_ready else ServerState.FAILED
         if (state, reason) != (self.status_store.status.state, self.status_store.status.reason):
             words = "is degraded" if self._was_ready else "has failed"
             logger.warning("%s %s: %s", self._options.name, words, reason)
         self.status_store.update(state, reason=reason, stale=self._was_ready, retry_at=retry_at)
 
-    async def _rest(self, delay_s: float) -> None:
+    async def _sleep(self, delay_s: float) -> None:
         earliest = anyio.current_time() + min(delay_s, self._first_s)
         with anyio.move_on_after(delay_s):
-            await self._wanted.wait()
+            await self._wake_event.wait()
             await anyio.sleep_until(earliest)
 
     def _backoff(self, failures: int) -> float:
@@ -507,12 +495,12 @@ class Supervisor:
         self._session = session
         self.document_lister.attach(session)
         self.subscriptions.attach(session)
-        self._promising = self._was_ready = True
+        self._may_connect = self._was_ready = True
         logger.debug("%s lists %d tools, protocol %s", self._options.name, len(listing.tools), session.protocol_version)
         self._adopt(session, listing)
 
     def _adopt(self, session: Connection, listing: ToolList) -> bool:
-        """Take the listing; whether anything in it is new."""
+        """Take the tool list over. Returns whether anything in it is new."""
         changed = not _same_tools(self.tool_list.tools, listing.tools)
         self.tool_list = listing
         self.status_store.update(
@@ -529,7 +517,7 @@ class Supervisor:
         return changed
 
     async def _serve(self, session: Connection) -> None:
-        """Keep the tools current until the connection ends."""
+        """Keep the lists current until the connection ends."""
         async with anyio.create_task_group() as group:
             if session.can_subscribe:
                 group.start_soon(session.follow_list_changes, self._fleet.listen_retry_s)
@@ -539,19 +527,19 @@ class Supervisor:
             await session.channel.closed.wait()
             group.cancel_scope.cancel()
         if session.channel.closed.reconnect:
-            # The other calls of the lost session are about to be told so; then they know that they did not run.
+            # Let the other calls of the lost session fail first; they can then be retried, since they did not run.
             with anyio.move_on_after(_DRAIN_TIMEOUT_S):
                 await session.wait_idle()
 
     async def _keep_current(self, session: Connection) -> None:
-        """List again when there is doubt: debounced, ever more seldom while nothing changes, backing off on failure."""
+        """List again when needed: debounced, ever less often while nothing changes, backing off on failure."""
         gap_s, failures = self._fleet.refresh_gap_s, 0
         while True:
             quiet_since = anyio.current_time()
             await session.channel.refresh_needed.wait()
             await anyio.sleep(self._fleet.debounce_s)
             session.channel.refresh_needed.clear()
-            self._wanted.clear()
+            self._wake_event.clear()
             problem, changed = await self._refresh(session)
             if problem:
                 failures += 1
@@ -563,16 +551,16 @@ class Supervisor:
             failures = 0
             quiet = anyio.current_time() - quiet_since > 2 * gap_s
             gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
-            await self._rest(gap_s)
+            await self._sleep(gap_s)
 
     async def _renew(self, session: Connection) -> None:
-        """Open the session anew after trouble, between two calls: its stream of notices may be gone for good."""
+        """Reconnect after trouble, between two calls: the stream of notifications may be gone for good."""
         with anyio.move_on_after(_RENEW_TIMEOUT_S):
             await session.wait_idle()
             session.channel.closed.set("reconnecting", reopen=True)
 
     async def _refresh(self, session: Connection) -> tuple[str, bool]:
-        """List again; why that failed, and whether anything changed."""
+        """List again. Returns why that failed, and whether anything changed."""
         try:
             with anyio.fail_after(self._options.list_timeout_s):
                 fresh = await self._lister.read(session, self.tool_list.by_name)
@@ -590,7 +578,10 @@ def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
 
 
 def open_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwork, redact: Redactor) -> Channel:
-    """A link of the options' transport, not connected yet; entering its transport may raise `ExchangeError`."""
+    """Return a channel of the options' transport, not connected yet.
+
+    Entering its transport may raise `ExchangeError`.
+    """
     if options.target is not None or options.transport in ("memory", "custom"):
         return target_channel(options, fleet, redact)
     if options.transport == "stdio":

@@ -24,22 +24,18 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
 _HEADERS: Final = {"accept": "text/event-stream", "cache-control": "no-store"}
-
-
 _POST_HEADERS: Final = {"accept": "application/json", "content-type": "application/json"}
-
-
 _POST_TIMEOUT_S: Final = 30.0
-
-
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 def sse_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwork, redact: Redactor) -> Channel:
-    """A link to a server of the HTTP+SSE transport (2024-11-05)."""
-    end, doubt = CloseEvent(), AutoResetEvent()
+    """Return a channel to a server of the HTTP+SSE transport (2024-11-05)."""
+    closed, refresh_needed = CloseEvent(), AutoResetEvent()
     return Channel(
-        transport=_sse_transport(options, fleet, network, redact, end, doubt), closed=end, refresh_needed=doubt
+        transport=_sse_transport(options, fleet, network, redact, closed, refresh_needed),
+        closed=closed,
+        refresh_needed=refresh_needed,
     )
 
 
@@ -49,19 +45,19 @@ async def _sse_transport(
     fleet: FleetOptions,
     network: HttpNetwork,
     redact: Redactor,
-    end: CloseEvent,
-    doubt: AutoResetEvent,
+    closed: CloseEvent,
+    refresh_needed: AutoResetEvent,
 ) -> AsyncIterator[Streams]:
-    """Raises `ExchangeError` when the event stream cannot be opened."""
-    gate = network.transport(options, fleet, redact, end, doubt)
+    """Raises `ExchangeError` if the event stream cannot be opened."""
+    transport = network.transport(options, fleet, redact, closed, refresh_needed)
     url = bare_url(options.url)
-    async with http_client(gate, fleet) as client, _open_events(client, url, redact) as response:
+    async with http_client(transport, fleet) as client, _open_events(client, url, redact) as response:
         events = httpx2.EventSource(response, options.max_message_bytes)
-        async with _SseStreams(client, events, options, url, end) as wire, anyio.create_task_group() as group:
+        async with _SseStreams(client, events, options, url, closed) as wire, anyio.create_task_group() as group:
             group.start_soon(wire.read)
             await wire.endpoint_known.wait()
-            if end.is_set:
-                raise ExchangeError(FailureKind.UNSENT, end.reason)
+            if closed.is_set:
+                raise ExchangeError(FailureKind.UNSENT, closed.reason)
             group.start_soon(wire.write)
             yield wire.incoming, wire.outgoing
             group.cancel_scope.cancel()
@@ -81,17 +77,22 @@ async def _open_events(client: httpx2.AsyncClient, url: str, redact: Redactor) -
 
 
 class _SseStreams:
-    """The two directions."""
+    """The streams in both directions."""
 
     def __init__(
-        self, client: httpx2.AsyncClient, events: httpx2.EventSource, options: ServerOptions, url: str, end: CloseEvent
+        self,
+        client: httpx2.AsyncClient,
+        events: httpx2.EventSource,
+        options: ServerOptions,
+        url: str,
+        closed: CloseEvent,
     ) -> None:
         self._client = client
         self._events = events
         self._limit = options.max_message_bytes
         self._url = url
         self._endpoint = ""
-        self._end = end
+        self._closed = closed
         self.endpoint_known = anyio.Event()
         self._to_session, self.incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self.outgoing, self._from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -104,7 +105,7 @@ class _SseStreams:
             stream.close()
 
     async def read(self) -> None:
-        """The event stream to the session, until it ends."""
+        """Pass the event stream to the session, until it ends."""
         reason = "it closed its event stream"
         try:
             async for event in self._events:
@@ -115,7 +116,7 @@ class _SseStreams:
             reason = f"its event stream cannot be used: {error}"
         except _GONE:
             reason = "stopped"
-        self._end.set(reason)
+        self._closed.set(reason)
         self.endpoint_known.set()
         self._to_session.close()
 
@@ -128,7 +129,7 @@ class _SseStreams:
                 await self._to_session.send(SessionMessage(message))
 
     async def write(self) -> None:
-        """The session's messages as POSTs: requests side by side, all else in order."""
+        """POST the session's messages: requests concurrently, everything else in order."""
         async with anyio.create_task_group() as group:
             async for item in self._from_session:
                 if isinstance(item.message, JSONRPCRequest):
@@ -137,7 +138,7 @@ class _SseStreams:
                     await self._post(item.message)
 
     async def _post(self, message: JSONRPCMessage) -> None:
-        """Send it. The answer comes by the event stream, unless the POST itself is refused."""
+        """Send a message. The response arrives in the event stream, unless the POST itself is refused."""
         body = message.model_dump_json(by_alias=True, exclude_unset=True)
         with suppress(httpx2.TransportError, *_GONE):
             response = await self._client.post(
@@ -149,11 +150,11 @@ class _SseStreams:
 
 
 def _full_endpoint(url: str, endpoint: str) -> str:
-    """The endpoint as a full URL. Raises `ExchangeError` where it would lead our credentials elsewhere."""
+    """Resolve the endpoint. Raises `ExchangeError` if it would send our credentials to another origin."""
     full = urljoin(url, endpoint)
     here, there = urlsplit(url), urlsplit(full)
     if (here.scheme, here.netloc) != (there.scheme, there.netloc):
-        raise ExchangeError(FailureKind.ANSWER, "its endpoint for messages is of another origin")
+        raise ExchangeError(FailureKind.ANSWER, "its message endpoint is on another origin")
     return full
 
 

@@ -14,14 +14,13 @@ logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """Callbacks without arguments."""
+    """A set of callbacks without arguments."""
 
     def __init__(self) -> None:
-        """Nobody listens yet."""
         self._callbacks: dict[object, Callable[[], None]] = {}
 
     def add(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call it back from now on, until what this returns is called."""
+        """Add a callback. Returns a function that removes it."""
         place = object()
         self._callbacks[place] = callback
 
@@ -31,26 +30,25 @@ class Listeners:
         return remove
 
     def notify(self) -> None:
-        """Call all back; one that raises is logged."""
+        """Call every callback; exceptions are logged."""
         for callback in tuple(self._callbacks.values()):
             try:
                 callback()
             except Exception:
-                # It is foreign code, and must not end the server's own task.
+                # Third-party code must not end the server's own task.
                 logger.exception("a listener of a server raised")
 
 
 class StatusStore:
-    """One server's status. A change is told at once, to listeners and to those who wait."""
+    """Holds one server's status, and notifies listeners and waiting tasks of each change."""
 
     def __init__(self, status: ServerStatus) -> None:
-        """The status to begin with."""
         self.status = status
         self.listeners = Listeners()
         self._changed = anyio.Event()
 
     def update(self, state: ServerState, *, tools_changed: bool = False, **fields: Any) -> None:
-        """Change the status; fields are those of `ServerStatus`. Tells if anything is new."""
+        """Change the status, with fields of `ServerStatus`. Notifies if anything is new."""
         old = self.status
         since = old.since if state is old.state else time.time()
         self.status = replace(old, state=state, since=since, **fields)
@@ -59,7 +57,7 @@ class StatusStore:
             self.listeners.notify()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is tried again after each change."""
+        """Wait until the condition holds; it is checked again after each change."""
         while not condition():
             await self._changed.wait()
 

@@ -29,58 +29,70 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, plain
 
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
-
-
 _MAX_QUEUED = 256
-"""Messages that may wait for a child that does not read; beyond it, senders wait too."""
-
-
+"""Messages queued for a child that does not read; beyond it, senders wait."""
 _FLOOD_BYTES = 65536
-"""What one read takes at most; so much at once on stderr is a flood."""
-
-
+"""The size of one read; that much at once on stderr is a flood."""
 _FLOOD_PAUSE_S = 0.005
-"""After each chunk of a flood: the child waits on its full pipe instead of taking all our time."""
-
-
+"""Pause after each chunk of a flood: the child waits on its full pipe instead of taking all our CPU time."""
 _EXIT_DETAILS_S = 0.5
-"""How long the exit code and the last of stderr may follow the end of stdout."""
-
-
+"""How long to wait for the exit code and the rest of stderr after the end of stdout."""
 _KILL_GRACE_S = 0.1
-"""After SIGKILL nothing is left to wait for but the bookkeeping of those whose parent is slow to reap them."""
-
-
+"""After SIGKILL, for processes whose parent is slow to reap them."""
 _REAP_S = 1.0
-
-
 _POLL_S = 0.01
+_NETWORK_VARIABLES: Final = frozenset(
+    {
+        "ALL_PROXY",
+        "CURL_CA_BUNDLE",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "NODE_EXTRA_CA_CERTS",
+        "NO_PROXY",
+        "REQUESTS_CA_BUNDLE",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+    }
+)
+"""Proxies and certificates: behind a company's proxy, nothing can be downloaded or reached without them."""
+_LOCALE_VARIABLES: Final = frozenset(
+    {"LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
+)
+"""Language, time zone, and directories."""
+_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+_PIPE_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
+_CHUNK_BYTES: Final = 65536
+_CLOSED_FD: Final = -1
+_TAIL_BYTES: Final = 4096
+_NOISE: Final = re.compile(r"^(at |File \"|[\^~ ]+$|Node\.js v|npm (ERR!|error)( *$| A complete log))")
+_ERROR_WORDS: Final = re.compile(
+    r"error|exception|missing|required|not found|no such|denied|fail|refused|invalid|unable|cannot|could not|must ",
+    re.IGNORECASE,
+)
 
 
 def stdio_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
-    """A link to a child that is started when the transport is entered, and ended, whatever it does, on leaving it."""
-    end, tail = CloseEvent(), StderrTail()
+    """Return a channel to a child process, started when the transport is entered and always stopped on leaving it."""
+    closed, tail = CloseEvent(), StderrTail()
     return Channel(
-        transport=_child_transport(options, fleet, redact, end, tail),
-        closed=end,
+        transport=_child_transport(options, fleet, redact, closed, tail),
+        closed=closed,
         refresh_needed=AutoResetEvent(),
         stderr_tail=lambda: redact(tail.line()),
     )
 
 
 class StderrTail:
-    """Keeps the last 4 KiB."""
+    """Keeps the last 4 KiB of a child's stderr."""
 
     def __init__(self) -> None:
-        """Starts empty."""
         self._kept = b""
 
     def add(self, chunk: bytes) -> None:
-        """Take what came next."""
         self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
 
     def line(self) -> str:
-        """The last line that speaks of an error, else the last line; empty when nothing was said.
+        """Return the last line that mentions an error, else the last line; empty if there is none.
 
         >>> tail = StderrTail()
         >>> tail.add(b"starting\\nError: API_KEY is missing\\n    at main (index.js:3)\\n\\nNode.js v20.1.0\\n")
@@ -95,16 +107,16 @@ class StderrTail:
 
 @asynccontextmanager
 async def _child_transport(
-    options: ServerOptions, fleet: FleetOptions, redact: Redactor, end: CloseEvent, tail: StderrTail
+    options: ServerOptions, fleet: FleetOptions, redact: Redactor, closed: CloseEvent, tail: StderrTail
 ) -> AsyncIterator[Streams]:
-    """Raises `ExchangeError` when the program cannot be started."""
-    # Shielded: a process that exists but is not known yet could not be ended.
+    """Raises `ExchangeError` if the program cannot be started."""
+    # Shielded: a process that was started but not recorded yet could not be stopped.
     with anyio.CancelScope(shield=True):
         process, stdin = await _spawn(options, redact)
-    child = _ChildProcess(process, stdin, options, fleet, redact, end, tail)
+    child = _ChildProcess(process, stdin, options, fleet, redact, closed, tail)
     async with anyio.create_task_group() as group:
         try:
-            for work in (child.read, child.write, child.listen, child.watch):
+            for work in (child.read, child.write, child.read_stderr, child.watch):
                 group.start_soon(child.until_stopped, work)
             yield child.incoming, child.outgoing
         finally:
@@ -113,10 +125,13 @@ async def _child_transport(
 
 
 class PipeWriter:
-    """The end that is written to. It has the descriptor to itself, and sets it not to block."""
+    """The writing end of a pipe; owns the descriptor and sets it to non-blocking.
+
+    asyncio's pipe transports keep the error of a broken pipe for a later caller; some versions only log it, and the
+    message is lost silently. Here the error is raised to the writer.
+    """
 
     def __init__(self, fd: int) -> None:
-        """Closes the descriptor in the end."""
         os.set_blocking(fd, False)
         self._fd = fd
 
@@ -133,7 +148,7 @@ class PipeWriter:
                 await anyio.wait_writable(self._fd)
 
     def close(self) -> None:
-        """Let the reader see the end; whoever waits in `send` is told."""
+        """Close the descriptor; a waiting `send` raises."""
         fd, self._fd = self._fd, _CLOSED_FD
         if fd != _CLOSED_FD:
             anyio.notify_closing(fd)
@@ -141,7 +156,7 @@ class PipeWriter:
 
 
 async def _spawn(options: ServerOptions, redact: Redactor) -> tuple[anyio.abc.Process, PipeWriter]:
-    """The child, and our end of its stdin."""
+    """Start the child. Returns it with our end of its stdin."""
     theirs, ours = os.pipe()
     stdin = PipeWriter(ours)
     try:
@@ -175,7 +190,7 @@ def _start_problem(options: ServerOptions, redact: Redactor, error: Exception) -
 
 
 class _ChildProcess:
-    """One process, the tasks that serve its pipes, and its end."""
+    """One process, the tasks that serve its pipes, and its shutdown."""
 
     def __init__(
         self,
@@ -184,28 +199,28 @@ class _ChildProcess:
         options: ServerOptions,
         fleet: FleetOptions,
         redact: Redactor,
-        end: CloseEvent,
+        closed: CloseEvent,
         tail: StderrTail,
     ) -> None:
         if process.stdout is None or process.stderr is None:
-            raise ValueError("a child is started with three pipes")
+            raise ValueError("a child needs three pipes")
         self._process = process
         self._stdin, self._stdout, self._stderr = stdin, process.stdout, process.stderr
         self._limit = options.max_message_bytes
         self._fleet = fleet
         self._redact = redact
-        self._end = end
+        self._closed = closed
         self._tail = tail
-        self._silent = anyio.Event()
+        self._stderr_ended = anyio.Event()
         self._scopes: list[anyio.CancelScope] = []
         self._stopped = False
         self._to_session, self.incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self.outgoing, self._from_session = anyio.create_memory_object_stream[SessionMessage](_MAX_QUEUED)
 
     async def until_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work until `stop` ends it; a cancellation from outside only leads there.
+        """Run until `stop` ends it; shielded from cancellation, which leads to `stop` anyway.
 
-        A child can exit by itself only while its pipes are served, so they are served while it is stopped.
+        A child can exit by itself only while its pipes are served, so they are served during the shutdown.
         """
         with anyio.CancelScope(shield=True) as scope:
             self._scopes.append(scope)
@@ -215,73 +230,73 @@ class _ChildProcess:
     # -- the pipes -------------------------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """stdout to the session; what is no message is skipped."""
+        """Pass stdout to the session; lines that are not messages are skipped."""
         lines = LineSplitter(self._limit)
         with suppress(*_GONE):
             while True:
                 chunk = await self._stdout.receive()
                 await anyio.sleep(0 if await self._take(lines, chunk) else _FLOOD_PAUSE_S)
-        await self._explain("closed its output")
+        await self._close_with_details("closed its output")
         self._to_session.close()
 
     async def _take(self, lines: LineSplitter, chunk: bytes) -> bool:
-        """Hand over the messages that the chunk completes; whether it was worth reading."""
+        """Pass on the messages that the chunk completes. Returns False for a chunk of noise."""
         done = lines.feed(chunk)
         messages = [message for line in done for message in parse_line(line, self._limit)]
-        # A session that is gone is no reason to stop reading: the child may have to write before it can exit.
+        # Keep reading when the session has ended: the child may have to write before it can exit.
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             for message in messages:
                 await self._to_session.send(SessionMessage(message))
         return bool(messages) or not (done or lines.overflowing)
 
     async def write(self) -> None:
-        """The session's messages to stdin."""
+        """Write the session's messages to stdin."""
         with suppress(*_GONE):
             async for item in self._from_session:
                 data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await self._stdin.send(data.encode() + b"\n")
             return
-        await self._explain("closed its input")
+        await self._close_with_details("closed its input")
 
-    async def listen(self) -> None:
-        """Stderr to the tail."""
+    async def read_stderr(self) -> None:
+        """Keep the end of stderr."""
         with suppress(*_GONE):
             while True:
                 chunk = await self._stderr.receive()
                 self._tail.add(chunk)
                 await anyio.sleep(0 if len(chunk) < _FLOOD_BYTES else _FLOOD_PAUSE_S)
-        self._silent.set()
+        self._stderr_ended.set()
 
     async def watch(self) -> None:
-        """Notice an exit even while something it started holds its output open."""
+        """Notice an exit even while a process that the child started holds its output open."""
         await self._process.wait()
         await anyio.sleep(_EXIT_DETAILS_S)
-        self._end.set(self._reason("exited"))
+        self._closed.set(self._reason("exited"))
 
-    async def _explain(self, otherwise: str) -> None:
-        """End the link, with the exit code and the last telling line of stderr where they come in time."""
+    async def _close_with_details(self, otherwise: str) -> None:
+        """Close the channel, with the exit code and the most informative line of stderr if they arrive in time."""
         with anyio.move_on_after(_EXIT_DETAILS_S):
             await self._process.wait()
-            await self._silent.wait()
-        self._end.set(self._reason(otherwise))
+            await self._stderr_ended.wait()
+        self._closed.set(self._reason(otherwise))
 
     def _reason(self, otherwise: str) -> str:
         code = self._process.returncode
         if code is None:
-            told = otherwise
+            text = otherwise
         elif code < 0:
-            told = f"ended by {_signal_name(-code)}"
+            text = f"ended by {_signal_name(-code)}"
         else:
-            told = f"exited with code {code}"
-        words = self._redact(self._tail.line())
-        return f"{told}: {words}" if words else told
+            text = f"exited with code {code}"
+        detail = self._redact(self._tail.line())
+        return f"{text}: {detail}" if detail else text
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    # -- shutdown ---------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Close stdin, then SIGTERM, then SIGKILL to the whole group; always reaped, within `stop_timeout_s`."""
-        self._end.set("stopped")
-        # A reader that hands over a message would wait for a session that is gone.
+        """Close stdin, then send SIGTERM, then SIGKILL to the whole group. Always reaps, within `stop_timeout_s`."""
+        self._closed.set("stopped")
+        # Otherwise a reader would wait to deliver a message to a session that has ended.
         self.incoming.close()
         with anyio.move_on_after(self._fleet.stop_timeout_s) as limit:
             await self._exit()
@@ -312,7 +327,7 @@ class _ChildProcess:
             await anyio.sleep(_POLL_S)
 
     def _signal(self, sign: int) -> bool:
-        """Send it to all of the group; whether any of it was left."""
+        """Send a signal to the group. Returns whether any process was left."""
         try:
             os.killpg(self._process.pid, sign)
         except (ProcessLookupError, PermissionError):
@@ -321,7 +336,7 @@ class _ChildProcess:
 
 
 def _reap_orphans(group: int) -> None:
-    """Where we are process 1, as in a container, what the child left behind became ours."""
+    """Reap what the child left behind; as process 1 in a container, we inherit its orphans."""
     with suppress(ChildProcessError):
         os.waitpid(-group, os.WNOHANG)
 
@@ -333,30 +348,10 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-_NETWORK_VARIABLES: Final = frozenset(
-    {
-        "ALL_PROXY",
-        "CURL_CA_BUNDLE",
-        "HTTPS_PROXY",
-        "HTTP_PROXY",
-        "NODE_EXTRA_CA_CERTS",
-        "NO_PROXY",
-        "REQUESTS_CA_BUNDLE",
-        "SSL_CERT_DIR",
-        "SSL_CERT_FILE",
-    }
-)
-"""Proxies and certificates: without them nothing behind a company's proxy could be downloaded or reached."""
-
-
-_LOCALE_VARIABLES: Final = frozenset(
-    {"LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"}
-)
-"""Where it is: language, time zone, and folders."""
-
-
 def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The SDK's choice (HOME, LOGNAME, PATH, SHELL, TERM, USER), and what has to do with the network and the place.
+    """Return the variables that a child process inherits: what it needs to run and to reach a network, no more.
+
+    These are the SDK's choice (HOME, LOGNAME, PATH, SHELL, TERM, USER), and those for network and locale.
 
     >>> "AWS_SECRET_ACCESS_KEY" in inherited_environment({"AWS_SECRET_ACCESS_KEY": "x", "https_proxy": "http://proxy:3128"})
     False
@@ -369,17 +364,11 @@ def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, 
     return {**get_default_environment(), **chosen}
 
 
-_MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-
-
-_PIPE_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream, OSError)
-
-
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
 
 class _StdioOwner:
-    """Who has the pipes."""
+    """Who uses this process's stdin and stdout."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -390,28 +379,31 @@ _STDIO_OWNER: Final = _StdioOwner()
 
 
 def claim_stdio(what: str) -> None:
-    """Take the pipes, for a part of the process that is named so in the error of the next one.
+    """Reserve this process's stdin and stdout for one part of it; `what` names it in the error for the next one.
 
-    Raises `AlreadyStarted` while another part has them.
+    Raises `AlreadyStarted` while another part uses them.
     """
     with _STDIO_OWNER.lock:
         if _STDIO_OWNER.name:
             raise AlreadyStarted(
-                f"This process's stdin and stdout are in use by {_STDIO_OWNER.name}; {what} cannot have them too.",
-                hint="Give the server a url or a command of its own.",
+                f"This process's stdin and stdout are in use by {_STDIO_OWNER.name}; {what} cannot use them too.",
+                hint="Give the server its own url or command.",
             )
         _STDIO_OWNER.name = what
 
 
 def release_stdio() -> None:
-    """Give them back; harmless where nobody has them."""
+    """Release stdin and stdout; harmless if they are not in use."""
     with _STDIO_OWNER.lock:
         _STDIO_OWNER.name = ""
 
 
 @contextmanager
 def redirected_stdio(what: str) -> Iterator[tuple[int, int]]:
-    """Descriptors of stdin and stdout, to be closed by whoever took them. Raises as `claim` does."""
+    """Yield descriptors of stdin and stdout for the caller to close. Raises as `claim_stdio` does.
+
+    Meanwhile, whatever else in the process prints goes to stderr, and reads from stdin see its end.
+    """
     claim_stdio(what)
     try:
         sys.stdout.flush()
@@ -435,9 +427,9 @@ def redirected_stdio(what: str) -> Iterator[tuple[int, int]]:
 
 @asynccontextmanager
 async def parent_stdio() -> AsyncIterator[Streams]:
-    """A client's transport over stdin and stdout, to a server that started this process or is joined to it by pipes.
+    """A client transport over stdin and stdout, to a server that started this process or is connected to it by pipes.
 
-    Used as `ServerOptions(name="parent", target=own_pipes)`. Raises `AlreadyStarted` as `claim` does.
+    Used as `ServerOptions(name="parent", target=parent_stdio)`. Raises `AlreadyStarted` as `claim_stdio` does.
     """
     with redirected_stdio("a server reached by stdio://") as (wire_in, wire_out):
         async with pipe_transport(PipeReader(wire_in), PipeWriter(wire_out)) as streams:
@@ -445,17 +437,19 @@ async def parent_stdio() -> AsyncIterator[Streams]:
 
 
 class PipeReader:
-    """The end that is read from. Whether the descriptor blocks is left as it is: others may share it."""
+    """The reading end of a pipe. Leaves the blocking mode as it is: other processes may share the descriptor."""
 
     def __init__(self, fd: int) -> None:
-        """Closes the descriptor in the end."""
         self._fd = fd
         mode = os.fstat(fd).st_mode
         self._can_wait = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
-        """Files and `/dev/null` an event loop cannot wait for; they never keep a reader waiting either."""
+        """An event loop cannot wait for files and `/dev/null`; reading them never blocks either."""
 
     async def receive(self) -> bytes:
-        """What there is, at most 64 KiB. Raises `anyio.EndOfStream`, `OSError`, `anyio.ClosedResourceError`."""
+        """Return what is available, at most 64 KiB.
+
+        Raises `anyio.EndOfStream`, `OSError`, and `anyio.ClosedResourceError`.
+        """
         if self._fd == _CLOSED_FD:
             raise anyio.ClosedResourceError
         if self._can_wait:
@@ -468,7 +462,7 @@ class PipeReader:
         return chunk
 
     def close(self) -> None:
-        """Whoever waits in `receive` is told."""
+        """Close the descriptor; a waiting `receive` raises."""
         fd, self._fd = self._fd, _CLOSED_FD
         if fd != _CLOSED_FD:
             anyio.notify_closing(fd)
@@ -477,7 +471,7 @@ class PipeReader:
 
 @asynccontextmanager
 async def pipe_transport(reader: PipeReader, writer: PipeWriter) -> AsyncIterator[Streams]:
-    """Messages over two pipes, one a line; what is no message is skipped."""
+    """A transport over two pipes, one message per line; other lines are skipped."""
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as group:
@@ -507,21 +501,3 @@ async def _write_messages(writer: PipeWriter, source: MemoryObjectReceiveStream[
         async for item in source:
             data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
             await writer.send(data.encode() + b"\n")
-
-
-_CHUNK_BYTES: Final = 65536
-
-
-_CLOSED_FD: Final = -1
-
-
-_TAIL_BYTES: Final = 4096
-
-
-_NOISE: Final = re.compile(r"^(at |File \"|[\^~ ]+$|Node\.js v|npm (ERR!|error)( *$| A complete log))")
-
-
-_ERROR_WORDS: Final = re.compile(
-    r"error|exception|missing|required|not found|no such|denied|fail|refused|invalid|unable|cannot|could not|must ",
-    re.IGNORECASE,
-)

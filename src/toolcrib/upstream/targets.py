@@ -30,20 +30,14 @@ from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.stdio import stdio_channel
 
 _SDK_SERVER_FIELDS: Final = ("_lowlevel_server", "_mcp_server")
-"""Where MCPServer and FastMCP hold the SDK server that they are built on; neither has a public way to it."""
-
-
+"""Where MCPServer and FastMCP keep the SDK server they are built on; neither exposes it publicly."""
 _MAX_QUEUED: Final = 256
-
-
-_SINGLE_USE: Final = "its transport can be entered only once; give a function that makes a new one for each connection"
-
-
-_INVALID_TARGET: Final = "its target is neither a server, nor a transport, nor a function that gives one"
+_SINGLE_USE: Final = "its transport can be entered only once; pass a function that creates one for each connection"
+_INVALID_TARGET: Final = "its target is not a server, a transport, or a function that returns one"
 
 
 def sdk_server(target: object) -> Server[Any] | None:
-    """The SDK server that the target is, or is built on; None where it is something else."""
+    """Return the SDK server that the target is or wraps, or None."""
     for found in (target, *(getattr(target, name, None) for name in _SDK_SERVER_FIELDS)):
         if isinstance(found, Server):
             return found
@@ -51,22 +45,24 @@ def sdk_server(target: object) -> Server[Any] | None:
 
 
 def transport_name(options: ServerOptions) -> TransportName:
-    """How the server is reached, as far as that can be told beforehand."""
+    """Return how the server is reached, as far as that is known before connecting."""
     if options.target is None:
         return options.transport
     return "memory" if sdk_server(options.target) is not None else "custom"
 
 
 def resolve_command(options: ServerOptions) -> ServerOptions:
-    """The options with the command of a target that is only another way to write one."""
+    """Return the options with the command of a target that is only another way to write one."""
     given = options.target
     return _as_command(options, given) if isinstance(given, StdioServerParameters) else options
 
 
 def target_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
-    """A link to the options' target. One that a function gives is made when the transport is entered."""
-    end = CloseEvent()
-    return Channel(transport=_enter_target(options, fleet, redact, end), closed=end, refresh_needed=AutoResetEvent())
+    """Return a channel to the options' target. A function is called when the transport is entered."""
+    closed = CloseEvent()
+    return Channel(
+        transport=_enter_target(options, fleet, redact, closed), closed=closed, refresh_needed=AutoResetEvent()
+    )
 
 
 def _as_command(options: ServerOptions, given: StdioServerParameters) -> ServerOptions:
@@ -83,16 +79,16 @@ def _as_command(options: ServerOptions, given: StdioServerParameters) -> ServerO
 
 @asynccontextmanager
 async def _enter_target(
-    options: ServerOptions, fleet: FleetOptions, redact: Redactor, end: CloseEvent
+    options: ServerOptions, fleet: FleetOptions, redact: Redactor, closed: CloseEvent
 ) -> AsyncIterator[Streams]:
     """Raises `ExchangeError` for a target that cannot be used."""
     target = await _create_target(options.target)
     server = sdk_server(target)
     async with AsyncExitStack() as stack:
         if server is not None:
-            yield await stack.enter_async_context(_run_in_process(server, fleet, redact, end))
+            yield await stack.enter_async_context(_run_in_process(server, fleet, redact, closed))
         elif isinstance(target, StdioServerParameters):
-            yield await stack.enter_async_context(_child_streams(_as_command(options, target), fleet, end))
+            yield await stack.enter_async_context(_child_streams(_as_command(options, target), fleet, closed))
         elif isinstance(target, AbstractAsyncContextManager):
             yield await _enter_custom(stack, target)
         else:
@@ -100,7 +96,7 @@ async def _enter_target(
 
 
 async def _create_target(target: object) -> object:
-    """The target itself, or what the function that it is gives."""
+    """Return the target itself, or the return value of a function."""
     if sdk_server(target) is not None or isinstance(target, AbstractAsyncContextManager) or not callable(target):
         return target
     made = target()
@@ -108,13 +104,13 @@ async def _create_target(target: object) -> object:
 
 
 async def _enter_custom(stack: AsyncExitStack, transport: AbstractAsyncContextManager[Any]) -> Streams:
-    """The streams of a transport of somebody else's."""
+    """Enter a user-supplied transport."""
     try:
         incoming, outgoing, *_ = await stack.enter_async_context(transport)
     except ToolcribError as error:
         raise ExchangeError(FailureKind.UNSENT, str(error).rstrip(".")) from error
     except (AttributeError, RuntimeError) as error:
-        # What a generator that was used before raises when it is entered again.
+        # Raised by a generator-based context manager that is entered again.
         if isinstance(transport, AsyncContextDecorator):
             raise ExchangeError(FailureKind.UNSENT, _SINGLE_USE) from error
         raise
@@ -122,27 +118,27 @@ async def _enter_custom(stack: AsyncExitStack, transport: AbstractAsyncContextMa
 
 
 @asynccontextmanager
-async def _child_streams(options: ServerOptions, fleet: FleetOptions, end: CloseEvent) -> AsyncIterator[Streams]:
-    """A child process, whose end is told as ours."""
-    link = stdio_channel(options, fleet, Redactor(options))
+async def _child_streams(options: ServerOptions, fleet: FleetOptions, closed: CloseEvent) -> AsyncIterator[Streams]:
+    """Start a child process, and forward its close event."""
+    channel = stdio_channel(options, fleet, Redactor(options))
 
-    async def pass_on() -> None:
-        await link.closed.wait()
-        end.set(link.closed.reason)
+    async def forward_end() -> None:
+        await channel.closed.wait()
+        closed.set(channel.closed.reason)
 
-    async with anyio.create_task_group() as group, link.transport as streams:
-        group.start_soon(pass_on)
+    async with anyio.create_task_group() as group, channel.transport as streams:
+        group.start_soon(forward_end)
         yield streams
 
 
 @asynccontextmanager
 async def _run_in_process(
-    server: Server[Any], fleet: FleetOptions, redact: Redactor, end: CloseEvent
+    server: Server[Any], fleet: FleetOptions, redact: Redactor, closed: CloseEvent
 ) -> AsyncIterator[Streams]:
-    """The server, with its lifespan, in a task of its own; it is asked to end before it is made to.
+    """Run the server with its lifespan in its own task. It is asked to stop before it is cancelled.
 
-    Plain streams, unlike those of the SDK's own clients, carry no context variables over: what is known of the request
-    behind a call, such as its credentials, stays on this side.
+    Plain streams, unlike those of the SDK's own clients, carry no context variables over: what is known about the
+    request behind a call, such as its credentials, stays on this side.
     """
     to_session, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](_MAX_QUEUED)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](_MAX_QUEUED)
@@ -150,13 +146,13 @@ async def _run_in_process(
 
     async def serve() -> None:
         try:
-            # A copy: the server closes its streams before it says why.
+            # A clone, because the server closes its streams before it reports why.
             with scope, from_session, to_session.clone() as copy:
                 await server.run(from_session, copy, server.create_initialization_options())
-            end.set("its task ended")
-        except Exception as error:  # noqa: BLE001 - whatever ends a server, it is told as the reason
+            closed.set("its task ended")
+        except Exception as error:  # noqa: BLE001 - any exception is reported as the reason
             cause = next(flatten_errors(error))
-            end.set(redact(f"its task ended with {type(cause).__name__}: {cause}"))
+            closed.set(redact(f"its task ended with {type(cause).__name__}: {cause}"))
         finally:
             to_session.close()
             done.set()
@@ -166,7 +162,7 @@ async def _run_in_process(
         try:
             yield incoming, outgoing
         finally:
-            end.set("stopped")
+            closed.set("stopped")
             outgoing.close()
             incoming.close()
             with anyio.move_on_after(fleet.stop_timeout_s, shield=True):
