@@ -5,9 +5,8 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcrib import InvalidRequest, NotStarted
 from toolcrib.discovery import BaseDynamicToolProvider
-from toolcrib.errors import InvalidTool, ToolNotFound
+from toolcrib.errors import InvalidRequest, InvalidTool, NotStarted, ToolNotFound
 from toolcrib.registry.processor import ProcessorRegistry, ToolProcessor, create_registry
 from toolcrib.types import Tool
 

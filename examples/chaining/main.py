@@ -2,7 +2,8 @@
 
 import anyio
 
-from toolcrib import App, ServerOptions, Settings
+from toolcrib import App, Settings
+from toolcrib.options import ServerOptions
 
 office, archive = App(name="office"), App(name="archive")
 

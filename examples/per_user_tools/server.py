@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.requests import Request
 
-from toolcrib import App, Caller, CallerProviders, Context, StaticTokens, Token, Tool, ToolProvider, Visibility
+from toolcrib import App, Caller, CallerProviders, Context, StaticTokens, Tool, ToolProvider, Visibility
+from toolcrib.options import Token
 from toolcrib.providers.wrappers import ForCaller
 from toolcrib.types import Object
 

@@ -7,8 +7,8 @@ import anyio
 from fastmcp import FastMCP
 from mcp import StdioServerParameters
 
-from toolcrib import BackendConfig, Config, Registry, ServerInfo
-from toolcrib.types import Object
+from toolcrib.registry import BackendConfig, Config, Registry
+from toolcrib.types import Object, ServerInfo
 
 notes = FastMCP("notes")
 

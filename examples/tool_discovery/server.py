@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.requests import Request
 
-from toolcrib import App, Context, RequestProviders, String, Tool, new_tool
+from toolcrib import App, Context, RequestProviders, Tool, new_tool
+from toolcrib.fields import String
 from toolcrib.types import Object
 
 app = App(name="office")

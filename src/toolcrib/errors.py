@@ -35,6 +35,37 @@ An error says what was wrong in `message`, what would work in `hint`, and names 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+__all__ = [
+    "AlreadyStarted",
+    "AmbiguousName",
+    "ApprovalRequired",
+    "BackendNotFound",
+    "CallTimeout",
+    "ConnectionLost",
+    "ExecutionFailed",
+    "HandlerNotFound",
+    "InvalidArguments",
+    "InvalidName",
+    "InvalidRequest",
+    "InvalidTool",
+    "MissingExtra",
+    "NameCollision",
+    "NotAuthenticated",
+    "NotFound",
+    "NotStarted",
+    "RateLimited",
+    "SandboxUnavailable",
+    "ScriptFailed",
+    "ScriptLimit",
+    "ScriptRefused",
+    "ServerUnavailable",
+    "SettingsError",
+    "StaleCursor",
+    "ToolNotFound",
+    "ToolcribError",
+    "UpstreamError",
+]
+
 
 class ToolcribError(Exception):
     """The root of the tree. `str(error)` is the message followed by the hint."""

@@ -8,6 +8,8 @@ from toolcrib.errors import InvalidArguments, invalid_field
 from toolcrib.schema import Schema
 from toolcrib.types import JSON
 
+__all__ = ["Array", "Boolean", "Integer", "Number", "Object", "String"]
+
 NO_DEFAULT: Final[Any] = object()
 """Stands for a default that was not given; None is one."""
 

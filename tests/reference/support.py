@@ -12,7 +12,9 @@ import mcp_types
 from mcp.client.streamable_http import streamable_http_client
 from starlette.types import ASGIApp
 
-from toolcrib import Caller, Context, GatewayOptions, SearchOptions, Settings, ToolProvider, ToolRegistry
+from toolcrib import Caller, Context, Settings, ToolProvider
+from toolcrib.options import GatewayOptions, SearchOptions
+from toolcrib.registry import ToolRegistry
 
 ME = Context(caller=Caller(id="me"))
 TIERS = Settings(gateway=GatewayOptions(search=SearchOptions(scorer="tiers")))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import toolcrib
-from toolcrib import CallOptions, GatewayOptions, SearchOptions, ServerOptions, SurfaceOptions
+from toolcrib.options import CallOptions, GatewayOptions, SearchOptions, ServerOptions, SurfaceOptions
 from toolcrib.providers.wrappers import Cached
 from toolcrib.types import Cacheable
 

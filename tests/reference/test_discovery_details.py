@@ -12,22 +12,19 @@ from tests.reference.support import ME, META, TIERS, call, execute, found, hits,
 
 from toolcrib import (
     App,
-    Array,
-    BackendNotFound,
     Context,
     ExecutionFailed,
-    NameCollision,
-    Object,
-    String,
     Tool,
     ToolMetadata,
     ToolNotFound,
-    ToolRegistry,
     get_tool_providers,
     new_tool,
     with_request_providers,
     with_tool_providers,
 )
+from toolcrib.errors import BackendNotFound, NameCollision
+from toolcrib.fields import Array, Object, String
+from toolcrib.registry import ToolRegistry
 
 pytestmark = pytest.mark.anyio
 

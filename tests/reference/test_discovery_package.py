@@ -21,20 +21,19 @@ import toolcrib
 from toolcrib import (
     App,
     Context,
-    GatewayOptions,
     RequestProviders,
-    SearchOptions,
     Settings,
-    String,
     Tool,
     ToolMetadata,
     ToolNotFound,
     ToolProvider,
-    ToolRegistry,
     ToolRequest,
     new_tool,
     with_request_providers,
 )
+from toolcrib.fields import String
+from toolcrib.options import GatewayOptions, SearchOptions
+from toolcrib.registry import ToolRegistry
 
 pytestmark = pytest.mark.anyio
 

@@ -774,7 +774,7 @@ def test_a_new_conversation_begins_without_memory() -> None:
 # Integration
 
 INTEGRATION = """
-from toolcrib import ToolProcessor, create_registry
+from toolcrib.registry import ToolProcessor, create_registry
 from toolcrib.discovery import BaseDynamicToolProvider
 
 class IntegratedProvider(BaseDynamicToolProvider):

@@ -15,10 +15,7 @@ from tests.reference.support import META, call, execute, found, names, told
 from toolcrib import (
     App,
     Context,
-    ServerOptions,
     Settings,
-    String,
-    SurfaceOptions,
     Tool,
     Visibility,
     get_tool_providers,
@@ -26,6 +23,8 @@ from toolcrib import (
     with_show_all,
     with_tool_providers,
 )
+from toolcrib.fields import String
+from toolcrib.options import ServerOptions, SurfaceOptions
 from toolcrib.providers import content
 from toolcrib.providers.combined import Many
 

@@ -22,30 +22,11 @@ from tests.server.conftest import at_address
 from tests.upstream.support import SERVERS
 
 import toolcrib
-from toolcrib import (
-    AlreadyStarted,
-    App,
-    Backend,
-    BackendConfig,
-    BackendKind,
-    BackendNotFound,
-    Config,
-    Context,
-    ExecutionFailed,
-    HandlerNotFound,
-    HttpOptions,
-    InvalidRequest,
-    InvalidTool,
-    NotStarted,
-    Registry,
-    SearchOptions,
-    ServerInfo,
-    Settings,
-    Token,
-    Tool,
-    ToolcribError,
-    ToolNotFound,
-)
+from toolcrib import App, Context, ExecutionFailed, Settings, Tool, ToolcribError, ToolNotFound
+from toolcrib.errors import AlreadyStarted, BackendNotFound, HandlerNotFound, InvalidRequest, InvalidTool, NotStarted
+from toolcrib.options import HttpOptions, SearchOptions, Token
+from toolcrib.registry import Backend, BackendConfig, BackendKind, Config, Registry
+from toolcrib.types import ServerInfo
 
 pytestmark = pytest.mark.anyio
 
@@ -287,7 +268,7 @@ async def test_url_sse_reaches_a_server_of_the_older_transport() -> None:
 
 CHILD = """
 import sys, anyio
-from toolcrib import BackendConfig, Registry
+from toolcrib.registry import BackendConfig, Registry
 
 async def main():
     reg = Registry()
@@ -464,7 +445,7 @@ async def test_every_listed_name_can_be_called_by_that_name() -> None:
 
 SERVING = """
 import anyio
-from toolcrib import BackendConfig, Registry
+from toolcrib.registry import BackendConfig, Registry
 
 reg = Registry()
 

@@ -13,33 +13,22 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.reference.support import ME, call, found, hits, names, until
 
 from toolcrib import (
-    AmbiguousName,
     App,
-    Backend,
-    BackendConfig,
-    BackendKind,
     Caller,
-    Config,
     Context,
     Filters,
     InvalidArguments,
-    InvalidRequest,
-    InvalidTool,
-    NameCollision,
-    Registry,
-    SearchOptions,
     SearchRequest,
-    ServerInfo,
-    ServerOptions,
     Settings,
-    SurfaceOptions,
     Tool,
     ToolcribError,
     ToolNotFound,
     Visibility,
 )
-from toolcrib.errors import ServerUnavailable
-from toolcrib.types import Action, Decision
+from toolcrib.errors import AmbiguousName, InvalidRequest, InvalidTool, NameCollision, ServerUnavailable
+from toolcrib.options import SearchOptions, ServerOptions, SurfaceOptions
+from toolcrib.registry import Backend, BackendConfig, BackendKind, Config, Registry
+from toolcrib.types import Action, Decision, ServerInfo
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,6 @@ from toolcrib import (
     Caller,
     Context,
     RequestProviders,
-    ServerOptions,
-    String,
     Tool,
     ToolProvider,
     ToolRequest,
@@ -33,6 +31,8 @@ from toolcrib import (
     with_show_all,
     with_tool_providers,
 )
+from toolcrib.fields import String
+from toolcrib.options import ServerOptions
 
 pytestmark = pytest.mark.anyio
 

@@ -12,29 +12,23 @@ import mcp
 import pytest
 from fastmcp import FastMCP
 
-from toolcrib import (
+from toolcrib import Context, ExecutionFailed, Tool, ToolNotFound, new_tool
+from toolcrib.errors import (
     AlreadyStarted,
-    BackendConfig,
     BackendNotFound,
-    Config,
-    Context,
-    ExecutionFailed,
     InvalidRequest,
     InvalidTool,
     NameCollision,
     NotStarted,
-    Registry,
-    ServerInfo,
     ServerUnavailable,
-    String,
-    Tool,
-    ToolNotFound,
-    new_tool,
 )
+from toolcrib.fields import String
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.registry import BackendConfig, Config, Registry
 from toolcrib.search.options import SearchOptions
 from toolcrib.settings.options import Settings
 from toolcrib.testing import FakeProvider, text_of
+from toolcrib.types import ServerInfo
 
 pytestmark = pytest.mark.anyio
 

@@ -10,22 +10,11 @@ from fastmcp import FastMCP
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from toolcrib import (
-    Caller,
-    Context,
-    ExecutionFailed,
-    InvalidRequest,
-    InvalidTool,
-    NameCollision,
-    String,
-    Tool,
-    ToolNotFound,
-    ToolRegistry,
-    new_tool,
-    with_show_all,
-    with_tool_providers,
-)
+from toolcrib import Caller, Context, ExecutionFailed, Tool, ToolNotFound, new_tool, with_show_all, with_tool_providers
+from toolcrib.errors import InvalidRequest, InvalidTool, NameCollision
+from toolcrib.fields import String
 from toolcrib.providers.adapters import adapt
+from toolcrib.registry import ToolRegistry
 from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.testing import FakeProvider, text_of
 

@@ -434,7 +434,7 @@ UnanswerableOption = Annotated[
 
 
 @report_errors
-def eval(  # noqa: A001 - the verb's name
+def evaluate(
     *,
     tools: EvalToolsOption,
     queries: EvalQueriesOption,

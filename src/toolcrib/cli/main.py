@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from toolcrib._version import VERSION
-from toolcrib.cli import exits
-from toolcrib.cli.commands import ServeCommand, call, demo, describe, doctor, eval, run, search, serve, servers, tools
+from toolcrib.cli import commands, exits
 from toolcrib.settings.env import CONFIG_VARIABLE, PROJECT_FILES, USER_FILES
 
 _USER_FILE_LINES = "\n".join(f"  ~/.config/toolcrib/{name}  (or below $XDG_CONFIG_HOME)" for name in USER_FILES)
@@ -59,11 +58,16 @@ def toolcrib(
     """Only holds the options that come before a verb."""
 
 
-app.command(cls=ServeCommand)(serve)
-
-
-for verb in (servers, tools, search, describe, call, run, eval, doctor, demo):
-    app.command()(verb)
+app.command("serve", cls=commands.ServeCommand)(commands.serve)
+app.command("servers")(commands.servers)
+app.command("tools")(commands.tools)
+app.command("search")(commands.search)
+app.command("describe")(commands.describe)
+app.command("call")(commands.call)
+app.command("run")(commands.run)
+app.command("eval")(commands.evaluate)
+app.command("doctor")(commands.doctor)
+app.command("demo")(commands.demo)
 
 
 def main() -> None:

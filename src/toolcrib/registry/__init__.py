@@ -1,12 +1,25 @@
-"""Two registries with the interfaces of older systems, over one `App`.
+"""The public interfaces of two older systems, over one `App`.
 
-`Registry` gathers local functions, providers and remote MCP servers under ids, and executes them. `ToolRegistry` keeps
-tools out of a server's list until they are searched for; it can be attached to a server that is there already, and
-is itself a provider.
+`Registry` gathers local functions, providers and remote MCP servers under ids, and executes them; `ToolProcessor`
+executes a model's tool calls over it. `ToolRegistry` keeps tools out of a server's list until they are searched for;
+it can be attached to an existing server, and is itself a provider.
 """
 
+from toolcrib.registry.processor import ToolProcessor, create_registry
 from toolcrib.registry.registry import BackendConfig, Config, Registry
 from toolcrib.registry.tool_registry import ToolRegistry
-from toolcrib.types import SearchRequest
+from toolcrib.types import Backend, BackendKind, BackendSelector, Call, SearchRequest
 
-__all__ = ["BackendConfig", "Config", "Registry", "SearchRequest", "ToolRegistry"]
+__all__ = [
+    "Backend",
+    "BackendConfig",
+    "BackendKind",
+    "BackendSelector",
+    "Call",
+    "Config",
+    "Registry",
+    "SearchRequest",
+    "ToolProcessor",
+    "ToolRegistry",
+    "create_registry",
+]

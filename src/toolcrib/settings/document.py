@@ -367,9 +367,9 @@ def parse_toml(text: str) -> Parsed:
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(str(error), text) from error
     lines: dict[FieldPath, int] = {(): 1}
-    for field, line in _lines(text):
-        for length in range(1, len(field) + 1):
-            lines.setdefault(field[:length], line)
+    for path, line in _lines(text):
+        for length in range(1, len(path) + 1):
+            lines.setdefault(path[:length], line)
     return Parsed(value, lines)
 
 

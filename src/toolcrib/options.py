@@ -1,0 +1,35 @@
+"""The options of every part of toolcrib, as frozen values.
+
+`load_settings` reads them from a file; a program can pass them to `App` as `toolcrib.Settings`.
+"""
+
+from toolcrib.discovery.guards import GuardOptions
+from toolcrib.gateway.options import GatewayOptions, ScriptOptions, SessionOptions
+from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
+from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.search.options import SearchOptions
+from toolcrib.server.options import HttpOptions, Token
+from toolcrib.settings.options import LocalOptions
+from toolcrib.surfaces.options import SurfaceOptions
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+
+__all__ = [
+    "BreakerOptions",
+    "CacheOptions",
+    "CallOptions",
+    "FleetOptions",
+    "GatewayOptions",
+    "GuardOptions",
+    "HttpOptions",
+    "Limits",
+    "LocalOptions",
+    "RateOptions",
+    "RetryOptions",
+    "SandboxOptions",
+    "ScriptOptions",
+    "SearchOptions",
+    "ServerOptions",
+    "SessionOptions",
+    "SurfaceOptions",
+    "Token",
+]
