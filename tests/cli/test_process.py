@@ -19,7 +19,7 @@ from toolcrib.cli.exits import ExitCode
 
 Settings = Callable[..., Path]
 TOOLCRIB = (sys.executable, "-m", "toolcrib.cli")
-PATIENCE_S = 20
+PATIENCE_S = 60
 CLIENT = {"name": "test", "version": "1"}
 
 

@@ -87,7 +87,7 @@ async def at_address(app: HttpApp, *, stop: anyio.Event | None = None) -> AsyncI
     async with anyio.create_task_group() as group:
 
         async def serve() -> None:
-            await serve_http(app, options, stop=stop, started=started)
+            await serve_http(app, options, stop=stop, started=started, flush_s=0)
 
         group.start_soon(serve)
         await bound.wait()

@@ -117,16 +117,22 @@ class _UvicornServer(uvicorn.Server):
         yield
 
 
+FLUSH_S: Final = 0.2
+"""How long clients have to read the last answers, in seconds."""
+
+
 async def serve_http(
     app: HttpApp,
     options: HttpOptions,
     *,
     stop: anyio.Event | None = None,
     started: Callable[[str], None] | None = None,
+    flush_s: float = FLUSH_S,
 ) -> None:
     """Serve until `stop`, or SIGTERM or SIGINT where none is given; then finish the calls under way, within `drain_s`.
 
-    `started` is told the address, once it is bound.
+    `started` gets the address once it is bound. After the last call, clients have `flush_s` seconds to read what was
+    sent to them.
     """
     counted = _InFlightRequests(app)
     config = uvicorn.Config(
@@ -143,7 +149,7 @@ async def serve_http(
     server = _UvicornServer(config)
     with bind_socket(options.host, options.port) as sock:
         async with app.running(), anyio.create_task_group() as group:
-            await group.start(_stop_on_request, server, counted, app, options.drain_s, stop)
+            await group.start(_stop_on_request, server, counted, app, options.drain_s, flush_s, stop)
             if started is not None:
                 started(f"http://{url_host(options.host)}:{sock.getsockname()[1]}{app.path}")
             await server.serve(sockets=[sock])
@@ -173,6 +179,7 @@ async def _stop_on_request(
     counted: _InFlightRequests,
     app: HttpApp,
     drain_s: float,
+    flush_s: float,
     stop: anyio.Event | None,
     *,
     task_status: anyio.abc.TaskStatus[None],
@@ -184,15 +191,11 @@ async def _stop_on_request(
         await counted.wait_idle()
     counted.cancel_all()
     # Streams that never end by themselves must not hold the shutdown up.
-    await anyio.sleep(_FLUSH_S)
+    await anyio.sleep(flush_s)
     server.force_exit = True
 
 
 _BACKLOG: Final = 2048
-
-
-_FLUSH_S: Final = 0.2
-"""Time for the last answers to leave, in seconds."""
 
 
 async def wait_for_stop(
