@@ -280,7 +280,7 @@ async def test_whoever_waits_in_another_thread_is_told_when_the_app_stops() -> N
     with anyio.fail_after(10):
         while not app.running:  # noqa: ASYNC110 - it starts in another thread, which has no event to wait for
             await anyio.sleep(0.001)
-        with pytest.raises(NotStarted, match="stopped meanwhile"):
+        with pytest.raises(NotStarted, match="stopped during the call"):
             await app.call("slow")
         await asyncio.to_thread(thread.join)
 

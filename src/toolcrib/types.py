@@ -1,7 +1,7 @@
 """Shared types: the frozen values, and the protocols of the parts that an application can replace.
 
 Values have no behaviour of their own. Wire JSON (schemas, content blocks, annotations, `_meta`) stays plain JSON, as
-it was received. Nothing here imports another module of toolcrib, or MCP.
+it was received. Nothing here imports another module of toolcrib except the errors, or MCP.
 
 """
 
@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMappi
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from toolcrib.errors import NotAuthenticated
 
 _V = TypeVar("_V")
 _R = TypeVar("_R")
@@ -493,11 +495,28 @@ class Policy(Protocol):
         """Whether the caller may do that. A pure function of scope, tool and action."""
 
 
+@runtime_checkable
 class Authenticator(Protocol):
-    """Turns request headers into a caller."""
+    """Turns request headers into a caller. May also have `challenge` and `routes`; see the next two protocols."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """The caller; header names are lower case. Raises `NotAuthenticated`."""
+
+
+@runtime_checkable
+class AuthenticatorWithChallenge(Authenticator, Protocol):
+    """An authenticator with its own challenge for rejected requests."""
+
+    def challenge(self, error: NotAuthenticated) -> str:
+        """The `WWW-Authenticate` header of the 401 response, such as `Bearer resource_metadata="https://..."`."""
+
+
+@runtime_checkable
+class AuthenticatorWithRoutes(Authenticator, Protocol):
+    """An authenticator with paths to serve without authentication, such as OAuth metadata."""
+
+    def routes(self) -> Sequence[Any]:
+        """Starlette routes, with paths relative to where the app is mounted."""
 
 
 @dataclass(frozen=True, slots=True)

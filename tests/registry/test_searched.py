@@ -88,7 +88,7 @@ async def test_a_second_registry_on_one_server_is_refused() -> None:
     mail().attach(server)
     with pytest.raises(NameCollision):
         mail().attach(server)
-    with pytest.raises(InvalidRequest, match="no server that tools can be attached to"):
+    with pytest.raises(InvalidRequest, match="not a server that tools can be attached to"):
         mail().attach(object())
 
 

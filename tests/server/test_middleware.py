@@ -146,7 +146,7 @@ async def test_a_resolver_that_fails_is_answered_without_details(
     assert answer.status_code == 500
     assert answer.json()["error"]["data"]["code"] == "execution_failed"
     assert "division" not in answer.text
-    assert "could not be resolved" in caplog.text
+    assert "cannot resolve the providers" in caplog.text
 
 
 async def refusing(scope: Scope, receive: Receive, send: Send) -> None:

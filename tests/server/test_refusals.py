@@ -101,4 +101,4 @@ async def test_a_method_that_is_not_taken_keeps_the_names_of_those_that_are() ->
             async with httpx2.AsyncClient(headers=headers) as http:
                 answer = await http.put(f"{url}/mcp")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-    assert "sent by POST" in answer.json()["error"]["message"]
+    assert "Send MCP requests by POST" in answer.json()["error"]["message"]

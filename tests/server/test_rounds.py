@@ -124,5 +124,5 @@ async def test_only_so_many_questions_are_put_for_one_call() -> None:
             async with mcp.Client(app.server, mode="legacy", elicitation_callback=count) as client:
                 refused = await client.call_tool("execute_tool", CALL)
     assert refused.is_error
-    assert "More than 20 questions" in text_of(refused)
+    assert "more than 20 questions" in text_of(refused)
     assert asked == 16

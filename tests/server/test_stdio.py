@@ -130,7 +130,7 @@ async def test_a_request_to_stop_lets_calls_finish_but_not_for_ever() -> None:
         peer.stop.set()
         answer = await peer.receive()
         assert (answer["id"], answer["error"]["code"]) == (1, -32000)
-        assert answer["error"]["message"] == "The server is shutting down; the call was given up."
+        assert answer["error"]["message"] == "The server is shutting down; the call was cancelled."
     assert peer.ended
 
 
@@ -275,7 +275,7 @@ async def test_an_answer_that_cannot_be_encoded_is_an_error_and_nothing_more(
         peer.send(request(2, "ping"))
         assert (await peer.receive())["id"] == 2
         peer.to_server.feed_eof()
-    assert "cannot be sent as JSON" in caplog.text
+    assert "cannot encode a message as JSON" in caplog.text
 
 
 async def test_a_large_answer_is_written_in_parts_and_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:

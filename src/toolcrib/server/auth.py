@@ -16,24 +16,28 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken, principal_components
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.server.error_responses import error_response
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.types import Authenticator, Caller
+from toolcrib.types import Authenticator, AuthenticatorWithChallenge, AuthenticatorWithRoutes, Caller
+
+CALLER_KEY: Final = "toolcrib.caller"
+"""ASGI scope key under which authentication leaves the caller."""
 
 _SCHEME: Final = "bearer "
-
-
-_TOKEN_HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
+_HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
+_CHALLENGE: Final = 'Bearer realm="toolcrib"'
+"""The `WWW-Authenticate` header of a 401 response, unless the authenticator has its own."""
 
 
 class StaticTokens:
-    """A fixed set of bearer tokens. How long a look-up takes does not depend on the secrets."""
+    """Authenticator for a fixed set of bearer tokens. Look-up time does not depend on the secrets."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        """Keeps digests only."""
+        # Digests only, so that no secret stays in memory here.
         self._callers = [
             (_digest(token.secret), Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes))
             for token in tokens
@@ -43,14 +47,14 @@ class StaticTokens:
         """The caller whose token the `authorization` header carries. Raises `NotAuthenticated`."""
         given = headers.get("authorization", "")
         if given[: len(_SCHEME)].lower() != _SCHEME:
-            raise NotAuthenticated("No bearer token.", hint=_TOKEN_HINT)
+            raise NotAuthenticated("No bearer token.", hint=_HINT)
         digest = _digest(given[len(_SCHEME) :].strip())
         found: Caller | None = None
         for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
                 found = caller
         if found is None:
-            raise NotAuthenticated("The bearer token is not valid.", hint=_TOKEN_HINT)
+            raise NotAuthenticated("The bearer token is not valid.", hint=_HINT)
         return found
 
 
@@ -58,49 +62,74 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
-class AuthenticationMiddleware:
-    """ASGI: lets a request through with its caller in the scope, or answers 401."""
+def choose_authenticator(options: HttpOptions, authenticator: Authenticator | None) -> Authenticator | None:
+    """The given authenticator, else one for the options' tokens; None where only this machine can connect.
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
-        """Wrap an ASGI app."""
+    Raises `SettingsError` when other machines could reach the server and nothing authenticates them.
+    """
+    if authenticator is None and options.tokens:
+        return StaticTokens(options.tokens)
+    if authenticator is None and not is_loopback(options.host):
+        raise SettingsError(
+            f"Refusing to serve on {options.host} without a token: anyone who can reach it could call every tool.",
+            hint="Set http.tokens in the configuration, or TOOLCRIB_TOKEN, or bind to 127.0.0.1.",
+        )
+    return authenticator
+
+
+def authenticator_routes(authenticator: Authenticator | None) -> Sequence[BaseRoute]:
+    """The routes that the authenticator wants served without authentication, such as OAuth metadata."""
+    return tuple(authenticator.routes()) if isinstance(authenticator, AuthenticatorWithRoutes) else ()
+
+
+class AuthenticationMiddleware:
+    """ASGI middleware: puts the caller into the scope, or answers 401."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator | None) -> None:
+        """Without an authenticator, every request passes."""
         self._app = app
         self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        if scope["type"] != "http":
+        authenticator = self._authenticator
+        if authenticator is None or scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
-            caller = await self._authenticator.authenticate(Headers(scope=scope))
+            caller = await authenticator.authenticate(Headers(scope=scope))
         except NotAuthenticated as error:
-            await unauthorized(error)(scope, receive, send)
+            await unauthorized(error, authenticator)(scope, receive, send)
             return
         await self._app({**scope, CALLER_KEY: caller, "user": _sdk_user(caller)}, receive, send)
 
 
-def unauthorized(error: NotAuthenticated) -> JSONResponse:
-    """What somebody unknown is answered."""
-    return error_response(401, error, headers={"WWW-Authenticate": 'Bearer realm="toolcrib"'})
+def unauthorized(error: NotAuthenticated, authenticator: Authenticator | None = None) -> JSONResponse:
+    """A 401 response, with the authenticator's own challenge where it has one."""
+    challenge = _CHALLENGE
+    if isinstance(authenticator, AuthenticatorWithChallenge):
+        challenge = authenticator.challenge(error)
+    return error_response(401, error, headers={"WWW-Authenticate": challenge})
 
 
 def _sdk_user(caller: Caller) -> AuthenticatedUser:
-    """The caller as the SDK's transport knows users: it binds a session to the one who opened it."""
-    who = json.dumps([caller.tenant, caller.id])
-    return AuthenticatedUser(AccessToken(token="", client_id=who, scopes=sorted(caller.scopes)))
+    """The caller as a user of the SDK, whose transport binds each session to the user that opened it."""
+    identity = json.dumps([caller.tenant, caller.id])
+    return AuthenticatedUser(AccessToken(token="", client_id=identity, scopes=sorted(caller.scopes)))
 
 
 def caller_of_user(user: object) -> Caller | None:
-    """The caller that a user of the SDK's, or FastMCP's, authentication is; None for anybody else.
+    """The caller for a user of the SDK's or FastMCP's authentication; None for any other object.
 
-    He is the token's subject, whose tenant is the issuer, for whom alone subjects differ. Where the token names no
-    issuer, it is `client/subject`, and the client where it names no subject either. A slash within is written `%2F`.
+    The id is the token's subject and the tenant its issuer, because subjects are unique per issuer only. Without an
+    issuer the id is `client/subject`, and without a subject the client. A slash within a part is written `%2F`.
     """
     return _caller_of_token(user.access_token) if isinstance(user, AuthenticatedUser) else None
 
 
 def sdk_caller(scope: Scope | None) -> Caller | None:
-    """Whom the server around knows: of this HTTP request, or, without one, of the request that led to it."""
+    """The caller that the surrounding server authenticated: for this HTTP request or, without a scope, for the
+    request that led to this code.
+    """
     if scope is not None:
         return caller_of_user(scope.get("user"))
     token = get_access_token()
@@ -121,27 +150,8 @@ def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("/", "%2F")
 
 
-CALLER_KEY: Final = "toolcrib.caller"
-"""Where the authentication leaves the caller in the ASGI scope."""
-
-
-def require_authentication(app: ASGIApp, options: HttpOptions, authenticator: Authenticator | None) -> ASGIApp:
-    """The app, behind whoever is to be asked for the caller.
-
-    Raises `SettingsError` when others could reach it and nobody is asked who he is.
-    """
-    if authenticator is None and options.tokens:
-        authenticator = StaticTokens(options.tokens)
-    if authenticator is None and not is_loopback(options.host):
-        raise SettingsError(
-            f"Refusing to serve on {options.host} without a token: anybody who reaches it could call every tool.",
-            hint="Set http.tokens in the configuration, or TOOLCRIB_TOKEN, or bind to 127.0.0.1.",
-        )
-    return app if authenticator is None else AuthenticationMiddleware(app, authenticator)
-
-
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address.
+    """Whether only this machine can reach the address.
 
     >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("0.0.0.0"), is_loopback("example.com")
     (True, True, False, False)

@@ -25,35 +25,31 @@ from toolcrib.types import Caller, Context, Object
 from toolcrib.wire import is_modern
 
 PROVIDERS_KEY: Final = "toolcrib.providers"
-"""A tuple of providers that come with this request, in the ASGI scope."""
-
-
+"""ASGI scope key: a tuple of providers that come with this request."""
 OVERRIDING_KEY: Final = "toolcrib.overriding"
-"""The same, of providers that stand before shared ones."""
-
-
+"""ASGI scope key: the same for providers that take precedence over shared ones."""
 SHOW_ALL_KEY: Final = "toolcrib.show_all"
-"""Whether every tool is listed by name, in the ASGI scope; it counts more than what the client asks for."""
-
-
+"""ASGI scope key: whether to list every tool by name, whatever the client asks for."""
 SHOW_ALL_META: Final = "toolcrib/showAll"
-"""The same in a request's `_meta`, for clients without headers."""
-
-
+"""Key of a request's `_meta` that asks for every tool, for clients without headers."""
+BACK_CHANNEL_KEY: Final = "toolcrib.back_channel"
+"""ASGI scope key: a function that returns whether the client holds a stream open for server requests."""
 SESSION_HEADER: Final = "mcp-session-id"
 
-
 _SHOW_ALL_QUERY: Final = "show_all"
-
-
-_REQUEST_SCOPE_KEY: Final = "toolcrib.surroundings"
-
-
+_REQUEST_SCOPE_KEY: Final = "toolcrib.request_scope"
 _RESERVED_PREFIX: Final = "io.modelcontextprotocol/"
-
-
 _NOT_FORWARDED: Final = frozenset({"progress_token", "progressToken", SHOW_ALL_META})
-
+_FORWARDED_CAPABILITIES: Final = {"elicitation", "sampling", "roots"}
+"""Capabilities whose requests and answers this server passes on."""
+_REQUIRED_CAPABILITY: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""The client capability that each server request needs."""
+_ANSWER_TIMEOUT_S: Final = 600.0
+"""How long a person or a model may take to answer, in seconds."""
 
 RequestContext = ServerRequestContext[Any, Request]
 
@@ -61,11 +57,11 @@ RequestContext = ServerRequestContext[Any, Request]
 def to_context(
     request: RequestContext, *, input_responses: Object | None = None, request_state: str | None = None
 ) -> Context:
-    """The context of one request."""
+    """The context of a request, with the input responses of a repeated call where given."""
     http = request.request
     scope = http.scope if http is not None else {}
     ctx = Context(
-        caller=_request_caller(scope if http is not None else None),
+        caller=request_caller(scope if http is not None else None),
         session=http.headers.get(SESSION_HEADER) if http is not None else "stdio",
         show_all=bool(scope.get(SHOW_ALL_KEY, _client_wants_show_all(request))),
         providers=tuple(scope.get(PROVIDERS_KEY, ())),
@@ -80,7 +76,7 @@ def to_context(
 
 
 def to_call_context(request: RequestContext, params: InputResponseRequestParams) -> Context:
-    """The same with what answers an earlier question of a tool, or of a server for one of its documents."""
+    """The same for a request that may repeat an earlier one, with answers to what a tool or server asked for."""
     responses = params.input_responses
     return to_context(
         request,
@@ -90,9 +86,9 @@ def to_call_context(request: RequestContext, params: InputResponseRequestParams)
 
 
 def capture_request_scope(scope: Scope) -> Scope:
-    """The scope of an HTTP request with what the code around says; a session serves it in a task of its own.
+    """The scope of an HTTP request, with the request-scoped providers and settings of the current task.
 
-    Call this in the request's own task.
+    Call this in the request's own task: sessions are served in other tasks, which do not see its context variables.
     """
     return {**scope, _REQUEST_SCOPE_KEY: current_scope()}
 
@@ -106,24 +102,24 @@ def responses_to_wire(responses: Mapping[str, Any]) -> Object:
 
 
 def detach(ctx: Context) -> Context:
-    """The context without what is valid only while its request is being answered."""
+    """The context without the parts that are valid only until the request is answered."""
     return replace(ctx, client=None, input_responses=None, request_state=None, meta={}, memo=None)
 
 
 def wants_show_all(headers: Mapping[str, str], query: Mapping[str, str]) -> bool:
-    """Whether a request asks for every tool by name; the header wins over the query."""
+    """Whether a request asks for every tool by name; the header takes precedence over the query."""
     asked = headers.get(SHOW_ALL_HEADER) or query.get(_SHOW_ALL_QUERY) or ""
     return asked.strip().lower() == "true"
 
 
-def _request_caller(scope: Scope | None) -> Caller:
-    """Whom the authentication knows: toolcrib's, else that of the server around."""
+def request_caller(scope: Scope | None) -> Caller:
+    """The caller that toolcrib's authentication found, else the surrounding server's; `LOCAL` without either."""
     caller: Caller | None = scope.get(CALLER_KEY) if scope is not None else None
     return caller or sdk_caller(scope) or LOCAL
 
 
 def _client_wants_show_all(request: RequestContext) -> bool:
-    """Whether the client itself asks for every tool: by header, else by query, else by `_meta`."""
+    """Whether the client asks for every tool: by header, else by query, else by `_meta`."""
     http, meta = request.request, request.meta
     if http is not None and (http.headers.get(SHOW_ALL_HEADER) or http.query_params.get(_SHOW_ALL_QUERY)):
         return wants_show_all(http.headers, http.query_params)
@@ -131,7 +127,7 @@ def _client_wants_show_all(request: RequestContext) -> bool:
 
 
 def _forwarded_meta(meta: Mapping[str, Any] | None) -> Object:
-    """The request's `_meta` without what belongs to this hop."""
+    """The request's `_meta` without the keys that concern only this hop."""
     if not meta:
         return {}
     return {
@@ -141,49 +137,30 @@ def _forwarded_meta(meta: Mapping[str, Any] | None) -> Object:
     }
 
 
-BACK_CHANNEL_KEY: Final = "toolcrib.back_channel"
-"""Where the ASGI scope says, when called, whether the client holds a stream open for what the server asks."""
-
-
-_FORWARDED_CAPABILITIES: Final = {"elicitation", "sampling", "roots"}
-"""Capabilities whose requests and answers pass through a repeated call."""
-
-
-_REQUIRED_CAPABILITY: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""The capability that each request of a server needs."""
-
-
-_ANSWER_TIMEOUT_S: Final = 600.0
-"""How long a person or a model may take to answer, in seconds."""
-
-
 class RequestClient:
-    """The client behind one request."""
+    """The client behind one request. Valid until the request is answered."""
 
     def __init__(self, request: ServerRequestContext[Any, Request]) -> None:
-        """Valid while the request is being answered."""
         self._request = request
 
     @property
     def capabilities(self) -> Object:
-        """What the client declared and a server behind us may use: that to which its answers can be carried back, by a
-        repeated call, or, in older versions, while the call waits.
+        """The declared capabilities that upstream servers may use.
+
+        Those are the ones whose answers can be passed back: by a repeated call or, in older versions, while the call
+        waits.
         """
         declared = self._request.session.client_capabilities
         if declared is None:
             return {}
-        carried = declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_FORWARDED_CAPABILITIES)
+        forwarded = declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_FORWARDED_CAPABILITIES)
         if self.is_modern:
-            return cast("Object", carried)
-        return {name: part for name, part in carried.items() if self._supports(name)}
+            return cast("Object", forwarded)
+        return {name: part for name, part in forwarded.items() if self._supports(name)}
 
     @property
     def is_modern(self) -> bool:
-        """Whether what a call needs to know is its answer, and the client calls again."""
+        """Whether the client answers questions by repeating its call, as of version 2026-07-28."""
         return is_modern(self._request.protocol_version)
 
     def _supports(self, capability: str) -> bool:
@@ -192,12 +169,12 @@ class RequestClient:
         return self._request.session.can_send_request or self._has_open_stream()
 
     def can_answer(self, request: Object) -> bool:
-        """Whether the client can be asked this now, in a version in which it is asked while its call waits."""
+        """Whether the client can answer this server request while its call waits, as before version 2026-07-28."""
         needed = _REQUIRED_CAPABILITY.get(str(request.get("method")))
         return needed is not None and needed in self.capabilities
 
     async def answer(self, request: Object) -> Object:
-        """What the client says to a request of a server's; one that it can answer. Raises `MCPError`."""
+        """The client's answer to a server request, for which `can_answer` holds. Raises `MCPError`."""
         params = request.get("params") or {}
         method = request["method"]
         if method == "elicitation/create":
@@ -208,11 +185,11 @@ class RequestClient:
 
     @property
     def can_elicit(self) -> bool:
-        """Whether `elicit` reaches the person behind the client, with a form, while this request is being answered.
+        """Whether `elicit` can show the user a form while this request is being answered.
 
-        So it is before 2026-07-28, for clients that declare it: over stdio, in memory and over HTTP+SSE always, over
-        streamable HTTP while the client holds the stream of its session open (GET), as those of the SDKs do. In
-        2026-07-28 a call is answered with what it needs to know instead (`ToolResult.kind`).
+        True before version 2026-07-28 for clients that declare the capability: always over stdio, in memory and over
+        HTTP+SSE; over streamable HTTP while the client holds its session's GET stream open, as SDK clients do. From
+        2026-07-28 on, a call returns what it needs to know instead (`ToolResult.kind`).
         """
         declared = self._request.session.client_capabilities
         if declared is None or declared.elicitation is None or is_modern(self._request.protocol_version):
@@ -226,16 +203,16 @@ class RequestClient:
         return http is not None and BACK_CHANNEL_KEY in http.scope and bool(http.scope[BACK_CHANNEL_KEY]())
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress; does nothing when the client did not ask for it."""
+        """Report progress; does nothing if the client did not ask for it."""
         await self._request.session.report_progress(done, total, message)
 
     async def elicit(self, params: Object) -> Object:
-        """Ask the person behind the client; fails where the protocol has no way back to him."""
+        """Ask the user behind the client. Raises `NoBackChannelError` where the protocol cannot reach them."""
         request = mcp_types.ElicitRequest.model_validate({"method": "elicitation/create", "params": params})
         return await self._send(request, mcp_types.ElicitResult)
 
     async def sample(self, params: Object) -> Object:
-        """Ask the client's model; fails where the protocol has no way back to it."""
+        """Ask the client's model. Raises `NoBackChannelError` where the protocol cannot reach it."""
         request = mcp_types.CreateMessageRequest.model_validate({"method": "sampling/createMessage", "params": params})
         return await self._send(request, mcp_types.CreateMessageResult)
 

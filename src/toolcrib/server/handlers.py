@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import mcp_types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.models import InitializationOptions
+from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import SERVER_INFO_META_KEY, methods
 from pydantic import ValidationError
@@ -26,7 +25,7 @@ from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import RequestClient, RequestContext, to_call_context, to_context
 from toolcrib.server.error_responses import as_mcp_errors, isolate
 from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
-from toolcrib.server.sdk_workarounds import EntryCache, defer_entries
+from toolcrib.server.sdk_workarounds import EntryCache, NotifyingServer, defer_entries, may_send_requests
 from toolcrib.surfaces.base import error_result
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.types import PATH_META, Context, Object, ToolResult
@@ -35,48 +34,35 @@ from toolcrib.wire import document_to_wire, is_modern, result_to_wire
 
 logger = logging.getLogger(__name__)
 
-
 _LIST_TTL_MS: Final = 5_000
-"""How long a client may keep a list: servers come and go."""
-
-
+"""How long a client may cache a list. Short, because servers come and go."""
+_PAGE_BYTES: Final = 524_288
 _INITIALIZE_METHODS: Final = ("initialize", "server/discover")
-
-
-_CAPABILITY_FIELDS: Final = {
+_OPTIONAL_CAPABILITIES: Final = ("prompts", "resources", "completions", "logging")
+"""Capabilities that depend on the upstream servers; fields of `DocumentCapabilities`."""
+_RESULT_KEYS: Final[Mapping[DocumentKind, str]] = {
     "prompts": "prompts",
     "resources": "resources",
-    "completions": "completions",
-    "logging": "logging",
+    "templates": "resourceTemplates",
 }
-"""Capabilities that depend on the servers behind, with what the library calls them."""
+_MAX_ROUNDS: Final = 20
+"""Rounds of questions after which a call is returned as it is."""
+_MAX_QUESTIONS: Final = 20
+"""Questions to a client during one call, in all rounds together."""
+
+RunCall = Callable[[Context], Awaitable[ToolResult]]
 
 
-class ToolServer(Server[Any]):
-    """The SDK's server, which says in every transport that it tells of changes, where it does."""
+class ToolServer(NotifyingServer):
+    """An MCP server, with the notifier that it needs to announce changes."""
 
-    def __init__(self, name: str, *, changes: ListChangeNotifier | None, **about: Any) -> None:
-        """`about` goes to the SDK's server."""
-        # Without the look-up the SDK lists all tools before each call of the modern era.
-        super().__init__(name, get_tool_input_schema=lambda _: None, **about)
+    def __init__(self, name: str, *, changes: ListChangeNotifier | None, **options: Any) -> None:
+        super().__init__(name, notifies=changes is not None, **options)
         self.changes = changes
-
-    def create_initialization_options(
-        self,
-        notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
-    ) -> InitializationOptions:
-        """What the opening answer says; the SDK's HTTP transports ask for it without arguments."""
-        tells = self.changes is not None
-        told_of = notification_options or NotificationOptions(
-            tools_changed=tells, prompts_changed=tells, resources_changed=tells
-        )
-        return super().create_initialization_options(told_of, experimental_capabilities, extensions)
 
 
 def make_server(
-    front: ToolFacade,
+    facade: ToolFacade,
     *,
     name: str = "toolcrib",
     version: str = VERSION,
@@ -85,88 +71,91 @@ def make_server(
     website_url: str | None = None,
     changes: ListChangeNotifier | None = None,
 ) -> ToolServer:
-    """An MCP server over a front, for any transport of the SDK.
+    """An MCP server for a facade, for any transport of the SDK.
 
-    With `changes`, which somebody has to run, clients are told when their list of tools changed: sessions of versions
-    before 2026-07-28 by a notification, later clients by `subscriptions/listen`.
+    With `changes`, which the caller has to run, clients are notified when their list of tools changed: sessions of
+    versions before 2026-07-28 by a notification, later clients by `subscriptions/listen`.
     """
     server = ToolServer(
         name, changes=changes, version=version, title=title, description=description, website_url=website_url
     )
-    handlers = ToolHandlers(front, lambda: server.server_info_stamp)
+    handlers = ToolHandlers(facade, lambda: server.server_info_stamp)
     server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, handlers.list_tools)
     server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, handlers.call_tool)
     server.middleware[:] = [handlers.complete_initialize, handlers.list_tools_encoded]
-    ResourceHandlers(front.gateway).register(server)
+    ResourceHandlers(facade.gateway).register(server)
     if changes is not None:
-        SubscriptionHandlers(changes, front.gateway.resources).register(server)
+        SubscriptionHandlers(changes, facade.gateway.resources).register(server)
     return server
 
 
 def end_streams(server: Server[Any]) -> None:
-    """End the answers of a server that never end by themselves."""
+    """End the responses of a server that never end by themselves."""
     if isinstance(server, ToolServer) and server.changes is not None:
         server.changes.end_streams()
 
 
 class ToolHandlers:
-    """One function a method."""
+    """Request handlers for tools, and middleware for the handshake."""
 
-    def __init__(self, front: ToolFacade, stamp: Callable[[], dict[str, Any]] = dict) -> None:
-        """Over a front; `stamp` is what an answer in the SDK's place says of the server."""
-        self._facade = front
-        self._server_info = stamp
+    def __init__(self, facade: ToolFacade, server_info: Callable[[], dict[str, Any]] = dict) -> None:
+        """`server_info` returns what a modern result says of the server, for results that bypass the SDK."""
+        self._facade = facade
+        self._server_info = server_info
         self._entries = EntryCache()
 
     async def complete_initialize(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Put the caller's own digest, and what he may ask for, into the opening answer."""
+        """Middleware: add the caller's own instructions and capabilities to the result of the handshake."""
         result = await call_next(ctx)
         if ctx.method in _INITIALIZE_METHODS and isinstance(result, dict):
-            asker = to_context(ctx)
-            words, offered = await self._instructions(asker), await self._capabilities(asker)
-            capabilities = _filter_capabilities(result.get("capabilities", {}), offered)
-            return {**result, "capabilities": capabilities, **({"instructions": words} if words else {})}
+            caller_ctx = to_context(ctx)
+            instructions = await self._instructions(caller_ctx)
+            available = await self._capabilities(caller_ctx)
+            capabilities = _filter_capabilities(result.get("capabilities", {}), available)
+            return {**result, "capabilities": capabilities, **({"instructions": instructions} if instructions else {})}
         return result
 
     async def _capabilities(self, ctx: Context) -> DocumentCapabilities:
-        """What the caller may ask for; everything, where that cannot be found out."""
+        """What the caller may request; everything if that cannot be determined."""
         try:
             return await isolate(partial(self._facade.gateway.resources.capabilities, ctx))
         except Exception:
-            logger.exception("what a client may read could not be found out")
+            logger.exception("cannot determine the capabilities for a client")
             return DocumentCapabilities(
                 prompts=True, resources=True, completions=True, subscriptions=True, logging=True
             )
 
     async def _instructions(self, ctx: Context) -> str:
-        """The digest; nothing where it cannot be had: requests will say what is wrong."""
+        """The caller's instructions; empty on failure, because later requests will report the problem."""
         try:
             return await isolate(partial(self._facade.instructions, ctx))
         except Exception:
-            logger.exception("the instructions for a client could not be made")
+            logger.exception("cannot build the instructions for a client")
             return ""
 
     async def list_tools_encoded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Answer `tools/list` in the SDK's place, which would check and copy all entries once more."""
-        if ctx.method != "tools/list" or not ctx.session._connection.initialize_accepted:  # noqa: SLF001 - no other way
+        """Middleware: answer `tools/list` without the SDK, which would validate and copy all entries again."""
+        if ctx.method != "tools/list" or not may_send_requests(ctx):
             return await call_next(ctx)
         methods.validate_client_request(ctx.method, ctx.protocol_version, ctx.params)
         params = mcp_types.PaginatedRequestParams.model_validate(ctx.params or {}, by_name=False)
-        result = await self.list_tools(ctx, params, lean=True)
+        result = await self.list_tools(ctx, params, encoded=True)
         if isinstance(result, dict) and is_modern(ctx.protocol_version):
             return {**result, "_meta": {SERVER_INFO_META_KEY: self._server_info()}}
         return result
 
     async def list_tools(
-        self, request: RequestContext, params: mcp_types.PaginatedRequestParams, *, lean: bool = False
+        self, request: RequestContext, params: mcp_types.PaginatedRequestParams, *, encoded: bool = False
     ) -> HandlerResult:
-        """One page of `tools/list`; lean, with a mark in place of the entries where that will be filled in."""
+        """One page of `tools/list`. With `encoded`, a placeholder for the entries where the transport supports that."""
         ctx = to_context(request)
         page = await as_mcp_errors(isolate(partial(self._facade.page, ctx, params.cursor)))
         version = request.protocol_version
-        made = [one for one in (self._entries.get(entry, version) for entry in page.items) if one is not None]
-        mark = defer_entries(request.request.scope, (one.encoded for one in made)) if lean and request.request else None
-        result: dict[str, Any] = {"tools": mark or [one.entry for one in made]}
+        entries = [entry for entry in (self._entries.get(tool, version) for tool in page.items) if entry is not None]
+        placeholder = None
+        if encoded and request.request:
+            placeholder = defer_entries(request.request.scope, (entry.encoded for entry in entries))
+        result: dict[str, Any] = {"tools": placeholder or [entry.entry for entry in entries]}
         if page.cursor:
             result["nextCursor"] = page.cursor
         if is_modern(version):
@@ -175,58 +164,43 @@ class ToolHandlers:
         return result
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
-        """A meta-tool, or a tool by its public name."""
+        """`tools/call`, for a meta-tool or a tool by its public name."""
         result = await as_mcp_errors(self._call(to_call_context(request, params), params))
         return result_to_wire(result, request.protocol_version)
 
-    async def _call_once(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
-        return await isolate(partial(self._facade.call, ctx, params.name, params.arguments or {}))
-
     async def _call(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
+        arguments = params.arguments or {}
         try:
-            return await resolve_input_required(ctx, lambda one: self._call_once(one, params))
+            return await resolve_input_required(
+                ctx, lambda round_ctx: isolate(partial(self._facade.call, round_ctx, params.name, arguments))
+            )
         except (NotFound, AmbiguousName):
             raise
         except ToolcribError as error:
             return error_result(error)
 
 
-def _filter_capabilities(capabilities: dict[str, Any], offered: DocumentCapabilities) -> dict[str, Any]:
-    """The capabilities without those that the servers behind give nobody."""
-    kept = {
+def _filter_capabilities(capabilities: dict[str, Any], available: DocumentCapabilities) -> dict[str, Any]:
+    """The capabilities without those that no upstream server provides."""
+    filtered = {
         name: part
         for name, part in capabilities.items()
-        if name not in _CAPABILITY_FIELDS or getattr(offered, _CAPABILITY_FIELDS[name])
+        if name not in _OPTIONAL_CAPABILITIES or getattr(available, name)
     }
-    if "resources" in kept and not offered.subscriptions:
-        kept["resources"] = {**kept["resources"], "subscribe": False}
-    return kept
-
-
-_PAGE_BYTES: Final = 524_288
-
-
-_RESOURCE_TTL_MS: Final = 5_000
-"""How long a client may keep a list: servers come and go."""
-
-
-_RESULT_KEYS: Final[Mapping[DocumentKind, str]] = {
-    "prompts": "prompts",
-    "resources": "resources",
-    "templates": "resourceTemplates",
-}
+    if "resources" in filtered and not available.subscriptions:
+        filtered["resources"] = {**filtered["resources"], "subscribe": False}
+    return filtered
 
 
 class ResourceHandlers:
-    """One function a method."""
+    """Request handlers for prompts, resources and completion."""
 
     def __init__(self, gateway: Gateway) -> None:
-        """Over a gateway."""
         self._gateway = gateway
-        self._library = gateway.resources
+        self._resources = gateway.resources
 
     def register(self, server: Server[Any]) -> None:
-        """Have a server answer these methods."""
+        """Add the handlers to a server."""
         pages = mcp_types.PaginatedRequestParams
         server.add_request_handler("prompts/list", pages, partial(self.list, "prompts"))
         server.add_request_handler("resources/list", pages, partial(self.list, "resources"))
@@ -238,7 +212,7 @@ class ResourceHandlers:
     async def list(
         self, kind: DocumentKind, request: RequestContext, params: mcp_types.PaginatedRequestParams
     ) -> HandlerResult:
-        """One page of a list."""
+        """One page of `prompts/list`, `resources/list` or `resources/templates/list`."""
         ctx = to_context(request)
         part = await as_mcp_errors(isolate(partial(self._page, ctx, kind, params.cursor)))
         entries = [document.entry for document in part.items]
@@ -248,11 +222,11 @@ class ResourceHandlers:
         if part.cursor:
             result["nextCursor"] = part.cursor
         if is_modern(request.protocol_version):
-            result |= {"resultType": "complete", "cacheScope": "private", "ttlMs": _RESOURCE_TTL_MS}
+            result |= {"resultType": "complete", "cacheScope": "private", "ttlMs": _LIST_TTL_MS}
         return result
 
     async def _page(self, ctx: Context, kind: DocumentKind, cursor: str | None) -> Page[ListedDocument]:
-        collection = await self._library.collection(ctx)
+        collection = await self._resources.collection(ctx)
         documents = tuple(collection.listed(kind).values())
         sizes = [document.size for document in documents]
         return page(documents, view_version=collection.digests[kind], cursor=cursor, sizes=sizes, max_size=_PAGE_BYTES)
@@ -260,35 +234,30 @@ class ResourceHandlers:
     async def get(self, request: RequestContext, params: mcp_types.GetPromptRequestParams) -> HandlerResult:
         """`prompts/get`."""
         ctx = to_call_context(request, params)
-        return await _respond(
-            request,
-            lambda: resolve_input_required(
-                ctx, lambda one: self._library.get_prompt(one, params.name, params.arguments)
-            ),
-        )
+        run = partial(self._resources.get_prompt, name=params.name, arguments=params.arguments)
+        return await _respond(request, lambda: resolve_input_required(ctx, run))
 
     async def read(self, request: RequestContext, params: mcp_types.ReadResourceRequestParams) -> HandlerResult:
         """`resources/read`."""
         ctx = to_call_context(request, params)
-        return await _respond(
-            request, lambda: resolve_input_required(ctx, lambda one: self._library.read_resource(one, params.uri))
-        )
+        run = partial(self._resources.read_resource, uri=params.uri)
+        return await _respond(request, lambda: resolve_input_required(ctx, run))
 
     async def complete(self, request: RequestContext, params: mcp_types.CompleteRequestParams) -> HandlerResult:
         """`completion/complete`."""
         wanted = params.model_dump(by_alias=True, mode="json", exclude_none=True)
         wanted.pop("_meta", None)
-        return await _respond(request, lambda: self._library.complete(to_context(request), wanted))
+        return await _respond(request, lambda: self._resources.complete(to_context(request), wanted))
 
 
 async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolResult]]) -> HandlerResult:
-    """What a server answered, in the version of this client; a server's own error keeps its code."""
+    """The result of a server in the client's protocol version. An error of the server keeps its JSON-RPC code."""
 
-    async def answer() -> dict[str, Any]:
+    async def respond() -> dict[str, Any]:
         return document_to_wire(request.method, await work(), request.protocol_version)
 
     try:
-        return await as_mcp_errors(isolate(answer))
+        return await as_mcp_errors(isolate(respond))
     except MCPError as error:
         cause = error.__cause__
         if isinstance(cause, UpstreamError) and cause.rpc_code is not None:
@@ -297,30 +266,22 @@ async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolRes
 
 
 def _with_via(entry: Object, gateway_id: str) -> Object:
-    """An entry for another gateway, which must know it again when it comes back to this one."""
+    """An entry for another gateway, with this one's id, so that this gateway recognizes it if it comes back."""
     meta = entry.get("_meta")
     known = meta if isinstance(meta, Mapping) else {}
     via = known.get(VIA_KEY)
     return {**entry, "_meta": {**known, VIA_KEY: [*(via if isinstance(via, list) else ()), gateway_id]}}
 
 
-_MAX_ROUNDS: Final = 20
-"""More are taken for a server that asks without end."""
+async def resolve_input_required(ctx: Context, run: RunCall) -> ToolResult:
+    """Run a call and, for a client of an older version, ask the client what the call needs to know until it completes.
 
+    From 2026-07-28 on, a server that needs input returns its questions, and the client repeats the call with the
+    answers. Older clients are asked while their one call waits, if they can be reached.
 
-_MAX_QUESTIONS: Final = 20
-"""That one call may put to a client, in all its rounds."""
-
-
-RunCall = Callable[[Context], Awaitable[ToolResult]]
-
-
-async def resolve_input_required(ctx: Context, work: RunCall) -> ToolResult:
-    """The outcome of the work, once the client was asked whatever it needs; modern clients are answered with that.
-
-    Raises what the work raises, and `ExecutionFailed` where the client fails to answer.
+    Raises what `run` raises, and `ExecutionFailed` if the client fails to answer.
     """
-    result = await work(ctx)
+    result = await run(ctx)
     client = ctx.client
     if result.kind != "input_required" or not isinstance(client, RequestClient) or client.is_modern:
         return result
@@ -330,12 +291,13 @@ async def resolve_input_required(ctx: Context, work: RunCall) -> ToolResult:
         asked += len(requests)
         if asked > _MAX_QUESTIONS:
             raise ExecutionFailed(
-                f"More than {_MAX_QUESTIONS} questions were asked for one call.", hint="Nothing more was asked or run."
+                f"The call asked more than {_MAX_QUESTIONS} questions.",
+                hint="It was stopped there; nothing more was run.",
             )
         if not all(map(client.can_answer, requests.values())):
             break
         answers = {key: await _ask_client(client, request) for key, request in requests.items()}
-        result = await work(replace(ctx, input_responses=answers, request_state=result.request_state, memo={}))
+        result = await run(replace(ctx, input_responses=answers, request_state=result.request_state, memo={}))
         if result.kind == "complete":
             break
     return result
@@ -347,5 +309,5 @@ async def _ask_client(client: RequestClient, request: Object) -> Object:
     except (MCPError, ValidationError) as error:
         method = str(request.get("method"))
         raise ExecutionFailed(
-            f"More was asked for ({method}), which the client failed to answer.", hint="Nothing more was run."
+            f"The client failed to answer a question of the call ({method}).", hint="Nothing more was run."
         ) from error

@@ -32,6 +32,21 @@ from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, ListSplicer
 from toolcrib.types import Authenticator
 
+_STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
+"""A request that contains one of these may want notifications before its response."""
+_LISTEN_METHOD: Final = "subscriptions/listen"
+_LIST_METHOD: Final = "tools/list"
+_WATCH_AFTER_S: Final = 0.1
+"""How long a call runs, in seconds, before it is worth a task that watches for its client's disconnect."""
+_BACKLOG: Final = 2048
+FLUSH_S: Final = 0.2
+"""How long clients have to read the last responses at shutdown, in seconds."""
+_SHUTDOWN_ERROR: Final = {
+    "jsonrpc": "2.0",
+    "id": None,
+    "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
+}
+
 
 def http_app(
     server: Server[Any],
@@ -42,11 +57,11 @@ def http_app(
     anywhere: bool = False,
     owner: LifespanContext | None = None,
 ) -> HttpApp:
-    """The ASGI app over a server; mount it anywhere, and have it run.
+    """The ASGI app for a server, to serve by itself or mount in another app.
 
-    It answers at the options' path; with `anywhere`, at every path below its mount but those of health. Raises
-    `SettingsError` when others could reach it and nobody is asked who he is. The lifespan
-    runs `owner` around the app.
+    It answers at the options' path; with `anywhere`, at every path below its mount except the health endpoints. Its
+    lifespan runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing
+    authenticates them.
     """
     return HttpApp(
         StreamableHttpEndpoint(server, options),
@@ -59,8 +74,138 @@ def http_app(
     )
 
 
+class StreamableHttpEndpoint:
+    """Passes each request to the SDK transport of its protocol era.
+
+    Responses are plain JSON, because event streams cost more and SDK clients reject an event above 1 MiB. Only modern
+    requests for progress, log messages or change notifications get an event stream. A modern call is cancelled when
+    its client disconnects.
+    """
+
+    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
+        self._server = server
+        self._limit = options.max_body_bytes
+        self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
+        self._open_streams: Counter[str] = Counter()
+        """By session: how many streams are open on which the server can send requests to the client."""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Hold sessions, which end with this context."""
+        plain = StreamableHTTPSessionManager(self._server, json_response=True, max_request_body_size=self._limit)
+        events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=self._limit)
+        async with plain.run(), events.run():
+            self._managers = (plain, events)
+            try:
+                yield
+            finally:
+                self._managers = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request. Raises `NotStarted` outside of `running`."""
+        if self._managers is None:
+            raise NotStarted("The server is not running.")
+        plain, events = self._managers
+        headers = Headers(scope=scope)
+        version = headers.get("mcp-protocol-version")
+        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
+            await self._serve_session(plain.handle_request, scope, receive, send)
+            return
+        length = headers.get("content-length", "")
+        if headers.get("mcp-method") == _LISTEN_METHOD or not length.isdigit() or int(length) > self._limit:
+            await plain.handle_request(scope, receive, send)
+            return
+        body = await _read_body(receive)
+        if body is None:
+            return
+        replay = _ReplayBody(body, receive)
+        if any(key in body for key in _STREAM_MARKERS) and "text/event-stream" in headers.get("accept", ""):
+            await events.handle_request(scope, replay, send)
+        else:
+            if headers.get("mcp-method") == _LIST_METHOD:
+                splicer = ListSplicer(send)
+                scope, send = {**scope, SPLICES_KEY: splicer.splices}, splicer
+            await _cancel_on_disconnect(plain.handle_request, scope, replay, send)
+
+    async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of a session, and count the streams on which its client accepts server requests."""
+        session = Headers(scope=scope).get(SESSION_HEADER, "")
+        if scope["method"] != "GET":
+            splicer = ListSplicer(send)
+            more = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: splicer.splices}
+            await app({**scope, **more}, receive, splicer)
+            return
+        opened = False
+
+        async def send_counted(message: Message) -> None:
+            nonlocal opened
+            if message["type"] == "http.response.start" and message["status"] == 200:  # noqa: PLR2004 - OK
+                opened = True
+                self._open_streams[session] += 1
+            await send(message)
+
+        try:
+            await app(scope, receive, send_counted)
+        finally:
+            if opened:
+                self._open_streams -= Counter({session: 1})
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """The body, which the HTTP server keeps to its announced length; None when the client disconnected first."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+class _ReplayBody:
+    """ASGI `receive` that returns an already read body first, then what the client sends next."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        body, self._body = self._body, None
+        if body is None:
+            return await self._receive()
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+async def _cancel_on_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request, and cancel it when its client disconnects. Watches only requests that take a while."""
+    loop = asyncio.get_running_loop()
+    watch: asyncio.Task[None] | None = None
+    with anyio.CancelScope() as serving:
+
+        async def wait_for_disconnect() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            serving.cancel()
+
+        def start_watching() -> None:
+            nonlocal watch
+            watch = loop.create_task(wait_for_disconnect())
+
+        timer = loop.call_later(_WATCH_AFTER_S, start_watching)
+        try:
+            await app(scope, receive, send)
+        finally:
+            timer.cancel()
+            if watch is not None:
+                watch.cancel()
+
+
+# -- the process -----------------------------------------------------------------------------------------------------
+
+
 class _InFlightRequests:
-    """ASGI: knows the POST requests under way, so that a shutdown can wait for them, and end them when it must."""
+    """ASGI middleware: tracks running POST requests, so that a shutdown can wait for them and cancel the rest."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -69,11 +214,11 @@ class _InFlightRequests:
         self._idle.set()
 
     async def wait_idle(self) -> None:
-        """Wait until no request is under way."""
+        """Wait until no request is running."""
         await self._idle.wait()
 
     def cancel_all(self) -> None:
-        """Answer what is under way with an error."""
+        """Cancel running requests; each is answered with an error."""
         for scope in tuple(self._scopes):
             scope.cancel()
 
@@ -83,42 +228,31 @@ class _InFlightRequests:
             return
         answered = False
 
-        async def noted(message: Message) -> None:
+        async def send_tracked(message: Message) -> None:
             nonlocal answered
             answered = True
             await send(message)
 
         if not self._scopes:
             self._idle = anyio.Event()
-        with anyio.CancelScope() as under_way:
-            self._scopes.add(under_way)
+        with anyio.CancelScope() as running:
+            self._scopes.add(running)
             try:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, send_tracked)
             finally:
-                self._scopes.discard(under_way)
+                self._scopes.discard(running)
                 if not self._scopes:
                     self._idle.set()
-        if under_way.cancelled_caught and not answered:
+        if running.cancelled_caught and not answered:
             await JSONResponse(_SHUTDOWN_ERROR, status_code=503)(scope, receive, send)
 
 
-_SHUTDOWN_ERROR: Final = {
-    "jsonrpc": "2.0",
-    "id": None,
-    "error": {"code": CONNECTION_CLOSED, "message": SHUTTING_DOWN},
-}
-
-
 class _UvicornServer(uvicorn.Server):
-    """Leaves signals to the caller: uvicorn would raise them again, past every clean-up."""
+    """Leaves signals to the caller. Uvicorn would raise them again before the clean-up is done."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-FLUSH_S: Final = 0.2
-"""How long clients have to read the last answers, in seconds."""
 
 
 async def serve_http(
@@ -129,14 +263,14 @@ async def serve_http(
     started: Callable[[str], None] | None = None,
     flush_s: float = FLUSH_S,
 ) -> None:
-    """Serve until `stop`, or SIGTERM or SIGINT where none is given; then finish the calls under way, within `drain_s`.
+    """Serve until `stop`, or until SIGTERM or SIGINT where none is given; then finish running calls within `drain_s`.
 
-    `started` gets the address once it is bound. After the last call, clients have `flush_s` seconds to read what was
-    sent to them.
+    Calls `started` with the URL once the socket is bound. After the last call, clients have `flush_s` seconds to read
+    their responses.
     """
-    counted = _InFlightRequests(app)
+    in_flight = _InFlightRequests(app)
     config = uvicorn.Config(
-        counted,
+        in_flight,
         host=options.host,
         port=options.port,
         lifespan="off",
@@ -144,12 +278,12 @@ async def serve_http(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=round(options.drain_s) + 60,  # we end what is left long before
+        timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before
     )
     server = _UvicornServer(config)
     with bind_socket(options.host, options.port) as sock:
         async with app.running(), anyio.create_task_group() as group:
-            await group.start(_stop_on_request, server, counted, app, options.drain_s, flush_s, stop)
+            await group.start(_stop_on_request, server, in_flight, app, options.drain_s, flush_s, stop)
             if started is not None:
                 started(f"http://{url_host(options.host)}:{sock.getsockname()[1]}{app.path}")
             await server.serve(sockets=[sock])
@@ -157,8 +291,8 @@ async def serve_http(
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `SettingsError` where the address cannot be had."""
-    # With the protocol left open, asyncio would not switch Nagle's algorithm off: 40 ms an answer.
+    """A listening socket. Raises `SettingsError` where the address cannot be used."""
+    # Name the protocol: asyncio disables Nagle's algorithm, which costs 40 ms a response, only on TCP sockets.
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -176,7 +310,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 async def _stop_on_request(
     server: uvicorn.Server,
-    counted: _InFlightRequests,
+    in_flight: _InFlightRequests,
     app: HttpApp,
     drain_s: float,
     flush_s: float,
@@ -188,20 +322,17 @@ async def _stop_on_request(
     server.should_exit = True
     app.end_streams()
     with anyio.move_on_after(drain_s):
-        await counted.wait_idle()
-    counted.cancel_all()
-    # Streams that never end by themselves must not hold the shutdown up.
+        await in_flight.wait_idle()
+    in_flight.cancel_all()
+    # Streams that never end by themselves must not delay the shutdown.
     await anyio.sleep(flush_s)
     server.force_exit = True
-
-
-_BACKLOG: Final = 2048
 
 
 async def wait_for_stop(
     stop: anyio.Event | None = None, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Wait for the event, or for SIGTERM or SIGINT where there is none; `started` once neither can be missed."""
+    """Wait for the event, or for SIGTERM or SIGINT without one. Reports `started` once neither can be missed."""
     if stop is not None:
         task_status.started()
         await stop.wait()
@@ -210,145 +341,3 @@ async def wait_for_stop(
         task_status.started()
         async for _ in signals:
             return
-
-
-_STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
-"""What a request holds whose client wants to hear something before the answer."""
-
-
-_LISTEN_METHOD: Final = "subscriptions/listen"
-
-
-_LIST_METHOD: Final = "tools/list"
-
-
-_WATCH_AFTER_S: Final = 0.1
-"""Calls shorter than this are not worth a task that watches whether their client is still there, in seconds."""
-
-
-class StreamableHttpEndpoint:
-    """Sends a request to the era it speaks.
-
-    Answers are plain JSON: events cost more, and an SDK client refuses one above 1 MiB. Only who asks for progress or
-    messages of a log, in the modern era, gets a stream of events, and who listens for changes. A modern call ends when
-    its client goes away.
-    """
-
-    def __init__(self, server: Server[Any], options: HttpOptions) -> None:
-        """Serves nothing before `running`."""
-        self._server = server
-        self._limit = options.max_body_bytes
-        self._managers: tuple[StreamableHTTPSessionManager, StreamableHTTPSessionManager] | None = None
-        self._open_streams: Counter[str] = Counter()
-        """How many streams are open by which a server reaches the client of a session."""
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Hold sessions, which end with this context."""
-        plain = StreamableHTTPSessionManager(self._server, json_response=True, max_request_body_size=self._limit)
-        events = StreamableHTTPSessionManager(self._server, json_response=False, max_request_body_size=self._limit)
-        async with plain.run(), events.run():
-            self._managers = (plain, events)
-            try:
-                yield
-            finally:
-                self._managers = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if self._managers is None:
-            raise NotStarted("The server is not running.")
-        plain, events = self._managers
-        headers = Headers(scope=scope)
-        version = headers.get("mcp-protocol-version")
-        if version is None or version in HANDSHAKE_PROTOCOL_VERSIONS:
-            await self._serve_session(plain.handle_request, scope, receive, send)
-            return
-        length = headers.get("content-length", "")
-        if headers.get("mcp-method") == _LISTEN_METHOD or not length.isdigit() or int(length) > self._limit:
-            await plain.handle_request(scope, receive, send)
-            return
-        body = await _read_body(receive)
-        if body is None:
-            return
-        again = _ReplayBody(body, receive)
-        if any(key in body for key in _STREAM_MARKERS) and "text/event-stream" in headers.get("accept", ""):
-            await events.handle_request(scope, again, send)
-        else:
-            if headers.get("mcp-method") == _LIST_METHOD:
-                filling = ListSplicer(send)
-                scope, send = {**scope, SPLICES_KEY: filling.splices}, filling
-            await _cancel_on_disconnect(plain.handle_request, scope, again, send)
-
-    async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request of a session, and know whether its client holds a stream open for what the server asks."""
-        session = Headers(scope=scope).get(SESSION_HEADER, "")
-        if scope["method"] != "GET":
-            filling = ListSplicer(send)
-            own = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: filling.splices}
-            await app({**scope, **own}, receive, filling)
-            return
-        opened = False
-
-        async def noted(message: Message) -> None:
-            nonlocal opened
-            if message["type"] == "http.response.start" and message["status"] == 200:  # noqa: PLR2004 - OK
-                opened = True
-                self._open_streams[session] += 1
-            await send(message)
-
-        try:
-            await app(scope, receive, noted)
-        finally:
-            if opened:
-                self._open_streams -= Counter({session: 1})
-
-
-async def _read_body(receive: Receive) -> bytes | None:
-    """The body, which the HTTP server keeps to its announced length; None when the client left first."""
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-class _ReplayBody:
-    """ASGI `receive`: the body once more, then what really comes."""
-
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        body, self._body = self._body, None
-        if body is None:
-            return await self._receive()
-        return {"type": "http.request", "body": body, "more_body": False}
-
-
-async def _cancel_on_disconnect(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request, but give it up when its client leaves. Only a request that takes a while is watched."""
-    loop = asyncio.get_running_loop()
-    watch: asyncio.Task[None] | None = None
-    with anyio.CancelScope() as serving:
-
-        async def until_gone() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            serving.cancel()
-
-        def begin() -> None:
-            nonlocal watch
-            watch = loop.create_task(until_gone())
-
-        timer = loop.call_later(_WATCH_AFTER_S, begin)
-        try:
-            await app(scope, receive, send)
-        finally:
-            timer.cancel()
-            if watch is not None:
-                watch.cancel()

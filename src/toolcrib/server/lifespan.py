@@ -29,12 +29,11 @@ _T = TypeVar("_T")
 
 
 class Lifecycle(ABC):
-    """Starts and stops what a subclass opens in `__aenter__` and closes in `__aexit__`."""
+    """Starts and stops a subclass, whose resources open in `__aenter__` and close in `__aexit__`."""
 
     def __init__(self) -> None:
-        """Not started."""
         self._stack: contextlib.AsyncExitStack | None = None
-        """What is open; None while it does not run."""
+        """Open resources; None while stopped."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group: anyio.abc.TaskGroup | None = None
         self._runner: asyncio.Task[None] | None = None
@@ -43,21 +42,19 @@ class Lifecycle(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether it is started, and not stopped."""
+        """Whether it has started and not stopped."""
         return self._stack is not None
 
     @abstractmethod
-    async def __aenter__(self) -> Self:
-        """Start."""
+    async def __aenter__(self) -> Self: ...
 
     @abstractmethod
-    async def __aexit__(self, *_: object) -> None:
-        """Stop."""
+    async def __aexit__(self, *_: object) -> None: ...
 
     async def start(self) -> None:
-        """Start, in a task of its own, so that any task may stop it. Raises as `async with` does.
+        """Start in a background task, so that any task may stop it. Raises as `async with` does.
 
-        Raises `NotStarted` where somebody stops it before it has started.
+        Raises `NotStarted` if it is stopped before it has started.
         """
         self._discard_closed_loop()
         if self._stack is not None or self._starting or self._runner is not None:
@@ -70,13 +67,13 @@ class Lifecycle(ABC):
         except BaseException:
             await self.stop()
             if ready.done():
-                ready.exception()  # whoever was cancelled while he waited has no use for it
+                ready.exception()  # mark it as retrieved: a cancelled caller has no use for it
             raise
 
     async def stop(self) -> None:
-        """Stop what `start` started, or is about to; does nothing when it is not started. From any event loop.
+        """Stop what `start` started or is starting; does nothing if it is not started. Callable from any event loop.
 
-        Raises `NotStarted` where the event loop in which it was started stands still, so that nothing can be closed.
+        Raises `NotStarted` if the event loop in which it was started is not running, so that nothing can be closed.
         """
         self._discard_closed_loop()
         runner = self._runner
@@ -89,11 +86,11 @@ class Lifecycle(ABC):
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._stop_runner(runner), home))
         else:
             raise NotStarted(
-                "The event loop in which the app was started does not run.", hint="Stop the app in that loop."
+                "The event loop in which the app was started is not running.", hint="Stop the app in that loop."
             )
 
     async def _stop_runner(self, runner: asyncio.Task[None]) -> None:
-        """Have it end; at once where it has not started yet."""
+        """Stop the background task; cancel it if it has not started yet."""
         if self._runner is runner:
             self._runner = None
             self._stopping.set()
@@ -105,7 +102,7 @@ class Lifecycle(ABC):
             raise error
 
     def _discard_closed_loop(self) -> None:
-        """Forget what ended with its event loop."""
+        """Reset state whose event loop was closed."""
         if self._loop is not None and self._loop.is_closed():
             self._stack = self._loop = self._group = None
         runner = self._runner
@@ -127,7 +124,7 @@ class Lifecycle(ABC):
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
-        """Running inside, and left as it was."""
+        """Run for the duration of this context, or until stopped if it was running already."""
         if self.running:
             yield
             return
@@ -135,7 +132,7 @@ class Lifecycle(ABC):
             yield
 
     async def _in_app_loop(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Do it in the event loop in which connections live, from whichever loop this is asked for."""
+        """Run the work in the app's event loop, from any event loop."""
         self._discard_closed_loop()
         home = self._loop
         try:
@@ -143,19 +140,19 @@ class Lifecycle(ABC):
                 return await work()
             return await contained(asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), home)))
         except InternalCancellation as error:
-            raise NotStarted("The app was stopped meanwhile.", hint="Start it, and ask again.") from error
+            raise NotStarted("The app was stopped during the call.", hint="Start it and try again.") from error
         except ToolcribError as error:
             record_call_error(error)
             raise
 
 
 class ServableApp(Lifecycle):
-    """Serves what a subclass starts and stops."""
+    """Serves a subclass over stdio and HTTP while it runs."""
 
     def __init__(
         self, server: ToolServer, options: HttpOptions, *, authenticator: Authenticator | None, problem: str
     ) -> None:
-        """`problem` is why HTTP must not be served without an authenticator; empty where it may be."""
+        """`problem` is why serving HTTP without an authenticator is refused; empty if it is allowed."""
         super().__init__()
         self.server = server
         self._options = options
@@ -165,14 +162,14 @@ class ServableApp(Lifecycle):
 
     @abstractmethod
     def _watch_collisions(self) -> AbstractAsyncContextManager[None]:
-        """While it is served; raises where it must not be served as it stands, or as it turns out to be."""
+        """Context for serving; raises if the app must not be served, now or after later changes."""
 
     @abstractmethod
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
-        """Whether to send traffic, and figures that name nobody."""
+        """Whether to send traffic, and figures that identify no caller."""
 
     def run(self, address: str | None = None) -> None:
-        """Serve until interrupted, on stdin and stdout, or over HTTP at `host:port`; for the end of a program."""
+        """Serve until interrupted, over stdio or, with `host:port`, over HTTP. Starts its own event loop."""
         anyio.run(self._run, address)
 
     async def _run(self, address: str | None) -> None:
@@ -182,11 +179,11 @@ class ServableApp(Lifecycle):
                 return
             host, _, port = address.rpartition(":")
             if not port.isdecimal():
-                raise SettingsError(f"{address!r} is no address.", hint='Such as "127.0.0.1:8000".')
-            await self.serve_http(host or None, int(port), started=lambda url: print(f"Serving {url}", file=sys.stderr))  # noqa: T201 - a program's own word
+                raise SettingsError(f"{address!r} is not an address.", hint='Use the form "127.0.0.1:8000".')
+            await self.serve_http(host or None, int(port), started=lambda url: print(f"Serving {url}", file=sys.stderr))  # noqa: T201 - runs as a program
 
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
-        """Serve one client over stdin and stdout until it leaves, or `stop`, or signals where none is given."""
+        """Serve one client over stdin and stdout until it disconnects, `stop`, or SIGTERM or SIGINT without it."""
         async with self._watch_collisions():
             await serve_stdio(self.server, drain_s=self._options.drain_s, stop=stop)
 
@@ -201,28 +198,28 @@ class ServableApp(Lifecycle):
     ) -> None:
         """Serve over HTTP until `stop`, or SIGTERM or SIGINT where none is given. Raises `SettingsError`.
 
-        With `sse`, for clients that know only the older HTTP with server-sent events, at `/sse`.
+        With `sse`, serve the older HTTP+SSE transport at `/sse` instead.
         """
         app = self._http_app(sse_app if sse else http_app, self._http_options(host, port), anywhere=False)
         async with self._watch_collisions():
             await serve_http(app, self._http_options(host, port), stop=stop, started=started)
 
     def asgi(self, host: str | None = None, port: int | None = None) -> HttpApp:
-        """The ASGI app, answering at the path of the settings; its lifespan starts this app where it is not started.
+        """The ASGI app, which answers at the path of the settings. Its lifespan starts this app if necessary.
 
-        Raises `SettingsError` where a token is needed.
+        Raises `SettingsError` if the address needs a token and there is none.
         """
         return self._http_app(http_app, self._http_options(host, port), anywhere=False)
 
     def asgi_mount(self) -> HttpApp:
-        """The ASGI app to be mounted at any path of another; it answers while this app runs, or with its lifespan.
+        """The ASGI app to mount at any path of another app. It answers while this app or its own lifespan runs.
 
-        It is the same one each time.
+        Returns the same object each time.
         """
         return self._http_app(http_app, self._options, anywhere=True)
 
     def sse_mount(self) -> HttpApp:
-        """The same for clients that know only the older HTTP with server-sent events."""
+        """The same for the older HTTP+SSE transport."""
         return self._http_app(sse_app, self._options, anywhere=True)
 
     def _http_app(self, make: Callable[..., HttpApp], options: HttpOptions, *, anywhere: bool) -> HttpApp:
@@ -249,6 +246,6 @@ class ServableApp(Lifecycle):
         return replace(own, host=own.host if host is None else host, port=own.port if port is None else port)
 
     async def _run_mounts(self, group: anyio.abc.TaskGroup) -> None:
-        """Have what was mounted answer until the group ends."""
+        """Run mounted apps in the task group."""
         for mount in tuple(self._mounts.values()):
             await group.start(mount.run)

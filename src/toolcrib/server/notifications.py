@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -40,71 +40,55 @@ from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)
 
-
-_SESSION_KEY: Final = "toolcrib.followed"
-
-
-_LEVELS: Final[tuple[str, ...]] = get_args(mcp_types.LoggingLevel)
-"""The least severe first."""
-
-
-_FLUSH_S: Final = 1.0
-"""How long an answer waits for what was said before it to be sent, in seconds."""
-
-
-_SUBSCRIBE_TIMEOUT_S: Final = 6.0
-"""How long a subscription waits for servers to agree, all together; it begins without those that do not."""
-
-
+_DEBOUNCE_S: Final = 0.15
+_MAX_SUBSCRIBERS: Final = 60_000
+_MAX_PER_CALLER: Final = 6_000
+"""Each client needs three: tools, prompts, resources."""
+_MAX_QUEUED: Final = 1024
 _MAX_WATCHED: Final = 1000
 """Resources that one session or subscription may watch."""
+_FLUSH_S: Final = 1.0
+"""How long a response waits for earlier log messages to be sent, in seconds."""
+_SUBSCRIBE_TIMEOUT_S: Final = 6.0
+"""How long upstream servers may take to accept all resource subscriptions together, in seconds."""
+_SESSION_KEY: Final = "toolcrib.subscriptions"
+_LEVELS: Final[tuple[str, ...]] = get_args(mcp_types.LoggingLevel)
+"""Log levels, the least severe first."""
+_LIST_CHANGED: Final[Mapping[str, Callable[..., mcp_types.ServerNotification]]] = {
+    "tools": mcp_types.ToolListChangedNotification,
+    "prompts": mcp_types.PromptListChangedNotification,
+    "resources": mcp_types.ResourceListChangedNotification,
+}
 
-
-class _SessionSubscriptions:
-    """What a connection with a handshake is told of."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.outbox = NotificationQueue(connection.notify)
-        self.watched: dict[str, Unsubscribe] = {}
-        self.level: str | None = None
-
-
-_DEBOUNCE_S: Final = 0.15
-
-
-_MAX_SUBSCRIBERS: Final = 60_000
-
-
-_MAX_PER_CALLER: Final = 6_000
-"""Three a client: tools, prompts, resources."""
+Notify = Callable[[], Awaitable[None]]
+"""Notifies one client that its list changed."""
+FingerprintList = Callable[[Context], Awaitable[str]]
+"""Computes the fingerprint of one kind of list; see `FingerprintSource`."""
+SendNotification = Callable[[str, dict[str, Any]], Awaitable[None]]
+"""Sends one notification: its method and params."""
 
 
 class FingerprintSource(Protocol):
-    """Knows lists of tools apart."""
+    """Computes fingerprints of tool lists."""
 
     async def fingerprint(self, ctx: Context) -> str:
-        """Another text whenever the caller would be listed something else. Cheap, and without waiting for servers."""
+        """A text that changes whenever the caller's list does. Cheap, and makes no upstream request."""
 
 
-Notify = Callable[[], Awaitable[None]]
-"""Tells one client that its list changed."""
-
-
-FingerprintList = Callable[[Context], Awaitable[str]]
-"""Knows the lists of one kind apart: see `FingerprintSource`."""
+# -- changed lists ---------------------------------------------------------------------------------------------------
 
 
 class ListSubscriber:
-    """A session or subscription that is told of changes. What waits to be told is one flag, however much changed."""
+    """A session or subscription to notify of changes to one list. Pending changes are one flag, however many."""
 
-    def __init__(self, ctx: Context, tell: Notify, ready: anyio.Event, marker: FingerprintList) -> None:
-        """Not told before `ready`."""
+    def __init__(self, ctx: Context, notify: Notify, ready: anyio.Event, fingerprint_list: FingerprintList) -> None:
+        """No notification is sent before `ready`."""
         self.ctx = ctx
-        self.fingerprint_list = marker
-        self.notify = tell
+        self.fingerprint_list = fingerprint_list
+        self.notify = notify
         self.ready = ready
         self.ended = anyio.Event()
-        """Set when it will not be told any more."""
+        """Set when no more notifications will come."""
         self.fingerprint = ""
         self.busy = True
         self.recheck = False
@@ -113,35 +97,35 @@ class ListSubscriber:
 
     @property
     def owner(self) -> Hashable:
-        """Whose place it takes."""
+        """The caller whose quota this counts against."""
         return self.ctx.caller.tenant, self.ctx.caller.id
 
     @property
     def request_providers(self) -> tuple[object, ...]:
-        """The providers that came with the request that opened it."""
+        """The providers of the request that opened it."""
         return (*self.ctx.providers, *self.ctx.overriding)
 
 
 class ListChangeNotifier:
-    """Who is told of changes, and what was told last. It tells while `run` runs."""
+    """Notifies subscribers when their own list changed, while `run` runs."""
 
     def __init__(
         self,
-        marks: FingerprintSource,
+        fingerprints: FingerprintSource,
         source: Changes,
         *,
         debounce_s: float = _DEBOUNCE_S,
         limit: int = _MAX_SUBSCRIBERS,
         per_caller: int = _MAX_PER_CALLER,
     ) -> None:
-        """`source` calls back when anything changed, such as a gateway's `live`.
+        """`source` calls back when anything changed, such as a gateway's catalog.
 
-        Changes within `debounce_s` seconds of a follower's first are told once. At most `limit` followers are kept, and
-        of one caller at most `per_caller`, so that nobody takes all the places.
+        Changes within `debounce_s` seconds of a subscriber's first one are one notification. There are at most `limit`
+        subscribers, and at most `per_caller` of one caller, so that no caller takes all places.
         """
         self.limit = limit
         self.per_caller = per_caller
-        self._fingerprints = marks
+        self._fingerprints = fingerprints
         self._source = source
         self._debounce_s = debounce_s
         self._subscribers: set[ListSubscriber] = set()
@@ -151,15 +135,15 @@ class ListChangeNotifier:
 
     @property
     def subscriber_count(self) -> int:
-        """How many sessions and subscriptions are told of changes."""
+        """How many lists of sessions and subscriptions are followed."""
         return len(self._subscribers)
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Tell of changes until cancelled. Raises `AlreadyStarted` when it runs already."""
+        """Notify subscribers until cancelled. Raises `AlreadyStarted` when running already."""
         if self._group is not None:
-            raise AlreadyStarted("Changes are being told already.")
+            raise AlreadyStarted("The notifier is running already.")
         self._dirty = anyio.Event()
-        end = self._source.subscribe(self._mark_dirty)
+        unsubscribe = self._source.subscribe(self._mark_dirty)
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
@@ -171,126 +155,117 @@ class ListChangeNotifier:
                     await self._check_all()
         finally:
             self._group = None
-            end()
+            unsubscribe()
             self.end_streams()
 
     def _mark_dirty(self) -> None:
         self._dirty.set()
 
     def start_task(self, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Run something beside, until it ends or `run` does; whether that could be done."""
+        """Run work in the background until it or `run` ends. Returns False if not running."""
         if self._group is None:
             return False
         self._group.start_soon(work)
         return True
 
-    # -- followers -------------------------------------------------------------------------------------------------
-
     async def subscribe(
-        self, ctx: Context, tell: Notify, ready: anyio.Event, marker: FingerprintList | None = None
+        self, ctx: Context, notify: Notify, ready: anyio.Event, fingerprint_list: FingerprintList | None = None
     ) -> ListSubscriber | None:
-        """Tell of changes of this caller's list from now on, once `ready`; None where there are too many followers, or
-        too many of this caller's.
+        """Notify of changes to this caller's list from now on, once `ready`.
 
-        The list is that of the tools, unless a `marker` of another kind is given. The context is kept: it must hold
-        nothing that ends with its request. Call `leave` in the end.
+        The list is that of the tools, unless `fingerprint_list` is given. Returns None if there are too many
+        subscribers, or too many of this caller. The context is kept, and must hold nothing that ends with its request.
+        Call `unsubscribe` at the end.
         """
-        follower = ListSubscriber(ctx, tell, ready, marker or self._fingerprints.fingerprint)
-        if len(self._subscribers) >= self.limit or self._of_caller[follower.owner] >= self.per_caller:
+        subscriber = ListSubscriber(ctx, notify, ready, fingerprint_list or self._fingerprints.fingerprint)
+        if len(self._subscribers) >= self.limit or self._of_caller[subscriber.owner] >= self.per_caller:
             return None
-        self._subscribers.add(follower)
-        self._of_caller[follower.owner] += 1
+        self._subscribers.add(subscriber)
+        self._of_caller[subscriber.owner] += 1
         try:
-            for provider in follower.request_providers:
+            for provider in subscriber.request_providers:
                 if isinstance(provider, Changes):
-                    follower.unsubscribes.append(provider.subscribe(partial(self._schedule_check, follower)))
-            follower.fingerprint = await follower.fingerprint_list(ctx)
+                    subscriber.unsubscribes.append(provider.subscribe(partial(self._schedule_check, subscriber)))
+            subscriber.fingerprint = await subscriber.fingerprint_list(ctx)
         except BaseException:
-            self.unsubscribe(follower)
+            self.unsubscribe(subscriber)
             raise
-        follower.busy = False
-        if follower.recheck:
-            self._schedule_check(follower)
-        return follower
+        subscriber.busy = False
+        if subscriber.recheck:
+            self._schedule_check(subscriber)
+        return subscriber
 
-    def unsubscribe(self, follower: ListSubscriber) -> None:
-        """Tell this one nothing more; calling it twice is harmless."""
-        if follower in self._subscribers:
-            self._subscribers.discard(follower)
-            self._of_caller[follower.owner] -= 1
-            if not self._of_caller[follower.owner]:
-                del self._of_caller[follower.owner]
-        follower.ended.set()
-        follower.scope.cancel()
-        ends, follower.unsubscribes = follower.unsubscribes, []
-        for end in ends:
-            end()
+    def unsubscribe(self, subscriber: ListSubscriber) -> None:
+        """Send no more notifications. Calling it twice is harmless."""
+        if subscriber in self._subscribers:
+            self._subscribers.discard(subscriber)
+            self._of_caller[subscriber.owner] -= 1
+            if not self._of_caller[subscriber.owner]:
+                del self._of_caller[subscriber.owner]
+        subscriber.ended.set()
+        subscriber.scope.cancel()
+        unsubscribes, subscriber.unsubscribes = subscriber.unsubscribes, []
+        for unsubscribe in unsubscribes:
+            unsubscribe()
 
     def end_streams(self) -> None:
-        """End what only waits to be told; sessions stay."""
-        for follower in tuple(self._subscribers):
-            follower.ended.set()
-
-    # -- telling ---------------------------------------------------------------------------------------------------
+        """End the responses of `subscriptions/listen`; sessions stay."""
+        for subscriber in tuple(self._subscribers):
+            subscriber.ended.set()
 
     async def _check_all(self) -> None:
-        for follower in tuple(self._subscribers):
-            # Providers of one's own may take their time, which must be nobody else's.
-            if follower.request_providers or follower.busy or await self._has_changed(follower):
-                self._schedule_check(follower)
+        for subscriber in tuple(self._subscribers):
+            # Request providers may be slow: check those lists in tasks, so that no other client waits for them.
+            if subscriber.request_providers or subscriber.busy or await self._has_changed(subscriber):
+                self._schedule_check(subscriber)
             await anyio.lowlevel.checkpoint()
 
-    async def _has_changed(self, follower: ListSubscriber) -> bool:
-        """Whether the follower's list is another than the one remembered; not, where that cannot be known."""
+    async def _has_changed(self, subscriber: ListSubscriber) -> bool:
+        """Whether the list differs from the last notification; False if the comparison fails."""
         try:
-            return await follower.fingerprint_list(follower.ctx) != follower.fingerprint
+            return await subscriber.fingerprint_list(subscriber.ctx) != subscriber.fingerprint
         except (Exception, asyncio.CancelledError) as error:
             if is_own_cancellation(error):
                 raise
-            logger.exception("a client's list of tools could not be compared with what it was")
+            logger.exception("cannot check whether a client's list changed")
             return False
 
-    def _schedule_check(self, follower: ListSubscriber) -> None:
-        """Have a task look at this follower; the one that is at it already looks again."""
-        follower.recheck = True
-        if self._group is not None and not follower.busy and follower in self._subscribers:
-            follower.busy = True
-            self._group.start_soon(self._run_checks, follower)
+    def _schedule_check(self, subscriber: ListSubscriber) -> None:
+        """Check the subscriber in a task; one that is running already checks again."""
+        subscriber.recheck = True
+        if self._group is not None and not subscriber.busy and subscriber in self._subscribers:
+            subscriber.busy = True
+            self._group.start_soon(self._run_checks, subscriber)
 
-    async def _run_checks(self, follower: ListSubscriber) -> None:
+    async def _run_checks(self, subscriber: ListSubscriber) -> None:
         try:
-            with follower.scope:
-                while follower.recheck:
-                    follower.recheck = False
-                    await self._check_and_notify(follower)
+            with subscriber.scope:
+                while subscriber.recheck:
+                    subscriber.recheck = False
+                    await self._check_and_notify(subscriber)
         except (Exception, asyncio.CancelledError) as error:
             if is_own_cancellation(error):
                 raise
-            logger.exception("a client could not be told that its tools changed")
+            logger.exception("cannot notify a client that its list changed")
         finally:
-            follower.busy = False
-            follower.scope = anyio.CancelScope()
+            subscriber.busy = False
+            subscriber.scope = anyio.CancelScope()
 
-    async def _check_and_notify(self, follower: ListSubscriber) -> None:
-        if not await self._has_changed(follower):
+    async def _check_and_notify(self, subscriber: ListSubscriber) -> None:
+        if not await self._has_changed(subscriber):
             return
-        await follower.ready.wait()
+        await subscriber.ready.wait()
         await anyio.sleep(self._debounce_s)
-        follower.recheck = False
-        follower.fingerprint = await follower.fingerprint_list(follower.ctx)
+        subscriber.recheck = False
+        subscriber.fingerprint = await subscriber.fingerprint_list(subscriber.ctx)
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-            await follower.notify()
-
-
-SendNotification = Callable[[str, dict[str, Any]], Awaitable[None]]
-"""Sends one notification: its method and params."""
+            await subscriber.notify()
 
 
 class NotificationQueue:
-    """Takes notifications at any time, and sends them in their order while `run` runs."""
+    """Accepts notifications at any time, and sends them in order while `run` runs."""
 
     def __init__(self, send: SendNotification) -> None:
-        """Nothing waits."""
         self._send = send
         self._waiting: OrderedDict[object, tuple[str, dict[str, Any]]] = OrderedDict()
         self._numbers = count()
@@ -300,11 +275,11 @@ class NotificationQueue:
         self._scope = anyio.CancelScope()
 
     def resource_updated(self, uri: str) -> None:
-        """A resource changed; that is told once, however often it did meanwhile."""
+        """Queue one notification for the resource, however often it changes before that is sent."""
         self._put(uri, "notifications/resources/updated", {"uri": uri})
 
     def log_message(self, message: dict[str, Any]) -> None:
-        """A message for a log. The oldest of what waits gives way to it."""
+        """Queue a log message. A full queue drops its oldest notification."""
         self._put(next(self._numbers), "notifications/message", message)
 
     def _put(self, key: object, method: str, params: dict[str, Any]) -> None:
@@ -316,11 +291,11 @@ class NotificationQueue:
             self._empty = anyio.Event()
 
     async def wait_empty(self) -> None:
-        """Wait until all that came was sent."""
+        """Wait until everything queued so far was sent."""
         await self._empty.wait()
 
     async def run(self) -> None:
-        """Send until `close`. What cannot be sent, as the client is gone, is dropped."""
+        """Send until `close`. Notifications for a client that disconnected are dropped."""
         with self._scope:
             while True:
                 await self._filled.wait()
@@ -338,21 +313,34 @@ class NotificationQueue:
         self._scope.cancel()
 
 
-class SubscriptionHandlers:
-    """Over one server."""
+# -- request handlers ------------------------------------------------------------------------------------------------
 
-    def __init__(self, changes: ListChangeNotifier, library: ResourceManager) -> None:
-        """`changes` runs elsewhere."""
+
+class _SessionSubscriptions:
+    """The subscriptions of one session with a handshake."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.queue = NotificationQueue(connection.notify)
+        self.watched: dict[str, Unsubscribe] = {}
+        """By resource URI."""
+        self.level: str | None = None
+
+
+class SubscriptionHandlers:
+    """Request handlers and middleware for subscriptions of one server."""
+
+    def __init__(self, changes: ListChangeNotifier, resources: ResourceManager) -> None:
+        """The caller has to run `changes`."""
         self._changes = changes
-        self._library = library
+        self._resources = resources
         self._fingerprints: Mapping[str, FingerprintList | None] = {
             "tools": None,
-            "prompts": lambda ctx: library.digest(ctx, "prompts"),
-            "resources": lambda ctx: library.digest(ctx, "resources", "templates"),
+            "prompts": lambda ctx: resources.digest(ctx, "prompts"),
+            "resources": lambda ctx: resources.digest(ctx, "resources", "templates"),
         }
 
     def register(self, server: Server[Any]) -> None:
-        """Have a server take these wishes."""
+        """Add the handlers and middleware to a server."""
         server.add_request_handler("subscriptions/listen", mcp_types.SubscriptionsListenRequestParams, self.listen)
         server.add_request_handler("resources/subscribe", mcp_types.SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", mcp_types.UnsubscribeRequestParams, self.unsubscribe)
@@ -360,16 +348,14 @@ class SubscriptionHandlers:
         server.middleware.append(self.subscribe_session)
         server.middleware.append(self.forward_logs)
 
-    # -- sessions --------------------------------------------------------------------------------------------------
-
     async def subscribe_session(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Tell the session that opens here of changed lists, until its connection ends."""
+        """Middleware: subscribe a new session to changes of its lists, until its connection ends."""
         result = await call_next(ctx)
         if ctx.method == "initialize":
             try:
                 await isolate(partial(self._subscribe_lists, ctx))
             except Exception:
-                logger.exception("a session is not told when its lists change")
+                logger.exception("a session will not be notified when its lists change")
         return result
 
     async def _subscribe_lists(self, ctx: ServerRequestContext[Any, Any]) -> None:
@@ -378,77 +364,79 @@ class SubscriptionHandlers:
             return
         session = connection.state[_SESSION_KEY] = _SessionSubscriptions(connection)
         connection.exit_stack.callback(self._end_session, session)
-        self._changes.start_task(session.outbox.run)
-        asker = detach(to_context(ctx))
-        for kind in await self._list_kinds(asker):
-            tell = partial(connection.notify, _list_changed_method(kind), None)
-            follower = await self._changes.subscribe(asker, tell, connection.initialized, self._fingerprints[kind])
-            if follower is None:
-                logger.warning("too many sessions: one is not told when its lists change")
+        self._changes.start_task(session.queue.run)
+        caller_ctx = detach(to_context(ctx))
+        for kind in await self._list_kinds(caller_ctx):
+            notify = partial(connection.notify, f"notifications/{kind}/list_changed", None)
+            fingerprint_list = self._fingerprints[kind]
+            subscriber = await self._changes.subscribe(caller_ctx, notify, connection.initialized, fingerprint_list)
+            if subscriber is None:
+                logger.warning("too many sessions: one will not be notified when its lists change")
                 return
-            connection.exit_stack.callback(self._changes.unsubscribe, follower)
+            connection.exit_stack.callback(self._changes.unsubscribe, subscriber)
 
     async def _list_kinds(self, ctx: Context) -> list[str]:
-        """The lists that the caller has."""
+        """The kinds of list that the caller can request."""
         try:
-            offered = await isolate(partial(self._library.capabilities, ctx))
+            capabilities = await isolate(partial(self._resources.capabilities, ctx))
         except Exception:
-            logger.exception("what a client may read could not be found out")
+            logger.exception("cannot determine the capabilities for a client")
             return ["tools"]
-        return ["tools", *(kind for kind in ("prompts", "resources") if getattr(offered, kind))]
+        return ["tools", *(kind for kind in ("prompts", "resources") if getattr(capabilities, kind))]
 
     @staticmethod
     def _end_session(session: _SessionSubscriptions) -> None:
-        session.outbox.close()
-        for end in session.watched.values():
-            end()
+        session.queue.close()
+        for unsubscribe in session.watched.values():
+            unsubscribe()
 
     def _session(self, request: RequestContext) -> _SessionSubscriptions:
         session = connection_of(request).state.get(_SESSION_KEY)
         if not isinstance(session, _SessionSubscriptions):
-            raise MCPError(mcp_types.INVALID_REQUEST, "This connection cannot be told of anything.")
+            raise MCPError(mcp_types.INVALID_REQUEST, "This connection cannot receive notifications.")
         return session
 
     async def subscribe(self, request: RequestContext, params: mcp_types.SubscribeRequestParams) -> HandlerResult:
-        """Tell the session whenever a resource changed."""
+        """`resources/subscribe`."""
         session = self._session(request)
         if params.uri not in session.watched:
-            watch = partial(self._watch, detach(to_context(request)), params.uri, session.outbox, len(session.watched))
-            end = await as_mcp_errors(isolate(watch))
-            if (meanwhile := session.watched.pop(params.uri, None)) is not None:
-                meanwhile()
-            session.watched[params.uri] = end
+            watch = partial(self._watch, detach(to_context(request)), params.uri, session.queue, len(session.watched))
+            unsubscribe = await as_mcp_errors(isolate(watch))
+            if (concurrent := session.watched.pop(params.uri, None)) is not None:
+                concurrent()
+            session.watched[params.uri] = unsubscribe
         return mcp_types.EmptyResult()
 
     async def unsubscribe(self, request: RequestContext, params: mcp_types.UnsubscribeRequestParams) -> HandlerResult:
-        """Tell the session no more of it."""
-        end = self._session(request).watched.pop(params.uri, None)
-        if end is not None:
-            end()
+        """`resources/unsubscribe`."""
+        unsubscribe = self._session(request).watched.pop(params.uri, None)
+        if unsubscribe is not None:
+            unsubscribe()
         return mcp_types.EmptyResult()
 
-    async def _watch(self, ctx: Context, uri: str, outbox: NotificationQueue, watched: int) -> Unsubscribe:
+    async def _watch(self, ctx: Context, uri: str, queue: NotificationQueue, watched: int) -> Unsubscribe:
         if watched >= _MAX_WATCHED:
-            raise InvalidRequest(f"{_MAX_WATCHED} resources are watched already.", hint="Give one up first.")
-        return await self._library.subscribe(ctx, uri, outbox.resource_updated)
+            raise InvalidRequest(
+                f"There are {_MAX_WATCHED} resource subscriptions already.", hint="Unsubscribe from one first."
+            )
+        return await self._resources.subscribe(ctx, uri, queue.resource_updated)
 
     async def set_level(self, request: RequestContext, params: mcp_types.SetLevelRequestParams) -> HandlerResult:
-        """Tell the session what servers say for a log, from that level on."""
+        """`logging/setLevel`: forward log messages of servers from that level on."""
         session = self._session(request)
         if session.level is None:
 
-            def said(message: Object) -> None:
+            def forward(message: Object) -> None:
                 if _is_severe_enough(message, session.level):
-                    session.outbox.log_message(dict(message))
+                    session.queue.log_message(dict(message))
 
-            connection_of(request).exit_stack.callback(self._library.subscribe_logs(detach(to_context(request)), said))
+            unsubscribe = self._resources.subscribe_logs(detach(to_context(request)), forward)
+            connection_of(request).exit_stack.callback(unsubscribe)
         session.level = params.level
         return mcp_types.EmptyResult()
 
-    # -- requests of the modern era --------------------------------------------------------------------------------
-
     async def forward_logs(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Tell who asks for it what servers say for a log while his request is answered."""
+        """Middleware: forward log messages of servers during a modern request that asks for them."""
         level = (ctx.meta or {}).get(LOG_LEVEL_META_KEY)
         if level is None or ctx.request_id is None or not is_modern(ctx.protocol_version):
             return await call_next(ctx)
@@ -458,112 +446,122 @@ class SubscriptionHandlers:
             notification = mcp_types.LoggingMessageNotification(params=message)
             await ctx.session.send_notification(notification, related_request_id=ctx.request_id)
 
-        outbox = NotificationQueue(send)
+        queue = NotificationQueue(send)
 
-        def said(message: Object) -> None:
+        def forward(message: Object) -> None:
             if _is_severe_enough(message, level):
-                outbox.log_message(dict(message))
+                queue.log_message(dict(message))
 
-        end = self._library.subscribe_logs(detach(to_context(ctx)), said)
+        unsubscribe = self._resources.subscribe_logs(detach(to_context(ctx)), forward)
         try:
-            return await _with_queue(outbox, partial(call_next, ctx))
+            return await _with_queue(queue, partial(call_next, ctx))
         finally:
-            end()
+            unsubscribe()
 
     async def listen(
         self, request: RequestContext, params: mcp_types.SubscriptionsListenRequestParams
     ) -> mcp_types.SubscriptionsListenResult:
-        """One stream of changes; it ends when its client goes, or the server does."""
-        number = request.request_id
-        if number is None:
+        """`subscriptions/listen`: one stream of changes, until the client disconnects or the server stops."""
+        if request.request_id is None:
             raise MCPError(mcp_types.INVALID_REQUEST, "subscriptions/listen needs a request id.")
-        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: number}
-        known, ctx, wanted = anyio.Event(), detach(to_context(request)), params.notifications
-
-        async def send(notification: mcp_types.ServerNotification) -> None:
-            await request.session.send_notification(notification, related_request_id=number)
-
-        async def send_update(_method: str, update: dict[str, Any]) -> None:
-            about = mcp_types.ResourceUpdatedNotificationParams.model_validate({**update, "_meta": meta})
-            await send(mcp_types.ResourceUpdatedNotification(params=about))
-
-        async def tell(kind: str) -> None:
-            await send(_LIST_CHANGED[kind](params=mcp_types.NotificationParams(_meta=meta)))
-
-        outbox = NotificationQueue(send_update)
+        stream = _ListenStream(request, request.request_id)
+        acknowledged, ctx, wanted = anyio.Event(), detach(to_context(request)), params.notifications
+        queue = NotificationQueue(stream.send_update)
         with ExitStack() as stack:
             kinds = [kind for kind in await self._list_kinds(ctx) if getattr(wanted, f"{kind}_list_changed") is True]
-            followers = [await self._subscribe_stream(stack, ctx, partial(tell, kind), known, kind) for kind in kinds]
-            followers = followers or [await self._subscribe_stream(stack, ctx, _no_notification, known, "tools")]
-            uris = await self._watch_all(stack, ctx, wanted.resource_subscriptions or (), outbox)
-            opening = mcp_types.SubscriptionsAcknowledgedNotificationParams(
-                notifications=mcp_types.SubscriptionFilter.model_validate(
-                    {**{f"{kind}_list_changed": True for kind in kinds}, "resource_subscriptions": uris or None}
-                ),
-                _meta=meta,
-            )
-            await send(mcp_types.SubscriptionsAcknowledgedNotification(params=opening))
-            known.set()
+            subscribers = [
+                await self._subscribe_stream(stack, ctx, partial(stream.notify, kind), acknowledged, kind)
+                for kind in kinds
+            ]
+            # Without any list, one silent subscriber still counts against the quota and ends with the server.
+            subscribers = subscribers or [
+                await self._subscribe_stream(stack, ctx, _no_notification, acknowledged, "tools")
+            ]
+            uris = await self._watch_all(stack, ctx, wanted.resource_subscriptions or (), queue)
+            await stream.acknowledge(kinds, uris)
+            acknowledged.set()
             async with anyio.create_task_group() as group:
-                group.start_soon(outbox.run)
-                await followers[0].ended.wait()
-                outbox.close()
-        return mcp_types.SubscriptionsListenResult(_meta=meta)
+                group.start_soon(queue.run)
+                await subscribers[0].ended.wait()
+                queue.close()
+        return mcp_types.SubscriptionsListenResult(_meta=stream.meta)
 
     async def _subscribe_stream(
-        self, stack: ExitStack, ctx: Context, tell: Callable[[], Awaitable[None]], known: anyio.Event, kind: str
+        self, stack: ExitStack, ctx: Context, notify: Notify, ready: anyio.Event, kind: str
     ) -> ListSubscriber:
-        follow = partial(self._changes.subscribe, ctx, tell, known, self._fingerprints[kind])
-        follower = await as_mcp_errors(isolate(follow))
-        if follower is None:
+        subscribe = partial(self._changes.subscribe, ctx, notify, ready, self._fingerprints[kind])
+        subscriber = await as_mcp_errors(isolate(subscribe))
+        if subscriber is None:
             raise MCPError(mcp_types.INTERNAL_ERROR, "Too many subscriptions are open; try again later.")
-        stack.callback(self._changes.unsubscribe, follower)
-        return follower
+        stack.callback(self._changes.unsubscribe, subscriber)
+        return subscriber
 
-    async def _watch_all(self, stack: ExitStack, ctx: Context, uris: Any, outbox: NotificationQueue) -> list[str]:
-        """The URIs that will be told of; those that cannot be are left out."""
-        wanted, taken = tuple(dict.fromkeys(uris)), set[str]()
+    async def _watch_all(self, stack: ExitStack, ctx: Context, uris: Any, queue: NotificationQueue) -> list[str]:
+        """Subscribe to resources, and return the URIs for which that worked in time."""
+        wanted, watched = tuple(dict.fromkeys(uris)), set[str]()
 
         async def watch(uri: str, before: int) -> None:
             async def attempt() -> None:
-                stack.callback(await self._watch(ctx, uri, outbox, before))
+                stack.callback(await self._watch(ctx, uri, queue, before))
 
             try:
                 await isolate(attempt)
             except ToolcribError as error:
-                logger.info("a resource cannot be watched: %s", error.message)
+                logger.info("cannot subscribe to a resource: %s", error.message)
             except Exception:
-                logger.exception("a resource cannot be watched")
+                logger.exception("cannot subscribe to a resource")
             else:
-                taken.add(uri)
+                watched.add(uri)
 
         with anyio.move_on_after(_SUBSCRIBE_TIMEOUT_S):
             async with anyio.create_task_group() as group:
                 for place, uri in enumerate(wanted):
                     group.start_soon(watch, uri, place)
-        return [uri for uri in wanted if uri in taken]
+        return [uri for uri in wanted if uri in watched]
 
 
-_LIST_CHANGED: Final[Mapping[str, Callable[..., mcp_types.ServerNotification]]] = {
-    "tools": mcp_types.ToolListChangedNotification,
-    "prompts": mcp_types.PromptListChangedNotification,
-    "resources": mcp_types.ResourceListChangedNotification,
-}
+class _ListenStream:
+    """The notifications on the stream of one `subscriptions/listen` request."""
+
+    def __init__(self, request: RequestContext, request_id: str | int) -> None:
+        self._request = request
+        self._request_id = request_id
+        self.meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: request_id}
+
+    async def _send(self, notification: mcp_types.ServerNotification) -> None:
+        await self._request.session.send_notification(notification, related_request_id=self._request_id)
+
+    async def send_update(self, _method: str, params: dict[str, Any]) -> None:
+        """Send that a resource changed."""
+        update = mcp_types.ResourceUpdatedNotificationParams.model_validate({**params, "_meta": self.meta})
+        await self._send(mcp_types.ResourceUpdatedNotification(params=update))
+
+    async def notify(self, kind: str) -> None:
+        """Send that a list changed."""
+        await self._send(_LIST_CHANGED[kind](params=mcp_types.NotificationParams(_meta=self.meta)))
+
+    async def acknowledge(self, kinds: Sequence[str], uris: Sequence[str]) -> None:
+        """Send which lists and resources the subscription covers."""
+        accepted = mcp_types.SubscriptionFilter.model_validate(
+            {**{f"{kind}_list_changed": True for kind in kinds}, "resource_subscriptions": uris or None}
+        )
+        params = mcp_types.SubscriptionsAcknowledgedNotificationParams(notifications=accepted, _meta=self.meta)
+        await self._send(mcp_types.SubscriptionsAcknowledgedNotification(params=params))
 
 
-async def _with_queue(outbox: NotificationQueue, work: Callable[[], Awaitable[HandlerResult]]) -> HandlerResult:
-    """The outcome of the work, after what the outbox was given meanwhile."""
+async def _with_queue(queue: NotificationQueue, work: Callable[[], Awaitable[HandlerResult]]) -> HandlerResult:
+    """Run the work, and return its outcome after the notifications that were queued meanwhile."""
     result: HandlerResult = None
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
-        group.start_soon(outbox.run)
+        group.start_soon(queue.run)
         try:
             result = await work()
         except Exception as error:  # noqa: BLE001 - raised again below, not as a group
             failure = error
         with anyio.move_on_after(_FLUSH_S):
-            await outbox.wait_empty()
-        outbox.close()
+            await queue.wait_empty()
+        queue.close()
     if failure is not None:
         raise failure
     return result
@@ -573,12 +571,5 @@ async def _no_notification() -> None:
     """For a stream that follows no list."""
 
 
-def _list_changed_method(kind: str) -> str:
-    return f"notifications/{kind}/list_changed"
-
-
 def _is_severe_enough(message: Object, level: object) -> bool:
     return isinstance(level, str) and level in _LEVELS and _LEVELS.index(message["level"]) >= _LEVELS.index(level)
-
-
-_MAX_QUEUED: Final = 1024

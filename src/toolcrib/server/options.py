@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A static bearer token and whom it stands for."""
+    """A static bearer token and the caller that it identifies."""
 
     secret: str
     caller: str
@@ -16,24 +16,24 @@ class Token:
     scopes: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
-        """The token without its secret."""
+        # Never show the secret.
         return f"Token(caller={self.caller!r}, tenant={self.tenant!r}, scopes={sorted(self.scopes)!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """How the server is reached over HTTP."""
+    """Where the server listens for HTTP, and who may connect."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     path: str = "/mcp"
     tokens: tuple[Token, ...] = ()
-    """Who may connect; empty means anybody, which only a loopback address allows."""
+    """Who may connect. Empty means anyone, which is allowed only on a loopback address."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host header values taken beside the address itself; `name:*` means any port."""
+    """Host header values accepted in addition to the address itself; `name:*` means any port."""
     allowed_origins: tuple[str, ...] = ()
-    """Origin header values taken beside the address itself."""
+    """Origin header values accepted in addition to the address itself."""
     max_body_bytes: int = 4 * 1024 * 1024
     """The largest request body, in bytes."""
     drain_s: float = 2.5
-    """How long calls under way may take to finish after SIGTERM, in seconds."""
+    """How long running calls may take to finish after SIGTERM, in seconds."""

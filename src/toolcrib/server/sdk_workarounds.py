@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
 from mcp_types import methods
 from pydantic import ValidationError
 from starlette.types import Message, Scope, Send
@@ -21,31 +23,78 @@ from starlette.types import Message, Scope, Send
 from toolcrib.surfaces.facade import ListedTool
 from toolcrib.wire import entry_for_version, is_modern, tool_to_wire
 
-SPLICES_KEY: Final = "toolcrib.parts"
-"""Where the ASGI scope says that marks in its answer will be filled in: by mark, what stands for each."""
+logger = logging.getLogger(__name__)
+
+SPLICES_KEY: Final = "toolcrib.splices"
+"""ASGI scope key: maps placeholders in a response to the encoded lists that replace them."""
+
+_MAX_ENTRIES: Final = 65_536
+"""How many entries a cache keeps. Each refers to its tool's own schemas; its encoding takes as much as on the wire."""
+_SHARED_KEYS: Final = ("inputSchema", "outputSchema", "_meta")
+"""Parts of an entry that refer to the tool's own objects, instead of copies, where they are equal."""
+_MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+# -- private parts of the SDK ----------------------------------------------------------------------------------------
+
+
+def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
+    """The connection of a request, which has its notifications, state and exit stack."""
+    return ctx.session._connection  # noqa: SLF001 - the SDK has no public way
+
+
+def may_send_requests(ctx: ServerRequestContext[Any, Any]) -> bool:
+    """Whether the connection is initialized, so that the SDK would accept requests other than the handshake."""
+    return connection_of(ctx).initialize_accepted
+
+
+class NotifyingServer(Server[Any]):
+    """The SDK's server, with the capability to notify of list changes announced on every transport."""
+
+    def __init__(self, name: str, *, notifies: bool, **options: Any) -> None:
+        """`options` go to the SDK's server."""
+        # Without this look-up, the SDK lists all tools before each modern call.
+        super().__init__(name, get_tool_input_schema=lambda _: None, **options)
+        self._notifies = notifies
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """The result of `initialize`. The SDK's HTTP transports call this without arguments."""
+        on = self._notifies
+        notification_options = notification_options or NotificationOptions(
+            tools_changed=on, prompts_changed=on, resources_changed=on
+        )
+        return super().create_initialization_options(notification_options, experimental_capabilities, extensions)
+
+
+# -- fast lists ------------------------------------------------------------------------------------------------------
 
 
 def defer_entries(scope: Scope, entries: Iterable[bytes]) -> str | None:
-    """A mark in place of a list of these encoded entries; None where the answer will not be filled in."""
-    parts: MutableMapping[str, bytes] | None = scope.get(SPLICES_KEY)
-    if parts is None:
+    """A placeholder for a list of these encoded entries; None if nothing will replace it in the response."""
+    splices: MutableMapping[str, bytes] | None = scope.get(SPLICES_KEY)
+    if splices is None:
         return None
-    mark = secrets.token_hex(16)
-    parts[mark] = b"[" + b",".join(entries) + b"]"
-    return mark
+    placeholder = secrets.token_hex(16)
+    splices[placeholder] = b"[" + b",".join(entries) + b"]"
+    return placeholder
 
 
 class ListSplicer:
-    """ASGI `send` that puts what was set aside in the place of its marks. Of one request whose answer is one JSON."""
+    """ASGI `send` that replaces placeholders in the response, which has to be a single JSON body."""
 
     def __init__(self, send: Send) -> None:
-        """Give `parts` to the scope of the request."""
         self._send = send
         self._start: Message | None = None
         self.splices: dict[str, bytes] = {}
+        """Put this into the request's scope under `SPLICES_KEY`."""
 
     async def __call__(self, message: Message) -> None:
-        """Send a message on; the head of an answer waits for its body, which tells how long it is."""
+        """Send a message on. The head of a response waits for the body, which determines its length."""
         if message["type"] == "http.response.start":
             self._start = message
             return
@@ -58,60 +107,44 @@ class ListSplicer:
         await self._send(message)
 
     def _splice(self, body: bytes) -> bytes:
-        for mark, part in self.splices.items():
-            before, found, after = body.partition(b'"' + mark.encode() + b'"')
-            # An error in the place of the answer has no mark.
-            body = b"".join((before, part, after)) if found else body
+        for placeholder, entries in self.splices.items():
+            before, found, after = body.partition(b'"' + placeholder.encode() + b'"')
+            # An error response contains no placeholder.
+            body = b"".join((before, entries, after)) if found else body
         return body
 
 
 def _with_length(headers: Iterable[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
-    kept: list[tuple[bytes, bytes]] = [pair for pair in headers if pair[0].lower() != b"content-length"]
-    return [*kept, (b"content-length", str(length).encode())]
-
-
-logger = logging.getLogger(__name__)
-
-
-_MAX_ENTRIES: Final = 65_536
-"""How many entries are kept. An entry refers to the tool's own schemas; encoded, it takes as much as on the wire."""
-
-
-_SHARED_KEYS: Final = ("inputSchema", "outputSchema", "_meta")
-"""What an entry has of the tool's own, rather than copied, where it is the same."""
-
-
-_MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    others: list[tuple[bytes, bytes]] = [pair for pair in headers if pair[0].lower() != b"content-length"]
+    return [*others, (b"content-length", str(length).encode())]
 
 
 class EncodedEntry:
-    """One entry."""
+    """An entry of `tools/list`: plain JSON as the SDK would send it, encoded on first use."""
 
     __slots__ = ("_encoded", "entry")
 
     def __init__(self, entry: dict[str, Any]) -> None:
-        """Of plain JSON, as the SDK would send it."""
         self.entry = entry
         self._encoded: bytes | None = None
 
     @property
     def encoded(self) -> bytes:
-        """As JSON; made when it is first asked for."""
+        """The entry as JSON text."""
         if self._encoded is None:
             self._encoded = json.dumps(self.entry, separators=(",", ":")).encode()
         return self._encoded
 
 
 class EntryCache:
-    """The entries of the tools listed last; those made longest ago are forgotten first."""
+    """Validated entries of listed tools, by definition and protocol era. Evicts the oldest entries first."""
 
     def __init__(self, limit: int = _MAX_ENTRIES) -> None:
-        """None yet."""
         self._limit = limit
         self._entries: OrderedDict[tuple[bytes, bool], EncodedEntry | None] = OrderedDict()
 
     def get(self, tool: ListedTool, version: str) -> EncodedEntry | None:
-        """The tool in the shape that clients of this version take; None for one that the version cannot carry."""
+        """The entry in the shape of the protocol version; None for a tool that it cannot represent."""
         key = (tool.fingerprint, is_modern(version))
         if key not in self._entries:
             self._entries[key] = _make_entry(tool, version)
@@ -125,7 +158,7 @@ def _make_entry(tool: ListedTool, version: str) -> EncodedEntry | None:
     try:
         page = methods.serialize_server_result("tools/list", version, {"tools": [whole], **_MODERN_FIELDS})
     except ValidationError:
-        logger.exception("%s cannot be listed: its definition is none", tool.tool.id)
+        logger.exception("%s cannot be listed: its definition is invalid", tool.tool.id)
         return None
     entry: dict[str, Any] = page["tools"][0]
     for key in _SHARED_KEYS:
@@ -135,14 +168,9 @@ def _make_entry(tool: ListedTool, version: str) -> EncodedEntry | None:
 
 
 def _is_plain_json(value: Any) -> bool:
-    """Whether it is plain JSON as it is: a mapping that is no dict is not."""
+    """Whether `json.dumps` accepts the value; mappings other than dicts fail."""
     try:
         json.dumps(value)
     except (TypeError, ValueError):
         return False
     return True
-
-
-def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
-    # The SDK shows handlers neither the notifications of a connection nor its end; a request's session does.
-    return ctx.session._connection  # noqa: SLF001 - the one way to both

@@ -20,11 +20,7 @@ from toolcrib.server.options import HttpOptions
 from toolcrib.types import Authenticator
 
 STREAM_PATH: Final = "/sse"
-
-
 _MESSAGES_PATH: Final = "/messages/"
-
-
 _MAX_STREAMS: Final = 10_000
 
 
@@ -37,11 +33,11 @@ def sse_app(
     anywhere: bool = False,
     owner: LifespanContext | None = None,
 ) -> HttpApp:
-    """The ASGI app over a server, for old clients; mount it anywhere, and have it run.
+    """The ASGI app for a server and its old clients, to serve by itself or mount in another app.
 
-    They connect to `/sse` below its mount; with `anywhere`, to every path but those of health. Raises `SettingsError`
-    when others could reach it and nobody is asked who he is. The lifespan
-    runs `owner` around the app.
+    Clients connect to `/sse` below its mount; with `anywhere`, to every path except the health endpoints. Its lifespan
+    runs `owner` around the app. Raises `SettingsError` when other machines could reach it and nothing authenticates
+    them.
     """
     return HttpApp(
         SseEndpoint(server, options),
@@ -55,10 +51,9 @@ def sse_app(
 
 
 class SseEndpoint:
-    """Streams by GET, and messages by POST at the address that the stream's first event tells."""
+    """Answers a GET with an event stream, and POSTs to the address that the stream's first event names."""
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:
-        """Serves nothing before `running`."""
         self._server = server
         self._limit = options.max_body_bytes
         self._transport: SseServerTransport | None = None
@@ -76,7 +71,7 @@ class SseEndpoint:
                 stream.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request. Raises `NotStarted` outside of `running`."""
         transport = self._transport
         if transport is None:
             raise NotStarted("The server is not running.")
@@ -91,12 +86,12 @@ class SseEndpoint:
             await self._stream(transport, scope, receive, send)
 
     async def _stream(self, transport: SseServerTransport, scope: Scope, receive: Receive, send: Send) -> None:
-        """One session, as long as its stream is open."""
+        """Run a session for as long as its stream is open."""
         async with transport.connect_sse(scope, receive, send) as (incoming, outgoing):
             with anyio.CancelScope() as stream:
                 self._streams.add(stream)
                 try:
-                    # Where it is cancelled, it closes its streams, which ends the response in good order.
+                    # A cancelled session closes its streams, which ends the response cleanly.
                     await self._server.run(incoming, outgoing, self._server.create_initialization_options())
                 finally:
                     self._streams.discard(stream)

@@ -30,25 +30,19 @@ from toolcrib.upstream.stdio import claim_stdio, release_stdio
 
 logger = logging.getLogger(__name__)
 
-
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The longest message, in bytes."""
-
-
 _CHUNK_BYTES: Final = 256 * 1024
-
-
 _FLUSH_S: Final = 0.5
-"""For the last answers to leave, to a client that may not read any more."""
-
+"""Time to write the last responses, in seconds, because the client may no longer read."""
 
 Incoming = SessionMessage | Exception
 
 
 async def serve_stdio(server: Server[Any], *, drain_s: float, stop: anyio.Event | None = None) -> None:
-    """Serve one client until it closes stdin, or `stop`, or signals where none is given; then answer what is left.
+    """Serve one client until it closes stdin, or until `stop` (SIGTERM or SIGINT without it); then finish its requests.
 
-    Raises `AlreadyStarted` while something else in this process has its stdin and stdout.
+    Raises `AlreadyStarted` while something else in this process uses its stdin and stdout.
     """
     claim_stdio("the server over stdio")
     try:
@@ -67,7 +61,7 @@ async def serve_pipes(
     stop: anyio.Event | None,
     max_line_bytes: int = _MAX_LINE_BYTES,
 ) -> None:
-    """Serve one client over a reader and a file descriptor, which is set not to block."""
+    """Serve one client over a reader and a file descriptor, which is made non-blocking."""
     os.set_blocking(write_fd, False)
     read_send, read_receive = anyio.create_memory_object_stream[Incoming](0)
     write_send, write_receive = anyio.create_memory_object_stream[SessionMessage](0)
@@ -90,7 +84,7 @@ async def serve_pipes(
 
 
 class _StdioConnection:
-    """Newline-delimited JSON-RPC over two pipes, and what is still unanswered."""
+    """Newline-delimited JSON-RPC over two pipes, with a record of unanswered requests."""
 
     def __init__(self, reader: asyncio.StreamReader, write_fd: int, limit: int) -> None:
         self._reader = reader
@@ -106,13 +100,13 @@ class _StdioConnection:
             await self._idle.wait()
 
     async def refuse_unanswered(self) -> None:
-        """Say of all that is still unanswered that it never will be."""
+        """Answer every unanswered request with an error that the server is shutting down."""
         for request_id in tuple(self._unanswered):
             self._settle(request_id)
             await self._refuse(mcp_types.CONNECTION_CLOSED, SHUTTING_DOWN, request_id)
 
     async def read_all(self, sink: MemoryObjectSendStream[Incoming], stop: anyio.Event | None) -> None:
-        """Hand on every message until the end of input or the request to stop."""
+        """Pass on every message until the end of input or the request to stop."""
         async with anyio.create_task_group() as group:
 
             async def watch(*, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -141,7 +135,7 @@ class _StdioConnection:
         try:
             message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
-            await self._refuse(mcp_types.PARSE_ERROR, "The line is no JSON-RPC message.", request_id_in(line))
+            await self._refuse(mcp_types.PARSE_ERROR, "The line is not a JSON-RPC message.", request_id_in(line))
             return
         if isinstance(message, mcp_types.JSONRPCRequest):
             self._unanswered.add(message.id)
@@ -150,7 +144,7 @@ class _StdioConnection:
         await sink.send(SessionMessage(message))
 
     async def _receive_oversized(self, line: OversizedLine, sink: MemoryObjectSendStream[Incoming]) -> None:
-        """Answer a request that was too long; fail the question that it was the answer to."""
+        """Reject an oversized request; for an oversized response, fail the server request that it answers."""
         answers = parse_line(line, self._limit)
         for answer in answers:
             await sink.send(SessionMessage(answer))
@@ -163,7 +157,7 @@ class _StdioConnection:
         await self._send(mcp_types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
     async def write_all(self, source: MemoryObjectReceiveStream[SessionMessage]) -> None:
-        """Write every message until the server ends, or nobody reads any more."""
+        """Write every message until the server ends or the client stops reading."""
         with contextlib.suppress(OSError):
             async with source:
                 async for item in source:
@@ -186,25 +180,25 @@ class _StdioConnection:
                 except BlockingIOError:
                     await anyio.wait_writable(self._write_fd)
                 if left:
-                    # A client that reads as fast as this writes must not keep the others waiting.
+                    # Let other tasks run while a client reads as fast as this writes.
                     await anyio.lowlevel.checkpoint()
 
 
 def _encode_line(message: mcp_types.JSONRPCMessage) -> bytes:
-    """The message as it is sent. For an answer that cannot be encoded an error, for other such messages nothing."""
+    """The encoded message. If encoding fails, a response becomes an error, and any other message is dropped."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except (ValueError, TypeError, RecursionError):
-        logger.exception("a message cannot be sent as JSON")
+        logger.exception("cannot encode a message as JSON")
     if not isinstance(message, (mcp_types.JSONRPCResponse, mcp_types.JSONRPCError)):
         return b""
-    error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message="The answer cannot be sent as JSON.")
+    error = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message="The result cannot be encoded as JSON.")
     return _encode_line(mcp_types.JSONRPCError(jsonrpc="2.0", id=message.id, error=error))
 
 
 @contextlib.asynccontextmanager
 async def _claimed_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
-    """This process's stdin and stdout, taken away from everything else in it while serving."""
+    """This process's stdin and stdout, for exclusive use. Meanwhile stdin is empty and stdout goes to stderr."""
     sys.stdout.flush()
     wire_in, wire_out = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -232,6 +226,6 @@ async def _claimed_pipes() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
 
 
 def _is_pollable(fd: int) -> bool:
-    """Whether an event loop can wait for the descriptor. Files and `/dev/null` it cannot; they have an end at once."""
+    """Whether an event loop can wait for the descriptor. Files and `/dev/null` cannot be polled, and never block."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
