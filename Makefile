@@ -30,9 +30,9 @@ demo: $(VENV)/.ready  ## A gateway in front of real MCP servers from PyPI, shown
 serve: $(VENV)/.ready  ## Serve the configured servers over HTTP on 127.0.0.1:8000
 	$(BIN)/toolcrib serve --http 127.0.0.1:8000
 
+WORKERS ?= auto
 # Bytecode is cached whatever the environment says: the tests start a hundred processes that import toolcrib.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
-WORKERS ?= auto
 MEASURED := --cov --cov-report=
 
 test: $(VENV)/.ready  ## Run the tests, but for the slow ones; COVERAGE=1 notes what they cover, for test-all
