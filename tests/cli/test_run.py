@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.cli.conftest import Ran, toolbox
-from tests.gateway.test_stored import DOUBLE_FILE
+from tests.scripting.test_stored import DOUBLE_FILE
 
 Command = Callable[..., Ran]
 Settings = Callable[..., Path]

@@ -13,7 +13,8 @@ import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import BackendNotFound, ToolNotFound
-from toolcrib.sandbox.names import sanitize_lua_identifier, script_names
+from toolcrib.sandbox.languages import LUA, sanitize_lua_identifier
+from toolcrib.sandbox.names import script_names
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
@@ -292,7 +293,7 @@ def text_of_result(result: Any) -> str:
 )
 def test_names_become_the_identifiers_of_the_table(original: str, identifier: str) -> None:
     assert sanitize_lua_identifier(original) == identifier
-    assert list(script_names({original: []}, "lua")) == [identifier]
+    assert list(script_names({original: []}, LUA)) == [identifier]
 
 
 async def test_the_original_name_answers_too_by_indexing(app: App) -> None:

@@ -11,6 +11,7 @@ from tests.sandbox.conftest import Servers
 from toolcrib.errors import NotStarted, ScriptFailed, ScriptLimit, ScriptRefused, ToolcribError
 from toolcrib.sandbox import CallTrace, Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, ScriptResult
 from toolcrib.sandbox.calls import Tools
+from toolcrib.sandbox.languages import LUA
 
 Box = LuaSandbox | PythonSandbox
 
@@ -54,7 +55,7 @@ SCRIPTS: Mapping[str, tuple[str, str]] = {
 
 
 def script(box: Box, name: str) -> str:
-    return SCRIPTS[name][0 if box.language == "lua" else 1]
+    return SCRIPTS[name][0 if box.language is LUA else 1]
 
 
 async def run(box: Box, name: str, tools: Tools, **options: Any) -> ScriptResult:
@@ -239,7 +240,7 @@ async def test_an_answer_that_is_no_json_is_an_error_of_that_call(box: Box) -> N
 
     for tool in (nan, strange):
         error = await failed(box, "fail", {"slow": {"fail": tool}})
-        assert "nothing that JSON can carry" in error.message
+        assert "cannot be represented in JSON" in error.message
 
 
 async def test_every_call_is_told_of_as_it_ends(box: Box, tools: Tools) -> None:
@@ -278,7 +279,7 @@ async def test_scripts_wait_for_their_turn_and_then_give_up(tools: Tools, server
         with anyio.fail_after(30):
             running = asyncio.create_task(box.run(SCRIPTS["together"][0], servers.tools()))
             await servers.arrived.wait()
-            with pytest.raises(ScriptFailed, match="1 scripts are running already"):
+            with pytest.raises(ScriptFailed, match="1 scripts are already running"):
                 await box.run("return 1", tools)
             running.cancel()
             await asyncio.wait([running])

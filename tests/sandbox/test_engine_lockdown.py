@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toolcrib.sandbox
-from toolcrib.sandbox.worker import landlock, launch, seccomp
+from toolcrib.sandbox.worker import launch, lockdown, seccomp
 
 pytestmark = pytest.mark.skipif(bool(seccomp.missing()), reason="this system has no seccomp filter of ours")
 
@@ -128,7 +128,7 @@ def read_as_an_engine(path: Path, *, files: bool) -> "subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, timeout=60, check=False)
 
 
-@pytest.mark.skipif(not landlock.version() or not shutil.which("cat"), reason="this kernel has no Landlock")
+@pytest.mark.skipif(not lockdown.landlock_version() or not shutil.which("cat"), reason="this kernel has no Landlock")
 def test_an_engine_reads_no_file_of_its_user(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("token")
@@ -139,6 +139,6 @@ def test_an_engine_reads_no_file_of_its_user(tmp_path: Path) -> None:
 
 
 def test_where_the_kernel_has_no_landlock_nothing_is_restricted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landlock, "version", lambda: 0)
-    assert landlock.restrict("/bin/true") == "this system has no Landlock"
+    monkeypatch.setattr(lockdown, "landlock_version", lambda: 0)
+    assert lockdown.restrict_files("/bin/true") == "this system has no Landlock"
     assert Path(__file__).read_bytes()

@@ -50,9 +50,9 @@ async def _run(box: LuaSandbox | PythonSandbox, path: Path, gate: asyncio.Semaph
 
 async def _start(box: LuaSandbox | PythonSandbox) -> AsyncIterator[Outcomes]:
     gate = asyncio.Semaphore(AT_ONCE)
-    folder = HERE / box.language
+    folder = HERE / box.language.name
     async with box:
-        tasks = {name: asyncio.create_task(_run(box, folder / name, gate)) for name in _scripts(box.language)}
+        tasks = {name: asyncio.create_task(_run(box, folder / name, gate)) for name in _scripts(box.language.name)}
         yield tasks
         for task in tasks.values():
             task.cancel()

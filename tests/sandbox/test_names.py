@@ -1,4 +1,4 @@
-"""Names of servers and tools as scripts write them."""
+"""Identifiers of servers and tools in scripts."""
 
 import keyword
 import random
@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.sandbox.names import (
-    LUA_GLOBALS,
+from toolcrib.sandbox.languages import (
+    LUA,
     LUA_RESERVED,
-    PYTHON_GLOBALS,
-    Language,
+    PYTHON,
+    ScriptLanguage,
     sanitize_lua_identifier,
     sanitize_python_identifier,
-    script_names,
 )
+from toolcrib.sandbox.names import script_names
 
 NAMES = st.one_of(
     st.text(max_size=12), st.text("ab_-.1", max_size=5), st.sampled_from(["end", "print", "json", "class"])
 )
-LANGUAGES = st.sampled_from(["lua", "python"])
+LANGUAGES = st.sampled_from([LUA, PYTHON])
 
 
 @pytest.mark.parametrize(
@@ -50,28 +50,28 @@ def test_a_name_becomes_a_python_identifier(name: str, identifier: str) -> None:
 
 
 def test_a_server_never_takes_a_global_name() -> None:
-    assert list(script_names({"print": [], "result": [], "json": []}, "lua")) == ["_json", "_print", "_result"]
-    assert list(script_names({"json": ["loads"], "list": []}, "python")) == ["json_", "list_"]
+    assert list(script_names({"print": [], "result": [], "json": []}, LUA)) == ["_json", "_print", "_result"]
+    assert list(script_names({"json": ["loads"], "list": []}, PYTHON)) == ["json_", "list_"]
 
 
-def test_of_two_names_that_meet_the_exact_one_stays() -> None:
-    names = script_names({"s": ["a_b", "a-b", "a.b"]}, "lua")["s"].tools
+def test_of_two_colliding_names_the_exact_one_stays() -> None:
+    names = script_names({"s": ["a_b", "a-b", "a.b"]}, LUA)["s"].tools
     assert names["a_b"] == "a_b"
     assert sorted(names.values()) == ["a-b", "a.b", "a_b"]
     assert all(name == "a_b" or name.startswith("a_b_") for name in names)
 
 
-def test_a_name_that_looks_like_a_hash_of_another_is_no_trap() -> None:
-    first = script_names({"s": ["a-b", "a.b"]}, "lua")["s"].tools
+def test_a_name_that_looks_like_a_hash_of_another_keeps_its_own_tool() -> None:
+    first = script_names({"s": ["a-b", "a.b"]}, LUA)["s"].tools
     trap = next(iter(first))
-    names = script_names({"s": ["a-b", "a.b", trap]}, "lua")["s"].tools
+    names = script_names({"s": ["a-b", "a.b", trap]}, LUA)["s"].tools
     assert names[trap] == trap
     assert len(names) == 3
 
 
 @given(st.lists(NAMES, unique=True, max_size=12), LANGUAGES, st.randoms())
 def test_every_name_has_one_identifier_whatever_the_order(
-    names: list[str], language: Language, chance: random.Random
+    names: list[str], language: ScriptLanguage, chance: random.Random
 ) -> None:
     servers = dict.fromkeys(names, names)
     found = script_names(servers, language)
@@ -80,16 +80,16 @@ def test_every_name_has_one_identifier_whatever_the_order(
     assert sorted(item.original for item in found.values()) == sorted(names)
     for identifier, server in found.items():
         assert sorted(server.tools.values()) == sorted(names)
-        assert identifier not in (LUA_GLOBALS if language == "lua" else PYTHON_GLOBALS)
+        assert identifier not in language.globals
         for name in (identifier, *server.tools):
             assert name.isascii()
             assert name.isidentifier()
-            assert name not in LUA_RESERVED if language == "lua" else not keyword.iskeyword(name)
-            assert language == "lua" or not name.startswith("_")
+            assert name not in LUA_RESERVED if language is LUA else not keyword.iskeyword(name)
+            assert language is LUA or not name.startswith("_")
 
 
 @given(st.lists(NAMES, unique=True, min_size=1, max_size=8), LANGUAGES)
-def test_a_name_that_is_an_identifier_keeps_it(names: list[str], language: Language) -> None:
+def test_a_name_that_is_an_identifier_keeps_it(names: list[str], language: ScriptLanguage) -> None:
     tools = script_names({"s": names}, language)["s"].tools
     exact = [name for name in names if script_names({"s": [name]}, language)["s"].tools.get(name) == name]
     assert all(tools[name] == name for name in exact)

@@ -201,7 +201,11 @@ async def test_a_script_under_way_dies_with_the_prepared_process(servers: Server
 async def test_workers_are_started_one_by_one_where_none_can_be_prepared(
     tools: Tools, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(process, "worker_command", lambda *_: [sys.executable, "-c", "pass"])
+    command = process.worker_command
+    broken = [sys.executable, "-c", "pass"]
+    monkeypatch.setattr(
+        process, "worker_command", lambda mode, kind: broken if mode == "zygote" else command(mode, kind)
+    )
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
         with anyio.fail_after(30):
             assert (await box.run("return 1", tools)).value == 1

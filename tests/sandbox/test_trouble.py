@@ -19,6 +19,7 @@ from tests.sandbox.test_escaped import BEGUN, EVIL, READY
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, frames, process
 from toolcrib.sandbox.calls import ScriptCalls, Tools
+from toolcrib.sandbox.languages import LUA
 from toolcrib.sandbox.names import ServerNames, find_calls
 
 Box = LuaSandbox | PythonSandbox
@@ -56,7 +57,7 @@ def looked_at(_: dict[str, Any]) -> Any:
 
 
 def _catching(box: Box) -> str:
-    if box.language == "lua":
+    if box.language is LUA:
         return "local ok, said = x.f{}:try()\nreturn said"
     return "said = ''\ntry:\n    said = await x.f()\nexcept RuntimeError as error:\n    said = str(error)\nsaid"
 
@@ -67,7 +68,7 @@ def _catching(box: Box) -> str:
         (unspeakable, "x.f: Unspeakable"),
         (cancelled, "x.f: something it waited for was cancelled"),
         (waits_for_something_cancelled, "x.f: something it waited for was cancelled"),
-        (looked_at, "x.f: its answer is nothing that JSON can carry"),
+        (looked_at, "x.f: its answer cannot be represented in JSON"),
     ],
 )
 async def test_a_tool_that_fails_oddly_is_an_error_that_the_script_can_catch(
@@ -165,7 +166,7 @@ def test_commas_and_brackets_in_texts_are_no_values() -> None:
 
 def test_a_script_of_nothing_but_calls_is_looked_through_at_once() -> None:
     start = time.perf_counter()
-    found = find_calls("calc.add{}\n" * 23_000, "lua", {"calc": ServerNames(original="calc", tools={"add": "add"})})
+    found = find_calls("calc.add{}\n" * 23_000, LUA, {"calc": ServerNames(original="calc", tools={"add": "add"})})
     assert time.perf_counter() - start < 2, "it takes some milliseconds"
     assert [call.line for call in found] == list(range(1, 201))
 

@@ -128,7 +128,7 @@ def test_a_folder_that_cannot_be_read_is_refused(
     ("name", "text", "said"),
     [
         ("bad.lua", "-- /// tool\n-- descriptoin = 'x'\n-- ///\nreturn 1", "bad.lua: there is no field descriptoin"),
-        ("bad.py", "# /// tool\n# = = =\n# ///\n1", "bad.py: what stands before the script is not TOML"),
+        ("bad.py", "# /// tool\n# = = =\n# ///\n1", "bad.py: the metadata is not TOML"),
         ("bad.lua", "-- /// tool\n-- parameters.properties = 5\n-- ///\nreturn 1", "bad.lua: "),
         ("tab\tin_it.lua", "return 1", "tab"),
     ],

@@ -362,9 +362,10 @@ def run(
     from toolcrib.cli.output import echo_json
     from toolcrib.cli.render import print_result, result_json
     from toolcrib.cli.session import with_gateway
+    from toolcrib.scripting.stored import language_of
 
     source = _read_script(file)
-    chosen = language or ("python" if file.endswith(".py") else "lua")
+    chosen = language or language_of(Path(file))
     arguments = None if args is None else read_arguments(args)
 
     async def show(app: App) -> bool:

@@ -385,9 +385,12 @@ class Gateway:
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
-    async def servers(self, ctx: Context) -> tuple[ServerStatus, ...]:
-        """The servers that the caller may know of, by name; the same tuple while nothing changed."""
-        return self._servers(ctx, await self.view(ctx))
+    async def servers(self, ctx: Context, view: View | None = None) -> tuple[ServerStatus, ...]:
+        """The servers that the caller may know of, by name; the same tuple while nothing changed.
+
+        A caller that already has the view passes it.
+        """
+        return self._servers(ctx, await self.view(ctx) if view is None else view)
 
     def _servers(self, ctx: Context, view: View) -> tuple[ServerStatus, ...]:
         return visible_servers(view, self.refresher.statuses(), self._policy, ctx.caller, self.exclusions)

@@ -1,6 +1,6 @@
 """Tool calls of one script: run each in its own task, record it, and end all of them with the script.
 
-Lua has one kind of empty table where JSON has two, so empty objects become arrays where the tool's schema wants one.
+Lua cannot tell an empty array from an empty object, so the tool's schema decides which one is sent.
 """
 
 import asyncio
@@ -16,25 +16,20 @@ from toolcrib.sandbox.result import CallOutcome, CallTrace, OnCall
 from toolcrib.types import JSON, Object
 
 _log = logging.getLogger(__name__)
-
-
 Tools = Mapping[str, Mapping[str, Callable[[dict[str, Any]], Awaitable[JSON] | JSON]]]
-"""server -> tool -> function of one dict. It may also return the value itself."""
-
-
+"""server -> tool -> function of one dict, asynchronous or not."""
 _CANCEL_WAIT_S: Final = 2.0
-"""How long tools may take to notice that they were cancelled."""
+"""How long cancelled tools may take to end."""
 
 
 class CallFailed(Exception):
-    """The tool raised; the text is for the script."""
+    """The tool raised; the message is for the script."""
 
 
 class ScriptCalls:
-    """Runs a script's tool calls."""
+    """The tool calls of one script, by the tools' original names."""
 
     def __init__(self, tools: Tools, on_call: OnCall | None) -> None:
-        """`tools` are under their own names."""
         self._tools = tools
         self._on_call = on_call
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -42,10 +37,10 @@ class ScriptCalls:
         self.trace: list[CallTrace] = []
         self.running = 0
         self.changed = time.monotonic()
-        """When a call last began or ended."""
+        """When a call last started or ended."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run that until it ends or the script does; not at all where the script has ended."""
+        """Run the work until it ends or the script does; not at all if the script has ended."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -54,8 +49,9 @@ class ScriptCalls:
         return task
 
     async def call(self, server: str, tool: str, arguments: dict[str, Any]) -> JSON:
-        """What the tool gives. Raises `CallFailed`."""
-        start, outcome, said = time.monotonic(), "cancelled", ""
+        """Call a tool. Raises `CallFailed`."""
+        outcome: CallOutcome = "cancelled"
+        start, message = time.monotonic(), ""
         self.running += 1
         self.changed = start
         try:
@@ -65,37 +61,37 @@ class ScriptCalls:
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
-            outcome, said = "error", "something it waited for was cancelled"
-            raise CallFailed(said) from error
+            outcome, message = "error", "something it waited for was cancelled"
+            raise CallFailed(message) from error
         except Exception as error:
-            outcome, said = "error", error_text(error).removeprefix(f"{server}:{tool} ")  # the script says whose it is
-            raise CallFailed(said) from error
+            # The script adds the tool's name as it knows it.
+            outcome, message = "error", error_text(error).removeprefix(f"{server}:{tool} ")
+            raise CallFailed(message) from error
         else:
             outcome = "ok"
             return value
         finally:
             self.running -= 1
             self.changed = time.monotonic()
-            self._record(server, tool, self.changed - start, outcome, said)
+            self._record(server, tool, self.changed - start, outcome, message)
 
-    def _record(self, server: str, tool: str, duration_s: float, outcome: str, said: str) -> None:
-        known: CallOutcome = "ok" if outcome == "ok" else "error" if outcome == "error" else "cancelled"
-        trace = CallTrace(server=server, tool=tool, duration_s=duration_s, outcome=known, error=said)
+    def _record(self, server: str, tool: str, duration_s: float, outcome: CallOutcome, message: str) -> None:
+        trace = CallTrace(server=server, tool=tool, duration_s=duration_s, outcome=outcome, error=message)
         self.trace.append(trace)
         if self._on_call is None:
             return
         try:
             self._on_call(trace)
-        except Exception:  # noqa: BLE001 - their own trouble, not the script's
-            _log.exception("Whoever wanted to be told of a script's calls failed")
+        except Exception:  # noqa: BLE001 - the listener's error, not the script's
+            _log.exception("A listener for a script's calls failed")
 
     def cancel(self) -> None:
-        """Cancel what is left."""
+        """Cancel the calls that are still running."""
         for task in self._tasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel what is left, and what may still come, and wait for it; not for ever, as a tool may refuse to stop."""
+        """Cancel running and future calls, and wait briefly for them: a tool may refuse to stop."""
         self._ended = True
         self.cancel()
         tasks = [task for task in self._tasks if not task.done()]
@@ -104,23 +100,21 @@ class ScriptCalls:
 
 
 def error_text(error: Exception) -> str:
-    """What a script is told of a tool's error."""
+    """The message that a script gets for a tool's error."""
     try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - it is not our error, and says nothing
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a foreign error, whose `str` may do anything
         return type(error).__name__
-    return said if isinstance(error, ToolcribError) else said.strip() or type(error).__name__
+    return message if isinstance(error, ToolcribError) else message.strip() or type(error).__name__
 
 
 _MAX_SCHEMA_DEPTH: Final = 16
-
-
 _MAX_ALTERNATIVES: Final = 64
-"""Schemas that are looked at for one value; more are as good as none."""
+"""Schemas considered for one value; further ones are ignored."""
 
 
 def fix_empty_arrays(arguments: dict[str, Any], schema: Object) -> dict[str, Any]:
-    """The arguments with `[]` for `{}` wherever the schema takes an array there and no object.
+    """Replace `{}` with `[]` wherever the schema accepts an array but no object.
 
     >>> fix_empty_arrays({"tags": {}, "more": {}}, {"properties": {"tags": {"type": "array"}}})
     {'tags': [], 'more': {}}
@@ -146,7 +140,7 @@ def _fix_value(value: JSON, schemas: Sequence[JSON], root: Object, depth: int) -
 
 
 def _expand_schemas(schemas: Sequence[JSON], root: Object) -> Iterator[Object]:
-    """What the schemas say themselves, by reference, and by their alternatives."""
+    """The schemas, those that they refer to, and their alternatives."""
     left, looked_at = list(schemas), 0
     while left and looked_at < _MAX_ALTERNATIVES:
         schema, looked_at = left.pop(), looked_at + 1
@@ -161,7 +155,7 @@ def _expand_schemas(schemas: Sequence[JSON], root: Object) -> Iterator[Object]:
 
 
 def _resolve_reference(reference: str, root: Object) -> JSON:
-    """What a reference within the schema means; None for any other."""
+    """The target of a reference inside the schema; None for any other reference."""
     if not reference.startswith("#"):
         return None
     place: JSON = dict(root)

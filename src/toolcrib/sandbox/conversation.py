@@ -17,43 +17,26 @@ from typing import Any, Final
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import frames
 from toolcrib.sandbox.calls import CallFailed, ScriptCalls, fix_empty_arrays
+from toolcrib.sandbox.languages import ScriptLanguage
 from toolcrib.sandbox.limits import Limits
-from toolcrib.sandbox.names import Language, ServerNames
+from toolcrib.sandbox.names import ServerNames
 from toolcrib.sandbox.process import Worker, cpu_seconds
 from toolcrib.sandbox.result import FailureKind, ScriptError, ScriptResult, hint_for, script_error, suggestions_for
 from toolcrib.types import JSON, Object
 
 _log = logging.getLogger(__name__)
 
-
 _EXIT_OUT_OF_MEMORY: Final = 77
-"""The exit status by which a worker says that Python ran out of memory."""
-
-
+"""The exit status of a worker in which Python ran out of memory; see `worker/serve.py`."""
 _MAX_DETAIL_NODES: Final = 100
-"""Beside the names of calls."""
-
-
+"""Values in the details of the end, besides the names of calls."""
 _FRAMES_PER_TURN: Final = 64
-
-
+"""After so many frames other tasks get a turn."""
 _MAX_SLEEPS_PER_S: Final = 10
-"""Of which a worker tells; ours tells of one."""
-
-
+"""More than any worker of ours reports, which is one."""
 _MAX_LINE: Final = 1 << 20
-
-
 _BUSY_CPU_SHARE: Final = 0.05
-"""A silent process that used more of the time than this computes, and its processor limit will end it."""
-
-
-_AWAIT_HINTS: Final[dict[Language, str]] = {
-    "lua": "add :await() to wait for it",
-    "python": "put await before it to wait for it",
-}
-
-
+"""A silent process that uses more of the time than this is computing; its processor limit will end it."""
 _FAILURE_MESSAGES: Final[dict[FailureKind, str]] = {
     "cpu": "the script used more than {limits.cpu_s} seconds of processor time",
     "wall": "the script did not end within {limits.wall_s:g} seconds",
@@ -68,11 +51,11 @@ _FAILURE_MESSAGES: Final[dict[FailureKind, str]] = {
 
 
 class WorkerLost(Exception):
-    """The worker was gone before it had the job: nothing was run, and another may run it."""
+    """The worker was lost before it took the job: nothing ran, so another worker can take it."""
 
 
 class Conversation:
-    """What is said between us and one worker, from the job to the end."""
+    """Everything exchanged with one worker, from the job to the end."""
 
     def __init__(
         self,
@@ -82,12 +65,12 @@ class Conversation:
         servers: Mapping[str, ServerNames],
         schemas: Mapping[str, Mapping[str, Object]],
         *,
-        language: Language,
+        language: ScriptLanguage,
     ) -> None:
-        """`schemas` are input schemas by server and tool, under their own names; missing ones are no harm."""
+        """`schemas` are input schemas by server and tool, under their original names; any may be missing."""
         self._worker = worker
         self._language = language
-        self._computing = worker.process.pid
+        self._computing_pid = worker.process.pid
         self._calls = calls
         self._limits = limits
         self._suggestable = {name: list(names.tools) for name, names in servers.items()}
@@ -107,7 +90,7 @@ class Conversation:
         self._has_job = False
 
     async def run(self, job: bytes) -> ScriptResult:
-        """Send the job and listen until the end. Raises `ScriptError`, `SandboxUnavailable` and `WorkerLost`."""
+        """Send the job and handle frames until the end. Raises `ScriptError`, `SandboxUnavailable` and `WorkerLost`."""
         loop = asyncio.get_running_loop()
         wall = loop.call_later(self._limits.wall_s, self._kill, "wall")
         self._last_activity = time.monotonic()
@@ -128,14 +111,14 @@ class Conversation:
             wall.cancel()
             stall.cancel()
 
-    # -- listening -------------------------------------------------------------------------------------------------
+    # -- frames ----------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> ScriptResult:
         allowed, count = frames.max_frame_sizes(self._limits), 0
         while True:
             count += 1
             kind, body = await frames.read_frame(self._worker.reader, allowed)
-            if count % _FRAMES_PER_TURN == 0:  # what is here already is read without waiting, and others wait
+            if count % _FRAMES_PER_TURN == 0:  # frames that have arrived are read without suspending
                 await asyncio.sleep(0)
             if self._verdict is not None:
                 raise EOFError
@@ -170,7 +153,7 @@ class Conversation:
     def _begin(self, body: bytes) -> None:
         self._has_job = True
         if len(body) == frames.PID.size:
-            self._computing = frames.PID.unpack(body)[0]
+            self._computing_pid = frames.PID.unpack(body)[0]
 
     def _print(self, body: bytes) -> None:
         if not body or len(self._printed) + len(body) > self._limits.print_bytes:
@@ -178,7 +161,7 @@ class Conversation:
         self._printed += body
 
     def _extend_for_sleep(self, body: bytes) -> None:
-        """It says nothing until then, which is no stall."""
+        """A sleeping script is silent, but has not stalled."""
         self._sleep_count += 1
         if len(body) != frames.SLEEP.size or self._sleep_count > _MAX_SLEEPS_PER_S * (self._limits.wall_s + 1):
             raise frames.ProtocolError("a sleep of no length, or too many")
@@ -218,7 +201,7 @@ class Conversation:
         self._calls.spawn(self._answer(number, original, name, arguments))
 
     def _check_call(self, number: int, size: int) -> None:
-        """A worker counts its calls, and waits by itself when too many are under way."""
+        """Check what every worker of ours does: count its calls, and limit how many run at once."""
         limits = self._limits
         if number > limits.calls:
             self._kill("calls")
@@ -238,20 +221,20 @@ class Conversation:
                 body = f"its answer is larger than {self._limits.response_bytes} bytes".encode()
         except CallFailed as error:
             ok, body = False, self._truncate(str(error))
-        except Exception:  # noqa: BLE001 - the value is the tool's, and may raise anything when it is looked at
-            ok, body = False, b"its answer is nothing that JSON can carry"
+        except Exception:  # noqa: BLE001 - the value is the tool's, and reading it may raise anything
+            ok, body = False, b"its answer cannot be represented in JSON"
         self._pending.pop(number)
         self._send(frames.encode_frame(frames.ANSWER_HEADER.pack(number, ok) + body))
 
     def _send(self, answer: bytes) -> None:
-        """Answers wait for a worker that does not read, and count as calls under way until they are gone."""
+        """Send an answer. Until it has left the buffer, it counts as a running call."""
         self._sent += len(answer)
         self._answers.append(self._sent)
         with suppress(ConnectionError):
             self._worker.writer.write(answer)
 
     def _unread_answers(self) -> int:
-        """How many answers have not left for the worker in full. It has read none of these, so may not call instead."""
+        """How many answers are still in our buffer. The worker has not read them, so they count as running calls."""
         gone = self._sent - self._worker.writer.transport.get_write_buffer_size()
         while self._answers and self._answers[0] <= gone:
             self._answers.popleft()
@@ -269,10 +252,9 @@ class Conversation:
 
     def _finish(self, details: dict[str, Any]) -> ScriptResult:
         if (details.get("has_value") is True) != self._has_value:
-            raise frames.ProtocolError("a value that is not there")
+            raise frames.ProtocolError("a value that was not sent")
         unawaited = _string_list(details.get("unawaited"))
-        advice = _AWAIT_HINTS[self._language]
-        warnings = [f"{name} was called and never awaited; {advice}." for name in unawaited[:10]]
+        warnings = [f"{name} was called and never awaited; {self._language.await_hint}." for name in unawaited[:10]]
         if details.get("cut") is True:
             warnings.append(f"Printed text was cut after {self._limits.print_bytes} bytes.")
         return ScriptResult(
@@ -311,20 +293,20 @@ class Conversation:
         return self._printed.decode(errors="replace")
 
     def _kill(self, kind: FailureKind) -> None:
-        """End the worker; the script's error will be of that kind."""
+        """End the worker; the script's error will have that kind."""
         if self._verdict is None:
             self._verdict = kind
             self._worker.process.kill()
 
     async def _watch_for_stall(self) -> None:
-        """End a worker that neither says anything, nor waits for a call, nor computes."""
+        """End a worker that is silent, waits for no call and does not compute."""
         limit, cpu = self._limits.stall_s, 0.0
         while True:
             quiet_s = time.monotonic() - max(self._last_activity, self._calls.changed)
             if self._calls.running or quiet_s < limit:
                 await asyncio.sleep(limit if self._calls.running else limit - quiet_s)
                 continue
-            used = cpu_seconds(self._computing)
+            used = cpu_seconds(self._computing_pid)
             if used is None or used - cpu < _BUSY_CPU_SHARE * limit:
                 self._kill("stall")
                 return
@@ -336,8 +318,8 @@ def _parse_arguments(text: bytes, *, nodes: int, schema: Object | None) -> dict[
     return given if schema is None else fix_empty_arrays(given, schema)
 
 
-def _kind_of_exit(status: int | None, language: Language) -> FailureKind:
-    """What the end of a process means that said nothing before."""
+def _kind_of_exit(status: int | None, language: ScriptLanguage) -> FailureKind:
+    """What it means that a process ended without a last frame."""
     if status is None:
         return "killed"
     if status >= 0:
@@ -350,7 +332,7 @@ def _kind_of_exit(status: int | None, language: Language) -> FailureKind:
         signal.SIGKILL: "killed",
         signal.SIGTERM: "killed",
         signal.SIGINT: "killed",
-        signal.SIGABRT: "memory" if language == "python" else "crash",  # so ends Monty's client when it gets no more
+        signal.SIGABRT: "memory" if language.aborts_without_memory else "crash",
     }
     return kinds.get(-status, "crash")
 
@@ -358,7 +340,7 @@ def _kind_of_exit(status: int | None, language: Language) -> FailureKind:
 def _not_confined(reason: str) -> SandboxUnavailable:
     return SandboxUnavailable(
         f"Scripts are not run here: {reason}.",
-        hint='Set sandbox.seccomp to "try" to run them with the other walls only, and be warned, or to "off".',
+        hint='Set sandbox.seccomp to "try" to run them with the other protections and a warning, or to "off".',
     )
 
 
@@ -366,12 +348,12 @@ def _string_list(value: JSON) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise frames.ProtocolError("no list of texts")
+        raise frames.ProtocolError("not a list of strings")
     return tuple(value)
 
 
 def _reported_stats(cpu_s: JSON) -> dict[str, Any]:
-    """What it says of itself, where that can be."""
+    """The processor time that the worker reports, if it is plausible."""
     return {"cpu_s": float(cpu_s)} if isinstance(cpu_s, int | float) and 0 <= cpu_s <= _MAX_LINE else {}
 
 

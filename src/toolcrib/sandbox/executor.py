@@ -16,25 +16,23 @@ from toolcrib.sandbox import process
 from toolcrib.sandbox.calls import ScriptCalls, Tools
 from toolcrib.sandbox.conversation import Conversation, WorkerLost
 from toolcrib.sandbox.frames import ProtocolError, read_frame
+from toolcrib.sandbox.languages import ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.sandbox.names import Language, ServerNames
+from toolcrib.sandbox.names import ServerNames, find_calls, script_names
 from toolcrib.sandbox.process import Worker, WorkerKind, spawn_worker
-from toolcrib.sandbox.result import OnCall, ScriptResult, script_error
+from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult, script_error
 from toolcrib.types import Object
 
 _MAX_ATTEMPTS: Final = 3
-"""Workers that may turn out to be gone before one has the job."""
-
-
+"""Workers that may be lost before one takes the job."""
 Schemas = Mapping[str, Mapping[str, Object]]
-"""Input schemas by server and tool, under their own names; those of unknown tools are not used."""
+"""Input schemas by server and tool, under their original names; those of unknown tools are not used."""
 
 
 class ScriptExecutor:
-    """Runs scripts, each in a process of its own."""
+    """Runs scripts of one language, each in its own process."""
 
-    def __init__(self, language: Language, options: SandboxOptions) -> None:
-        """Nothing is started before `start`."""
+    def __init__(self, language: ScriptLanguage, options: SandboxOptions) -> None:
         self._language = language
         self._options = options
         self._pool: WorkerPool | None = None
@@ -45,21 +43,21 @@ class ScriptExecutor:
 
     @property
     def started(self) -> bool:
-        """Whether scripts can be run."""
+        """Whether scripts can run."""
         return self._pool is not None
 
     @property
     def idle(self) -> tuple[int, ...]:
-        """The processes that wait for a script."""
+        """The ids of the processes that wait for a script."""
         return self._pool.idle if self._pool is not None else ()
 
     @property
     def zygote_pid(self) -> int | None:
-        """The process that the others are forked from, where there is one."""
+        """The id of the process that the others are forked from, if there is one."""
         return self._zygote.pid if self._zygote is not None else None
 
     async def start(self, kind: WorkerKind, before: Callable[[], object] = bool) -> None:
-        """Have the first process ready. `before` is done before each is made. Raises `SandboxUnavailable`."""
+        """Get the first process ready. `before` runs before each start. Raises `SandboxUnavailable`."""
         maker = await self._worker_factory(kind)
 
         async def make() -> Worker:
@@ -76,7 +74,7 @@ class ScriptExecutor:
         self._pool = pool
 
     async def close(self) -> None:
-        """End the scripts that run, with `SandboxUnavailable`, and every process that is left."""
+        """End the running scripts, with `SandboxUnavailable`, and every other process."""
         pool, self._pool = self._pool, None
         await self._running.end_all()
         if pool is not None:
@@ -97,8 +95,8 @@ class ScriptExecutor:
         servers: Mapping[str, ServerNames],
         schemas: Schemas,
     ) -> ScriptResult:
-        """Have a process do that job. Raises `ScriptError` and `SandboxUnavailable`."""
-        asked = time.monotonic()
+        """Run the job in a worker. Raises `ScriptError` and `SandboxUnavailable`."""
+        requested = time.monotonic()
         async with self._running.track(), self._slots.acquire():
             for _ in range(_MAX_ATTEMPTS):
                 pool = self._pool
@@ -107,21 +105,23 @@ class ScriptExecutor:
                 worker = await pool.acquire()
                 start = time.monotonic()
                 calls = ScriptCalls(tools, on_call)
-                talk = Conversation(worker, calls, limits, servers, schemas, language=self._language)
+                conversation = Conversation(worker, calls, limits, servers, schemas, language=self._language)
                 try:
-                    result = await self._converse(talk, job, worker, calls)
+                    result = await self._converse(conversation, job, worker, calls)
                 except WorkerLost:
                     continue
                 finally:
                     pool.top_up()
-                stats = {"wall_s": time.monotonic() - start, "wait_s": start - asked, "calls": len(calls.trace)}
+                stats = {"wall_s": time.monotonic() - start, "wait_s": start - requested, "calls": len(calls.trace)}
                 return replace(result, calls=tuple(calls.trace), stats={**result.stats, **stats})
-        raise SandboxUnavailable("The processes for scripts end before they begin.", hint="See what ends them.")
+        raise SandboxUnavailable("The processes for scripts end before they begin.", hint="Check what ends them.")
 
-    async def _converse(self, talk: Conversation, job: bytes, worker: Worker, calls: ScriptCalls) -> ScriptResult:
-        """The conversation, after which the process is ended; only a script that did not end well waits until it is."""
+    async def _converse(
+        self, conversation: Conversation, job: bytes, worker: Worker, calls: ScriptCalls
+    ) -> ScriptResult:
+        """Run the conversation, then end the process; only a failed script waits until it has ended."""
         try:
-            result = await talk.run(job)
+            result = await conversation.run(job)
         except BaseException:
             worker.process.kill()
             with anyio.CancelScope(shield=True):
@@ -136,17 +136,17 @@ class ScriptExecutor:
         return result
 
     async def _worker_factory(self, kind: WorkerKind) -> Callable[[], Awaitable[Worker]]:
-        """How processes are made here: forked where that can be done, else each started anew."""
+        """How workers are made on this system: forked if possible, otherwise started one by one."""
         if self._options.zygote and process.zygote_supported():
-            prepared = process.Zygote(kind, start_s=self._options.start_s)
-            if await prepared.start():
-                self._zygote = prepared
-                return prepared.make
+            zygote = process.Zygote(kind, start_s=self._options.start_s)
+            if await zygote.start():
+                self._zygote = zygote
+                return zygote.make
         return lambda: spawn_worker(kind)
 
 
 async def start_worker(start: Callable[[], Awaitable[Worker]], within_s: float) -> Worker:
-    """Start a worker and wait for its first word. Raises `SandboxUnavailable`."""
+    """Start a worker and wait until it is ready. Raises `SandboxUnavailable`."""
     try:
         worker = await start()
     except OSError as error:
@@ -157,7 +157,7 @@ async def start_worker(start: Callable[[], Awaitable[Worker]], within_s: float) 
         status = await worker.close()
         raise SandboxUnavailable(
             f"A script's process did not get ready (exit status {status}).",
-            hint="Check that Python and the engine's library can be read by this user, and that memory is left.",
+            hint="Check that this user can read Python and the engine's library, and that memory is available.",
         ) from error
     except BaseException:
         await worker.close()
@@ -166,10 +166,10 @@ async def start_worker(start: Callable[[], Awaitable[Worker]], within_s: float) 
 
 
 class WorkerPool:
-    """Makes workers, some ahead of time."""
+    """Makes workers, some of them ahead of time."""
 
     def __init__(self, make: Callable[[], Awaitable[Worker]], *, size: int, start_s: float) -> None:
-        """`make` starts a worker, which may take `start_s` to get ready; `size` of them are kept ready."""
+        """`make` starts a worker, which may take `start_s` to get ready; `size` workers are kept ready."""
         self._make = make
         self._size = size
         self._start_s = start_s
@@ -178,12 +178,12 @@ class WorkerPool:
         self._closed = False
 
     async def start(self) -> None:
-        """Have the first worker ready. Raises `SandboxUnavailable`."""
+        """Get the first worker ready. Raises `SandboxUnavailable`."""
         self._ready.append(await self._new())
         self.top_up()
 
     async def acquire(self) -> Worker:
-        """A ready worker, for the caller alone, who closes it. Raises `SandboxUnavailable`."""
+        """A ready worker, which the caller closes. Raises `SandboxUnavailable`."""
         while self._ready:
             worker = self._ready.popleft()
             if worker.alive:
@@ -196,7 +196,7 @@ class WorkerPool:
         return worker
 
     async def close(self) -> None:
-        """End the workers that no script has."""
+        """End the workers that no script uses."""
         self._closed = True
         if self._refill is not None:
             self._refill.cancel()
@@ -206,19 +206,19 @@ class WorkerPool:
 
     @property
     def idle(self) -> tuple[int, ...]:
-        """The processes that wait for a script."""
+        """The ids of the processes that wait for a script."""
         return tuple(worker.process.pid for worker in self._ready)
 
     async def _new(self) -> Worker:
         return await start_worker(self._make, self._start_s)
 
     def top_up(self) -> None:
-        """Have as many ready as there should be, soon. Best when nobody waits: a start takes what a script needs."""
+        """Refill the pool in the background. Best when no script waits, since a start takes processor time."""
         if not self._closed and (self._refill is None or self._refill.done()):
             self._refill = asyncio.create_task(self._fill())
 
     async def _fill(self) -> None:
-        """All that are missing at the same time; on trouble none, as the next script meets the same, and tells."""
+        """Start all missing workers at once. Stop on errors: the next script will meet and report them."""
         while (missing := self._size - len(self._ready)) > 0:
             ends = await asyncio.gather(*(self._add() for _ in range(missing)), return_exceptions=True)
             if any(ends):
@@ -229,7 +229,7 @@ class WorkerPool:
 
 
 class ScriptSlots:
-    """Places for scripts; whoever comes later waits, but not for ever."""
+    """Limits how many scripts run at once; others wait for a while."""
 
     def __init__(self, options: SandboxOptions) -> None:
         self.count = options.workers or 2 * (os.cpu_count() or 1)
@@ -238,12 +238,15 @@ class ScriptSlots:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[None]:
-        """A place while the block runs. Raises `SandboxUnavailable` when none got free in time."""
+        """Hold a slot inside the block. Raises `SandboxUnavailable` if none is free in time."""
         try:
             async with asyncio.timeout(self._wait_s):
                 await self._free.acquire()
         except TimeoutError:
-            raise no_free_slot(self.count, self._wait_s) from None
+            raise SandboxUnavailable(
+                f"{self.count} scripts are already running, and none ended within {self._wait_s:g} s.",
+                hint="Try again later, or raise sandbox.workers.",
+            ) from None
         try:
             yield
         finally:
@@ -251,18 +254,18 @@ class ScriptSlots:
 
 
 _END_TIMEOUT_S: Final = 5.0
-"""How long the end of a script may take: a tool that ends the sandbox it was called from waits for itself."""
+"""How long the end of a script may take. A tool that closes its own sandbox would wait for itself forever."""
 
 
 class RunningScripts:
-    """Scripts under way."""
+    """The scripts that a sandbox is running, so that it can end them."""
 
     def __init__(self) -> None:
         self._ends: dict[asyncio.Timeout, asyncio.Event] = {}
 
     @asynccontextmanager
     async def track(self) -> AsyncIterator[None]:
-        """Inside, a script runs. Raises `SandboxUnavailable` when the sandbox ended meanwhile."""
+        """Run a script inside the block. Raises `SandboxUnavailable` if the sandbox closes meanwhile."""
         leave = asyncio.timeout(None)
         try:
             async with leave:
@@ -289,7 +292,7 @@ class RunningScripts:
 
 
 def check_source(source: str, limits: Limits) -> str:
-    """The script itself, without a byte order mark. Raises `ScriptNotRun` for one that is too large or no text."""
+    """The script without a byte order mark. Raises `ScriptNotRun` if it is too large or not valid Unicode."""
     try:
         size = len(source) if len(source) > limits.script_bytes else len(source.encode())
     except UnicodeEncodeError:
@@ -300,7 +303,7 @@ def check_source(source: str, limits: Limits) -> str:
 
 
 def server_entries(servers: Mapping[str, ServerNames]) -> list[dict[str, Any]]:
-    """The servers in the order in which a worker names them, with their names in the script and outside."""
+    """The servers for a job, in the order in which frames number them: identifiers and original names."""
     return [
         {
             "name": name,
@@ -312,12 +315,12 @@ def server_entries(servers: Mapping[str, ServerNames]) -> list[dict[str, Any]]:
 
 
 def process_limits(limits: Limits) -> dict[str, Any]:
-    """Those that the kernel or the engine keeps for it."""
+    """The limits that the kernel or the engine enforces."""
     return {"as_bytes": limits.as_bytes, "cpu_s": limits.cpu_s, "lua_bytes": limits.lua_bytes, "wall_s": limits.wall_s}
 
 
 def worker_limits(limits: Limits) -> dict[str, Any]:
-    """The limits that a worker keeps by itself, so that an error says where."""
+    """The limits that a worker enforces, so that its error can name the line."""
     return {
         "calls": limits.calls,
         "inflight": limits.inflight,
@@ -331,9 +334,8 @@ def worker_limits(limits: Limits) -> dict[str, Any]:
     }
 
 
-def no_free_slot(workers: int, waited_s: float) -> SandboxUnavailable:
-    """Nothing was run: every place is taken."""
-    return SandboxUnavailable(
-        f"{workers} scripts are running already, and none ended within {waited_s:g} s.",
-        hint="Try again later, or raise sandbox.workers.",
-    )
+def calls_in(source: str, tools: Tools, language: ScriptLanguage) -> CheckResult:
+    """The calls found in a script, with a warning for each tool that does not exist."""
+    calls = find_calls(source, language, script_names(tools, language))
+    unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
+    return CheckResult(calls=calls, warnings=tuple(unknown))

@@ -26,43 +26,25 @@ from toolcrib.sandbox.limits import KIB, Limits
 from toolcrib.types import JSON
 
 T = TypeVar("T")
-
-
 LENGTH: Final = struct.Struct(">I")
-
-
 _HEADER: Final = struct.Struct(">Ic")
-
-
 CALL_HEADER: Final = struct.Struct(">IHH")
-
-
 ANSWER_HEADER: Final = struct.Struct(">IB")
-
-
 PID: Final = struct.Struct(">I")
-
-
 SLEEP: Final = struct.Struct(">I")
-
-
 _SMALL_FRAME: Final = 4 * KIB
-
-
 _PARSE_INLINE: Final = 64 * KIB
-"""A text that is longer is read away from the event loop."""
-
-
+"""Longer JSON is parsed in a thread, so that the event loop stays free."""
 _MAX_JSON_EXPANSION: Final = 6
-"""How many bytes JSON may write for one."""
+"""How many bytes JSON may need for one byte of text."""
 
 
 class ProtocolError(Exception):
-    """What came is no frame of a worker."""
+    """No worker of ours sends such a frame."""
 
 
 def max_frame_sizes(limits: Limits) -> dict[int, int]:
-    """The largest body of each kind of frame, in bytes, by the kind's byte."""
+    """The largest body of each kind of frame, in bytes, by the byte of its kind."""
     sizes = {
         b"r": 1,
         b"b": 1 + PID.size,
@@ -81,7 +63,7 @@ def max_frame_sizes(limits: Limits) -> dict[int, int]:
 async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> tuple[bytes, bytes]:
     """The kind of the next frame and the rest of its body.
 
-    Raises `ProtocolError`, and EOFError at the end, even within a frame.
+    Raises `ProtocolError`, and EOFError at the end of the stream, even inside a frame.
     """
     try:
         length, kind = _HEADER.unpack(await reader.readexactly(_HEADER.size))
@@ -95,38 +77,38 @@ async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> t
 
 
 def encode_frame(body: bytes) -> bytes:
-    """The body with its length before it."""
+    """The body, with its length in front."""
     return LENGTH.pack(len(body)) + body
 
 
 def loads(text: bytes, *, nodes: int) -> JSON:
-    """The value of a JSON text. Raises `ProtocolError` for anything else: NaN, lone surrogates, too many values."""
+    """Parse JSON. Raises `ProtocolError` for invalid JSON, NaN, lone surrogates and too many values."""
     if _min_values(text) > nodes and _min_values(_without_strings(text)) > nodes:
         raise ProtocolError(f"more than {nodes} values")
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise ProtocolError(f"no JSON: {str(error)[:100]}") from error
+        raise ProtocolError(f"invalid JSON: {str(error)[:100]}") from error
     if _has_infinity(value):
         raise ProtocolError("a number that is too large")
     return value
 
 
-async def read_json(text: bytes, then: Callable[[bytes], T]) -> T:
-    """What `then` makes of the text, with the event loop free meanwhile where that may take long."""
-    return then(text) if len(text) <= _PARSE_INLINE else await asyncio.to_thread(then, text)
+async def read_json(text: bytes, parse: Callable[[bytes], T]) -> T:
+    """Parse the text with `parse`, in a thread if it is long."""
+    return parse(text) if len(text) <= _PARSE_INLINE else await asyncio.to_thread(parse, text)
 
 
 def load_object(text: bytes, *, nodes: int) -> dict[str, Any]:
-    """As `loads`, for what must be an object."""
+    """Parse JSON that must be an object; raises as `loads` does."""
     value = loads(text, nodes=nodes)
     if not isinstance(value, dict):
-        raise ProtocolError("no object")
+        raise ProtocolError("not an object")
     return value
 
 
 def dumps(value: JSON) -> bytes:
-    """A tool's answer as JSON. Raises ValueError for what JSON cannot carry."""
+    """A tool's answer as JSON. Raises ValueError for values that JSON cannot represent."""
     text = pydantic_core.to_json(value)
     if (b"NaN" in text or b"Infinity" in text) and text != pydantic_core.to_json(value, inf_nan_mode="null"):
         raise ValueError("JSON has no NaN and no infinity")
@@ -134,17 +116,17 @@ def dumps(value: JSON) -> bytes:
 
 
 def _min_values(text: bytes) -> int:
-    """At least so many values are in there, where no string holds a comma or a bracket."""
+    """A lower bound on the number of values, if no string contains a comma or a bracket."""
     return max(text.count(b","), text.count(b"[") + text.count(b"{"))
 
 
 def _without_strings(text: bytes) -> bytes:
-    """What stands outside of strings, up to the first place where it is no JSON; takes as long as it is long."""
+    """The text without its strings, up to the first invalid place; in linear time."""
     return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 def _has_infinity(value: JSON) -> bool:
-    """Nesting is bounded by the parser."""
+    """Whether the value contains an infinity; the parser has bounded its nesting."""
     if isinstance(value, float):
         return isinf(value)
     if isinstance(value, dict):

@@ -4,27 +4,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 KIB = 1024
-
-
 MIB = 1024 * 1024
 
-
 Seccomp = Literal["require", "try", "off"]
-"""What to do where the kernel's system call filter cannot be had: refuse to run, run with a warning, never use it."""
+"""If the kernel's system call filter is missing: refuse to run, or run with a warning. `off` never uses the filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one script may use. Every field is above 0; what goes past one ends the script, or is an error in it."""
+    """Limits of one script, each above 0. Exceeding one ends the script, or is an error in it."""
 
     wall_s: float = 60.0
-    """From the first instruction to the last, waiting for tools included, in seconds."""
+    """Seconds from the first instruction to the last, including waiting for tools."""
     stall_s: float = 10.0
-    """Without a sign of life while no call is under way, in seconds."""
+    """Seconds without any sign of life while no call is running."""
     soft_cpu_s: float = 4.0
-    """Processor time after which the script is ended with the line it is in, in seconds."""
+    """Seconds of processor time after which the script ends with an error that names the line."""
     cpu_s: int = 5
-    """Processor time after which the kernel ends the process, in whole seconds."""
+    """Whole seconds of processor time after which the kernel ends the process."""
     lua_bytes: int = 64 * MIB
     """Memory of a script's own values."""
     as_bytes: int = 512 * MIB
@@ -32,26 +29,26 @@ class Limits:
     calls: int = 1000
     """Tool calls in one script."""
     inflight: int = 16
-    """Tool calls at the same time; more wait for their turn."""
+    """Tool calls at the same time; others wait for their turn."""
     script_bytes: int = 256 * KIB
-    """Of source, in UTF-8."""
+    """Size of the source, in UTF-8."""
     out_bytes: int = MIB
-    """Of a result, and of the arguments of one call, as JSON."""
+    """Size of a result, and of the arguments of one call, as JSON."""
     depth: int = 64
-    """How deep a result or arguments may be nested."""
+    """Nesting of a result or of arguments."""
     nodes: int = 200_000
-    """How many values a result or arguments may hold."""
+    """Number of values in a result or in arguments."""
     response_bytes: int = 4 * MIB
-    """Of one tool's answer, as JSON; a larger one is an error of that call."""
+    """Size of one tool's response, as JSON; a larger one is an error of that call."""
     frame_bytes: int = 4 * MIB
-    """Of one message from the script's process, and of the arguments of all calls under way."""
+    """Size of one message from the script's process, and of the arguments of all running calls."""
     print_bytes: int = 64 * KIB
-    """Of printed text; the rest is cut."""
+    """Size of printed text; the rest is cut."""
     error_bytes: int = 4 * KIB
-    """Of an error's message; the rest is cut."""
+    """Size of an error message; the rest is cut."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a limit that nothing could keep."""
+        """Raise ValueError for limits that cannot be enforced."""
         for name in self.__slots__:
             value = getattr(self, name)
             if not value > 0:
@@ -64,17 +61,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
-    """How scripts' processes are kept."""
+    """How scripts' processes are run."""
 
     seccomp: Seccomp = "require"
-    """Whether a script may run without the system call filter; without it a hole in the engine leads further."""
+    """Whether scripts may run without the system call filter; without it, a hole in the engine leads further."""
     pool: int = 2
     """Processes kept ready, each for one script."""
     workers: int | None = None
-    """Scripts at the same time; None means twice the processors."""
+    """Scripts at the same time; None means twice the number of processors."""
     queue_wait_s: float = 30.0
     """How long a script may wait for its turn, in seconds."""
     zygote: bool = True
-    """Fork processes from a prepared one where that is possible (Linux); otherwise each is started anew."""
+    """Fork processes from a prepared one where the system can (Linux); otherwise start each from scratch."""
     start_s: float = 20.0
     """How long a process may take to get ready, in seconds."""

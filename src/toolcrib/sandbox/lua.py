@@ -1,4 +1,4 @@
-"""Lua 5.4 scripts, each in its own process that can only compute and talk to us."""
+"""Lua 5.4 scripts, each in its own process that can only compute and send messages to us."""
 
 import json
 import secrets
@@ -14,40 +14,42 @@ from toolcrib.sandbox.calls import Tools
 from toolcrib.sandbox.executor import (
     Schemas,
     ScriptExecutor,
+    calls_in,
     check_source,
     process_limits,
     server_entries,
     worker_limits,
 )
+from toolcrib.sandbox.languages import LUA, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
-from toolcrib.sandbox.names import Language, ServerNames, find_calls, script_names
+from toolcrib.sandbox.names import ServerNames, script_names
 from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.sandbox.worker import seccomp
 
 
 class LuaSandbox:
-    """Runs Lua scripts that nobody trusts.
+    """Runs untrusted Lua scripts.
 
-    A script sees each server as a global table: `server.tool{name = value}` starts a call at once and gives a promise;
+    A script sees each server as a global table: `server.tool{name = value}` starts a call and returns a promise;
     `promise:await()` waits for its value. On Linux every script has a process without files, network or privileges,
-    behind a filter of system calls. On macOS and Windows, where this is untested, there is a process of its own, the
-    limits of the engine and the deadlines, and `seccomp="require"` refuses to run.
+    behind a system call filter. On macOS and Windows, which are untested, it has its own process, the engine's limits
+    and the deadlines, and `seccomp="require"` refuses to run.
 
         async with LuaSandbox() as box:
             result = await box.run("return calc.add{a=1, b=2}:await()", {"calc": {"add": add}})
     """
 
-    language: ClassVar[Language] = "lua"
+    language: ClassVar[ScriptLanguage] = LUA
 
     def __init__(self, *, limits: Limits | None = None, options: SandboxOptions | None = None) -> None:
-        """`limits` are for scripts that come without their own. Nothing is started before `async with`."""
+        """`limits` apply to scripts without limits of their own. `async with` starts the sandbox."""
         self.limits = limits or Limits()
         self.options = options or SandboxOptions()
-        self._workers = ScriptExecutor("lua", self.options)
+        self._workers = ScriptExecutor(LUA, self.options)
 
     async def __aenter__(self) -> Self:
-        """Raises `MissingExtra` without lupa, `SandboxUnavailable` where no process can be had or locked down."""
+        """Raises `MissingExtra` without lupa, and `SandboxUnavailable` if no process can be started and locked down."""
         library = _lua_library()
         self._check_seccomp()
         await self._workers.start(WorkerKind("lua", library))
@@ -56,7 +58,7 @@ class LuaSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the scripts that run, with `SandboxUnavailable`, and every process that is left."""
+        """End the running scripts, with `SandboxUnavailable`, and every other process."""
         with anyio.CancelScope(shield=True):
             await self._workers.close()
 
@@ -69,9 +71,9 @@ class LuaSandbox:
         schemas: Schemas | None = None,
         on_call: OnCall | None = None,
     ) -> ScriptResult:
-        """Run a script over these tools: server -> tool -> function of one dict, awaited where it must be.
+        """Run a script over these tools: server -> tool -> function of one dict, asynchronous or not.
 
-        A tool that raises is an error that the script can catch. `schemas` tell where an empty table means an array.
+        A tool that raises is an error that the script can catch. `schemas` decide where an empty table is an array.
         Raises `ScriptError` (with `kind`, `line`, `traceback`) when the script fails, and `SandboxUnavailable`.
         """
         return await self._run(source, tools, limits or self.limits, schemas or {}, on_call, check=False)
@@ -79,16 +81,13 @@ class LuaSandbox:
     async def check(
         self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
     ) -> CheckResult:
-        """Whether the script parses, and the calls that can be seen in it. No tool is called.
+        """Check that a script parses, and find the calls in it. No tool is called.
 
-        `schemas` are taken as for other languages, and not looked at: Lua says nothing of types before it runs.
-        Raises `ScriptNotRun` with the line for a script that does not parse.
+        `schemas` are ignored: Lua has no types before it runs. Raises `ScriptNotRun` with the line of a syntax error.
         """
         del schemas
         await self._run(source, tools, limits or self.limits, {}, None, check=True)
-        calls = find_calls(source, "lua", script_names(tools, "lua"))
-        unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
-        return CheckResult(calls=calls, warnings=tuple(unknown))
+        return calls_in(source, tools, LUA)
 
     async def _run(
         self,
@@ -103,7 +102,7 @@ class LuaSandbox:
         if not self._workers.started:
             raise NotStarted("The Lua sandbox is not started.", hint="Use it in `async with LuaSandbox() as box:`.")
         job_source = _without_shebang(check_source(source, limits))
-        servers = script_names(tools, "lua")
+        servers = script_names(tools, LUA)
         job = _encode_job(job_source, servers, limits, self.options.seccomp, check=check)
         return await self._workers.run(job, tools, on_call, limits=limits, servers=servers, schemas=schemas)
 
@@ -112,17 +111,17 @@ class LuaSandbox:
         if missing and self.options.seccomp == "require":
             raise SandboxUnavailable(
                 f"Scripts are not run here: {missing}.",
-                hint='Set sandbox.seccomp to "try" to run them with the other walls only, and be warned, or to "off".',
+                hint='Set sandbox.seccomp to "try" to run them with the other protections and a warning, or to "off".',
             )
 
 
 def _without_shebang(source: str) -> str:
-    """As Lua itself reads a file: without a first line such as `#!/usr/bin/env lua`; the numbers of the others stay."""
+    """Drop a first line such as `#!/usr/bin/env lua`, as Lua does for files; line numbers stay the same."""
     return source[len(source.partition("\n")[0]) :] if source.startswith("#") else source
 
 
 def _lua_library() -> str:
-    """The file of the Lua binding."""
+    """The file of the Lua binding. Raises `MissingExtra`."""
     try:
         spec = util.find_spec("lupa.lua54")
     except ModuleNotFoundError:
@@ -135,7 +134,7 @@ def _lua_library() -> str:
 def _encode_job(
     source: str, servers: Mapping[str, ServerNames], limits: Limits, seccomp_wish: Seccomp, *, check: bool
 ) -> bytes:
-    seed = [secrets.randbits(62), secrets.randbits(62)]  # forked processes would all draw the same
+    seed = [secrets.randbits(62), secrets.randbits(62)]  # forked processes would all draw the same numbers
     prelude = {"servers": server_entries(servers), "check": check, "seed": seed, **worker_limits(limits)}
     job = {
         "source": source,

@@ -18,52 +18,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+_log = logging.getLogger(__name__)
+
 BOOT_SCRIPT: Final = Path(__file__).parent / "worker" / "boot.py"
-
-
 _REAP_CHECKS: Final = 50
-
-
 _REAP_INTERVAL_S: Final = 0.02
-
-
 _REAP_TIMEOUT_S: Final = 5.0
-"""After SIGKILL nothing is left to wait for but the kernel."""
+"""After SIGKILL only the kernel can cause a delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKind:
-    """Which engine a process is for."""
+    """Which engine a process runs."""
 
-    engine: Literal["lua", "monty"]
+    engine: str
+    """The module in `worker/` that runs it."""
     library: str
-    """What the engine needs to find its library, as that engine wants it."""
+    """How the engine finds its library; each engine has its own format."""
 
 
 class ProcessHandle(Protocol):
-    """How a process is ended, and what is left of it."""
+    """A process that can be killed and reaped."""
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
 
     def kill(self) -> None:
-        """End it now, whatever it does; harmless when it has ended."""
+        """Kill it now; harmless if it has ended."""
 
     async def wait(self) -> int | None:
-        """Its exit status, negative for a signal, None when nobody knows. May be asked more than once."""
+        """Its exit status, negative for a signal, None if unknown. May be called more than once."""
 
     def abandon(self) -> None:
-        """End it, and keep nothing of it; nobody will wait."""
+        """Kill it and release its resources; `wait` will not be called."""
 
 
 class Worker:
     """A process that runs one script."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, end: ProcessHandle) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: ProcessHandle) -> None:
         self.reader = reader
         self.writer = writer
-        self.process = end
+        self.process = process
         self._closing: asyncio.Task[int | None] | None = None
 
     @property
@@ -72,7 +69,7 @@ class Worker:
         return not self.reader.at_eof()
 
     async def close(self) -> int | None:
-        """End the process and reap it; its exit status. Goes through even when the caller is cancelled meanwhile."""
+        """Kill and reap the process; returns its exit status. Completes even if the caller is cancelled meanwhile."""
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         return await asyncio.shield(self._closing)
@@ -87,7 +84,7 @@ class Worker:
 
 
 class ChildProcess:
-    """A child of this process. With a pidfd where the system has one: a signal can then reach no other process."""
+    """A child of this process, signalled through a pidfd where possible: a reused process id cannot be hit."""
 
     def __init__(self, child: "subprocess.Popen[bytes]") -> None:
         self._child = child
@@ -122,7 +119,7 @@ class ChildProcess:
         await wait_readable(self._pidfd)
         os.close(self._pidfd)
         self._pidfd = None
-        with suppress(ProcessLookupError, PermissionError):  # what it started; nobody else has its number before `wait`
+        with suppress(ProcessLookupError, PermissionError):  # what it started; its id is not reused before `wait`
             os.killpg(self._child.pid, signal.SIGKILL)
         status = self._child.wait()
         await _reap_group(self._child.pid)
@@ -130,10 +127,10 @@ class ChildProcess:
 
 
 async def _reap_group(group: int) -> None:
-    """Reap those of a group that ended and fell to this process, as to the first one of a container."""
+    """Reap processes of a group that this process inherited, as the first process of a container does."""
     for _ in range(_REAP_CHECKS):
         try:
-            while os.waitpid(-group, os.WNOHANG)[0]:  # noqa: ASYNC222 - it does not wait
+            while os.waitpid(-group, os.WNOHANG)[0]:  # noqa: ASYNC222 - it does not block
                 pass
         except ChildProcessError:
             return
@@ -141,7 +138,7 @@ async def _reap_group(group: int) -> None:
 
 
 async def wait_readable(fd: int) -> None:
-    """Wait until something can be read there, or, of a pidfd, until its process has ended."""
+    """Wait until the descriptor is readable; a pidfd is when its process has ended."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(fd, ready.set)
@@ -152,41 +149,41 @@ async def wait_readable(fd: int) -> None:
 
 
 async def spawn_worker(kind: WorkerKind) -> Worker:
-    """A new worker process, which has not said yet that it is ready. Raises OSError."""
+    """Start a worker process; it may not be ready yet. Raises OSError."""
     arguments = worker_command("worker", kind)
     if sys.platform == "win32":
         return await _spawn_piped_worker(arguments)
     ours, theirs = socket.socketpair()
     with theirs:
-        end = ChildProcess(start_process(arguments, theirs.fileno()))
-    return await connect_worker(ours, end)
+        child = ChildProcess(start_process(arguments, theirs.fileno()))
+    return await connect_worker(ours, child)
 
 
-async def connect_worker(sock: socket.socket, end: ProcessHandle) -> Worker:
-    """The worker behind that socket; when it cannot be had, it is ended."""
+async def connect_worker(sock: socket.socket, process: ProcessHandle) -> Worker:
+    """The worker at the other end of the socket; killed if connecting fails."""
     try:
         reader, writer = await asyncio.open_unix_connection(sock=sock)
     except BaseException:
         sock.close()
-        end.abandon()
+        process.abandon()
         raise
-    return Worker(reader, writer, end)
+    return Worker(reader, writer, process)
 
 
 def worker_command(mode: Literal["worker", "zygote"], kind: WorkerKind) -> list[str]:
-    """How such a process is started: without the user's site, paths, environment or byte code."""
+    """The command for such a process: without site-packages, environment or byte code."""
     return [sys.executable, "-I", "-S", "-B", str(BOOT_SCRIPT), mode, kind.engine, kind.library, str(os.getpid())]
 
 
 def start_process(arguments: list[str], fd: int) -> "subprocess.Popen[bytes]":
-    """Start it with that descriptor as its input and output, and nothing else of ours."""
+    """Start it with that descriptor as its input and output, and no other descriptor."""
     return subprocess.Popen(  # noqa: S603 - our own interpreter and file
         arguments, stdin=fd, stdout=fd, stderr=subprocess.DEVNULL, env={}, cwd="/", start_new_session=True
     )
 
 
 async def _spawn_piped_worker(arguments: list[str]) -> Worker:
-    """For Windows, which has no socket pairs to inherit. Untested."""
+    """Start a worker on Windows, where socket pairs cannot be inherited. Untested."""
     process = await asyncio.create_subprocess_exec(
         *arguments,
         stdin=subprocess.PIPE,
@@ -195,12 +192,12 @@ async def _spawn_piped_worker(arguments: list[str]) -> Worker:
         env={"SYSTEMROOT": os.environ.get("SYSTEMROOT", "")},
     )
     if process.stdin is None or process.stdout is None:
-        raise OSError("a child is started with two pipes")
+        raise OSError("the child process has no pipes")
     return Worker(process.stdout, process.stdin, _PipedProcess(process))
 
 
 class _PipedProcess:
-    """The end of a process that asyncio started. Untested."""
+    """A process started by asyncio. Untested."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -221,7 +218,7 @@ class _PipedProcess:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """The processor time that the process has used, in seconds; None where the system does not tell."""
+    """The processor time that the process has used, in seconds; None if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -229,17 +226,14 @@ def cpu_seconds(pid: int) -> float | None:
         return None
 
 
-_log = logging.getLogger(__name__)
-
+# -- forking -------------------------------------------------------------------------------------------------------
 
 _ZYGOTE_REPLY: Final = struct.Struct("=cii")
-
-
-_FORKED_FRAME, _ENDED_FRAME = b"f", b"x"
+_ENDED_FRAME = b"x"
 
 
 def zygote_supported() -> bool:
-    """Whether this system has what it needs."""
+    """Whether this system can fork workers from a prepared process."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open") or not hasattr(socket, "send_fds"):
         return False
     try:
@@ -250,10 +244,10 @@ def zygote_supported() -> bool:
 
 
 class Zygote:
-    """Makes workers by forking a prepared process."""
+    """Forks workers from a prepared process."""
 
     def __init__(self, kind: WorkerKind, *, start_s: float) -> None:
-        """Getting ready may take `start_s`, in seconds."""
+        """The prepared process may take `start_s` seconds to get ready, and so may each worker."""
         self._kind = kind
         self._start_s = start_s
         self._process: ChildProcess | None = None
@@ -264,11 +258,11 @@ class Zygote:
 
     @property
     def pid(self) -> int | None:
-        """The prepared process, while there is one."""
+        """The id of the prepared process, while there is one."""
         return self._process.pid if self._process is not None else None
 
     async def start(self) -> bool:
-        """Prepare; False when it cannot be done here."""
+        """Start the prepared process; False if that fails."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)  # noqa: FBT003 - the standard library's
         try:
@@ -276,15 +270,15 @@ class Zygote:
                 self._process = ChildProcess(start_process(worker_command("zygote", self._kind), theirs.fileno()))
             async with asyncio.timeout(self._start_s):
                 await wait_readable(ours.fileno())
-            heard, problem = bool(ours.recv(_ZYGOTE_REPLY.size)), "it ended at once"
+            is_ready, problem = bool(ours.recv(_ZYGOTE_REPLY.size)), "it ended at once"
         except (OSError, TimeoutError) as error:
-            heard, problem = False, str(error)
+            is_ready, problem = False, str(error)
         except BaseException:
             ours.close()
             await self._end_process()
             raise
-        if not heard:
-            _log.warning("Processes for scripts are started one by one, for want of a prepared one: %s", problem)
+        if not is_ready:
+            _log.warning("Script processes are started one by one: no prepared process could be started: %s", problem)
             ours.close()
             await self._end_process()
             return False
@@ -293,16 +287,16 @@ class Zygote:
         return True
 
     async def make(self) -> Worker:
-        """A new worker, forked where that can be done, else started as any program. Raises OSError."""
+        """A new worker: forked if possible, otherwise started from scratch. Raises OSError."""
         if self._control is not None and not self._refused:
             try:
                 return await self._fork()
             except OSError as error:
-                _log.warning("The prepared process for scripts is of no use any more: %s", error)
+                _log.warning("The prepared script process cannot fork any more: %s", error)
         return await spawn_worker(self._kind)
 
     async def close(self) -> None:
-        """End the prepared process, and with it whatever it forked."""
+        """End the prepared process, and with it everything it forked."""
         self._hang_up()
         await self._end_process()
 
@@ -325,14 +319,14 @@ class Zygote:
                 raise
         self._requests.append(answer)
         try:
-            end = await asyncio.wait_for(asyncio.shield(answer), self._start_s)
+            child = await asyncio.wait_for(asyncio.shield(answer), self._start_s)
         except BaseException:
-            ours.close()  # a worker without its other side ends by itself
+            ours.close()  # a worker whose socket is closed ends by itself
             answer.add_done_callback(_abandon_unclaimed)
             raise
-        return await connect_worker(ours, end)
+        return await connect_worker(ours, child)
 
-    # -- what the prepared process says ----------------------------------------------------------------------------
+    # -- replies of the prepared process ---------------------------------------------------------------------------
 
     def _on_reply(self) -> None:
         if self._control is None:
@@ -354,13 +348,13 @@ class Zygote:
         elif self._requests:
             self._resolve_request(self._requests.popleft(), pid, fds)
 
-    def _resolve_request(self, asked: "asyncio.Future[_ForkedProcess]", pid: int, fds: list[int]) -> None:
+    def _resolve_request(self, request: "asyncio.Future[_ForkedProcess]", pid: int, fds: list[int]) -> None:
         if not fds:
-            self._refused = True  # what it forked before lives on: it is not asked again, and not ended
-            asked.set_exception(OSError("the prepared process could not fork"))
+            self._refused = True  # earlier workers depend on it, so it stays alive, but gets no more requests
+            request.set_exception(OSError("the prepared process could not fork"))
             return
         self._children[pid] = asyncio.get_running_loop().create_future()
-        asked.set_result(_ForkedProcess(pid, fds[0], self._children[pid]))
+        request.set_result(_ForkedProcess(pid, fds[0], self._children[pid]))
 
     def _hang_up(self) -> None:
         control, self._control = self._control, None
@@ -368,8 +362,8 @@ class Zygote:
             return
         asyncio.get_running_loop().remove_reader(control.fileno())
         control.close()
-        for asked in self._requests:
-            asked.set_exception(OSError("the prepared process is gone"))
+        for request in self._requests:
+            request.set_exception(OSError("the prepared process is gone"))
         self._requests.clear()
         for ended in self._children.values():
             if not ended.done():
@@ -378,7 +372,7 @@ class Zygote:
 
 
 class _ForkedProcess:
-    """A child of the prepared process, which tells how it ended."""
+    """A child of the prepared process, which reports how it ended."""
 
     def __init__(self, pid: int, pidfd: int, ended: "asyncio.Future[int | None]") -> None:
         self._pid = pid

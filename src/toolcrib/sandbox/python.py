@@ -27,54 +27,56 @@ from toolcrib.sandbox.calls import Tools
 from toolcrib.sandbox.executor import (
     Schemas,
     ScriptExecutor,
+    calls_in,
     check_source,
     process_limits,
     server_entries,
     worker_limits,
 )
+from toolcrib.sandbox.languages import PYTHON, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
-from toolcrib.sandbox.names import Language, ServerNames, find_calls, script_names
+from toolcrib.sandbox.names import ServerNames, script_names
 from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.types import JSON, Object
 
+_log = logging.getLogger(__name__)
+
 STUB_HEADER: Final = "from collections.abc import Mapping, Sequence\nfrom typing import Any, Literal\n"
-
-
 _BUILTIN_STUBS: Final = (
     STUB_HEADER + "def result(value: Any) -> None: ...\n"
     "async def call_tool(server: str, tool: str, **arguments: Any) -> Any: ...\n"
 )
-"""Known to the checker beside the servers."""
+"""What the type checker knows besides the servers."""
 
 
 class PythonSandbox:
-    """Runs scripts in Monty's subset of Python, which nobody trusts.
+    """Runs untrusted scripts in Monty's subset of Python.
 
-    A script sees each server as a module that is imported already: `await server.tool(name=value)`. Calls start when
-    they are made; `asyncio.gather` awaits several. The value of the last expression is the script's, unless it called
-    `result(value)`. A tool that raises is a `RuntimeError` in the script. `call_tool(server, tool, **arguments)` calls
-    by the names of the tools' owner.
+    A script sees each server as an imported module: `await server.tool(name=value)`. Calls start when they are made;
+    `asyncio.gather` awaits several. The value of the last expression is the result, unless the script calls
+    `result(value)`. A tool that raises is a `RuntimeError` in the script. `call_tool(server, tool, **arguments)` takes
+    the original names.
 
-    Monty's interpreter is the first wall, its process is the second, and what that one says is read in a process that
-    is not the gateway's. On Linux neither of them has a network, writes a file, starts another or sees a secret; on
-    macOS and Windows, which are untested, the processes and their limits stand alone.
+    The first protection is Monty's interpreter, the second its process, and a third process, not the gateway, reads
+    what the interpreter sends. On Linux neither process has a network, writes a file, starts a process or sees a
+    secret; on macOS and Windows, which are untested, there are only the processes and their limits.
 
         async with PythonSandbox() as box:
             result = await box.run("await calc.add(a=1, b=2)", {"calc": {"add": add}})
     """
 
-    language: ClassVar[Language] = "python"
+    language: ClassVar[ScriptLanguage] = PYTHON
 
     def __init__(self, *, limits: Limits | None = None, options: SandboxOptions | None = None) -> None:
-        """`limits` are for scripts that come without their own. Nothing is started before `async with`."""
+        """`limits` apply to scripts without limits of their own. `async with` starts the sandbox."""
         self.limits = limits or Limits()
         self.options = options or SandboxOptions()
-        self._workers = ScriptExecutor("python", self.options)
+        self._workers = ScriptExecutor(PYTHON, self.options)
         self._launcher = MontyLauncher(self.options.seccomp, self.limits.as_bytes)
 
     async def __aenter__(self) -> Self:
-        """Raises `MissingExtra` without pydantic-monty, `SandboxUnavailable` where no process can be had."""
+        """Raises `MissingExtra` without pydantic-monty, and `SandboxUnavailable` if no process can be started."""
         client, typing = _package_file("pydantic_monty").parent, _package_file("typing_extensions")
         program = await anyio.to_thread.run_sync(self._launcher.prepare, client)
         usual = {"limits": _all_limits(self.limits), "check": False, "stub": _BUILTIN_STUBS}
@@ -90,7 +92,7 @@ class PythonSandbox:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the scripts that run, with `SandboxUnavailable`, and every process that is left."""
+        """End the running scripts, with `SandboxUnavailable`, and every other process."""
         with anyio.CancelScope(shield=True):
             await self._workers.close()
         self._launcher.remove()
@@ -104,25 +106,23 @@ class PythonSandbox:
         schemas: Schemas | None = None,
         on_call: OnCall | None = None,
     ) -> ScriptResult:
-        """Run a script over these tools: server -> tool -> function of one dict, awaited where it must be.
+        """Run a script over these tools: server -> tool -> function of one dict, asynchronous or not.
 
-        With `schemas`, calls that cannot succeed are refused before any is made. Raises `ScriptError` (with `kind`,
-        `line`, `traceback`) when the script fails, and `SandboxUnavailable`.
+        With `schemas`, a script with calls that cannot succeed is refused before it runs. Raises `ScriptError` (with
+        `kind`, `line`, `traceback`) when the script fails, and `SandboxUnavailable`.
         """
         return await self._run(source, tools, limits or self.limits, schemas, on_call, check=False)
 
     async def check(
         self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
     ) -> CheckResult:
-        """Whether the script parses and its calls fit the schemas, and the calls that can be seen. No tool is called.
+        """Check that a script parses and that its calls fit the schemas, and find the calls in it. No tool is called.
 
-        What comes before the first call is run, for 50 ms at most. Raises `ScriptNotRun` with the line for a script
+        What comes before the first call is run, for at most 50 ms. Raises `ScriptNotRun`, with the line, for a script
         that would be refused.
         """
         await self._run(source, tools, limits or self.limits, schemas or {}, None, check=True)
-        calls = find_calls(source, "python", script_names(tools, "python"))
-        unknown = [f"Line {call.line}: {call.server} has no tool {call.tool!r}." for call in calls if not call.known]
-        return CheckResult(calls=calls, warnings=tuple(unknown))
+        return calls_in(source, tools, PYTHON)
 
     async def _run(
         self,
@@ -136,7 +136,7 @@ class PythonSandbox:
     ) -> ScriptResult:
         if not self._workers.started:
             raise NotStarted("The Python sandbox is not started.", hint="Use `async with PythonSandbox() as box:`.")
-        servers = script_names(tools, "python")
+        servers = script_names(tools, PYTHON)
         job = {
             "source": check_source(source, limits),
             "seccomp": self.options.seccomp,
@@ -160,16 +160,16 @@ def _all_limits(limits: Limits) -> dict[str, Any]:
 
 
 def _package_file(name: str) -> Path:
-    """Where that library lies. Raises `MissingExtra`."""
+    """The file of that library. Raises `MissingExtra`."""
     spec = util.find_spec(name)
     if spec is None or spec.origin is None:
         raise MissingExtra(f"The library {name!r} is not installed.", hint="Run: pip install 'toolcrib[python]'")
     return Path(spec.origin)
 
 
+# -- stubs ---------------------------------------------------------------------------------------------------------
+
 _PLAIN_TYPES: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
-
-
 _MAX_TYPE_DEPTH: Final = 4
 
 
@@ -202,7 +202,7 @@ def _parameters(schema: Object | None) -> str:
 
 
 def python_type(schema: JSON, depth: int = 0) -> str:
-    """A type that takes all that the schema takes.
+    """A Python type that accepts everything the schema accepts.
 
     >>> python_type({"type": "array", "items": {"enum": ["a", 1]}}), python_type({"type": ["string", "null"]})
     ("Sequence[Literal['a', 1]]", 'str | None')
@@ -245,25 +245,18 @@ def _is_parameter_name(name: object) -> bool:
     )
 
 
-_log = logging.getLogger(__name__)
-
+# -- the launcher --------------------------------------------------------------------------------------------------
 
 _MAX_SHEBANG_BYTES: Final = 120
-"""Of the kernel's first line; longer paths go through the shell."""
-
-
+"""The kernel's limit for a first line; longer ones go through the shell."""
 _TRIAL_S: Final = 20.0
-
-
 _WORKER_DIR: Final = Path(__file__).parent / "worker"
-
-
-_WORKER_MODULES: Final = ("__init__", "lockdown", "landlock", "seccomp", "launch")
-"""Compiled into the folder: where Python may not keep compiled files, every start would compile them."""
+_WORKER_MODULES: Final = ("__init__", "lockdown", "seccomp", "launch")
+"""Compiled into the program's folder: a Python that cannot write compiled files would compile them at each start."""
 
 
 class MontyLauncher:
-    """Where the program lies, while it does."""
+    """A small program that confines itself and becomes Monty's worker. It exists from `prepare` to `remove`."""
 
     def __init__(self, seccomp: Seccomp, memory: int) -> None:
         """`memory` is the address space of a worker, in bytes."""
@@ -273,13 +266,13 @@ class MontyLauncher:
         self._source = ""
 
     def prepare(self, library: Path) -> str:
-        """The path of the program, or of Monty itself where it is started bare.
+        """Write the program; returns its path, or Monty's own if it has to run unconfined.
 
-        `library` is the folder of Monty's client. Raises `SandboxUnavailable` where it may not be started bare.
+        `library` is the folder of Monty's client. Raises `SandboxUnavailable` if it may not run unconfined.
         """
         binary = _monty_binary(library)
         if sys.platform == "win32":
-            self._refuse_or_warn("there is nothing to confine a process with on Windows")
+            self._refuse_or_warn("processes cannot be confined on Windows")
             return binary
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="toolcrib-"))
@@ -287,7 +280,7 @@ class MontyLauncher:
         except OSError as error:
             self.remove()
             raise SandboxUnavailable(
-                f"Python scripts are not run here: no program can be made in the folder for temporary files: {error}.",
+                f"Python scripts are not run here: no program can be written to the temporary folder: {error}.",
                 hint="Set the environment variable TMPDIR to a folder where this user may write and start programs.",
             ) from error
         if problem:
@@ -295,24 +288,24 @@ class MontyLauncher:
         return binary if problem else str(program)
 
     def restore(self) -> None:
-        """Make the program again where somebody cleared it away, as happens to old temporary files. Raises OSError."""
+        """Write the program again if it was deleted, as happens to old temporary files. Raises OSError."""
         if self._folder is None or all(path.exists() for path in self._files()):
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
         found = self._folder.stat()
         if found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise OSError(f"{self._folder} is somebody else's now")
+            raise OSError(f"{self._folder} is no longer private to this user")
         self._write(self._source)
 
     def _confined_program(self, binary: str) -> tuple[Path, str]:
-        """The program, and what is wrong with it; bound to few files where that can be. Raises OSError."""
+        """The program, and its problem if it has one; restricted to few files if possible. Raises OSError."""
         program = self._write(self._program_text(binary, files=True))
         problem = _try_program(program)
         if problem:
             program = self._write(self._program_text(binary, files=False))
             narrow, problem = problem, _try_program(program)
             if not problem:
-                _log.warning("Python scripts' processes may read files of this user: %s", narrow)
+                _log.warning("Python scripts' processes can read files of this user: %s", narrow)
         return program, problem
 
     def _files(self) -> list[Path]:
@@ -320,7 +313,7 @@ class MontyLauncher:
         return [folder / "monty", *(folder / "worker" / f"{name}.pyc" for name in _WORKER_MODULES)]
 
     def _write(self, text: str) -> Path:
-        """The program and what it imports. Raises OSError."""
+        """Write the program and the modules it imports. Raises OSError."""
         self._source = text
         program, *modules = self._files()
         program.write_text(text, encoding="utf-8")
@@ -330,7 +323,7 @@ class MontyLauncher:
         return program
 
     def remove(self) -> None:
-        """Take the program away again; harmless when there is none."""
+        """Delete the program; harmless if there is none."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -340,9 +333,9 @@ class MontyLauncher:
         if self._seccomp == "require":
             raise SandboxUnavailable(
                 f"Python scripts are not run here: {reason or 'the worker could not be confined'}.",
-                hint='Set sandbox.seccomp to "try" to run them behind Monty\'s own walls, and be warned, or to "off".',
+                hint='Set sandbox.seccomp to "try" to run them with Monty\'s protection and a warning, or to "off".',
             )
-        _log.warning("Python scripts run behind Monty's own walls only: %s", reason)
+        _log.warning("Python scripts have only Monty's own protection: %s", reason)
 
     def _program_text(self, binary: str, *, files: bool) -> str:
         place = str(self._folder)
@@ -357,11 +350,11 @@ class MontyLauncher:
 
 
 def _monty_binary(library: Path) -> str:
-    """Monty's program, as its client finds it; the client itself is not loaded. Raises `SandboxUnavailable`."""
+    """Find Monty's program as its client does, without importing the client. Raises `SandboxUnavailable`."""
     spec = util.spec_from_file_location("toolcrib_monty_binary", library / "_binary.py")
     try:
         if spec is None or spec.loader is None:
-            raise FileNotFoundError("the client does not say where")
+            raise FileNotFoundError("its client cannot be read")
         module = util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return str(module.find_monty_binary())
@@ -373,10 +366,10 @@ def _monty_binary(library: Path) -> str:
 
 
 def _try_program(program: Path) -> str:
-    """What goes wrong when it is started, or an empty text. Raises OSError where programs cannot be started there."""
+    """Start the program once; returns what went wrong, or an empty string. Raises OSError if it cannot be started."""
     try:
         trial = subprocess.run([program, "--version"], capture_output=True, timeout=_TRIAL_S, check=False)  # noqa: S603 - ours
     except subprocess.TimeoutExpired as error:
         return str(error)
-    said = trial.stderr.decode(errors="replace").strip()[-300:]
-    return (said or f"the worker ended with status {trial.returncode}") if trial.returncode else ""
+    output = trial.stderr.decode(errors="replace").strip()[-300:]
+    return (output or f"the worker ended with status {trial.returncode}") if trial.returncode else ""

@@ -13,46 +13,53 @@ from toolcrib.names import nearest
 from toolcrib.types import JSON
 
 CallOutcome = Literal["ok", "error", "cancelled"]
+FailureKind = Literal[
+    "script", "cpu", "wall", "stall", "memory", "calls", "size", "seccomp", "killed", "crash", "protocol"
+]
+"""script: an error in the script itself. cpu, wall, stall, memory, calls, size: a limit. seccomp: a forbidden system
+call. killed: the process was ended from outside. crash: it ended by itself. protocol: it sent an invalid message."""
+
+_LIMIT_KINDS: Final = frozenset({"cpu", "wall", "stall", "memory", "calls", "size"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTrace:
-    """One call that a script made, under the names of the tools' owner, not the script's."""
+    """One call that a script made, under the tools' original names."""
 
     server: str
     tool: str
     duration_s: float
-    """Of the tool itself, in seconds."""
+    """How long the tool itself took, in seconds."""
     outcome: CallOutcome
     error: str = ""
-    """What the script was told, where the outcome is an error."""
+    """The error that the script got, if the outcome is an error."""
 
 
 OnCall = Callable[[CallTrace], None]
-"""Told of each call when it has ended; must not wait and must not raise."""
+"""Called after each call; must neither block nor raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptResult:
-    """What a script that ended well gave."""
+    """What a script that ended without an error returned."""
 
     value: JSON = None
     has_value: bool = False
-    """False when the script gave no result at all; a result of null has a value."""
+    """False if the script gave no result at all; a result of null counts as a value."""
     printed: str = ""
     calls: tuple[CallTrace, ...] = ()
     """In the order in which they ended."""
     unawaited: tuple[str, ...] = ()
-    """Calls that were started and never awaited, as the script named them; those still under way were cancelled."""
+    """Calls that were never awaited, under the script's names; those still running were cancelled."""
     warnings: tuple[str, ...] = ()
-    """What the author of the script should know."""
+    """What the script's author should know."""
     stats: dict[str, Any] = field(default_factory=dict)
-    """`wall_s`, `wait_s` (for a process), `cpu_s` where the engine tells, `calls`."""
+    """`wall_s`, `wait_s` (for a process), `calls`, and `cpu_s` if the engine reports it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCall:
-    """A call that can be seen in a script without running it."""
+    """A call found in a script's source, without running it."""
 
     server: str
     tool: str
@@ -63,21 +70,14 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What can be said about a script that was not run."""
+    """What is known of a script without running it."""
 
     calls: tuple[SeenCall, ...] = ()
-    """Those written out as `server.tool`; calls through variables or computed names are not seen."""
+    """Calls written as `server.tool`; those through variables or computed names are not found."""
     warnings: tuple[str, ...] = ()
 
 
-FailureKind = Literal[
-    "script", "cpu", "wall", "stall", "memory", "calls", "size", "seccomp", "killed", "crash", "protocol"
-]
-"""script: an error in the script itself. cpu, wall, stall, memory, calls, size: a limit. seccomp: a system call that is
-forbidden. killed: the process was ended from outside. crash: it ended by itself. protocol: it wrote nonsense."""
-
-
-_LIMIT_KINDS: Final = frozenset({"cpu", "wall", "stall", "memory", "calls", "size"})
+# -- errors --------------------------------------------------------------------------------------------------------
 
 
 class ScriptError(ScriptFailed):
@@ -91,23 +91,23 @@ class ScriptError(ScriptFailed):
 
     @property
     def line(self) -> int | None:
-        """The line of the script, from 1, where it is known."""
+        """The line in the script, from 1, if it is known."""
         line: int | None = self.data["line"]
         return line
 
     @property
     def traceback(self) -> str:
-        """Where in the script it happened, a line a call; may be empty."""
+        """Where in the script it happened, one line per call; may be empty."""
         return str(self.data["traceback"])
 
     @property
     def printed(self) -> str:
-        """What the script had printed before."""
+        """What the script had printed by then."""
         return str(self.data["printed"])
 
 
 class ScriptOverLimit(ScriptError, ScriptLimit):
-    """A script went past a limit; `kind` says which."""
+    """A script exceeded a limit; `kind` says which."""
 
     code = ScriptLimit.code
 
@@ -129,25 +129,23 @@ def script_error(
     suggestions: Sequence[str] = (),
     refused: bool = False,
 ) -> ScriptError:
-    """The error to raise for a script that ended in that way."""
+    """The error for a script that ended in that way."""
     data: dict[str, Any] = {"kind": kind, "line": line, "traceback": traceback, "printed": printed}
-    what = ScriptNotRun if refused else ScriptOverLimit if kind in _LIMIT_KINDS else ScriptError
-    return what(message, hint=hint, suggestions=suggestions, data=data)
+    error = ScriptNotRun if refused else ScriptOverLimit if kind in _LIMIT_KINDS else ScriptError
+    return error(message, hint=hint, suggestions=suggestions, data=data)
 
+
+# -- hints ---------------------------------------------------------------------------------------------------------
 
 _SHADOWED_FUNCTION = re.compile(
     r"attempt to call a \w+ value \((?:local|upvalue|global) '(result|print|await|await_all|json)'\)"
 )
-
-
 _UNKNOWN_TOOL = re.compile(r"(?:server|[Mm]odule) ['`]([^'`]*)['`] has no (?:tool|member|attribute) ['`]([^'`]*)['`]")
-
-
 _UNKNOWN_GLOBAL = re.compile(r"\(global '([^']*)'\)|[Nn]ame ['`]([^'`]*)['`] (?:is not|used when not) defined")
 
 
 def hint_for(message: str) -> str:
-    """One sentence, or nothing.
+    """One sentence that helps the author of a script with that error, or an empty string.
 
     >>> hint_for("script:2: attempt to call a table value (local 'result')")
     '"result" is a variable of the script here and hides the function of that name; rename the variable.'
@@ -157,12 +155,12 @@ def hint_for(message: str) -> str:
         name = shadowed[1]
         return f'"{name}" is a variable of the script here and hides the function of that name; rename the variable.'
     if "attempt to index a nil value (global" in message or "attempt to call a nil value (global" in message:
-        return "Servers and functions are called by the identifiers that discovery shows."
+        return "Call servers and functions by the identifiers that discovery shows."
     return ""
 
 
 def suggestions_for(message: str, servers: Mapping[str, Sequence[str]]) -> list[str]:
-    """The closest names, best first, for a name that does not exist. `servers` maps identifiers to identifiers.
+    """The closest names, best first, to a name that does not exist. `servers` maps server to tool identifiers.
 
     >>> suggestions_for("server 'calc' has no tool 'ad'; it has: add, divide", {"calc": ["add", "divide"]})
     ['calc.add']

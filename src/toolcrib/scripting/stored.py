@@ -1,7 +1,7 @@
 """Stored scripts: scripts with a name are tools, searched and called like any other, with their caller's rights.
 
-A script file is `name.lua` or `name.py`. Its metadata stands in `name.toml` beside it, or at the top of the file: TOML
-in comments between two marks.
+A script file is `name.lua` or `name.py`. Its metadata is in `name.toml` beside it, or at the top of the file, as TOML
+in comments between two marks:
 
     -- /// tool
     -- description = "Add up the prices of a basket."
@@ -30,6 +30,7 @@ from toolcrib.errors import InvalidTool, SettingsError, ToolcribError, ToolNotFo
 from toolcrib.names import check_key, nearest
 from toolcrib.providers.base import CallbackList
 from toolcrib.providers.content import unwrap
+from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES
 from toolcrib.schema import Schema
 from toolcrib.scripting.runner import ScriptRunner
 from toolcrib.types import (
@@ -46,13 +47,12 @@ from toolcrib.types import (
     is_read_only,
 )
 
-LANGUAGE_BY_SUFFIX: Final[Mapping[str, str]] = {".lua": "lua", ".py": "python"}
-"""What a file's ending says."""
+logger = logging.getLogger(__name__)
 
-
-_COMMENT_MARKS: Final[Mapping[str, str]] = {"lua": "--", "python": "#"}
-
-
+SCRIPTS_NAMESPACE: Final = "scripts"
+_LANGUAGE_BY_SUFFIX: Final = {language.suffix: language.name for language in LANGUAGES.values()}
+_MIN_WATCH_S: Final = 0.001
+"""The shortest pause between two looks at the folder, in seconds."""
 _METADATA_FIELDS: Final[Mapping[str, type]] = {
     "title": str,
     "description": str,
@@ -81,26 +81,26 @@ class ScriptTest:
     name: str
     arguments: Object = field(default_factory=dict)
     result: JSON = None
-    """What the script must give."""
+    """What the script must return."""
     fails: str | None = None
-    """What its error must say; None where it must not fail."""
+    """Text that its error must contain; None if it must not fail."""
     answers: Object | None = None
-    """By canonical id, what tools answer: then no real tool is called. None to call the real ones."""
+    """Answers of tools by canonical id, used instead of calling any tool. None calls the real tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredScript:
-    """A script under a name."""
+    """A script with a name and what is known of it as a tool."""
 
     name: str
     source: str
-    language: str = "lua"
+    language: str = DEFAULT_LANGUAGE
     title: str | None = None
     description: str = ""
     parameters: Object = field(default_factory=lambda: {"type": "object", "properties": {}})
     """The schema of `args`."""
     annotations: Object = field(default_factory=dict)
-    """MCP's hints; a script with `readOnlyHint` sees only tools that have it too."""
+    """MCP's hints; a script with `readOnlyHint` can call only tools that have it too."""
     keywords: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     visibility: Visibility = Visibility.DISCOVERABLE
@@ -121,53 +121,58 @@ class StoredScript:
         )
 
 
+def language_of(path: Path) -> str:
+    """The language of a script file by its suffix; the usual one for an unknown suffix."""
+    return _LANGUAGE_BY_SUFFIX.get(path.suffix, DEFAULT_LANGUAGE)
+
+
 def script_files(folder: Path) -> list[Path]:
-    """The scripts of a folder, by name; not those of folders in it."""
-    return sorted(path for path in folder.iterdir() if path.suffix in LANGUAGE_BY_SUFFIX and path.is_file())
+    """The script files in a folder, by name, without subfolders."""
+    return sorted(path for path in folder.iterdir() if path.suffix in _LANGUAGE_BY_SUFFIX and path.is_file())
 
 
 FolderState = Mapping[str, tuple[int, ...]]
-"""What tells one state of a folder from another: for each file, when it was written, how large and which one it is."""
+"""Modification time, size and inode of each file; the state changes when a file does."""
 
 
 def folder_state(folder: Path) -> FolderState | None:
-    """The marks of the scripts of a folder, and of what stands beside them; None where it cannot be looked at."""
+    """The state of the scripts in a folder, and of their metadata files; None if it cannot be read."""
     found: dict[str, tuple[int, ...]] = {}
     try:
-        paths = [path for path in folder.iterdir() if path.suffix in LANGUAGE_BY_SUFFIX or path.suffix == ".toml"]
+        paths = [path for path in folder.iterdir() if path.suffix in _LANGUAGE_BY_SUFFIX or path.suffix == ".toml"]
     except OSError:
         return None
     for path in paths:
-        with contextlib.suppress(OSError):  # it has just gone
+        with contextlib.suppress(OSError):  # just deleted
             stat = path.stat()
             found[path.name] = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
     return found
 
 
 def read_script(path: Path, language: str | None = None) -> StoredScript:
-    """The script of a file. Raises `InvalidTool`, which names the file and what is wrong in it."""
+    """Read a script file. Raises `InvalidTool`, which names the file and what is wrong."""
     try:
         source = path.read_text(encoding="utf-8-sig")
         beside = path.with_suffix(".toml")
         about = beside.read_text(encoding="utf-8-sig") if beside.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidTool(f"{path.name} cannot be read: {error}.") from error
-    chosen = language or LANGUAGE_BY_SUFFIX.get(path.suffix, "lua")
+    chosen = language or language_of(path)
     text = about or front_matter(source, chosen)
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidTool(f"{path.name}: what stands before the script is not TOML: {error}.") from error
+        raise InvalidTool(f"{path.name}: the metadata is not TOML: {error}.") from error
     return _build_script(path, source, chosen, fields)
 
 
 def front_matter(source: str, language: str) -> str:
-    r"""What stands in the comments at the front, without their marks; empty where there is nothing of the kind.
+    r"""The metadata in the comments at the top of a script, as TOML; empty if there is none.
 
     >>> front_matter("-- /// tool\n-- description = 'x'\n-- ///\nreturn 1", "lua")
     "description = 'x'"
     """
-    mark = re.escape(_COMMENT_MARKS[language])
+    mark = re.escape(LANGUAGES[language].comment)
     block = re.match(
         rf"(?:#![^\n]*\n)?\s*{mark} /// tool[ \t]*\n((?:{mark}[^\n]*\n)*?){mark} ///[ \t]*(?:\n|$)", source
     )
@@ -226,19 +231,19 @@ def _check_fields(path: Path, fields: dict[str, Any], known: Mapping[str, type],
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptTestResult:
-    """How one test of a stored script went."""
+    """The outcome of one test of a stored script."""
 
     script: str
     test: str
     passed: bool
     reason: str = ""
-    """Why it did not; empty when it did."""
+    """Why the test failed; empty if it passed."""
 
 
 async def run_script_test(
     scripts: ScriptRunner, ctx: Context, script: StoredScript, test: ScriptTest
 ) -> ScriptTestResult:
-    """One test: the script with the test's arguments and, where it gives any, only its answers in place of tools."""
+    """Run one test: with its arguments, and with its answers in place of tools if it has any."""
     try:
         Schema(script.parameters, script.name).check(dict(test.arguments))
         result = await scripts.run(
@@ -253,16 +258,16 @@ async def run_script_test(
 
 
 def _difference(result: ToolResult, test: ScriptTest) -> str:
-    """Why the result is not what the test expects; empty when it is."""
-    said = "\n".join(str(block.get("text", "")) for block in result.content)
+    """How the result differs from what the test expects; empty if it does not."""
+    text = "\n".join(str(block.get("text", "")) for block in result.content)
     if test.fails is not None:
         if not result.is_error:
-            return f"it should have failed, and gave {said[:200]}"
-        return "" if test.fails in said else f"it failed in another way: {said[:400]}"
+            return f"it should have failed, but returned {text[:200]}"
+        return "" if test.fails in text else f"it failed in another way: {text[:400]}"
     if result.is_error:
-        return said[:400]
-    given = unwrap(result) if result.structured is not None else _parse_text(said)
-    return "" if given == test.result else f"it gave {given!r:.200} and should give {test.result!r:.200}"
+        return text[:400]
+    value = unwrap(result) if result.structured is not None else _parse_text(text)
+    return "" if value == test.result else f"it returned {value!r:.200} instead of {test.result!r:.200}"
 
 
 def _parse_text(text: str) -> Any:
@@ -270,16 +275,6 @@ def _parse_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-logger = logging.getLogger(__name__)
-
-
-SCRIPTS_NAMESPACE: Final = "scripts"
-
-
-_MIN_WATCH_S: Final = 0.001
-"""A folder is never looked at more often than after this time, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,12 +289,12 @@ class StoredScripts:
     name = "stored scripts"
 
     def __init__(self, scripts: ScriptRunner, *, namespace: str = SCRIPTS_NAMESPACE) -> None:
-        """None yet; all of them will be tools of this namespace."""
+        """`namespace` is that of the scripts' tools."""
         self._scripts = scripts
         self._namespace = namespace
         self._added: dict[str, _StoredTool] = {}
         self._loaded: dict[str, _StoredTool] = {}
-        """Those of the folder; one that was added stands before one of its name."""
+        """Scripts of the folder. A script that was added takes precedence over one of the same name."""
         self._lock = threading.Lock()
         self._load_lock = threading.Lock()
         self._callbacks = CallbackList()
@@ -311,22 +306,22 @@ class StoredScripts:
     # -- what is stored --------------------------------------------------------------------------------------------
 
     def add(self, script: StoredScript) -> Tool:
-        """Keep a script, or replace the one of its name. Raises `InvalidTool`, `InvalidName` or `InvalidRequest`."""
-        kept = self._to_stored_tool(script)
+        """Add a script, or replace the one of its name. Raises `InvalidTool`, `InvalidName` or `InvalidRequest`."""
+        stored = self._to_stored_tool(script)
         with self._lock:
-            self._added[script.name] = kept
+            self._added[script.name] = stored
         self._callbacks.notify()
-        return kept.tool
+        return stored.tool
 
     def _to_stored_tool(self, script: StoredScript) -> "_StoredTool":
-        self._scripts.engines.check_language(script.language)
+        self._scripts.engines.language(script.language)
         tool = script.tool(self._namespace)
         check_key(tool.key)
         Schema(tool.input_schema, tool.id)
         return _StoredTool(tool, script)
 
     def remove(self, name: str) -> None:
-        """Keep it no longer. Raises `ToolNotFound`."""
+        """Remove a script. Raises `ToolNotFound`."""
         self._find(name)
         with self._lock:
             self._added.pop(name, None)
@@ -334,9 +329,9 @@ class StoredScripts:
         self._callbacks.notify()
 
     def scripts(self) -> tuple[StoredScript, ...]:
-        """All that are kept, by name."""
-        kept = self._all()
-        return tuple(kept[name].script for name in sorted(kept))
+        """All scripts, by name."""
+        stored = self._all()
+        return tuple(stored[name].script for name in sorted(stored))
 
     def _all(self) -> Mapping[str, "_StoredTool"]:
         with self._lock:
@@ -346,67 +341,64 @@ class StoredScripts:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was wrong with files when the folder was last read; those files are left out."""
+        """What was wrong with files when the folder was last read; those files are skipped."""
         return tuple(one.reason for one in self._rejected)
 
     def load(self, folder: Path) -> tuple[Tool, ...]:
-        """Keep the scripts of a folder, in place of those that a folder gave before.
+        """Load the scripts of a folder; they replace those loaded before.
 
-        One that cannot be used is left out, and `problems` says why. One that was added stands before one of its name.
-        Raises `SettingsError` where there is no such folder.
+        Files that cannot be used are skipped; `problems` says why. Raises `SettingsError` if there is no such folder.
         """
         with self._load_lock:
-            marks = folder_state(folder)
-            if marks is None:
+            state = folder_state(folder)
+            if state is None:
                 raise SettingsError(
-                    f"{folder} is no folder of scripts.", hint="Make it, or take it out of the settings."
+                    f"{folder} is not a readable folder.", hint="Create it, or remove it from the settings."
                 )
-            self._folder, self._folder_state = folder, marks  # a file that changes while it is read is read again
-            read, set_aside = self._load_files(folder)
-            for one in set_aside:
+            # Stored before reading, so that a file that changes meanwhile is read again.
+            self._folder, self._folder_state = folder, state
+            read, rejected = self._load_files(folder)
+            for one in rejected:
                 if one not in self._rejected:
-                    logger.warning("a stored script is left out: %s", one.reason)
+                    logger.warning("skipped a stored script: %s", one.reason)
             with self._lock:
-                changed = read != self._loaded or set_aside != self._rejected
+                changed = read != self._loaded or rejected != self._rejected
                 self._loaded = {
-                    name: old if (old := self._loaded.get(name)) == kept else kept for name, kept in read.items()
+                    name: old if (old := self._loaded.get(name)) == new else new for name, new in read.items()
                 }
-                if set_aside != self._rejected:
-                    self._rejected, self._since = set_aside, time.time()
-                tools = tuple(kept.tool for kept in self._loaded.values())
+                if rejected != self._rejected:
+                    self._rejected, self._since = rejected, time.time()
+                tools = tuple(one.tool for one in self._loaded.values())
         if changed:
             self._callbacks.notify()
         return tools
 
     def _load_files(self, folder: Path) -> tuple[dict[str, "_StoredTool"], tuple[Rejected, ...]]:
         read: dict[str, _StoredTool] = {}
-        set_aside: list[Rejected] = []
+        rejected: list[Rejected] = []
         for path in script_files(folder):
             try:
                 read[path.stem] = self._to_stored_tool(read_script(path))
             except ToolcribError as error:
-                said = str(error)
-                reason = said if path.name in said else f"{path.name}: {said}"
-                set_aside.append(Rejected(tool=path.stem, reason=reason))
-        return read, tuple(set_aside)
+                message = str(error)
+                reason = message if path.name in message else f"{path.name}: {message}"
+                rejected.append(Rejected(tool=path.stem, reason=reason))
+        return read, tuple(rejected)
 
     async def reload(self) -> None:
-        """Read the folder again; does nothing without one. While it cannot be read, what it gave stays."""
+        """Read the folder again, if there is one. If that fails, the loaded scripts stay."""
         if self._folder is None:
             return
         try:
             await anyio.to_thread.run_sync(self.load, self._folder)
         except Exception as error:
-            unforeseen = not isinstance(error, (ToolcribError, OSError))
-            logger.warning("the stored scripts stay as they were: %s", error, exc_info=unforeseen)
+            is_bug = not isinstance(error, (ToolcribError, OSError))
+            logger.warning("could not reload the stored scripts, and kept the old ones: %s", error, exc_info=is_bug)
 
     async def watch_folder(
         self, every_s: float, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Read the folder again whenever its files have changed, and a second look finds them the same; for ever.
-
-        It is looked at every so many seconds, above 0.
-        """
+        """Reload the folder when its files have changed and then stayed the same for `every_s`. Never returns."""
         task_status.started()
         seen = self._folder_state
         while True:
@@ -419,7 +411,7 @@ class StoredScripts:
             seen = now
 
     def statuses(self) -> Sequence[ServerStatus]:
-        """One status where scripts of the folder are left out, with the reasons."""
+        """A status with the rejected scripts of the folder, if there are any."""
         if not self._rejected:
             return ()
         return (
@@ -437,38 +429,38 @@ class StoredScripts:
     # -- as a provider ---------------------------------------------------------------------------------------------
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
-        """One tool a script."""
-        return tuple(kept.tool for kept in self._all().values())
+        """One tool per script."""
+        return tuple(one.tool for one in self._all().values())
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run the script of that name for this caller; None when there is none.
+        """Run the script of that name for this caller; None if there is none.
 
-        A script that says of itself that it only reads is held to it: it sees no tool that may do more.
+        A script that is marked as read-only can call only tools that are too.
         """
-        kept = self._all().get(name)
-        if kept is None:
+        stored = self._all().get(name)
+        if stored is None:
             return None
-        source, language = kept.script.source, kept.script.language
+        script, read_only = stored.script, is_read_only(stored.tool)
         return await self._scripts.run(
-            ctx, source, language=language, arguments=arguments, read_only=is_read_only(kept.tool)
+            ctx, script.source, language=script.language, arguments=arguments, read_only=read_only
         )
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back, in the event loop that runs now, whenever a script came, went or changed."""
+        """Call back, in the current event loop, whenever a script is added, removed or changed."""
         return self._callbacks.add(callback)
 
     # -- tests -----------------------------------------------------------------------------------------------------
 
     async def run_tests(self, ctx: Context, name: str) -> tuple[ScriptTestResult, ...]:
-        """Run the tests that came with a script, one after the other. Raises `ToolNotFound`."""
+        """Run the tests of a script, one after the other. Raises `ToolNotFound`."""
         script = self._find(name)
         return tuple([await run_script_test(self._scripts, ctx, script, test) for test in script.tests])
 
     def _find(self, name: str) -> StoredScript:
-        kept = self._all()
-        if name not in kept:
-            raise ToolNotFound(f"No stored script is called {name[:80]!r}.", suggestions=nearest(name, kept))
-        return kept[name].script
+        stored = self._all()
+        if name not in stored:
+            raise ToolNotFound(f"No stored script is called {name[:80]!r}.", suggestions=nearest(name, stored))
+        return stored[name].script
 
 
 def make_script(
@@ -477,9 +469,9 @@ def make_script(
     *,
     description: str = "",
     parameters: Object | None = None,
-    language: str = "lua",
+    language: str = DEFAULT_LANGUAGE,
     **more: Any,
 ) -> StoredScript:
-    """A script to be kept; `more` are other fields of `StoredScript`."""
+    """A script with a schema for its arguments; `more` are other fields of `StoredScript`."""
     schema: Mapping[str, Any] = parameters if parameters is not None else {"type": "object", "properties": {}}
     return StoredScript(name=name, source=source, description=description, parameters=schema, language=language, **more)

@@ -7,12 +7,12 @@ from toolcrib.discovery.arguments import as_object, settle
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
-from toolcrib.sandbox.names import Language
+from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.schema import Schema
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
 from toolcrib.surfaces.base import error_result
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.tool_discovery import LANGUAGES, ToolDiscoveryService
+from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.types import Context, Object, ServerStatus, Tool, ToolResult, Visibility
 
 _ARGUMENT_ALIASES: Final = {
@@ -70,7 +70,7 @@ class ProgressiveSurface:
         """A surface over one gateway; without `scripts`, each script starts an engine of its own."""
         self._gateway = gateway
         self._scripts = scripts or make_script_runner(gateway)
-        self._languages: tuple[Language, ...] = tuple(one for one in LANGUAGES if one in self._scripts.languages)
+        self._languages = [one for one in self._scripts.languages if one in LANGUAGES]
         self._tools = progressive_tools(self._scripts.languages, summary=options.summary)
         self._schemas = {tool.name: Schema(tool.input_schema, tool.name) for tool in self._tools}
         self._defined = {tool.name: tool for tool in self._tools}
@@ -154,17 +154,6 @@ _SERVER_PARAM: Final[Object] = {
 _TOOL_PARAM: Final[Object] = {"type": "string", "description": f"The tool's identifier, as {LIST_TOOLS} shows it."}
 
 
-_SCRIPT_TEXT: Final = (
-    "Run a script over the tools of all servers. In Lua, `server.tool({name = value})` starts a call at once and "
-    "`:await()` waits for what it gives; `await_all({p1, p2})` waits for several. A tool that fails raises an error, "
-    "which `pcall` or `promise:try()` catches. Give the result with `result(value)` or `return value`. Example: "
-    "`local sum = calculator.add({ a = 10, b = 20 }):await() result({ sum = sum })`. "
-)
-
-
-_PYTHON_TEXT: Final = "In Python, `await server.tool(name=value)` calls, and the last expression is the result. "
-
-
 _SCRIPT_ADVICE: Final = (
     "Follow a list to its last page before you count on it being whole, and give back only the fields that are needed."
 )
@@ -222,7 +211,8 @@ def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool,
 
 
 def _execute(languages: Sequence[str]) -> Tool:
-    text = f"{_SCRIPT_TEXT}{_PYTHON_TEXT if 'python' in languages else ''}{_SCRIPT_ADVICE}"
+    usage = [LANGUAGES[one].usage for one in languages if one in LANGUAGES]
+    text = " ".join(["Run a script over the tools of all servers.", *usage, _SCRIPT_ADVICE])
     return _tool(
         EXECUTE,
         "Execute a script",

@@ -1,7 +1,6 @@
 """Step-by-step discovery of servers and tools for one caller, as text for a model and the same as data."""
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,16 +11,14 @@ from toolcrib.gateway.result_shapes import shape_of
 from toolcrib.gateway.visibility import describe_state, namespace_of
 from toolcrib.names import nearest
 from toolcrib.providers.content import script_value
-from toolcrib.sandbox.names import LUA_RESERVED, Language, script_names
+from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES
+from toolcrib.sandbox.names import script_names
 from toolcrib.schema import example
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
-from toolcrib.scripting.tools import ToolsByServer, is_troubled, tools_by_server, wait_for_servers
+from toolcrib.scripting.tools import ToolsByServer, has_problem, tools_by_server, wait_for_servers
 from toolcrib.surfaces.base import text_result
 from toolcrib.surfaces.reply import shorten
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
-
-LANGUAGES: Final[tuple[Language, ...]] = ("lua", "python")
-
 
 _MAX_NAMED: Final = 20
 
@@ -42,7 +39,7 @@ class ServerPage:
 
     name: str
     identifiers: Mapping[str, str]
-    """By language, Lua first."""
+    """By language, the usual one first."""
     status: ServerStatus | None
     tools: int
 
@@ -54,11 +51,11 @@ class ToolDiscoveryService:
     Errors rise as in `Gateway`; names that do not exist are answered with those that do.
     """
 
-    def __init__(self, gateway: Gateway, ctx: Context, *, languages: Sequence[Language] = LANGUAGES) -> None:
-        """For one caller; `languages` are those that calls are shown in, of which Lua is always one."""
+    def __init__(self, gateway: Gateway, ctx: Context, *, languages: Sequence[str] = tuple(LANGUAGES)) -> None:
+        """For one caller; calls are shown in `languages`, and always in Lua."""
         self._gateway = gateway
         self._ctx = ctx
-        self._languages: tuple[Language, ...] = ("lua", *(one for one in languages if one != "lua"))
+        self._languages = tuple(dict.fromkeys((DEFAULT_LANGUAGE, *languages)))
         gateway.result_shapes.enabled = True
 
     # -- the steps -------------------------------------------------------------------------------------------------
@@ -78,7 +75,7 @@ class ToolDiscoveryService:
         tools = [(shelf[name], spelt[name]) for name in sorted(shelf)]
         note = (
             f"Note: {page.name} {describe_state(page.status)}"
-            if page.status is not None and is_troubled(page.status)
+            if page.status is not None and has_problem(page.status)
             else ""
         )
         return text_result(
@@ -115,7 +112,7 @@ class ToolDiscoveryService:
         Raises `InvalidRequest` for a tool that may change something, unless that is allowed; and as `Gateway.call`.
         """
         page, found, names = await self._tool(server, tool)
-        label = f"{page.identifiers['lua']}.{names['lua']}"
+        label = f"{_usual(page.identifiers)}.{_usual(names)}"
         if not allow_side_effects and (risk := _side_effect(found)):
             raise InvalidRequest(
                 f"{label} was not called: {risk}.",
@@ -169,10 +166,10 @@ class ToolDiscoveryService:
             if servers:
                 spelt = {
                     identifier: one.original
-                    for identifier, one in script_names(dict.fromkeys(found, ()), language).items()
+                    for identifier, one in script_names(dict.fromkeys(found, ()), LANGUAGES[language]).items()
                 }
             else:
-                spelt = dict(next(iter(script_names({"x": found}, language).values())).tools)
+                spelt = dict(next(iter(script_names({"x": found}, LANGUAGES[language]).values())).tools)
             for identifier, name in spelt.items():
                 found[name][language] = identifier
         return found
@@ -207,7 +204,12 @@ class ToolDiscoveryService:
         for tool in shelved.hidden:
             if tool.name == wanted and shelved.server_of(tool) == page.name:
                 return page, tool, self._identifiers((tool.name,))[tool.name]
-        raise _no_tool(wanted, page, [names["lua"] for names in spelt.values()])
+        raise _no_tool(wanted, page, [_usual(names) for names in spelt.values()])
+
+
+def _usual(identifiers: Mapping[str, str]) -> str:
+    """The identifier in the usual language."""
+    return identifiers[DEFAULT_LANGUAGE]
 
 
 def _find_server(wanted: str, pages: Sequence[ServerPage]) -> ServerPage | None:
@@ -217,7 +219,7 @@ def _find_server(wanted: str, pages: Sequence[ServerPage]) -> ServerPage | None:
 
 
 def _no_server(wanted: str, pages: Sequence[ServerPage]) -> BackendNotFound:
-    names = [page.identifiers["lua"] for page in pages]
+    names = [_usual(page.identifiers) for page in pages]
     close = nearest(wanted, names)
     return BackendNotFound(
         f"There is no server {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
@@ -320,9 +322,6 @@ _MAX_DESCRIPTION_CHARS: Final = 4_000
 """Characters of a tool's description."""
 
 
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-
-
 _ANNOTATION_TEXTS: Final[Sequence[tuple[str, bool, str]]] = (
     ("destructiveHint", True, "destructive: it may change or delete what is there"),
     ("readOnlyHint", True, "read-only: it changes nothing"),
@@ -335,11 +334,14 @@ _ANNOTATION_TEXTS: Final[Sequence[tuple[str, bool, str]]] = (
 def identifier_text(identifiers: Mapping[str, str]) -> str:
     """What scripts say, by language; only Lua where all say the same.
 
-    >>> identifier_text({"lua": "data_server", "python": "data_server"}), identifier_text({"lua": "_while", "python": "while_"})
-    ('Lua: data_server', 'Lua: _while, Python: while_')
+    >>> identifier_text({"lua": "data_server", "python": "data_server"})
+    'Lua: data_server'
+    >>> identifier_text({"lua": "_while", "python": "while_"})
+    'Lua: _while, Python: while_'
     """
-    others = {language: name for language, name in identifiers.items() if name != identifiers["lua"]}
-    return ", ".join([f"Lua: {identifiers['lua']}", *(f"{key.title()}: {name}" for key, name in others.items())])
+    usual = _usual(identifiers)
+    shown = {key: name for key, name in identifiers.items() if key == DEFAULT_LANGUAGE or name != usual}
+    return ", ".join(f"{LANGUAGES[key].title}: {name}" for key, name in shown.items())
 
 
 def servers_page(servers: Sequence[ServerPage]) -> str:
@@ -393,7 +395,7 @@ def details_page(tool: Tool, calls: Mapping[str, str], shape: str, note: str = "
     taken = list(schema_lines(tool.input_schema)) or ["This tool takes no parameters."]
     parts.append("\n".join(["### Parameters", "", *taken]))
     parts.extend(
-        f"### Example Usage{'' if language == 'lua' else f' ({language.title()})'}\n\n{call}"
+        f"### Example Usage{'' if language == DEFAULT_LANGUAGE else f' ({LANGUAGES[language].title})'}\n\n{call}"
         for language, call in calls.items()
     )
     if tool.output_schema is not None:
@@ -456,31 +458,9 @@ def placeholder_calls(server: Mapping[str, str], tool: Mapping[str, str], schema
     """
     known = parameters(schema)
     names = [one.name for one in known if one.required] or [one.name for one in known][:2]
-    return {language: _example_call(language, f"{server[language]}.{tool[language]}", names) for language in server}
-
-
-def _example_call(language: str, function: str, names: Iterable[str]) -> str:
-    if language == "lua":
-        fields = ",\n".join(f"  {lua_key(name)} = ..." for name in names)
-        return (
-            f"local result = {function}({{\n{fields}\n}}):await()" if fields else f"local result = {function}():await()"
-        )
-    if all(_IDENTIFIER.fullmatch(name) for name in names):
-        return f"result = await {function}({', '.join(f'{name}=...' for name in names)})"
-    return f"result = await {function}({{{', '.join(f'{json.dumps(name)}: ...' for name in names)}}})"
-
-
-def lua_key(name: str) -> str:
-    """A field's name in a Lua table.
-
-    >>> lua_key("to"), lua_key("end"), lua_key("x-y")
-    ('to', '["end"]', '["x-y"]')
-    """
-    return (
-        name
-        if _IDENTIFIER.fullmatch(name) and name not in LUA_RESERVED
-        else f"[{json.dumps(name, ensure_ascii=False)}]"
-    )
+    return {
+        language: LANGUAGES[language].example_call(f"{server[language]}.{tool[language]}", names) for language in server
+    }
 
 
 def _truncate(text: str) -> str:

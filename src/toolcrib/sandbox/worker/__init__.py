@@ -1,1 +1,1 @@
-"""What runs inside the locked-down process of a Lua script. Imports the standard library only, and nothing of ours."""
+"""Code that runs inside worker processes. It imports only the standard library, and nothing else of toolcrib."""

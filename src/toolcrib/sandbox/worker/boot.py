@@ -1,4 +1,4 @@
-"""Where a worker process begins: `python -I -S -B boot.py worker|zygote lua|monty LIBRARY PARENT`."""
+"""Entry point of worker processes: `python -I -S -B boot.py worker|zygote lua|monty LIBRARY PARENT`."""
 
 import os
 import sys
@@ -6,14 +6,14 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Load what the rest needs from the folder beside this one, and become a worker or a zygote."""
+    """Import the package from the folder beside this file, and become a worker or a zygote."""
     kind, engine, library, parent = sys.argv[1:]
     place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib costs 5 ms here
     sys.path.append(place)
     main = import_module("worker.zygote" if kind == "zygote" else "worker.serve").main
-    engines = import_module(f"worker.{engine}")
+    make_engine = import_module(f"worker.{engine}").make_engine
     sys.path.remove(place)
-    main(engines.Engine, library, int(parent))
+    main(make_engine, library, int(parent))
 
 
 if __name__ == "__main__":

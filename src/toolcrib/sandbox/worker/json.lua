@@ -1,6 +1,6 @@
--- JSON both ways for prelude.lua, with what JSON cannot tell by itself: null, empty arrays, and what may not be sent.
+-- JSON encoding and decoding for prelude.lua, with null, empty arrays, and the values that must not be sent.
 --
--- Everything that is used later is a local here, as in prelude.lua.
+-- Everything used later is a local here, for the reason given in prelude.lua.
 
 local error, next, rawequal, rawget, setmetatable, tonumber, tostring, type = error, next, rawequal, rawget, setmetatable,
   tonumber, tostring, type
@@ -22,7 +22,7 @@ local null = setmetatable({}, locked("null", {
   __tostring = function() return "null" end,
   __newindex = function() error("null cannot be changed", 2) end,
 }))
-local arrays = setmetatable({}, WEAK) -- tables that are arrays even when empty
+local arrays = setmetatable({}, WEAK) -- tables that are arrays even if empty
 local nulls = setmetatable({}, WEAK)  -- table -> the keys that were null in the JSON it came from
 local promises = setmetatable({}, WEAK)
 local servers = setmetatable({}, WEAK)
@@ -38,7 +38,7 @@ local function quoted(text)
   return '"' .. (find(text, '[%c"\\]') and gsub(text, '[\0-\31"\\]', ESCAPES) or text) .. '"'
 end
 
--- A text of at most `limit` bytes that is valid UTF-8, whatever came in.
+-- Valid UTF-8 of at most `limit` bytes, for any input.
 local function clean(text, limit)
   if #text > limit then
     text = sub(text, 1, limit)
@@ -83,7 +83,7 @@ local function path_text(root, path, depth)
   return concat(parts)
 end
 
--- The value as JSON; `limits` has bytes, depth and nodes. What is wrong is raised as a text that begins with the path.
+-- The value as JSON; `limits` has bytes, depth and nodes. Errors are strings that begin with the path.
 local function encode(value, root, limits)
   local out, size, nodes, used = {}, 0, 0, 0
   local path, above = {}, {}
@@ -107,10 +107,10 @@ local function encode(value, root, limits)
     for key in next, object do
       local kind = math_type(key)
       if type(key) ~= "string" and kind ~= "integer" then
-        fail(depth - 1, "has a key that is a " .. (kind or type(key)) .. "; keys are texts or whole numbers")
+        fail(depth - 1, "has a key that is a " .. (kind or type(key)) .. "; keys must be strings or whole numbers")
       end
       local text = kind and format("%d", key) or key
-      if texts[text] ~= nil then fail(depth - 1, "has both the number and the text " .. text .. " as keys") end
+      if texts[text] ~= nil then fail(depth - 1, "has both the number and the string " .. text .. " as keys") end
       if not kind and not utf8_len(key) then fail(depth - 1, "has a key that is not valid UTF-8") end
       count = count + 1
       if nodes + count > limits.nodes then error(root .. " is larger than " .. limits.nodes .. " values", 0) end
@@ -218,7 +218,7 @@ local function unescape(text, fail)
   end
 end
 
--- The value of a JSON text. Null is nil as a member, and the `null` value in an array.
+-- The value of a JSON text. Null becomes nil in an object, and the value `null` in an array.
 local function decode(text, max_depth)
   local at = 1
 
@@ -253,7 +253,7 @@ local function decode(text, max_depth)
     local value = tonumber(literal .. dot .. exponent)
     if not value then fail() end
     at = stop
-    if dot == "" and exponent == "" and math_type(value) == "float" then return literal end -- exact, as a text
+    if dot == "" and exponent == "" and math_type(value) == "float" then return literal end -- keep it exact, as a string
     return value
   end
 

@@ -1,9 +1,9 @@
-"""Gives up what a Python engine's process does not need, and becomes that process. Linux and macOS; macOS is untested.
+"""Give up what a Python engine does not need, then become its process. Linux and macOS; macOS is untested.
 
-The engine starts by itself after this, so more must be left than in a Lua worker: it may open files for reading, map
-code and start threads. On Linux, what it may ask of the kernel is listed here and all else fails: no network, no other
-process or program, no signal but to itself, no tracing, and no file is written, or changed by its name. Where the
-kernel has Landlock, no file but the system's libraries is read.
+The engine starts after this, so it keeps more rights than a Lua worker: it may open files for reading, map code and
+start threads. On Linux every system call that is not listed here fails: no network, no other process or program, no
+signals except to itself, no tracing, and no file is written, or changed by name. Where the kernel has Landlock, the
+engine reads only the system's libraries.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ import struct
 import sys
 from importlib import import_module
 
-from . import landlock, lockdown, seccomp
+from . import lockdown, seccomp
 
 _FILES = 32
 _CLONE_THREAD = 0x00010000
@@ -25,18 +25,18 @@ _PRIVATE = {"linux": 0x22, "darwin": 0x1002}
 _WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000
 """O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND."""
 _OF_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)
-"""What fcntl may do: duplicate, and the flags. Not F_SETOWN, which sends signals."""
+"""Allowed fcntl commands: duplicating, and flags. Not F_SETOWN, which sends signals."""
 _OF_NAMES = (15, 16, 0x53564D41)
-"""What prctl may do: name a thread, and a piece of memory."""
+"""Allowed prctl options: naming a thread, and naming memory."""
 
 _BY_NAME = ("stat", "lstat", "access", "readlink", "newfstatat", "readlinkat", "faccessat", "faccessat2", "statx")
-"""What looks at files without opening them."""
+"""Calls that inspect files without opening them."""
 
 _WAITING = {
     "x86_64": {"wait4": 61, "waitid": 247, "pidfd_send_signal": 424},
     "aarch64": {"wait4": 260, "waitid": 95, "pidfd_send_signal": 424},
 }
-"""To end the engine's process, of which alone a descriptor is there, and to learn how it ended."""
+"""For ending the engine's process and learning how it ended; a pidfd exists for that process only."""
 
 _X86_64 = {
     "read": 0,
@@ -190,14 +190,14 @@ _AARCH64 = {
     "prlimit64": 261,
 }
 _MACHINES = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
-"""The audit architecture, and the numbers of the calls that remain; every other one fails."""
+"""The audit architecture, and the numbers of the calls that are left; every other call fails."""
 
 
 def main(program: str, wish: str, memory: int, *, files: bool) -> None:
     """Become that program, confined.
 
-    `wish` is what to do without a filter: require, try or off. With `files` it can open the system's libraries alone,
-    where the kernel has the means.
+    `wish` says what to do if no filter can be installed: require, try or off. With `files`, the program can open only
+    the system's libraries, where the kernel has Landlock.
     """
     os.closerange(3, 1024)
     lockdown.confine()
@@ -208,27 +208,27 @@ def main(program: str, wish: str, memory: int, *, files: bool) -> None:
     path = _hidden(words[0].raw)
     arguments = _hidden(b"".join(struct.pack("P", place) for place in (*map(ctypes.addressof, words), 0)))
     if files:
-        landlock.restrict(program)
+        lockdown.restrict_files(program)
     reason = "" if wish == "off" else _install(path, arguments)
     if reason and wish == "require":
         sys.exit(reason)
-    os.dup2(nowhere, 2)  # what it says there is meant for nobody
+    os.dup2(nowhere, 2)  # nothing reads its standard error
     if lockdown.LIBC is not None:
         lockdown.LIBC.execve(ctypes.c_void_p(path), ctypes.c_void_p(arguments), None)
     sys.exit(1)
 
 
 def _hidden(data: bytes) -> int:
-    """Where a copy of the data lies, at an address that nobody can guess."""
+    """Copy the data to an address that cannot be guessed, and return it."""
     if lockdown.LIBC is None:
-        raise OSError("this system has no C library of that kind")
+        raise OSError("this system has no C library to call")
     lockdown.LIBC.mmap.restype = ctypes.c_void_p
     wish = ctypes.c_void_p((1 << 32) + (int.from_bytes(os.urandom(8)) % (1 << 34) << 12))
     place = lockdown.LIBC.mmap(
         wish, ctypes.c_size_t(len(data)), _READ_WRITE, _PRIVATE[sys.platform], -1, ctypes.c_size_t(0)
     )
     if place in (None, ctypes.c_void_p(-1).value):
-        raise OSError(ctypes.get_errno(), "no memory at a place of its own")
+        raise OSError(ctypes.get_errno(), "no memory could be mapped")
     ctypes.memmove(place, data, len(data))
     return int(place)
 
@@ -257,10 +257,10 @@ def _install(path: int, arguments: int) -> str:
 
 
 def program(machine: str, pid: int, path: int, arguments: int) -> bytes:
-    """The filter as BPF code, for the process of that number.
+    """The filter as BPF code, for the process with that id.
 
-    It may become another program once: `path` and `arguments` are where they lie in memory now, at random. Afterwards
-    nobody knows the addresses, and to try all pairs would take longer than the world is old.
+    The process may become another program once: `path` and `arguments` are their random addresses in memory now.
+    Afterwards the addresses are unknown, and there are too many pairs to try.
 
     >>> len(program("x86_64", 1, 2, 3)) % 8
     0
@@ -278,7 +278,7 @@ def _filter(
     also: "dict[str, int] | None" = None,
     more: "dict[str, bytes] | None" = None,
 ) -> bytes:
-    """`more` are checks of arguments."""
+    """Build a filter without some calls and with others; `more` has further checks of arguments, by call."""
     arch, calls = _MACHINES[machine]
     op, allow, refused = seccomp.op, seccomp.op(seccomp.RETURN, seccomp.ALLOW), seccomp.refuse(_EPERM)
     checks = {
@@ -292,7 +292,9 @@ def _filter(
     }
     code = op(seccomp.LOAD, seccomp.ARCH) + op(seccomp.EQUAL, arch, 1, 0) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
     code += op(seccomp.LOAD, seccomp.NR) + op(seccomp.AT_LEAST, _X32, 0, 1) + op(seccomp.RETURN, seccomp.KILL_PROCESS)
-    code += op(seccomp.EQUAL, _CLONE3, 0, 1) + seccomp.refuse(_ENOSYS)  # then clone is used, whose flags can be seen
+    code += op(seccomp.EQUAL, _CLONE3, 0, 1) + seccomp.refuse(
+        _ENOSYS
+    )  # libraries then fall back to clone, whose flags a filter can read
     for name, number in {**calls, **(also or {})}.items():
         if name not in without:
             body = checks.get(name, allow)
@@ -301,7 +303,7 @@ def _filter(
 
 
 def client(machine: str, pid: int) -> bytes:
-    """The filter for the process that talks to the engine: it has all it needs, and may ask for nothing by a name.
+    """The filter for the process that talks to the engine: it opens no file, and looks nothing up by name.
 
     >>> len(client("x86_64", 1)) % 8
     0
@@ -310,14 +312,14 @@ def client(machine: str, pid: int) -> bytes:
 
 
 def _among(offset: int, values: "tuple[int, ...]") -> bytes:
-    """Allow only when the argument is one of these."""
+    """Allow the call only if the argument is one of these."""
     tests = [seccomp.op(seccomp.EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
     allow = seccomp.op(seccomp.RETURN, seccomp.ALLOW)
     return seccomp.op(seccomp.LOAD, offset) + b"".join(tests) + seccomp.refuse(_EPERM) + allow
 
 
 def _address(offset: int, value: int) -> bytes:
-    """Refuse unless the argument, all of it, is that."""
+    """Refuse the call unless all 64 bits of the argument match."""
     code = b""
     for place, half in ((offset, value & 0xFFFFFFFF), (offset + 4, value >> 32)):
         code += seccomp.op(seccomp.LOAD, place) + seccomp.op(seccomp.EQUAL, half, 1, 0) + seccomp.refuse(_EPERM)

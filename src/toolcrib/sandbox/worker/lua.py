@@ -1,7 +1,7 @@
-"""One Lua script in this process.
+"""Run one Lua script in this process.
 
-From the job on this process can read and write its two pipes, compute, and nothing else. Lua sees none of the Python
-objects here: they stay behind the closures of `prelude.lua`.
+Once it has the job, this process can only compute, read one pipe and write the other. Lua sees no Python object: they
+stay behind the closures of `prelude.lua`.
 """
 
 import gc
@@ -10,11 +10,11 @@ from functools import partial
 from importlib import util
 from typing import Any
 
-from . import lockdown, pipes, seccomp
+from . import lockdown, seccomp, serve
 
 
-class Engine:
-    """A Lua with all made ready that can be before the job is known."""
+class LuaEngine:
+    """A Lua runtime, set up as far as possible without a job."""
 
     def __init__(self, library: str) -> None:
         self.runtime = _load(library).LuaRuntime(
@@ -27,37 +27,40 @@ class Engine:
         )
         compiled = partial(self.runtime.compile, mode=b"t")
         self._bridge = bridge = _Bridge(self.runtime)
-        library = compiled(_read("json.lua"), name=b"=json.prelude")()
-        prelude = compiled(_read("prelude.lua"), name=b"=prelude")
+        library = compiled(_lua_source("json.lua"), name=b"=json.prelude")()
+        prelude = compiled(_lua_source("prelude.lua"), name=b"=prelude")
         self._run, self._warm = prelude(library, bridge.send, bridge.receive, bridge.lift, bridge.cap)
         self._filter = b""
 
     def prepare(self) -> None:
-        """Make the filter, give up what no script needs, and touch what it does."""
-        self._filter = seccomp.made(seccomp.program)
+        """Build the filter, give up what no script needs, and touch the memory that scripts use."""
+        self._filter = seccomp.build(seccomp.program)
         lockdown.limit_always()
         lockdown.confine()
         self._warm()
         gc.collect()
 
     def accept(self, job: dict[str, Any]) -> bytes:
-        """Nothing is to be said of this job."""
         del job
         return b""
 
     def lock(self, job: dict[str, Any]) -> str:
-        """Give up the rest; why the filter could not be had, or an empty text."""
+        """Apply the limits and the filter; returns why the filter failed, or an empty string."""
         lockdown.limit(memory=job["limits"]["as_bytes"], cpu_s=job["limits"]["cpu_s"])
         return "" if job["seccomp"] == "off" else seccomp.apply(self._filter)
 
     def run(self, job: dict[str, Any]) -> None:
-        """Run the script."""
-        self._bridge.bytes = job["limits"]["lua_bytes"]
+        self._bridge.max_bytes = job["limits"]["lua_bytes"]
         self._run(job["source"].encode(), job["prelude"].encode())
 
 
+def make_engine(library: str) -> LuaEngine:
+    """The engine for a worker; `library` is the file of the Lua binding."""
+    return LuaEngine(library)
+
+
 def _load(library: str) -> Any:
-    """The Lua binding, straight from its file: this interpreter has no site-packages."""
+    """Import the Lua binding from its file, since this interpreter has no site-packages."""
     spec = util.spec_from_file_location("lupa.lua54", library)
     if spec is None or spec.loader is None:
         raise ImportError(library)
@@ -66,8 +69,8 @@ def _load(library: str) -> Any:
     return module
 
 
-def _read(name: str) -> bytes:
-    """A part of the Lua side of the bridge, as source."""
+def _lua_source(name: str) -> bytes:
+    """The source of a Lua file of this package."""
     with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:  # noqa: PTH118, PTH120, PTH123
         return file.read()
 
@@ -75,37 +78,37 @@ def _read(name: str) -> bytes:
 class _Bridge:
     """The functions that the prelude gets. None of them raises: an error that crosses into Lua would be an object.
 
-    Lua's memory limit is off while one runs, and until the prelude puts it back: a string that the host gives to a full
-    Lua would jump over Python's frames.
+    Lua's memory limit is lifted while one runs, and until the prelude restores it. Otherwise passing a string to a Lua
+    that is out of memory would make Lua jump past Python's frames.
     """
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
-        self.bytes = 0
-        """What Lua may have, once that is known."""
+        self.max_bytes = 0
+        """Lua's memory limit; 0 means none, before the job is known."""
 
     def lift(self) -> None:
         self._runtime.set_max_memory(0)
 
     def cap(self) -> None:
-        self._runtime.set_max_memory(self.bytes)
+        self._runtime.set_max_memory(self.max_bytes)
 
     def send(self, body: bytes) -> None:
         self.lift()
         try:
-            pipes.write_frame(body)
+            serve.write_frame(body)
         except OSError:
             os._exit(1)
         except MemoryError:
-            os._exit(pipes.OUT_OF_MEMORY)
+            os._exit(serve.OUT_OF_MEMORY)
 
     def receive(self) -> bytes:
         self.lift()
         try:
-            return pipes.read_frame()
+            return serve.read_frame()
         except MemoryError:
-            os._exit(pipes.OUT_OF_MEMORY)
-        except (OSError, pipes.Closed):
+            os._exit(serve.OUT_OF_MEMORY)
+        except (OSError, serve.Closed):
             os._exit(1)
 
 

@@ -1,9 +1,9 @@
--- What stands between a script and the gateway: the script's globals, calls and promises, and limits.
--- JSON both ways is in json.lua.
+-- The layer between a script and the gateway: the script's globals, calls, promises and limits.
+-- JSON is in json.lua.
 --
--- Everything used after the script has started is a local here: a script that overwrites string.gsub or next changes
--- nothing for this file. The four host functions below are the only Python objects; no script can reach them, because
--- there is no debug library, and no value of them is ever stored where a script could look.
+-- Everything used after the script has started is a local here, so that a script that overwrites string.gsub or next
+-- changes nothing in this file. The four host functions below are the only Python objects. No script can reach them:
+-- there is no debug library, and they are never stored where a script could look.
 
 local json, host_send, host_receive, host_lift, host_cap = ...
 
@@ -17,7 +17,7 @@ local math_type, to_integer = math.type, math.tointeger
 local clock, traceback, sethook = os.clock, debug.traceback, debug.sethook
 local create, resume, status, close_coroutine = coroutine.create, coroutine.resume, coroutine.status, coroutine.close
 
-local started, config, VALUE -- known when there is a script
+local started, config, VALUE -- set when there is a script
 
 local locked, null, arrays, promises, servers = json.locked, json.null, json.arrays, json.promises, json.servers
 local clean, encode, decode = json.clean, json.encode, json.decode
@@ -75,7 +75,7 @@ local function line_in(...)
   return nil
 end
 
--- The last frame of a script that did not end well.
+-- Send the last frame of a script that failed.
 local function failed(kind, message, trace, stage)
   host_lift()
   flush()
@@ -106,15 +106,15 @@ local HOOK_EVERY = 100000
 -- Calls --------------------------------------------------------------------------------------------------------------
 
 local calls, running, running_bytes = 0, 0, 0
-local answers = {}                       -- id -> frame; of calls that were answered, until they are awaited
-local sizes = {}                         -- id -> bytes of arguments under way
-local queue, queue_from, queue_to = {}, 1, 0 -- calls that wait for their turn
+local answers = {}                       -- id -> frame, of answered calls that were not awaited yet
+local sizes = {}                         -- id -> bytes of arguments, of running calls
+local queue, queue_from, queue_to = {}, 1, 0 -- calls waiting for their turn
 
 local function room_for(size)
   return running < config.inflight and (running == 0 or running_bytes + size <= config.inflight_bytes)
 end
 
--- Memory is lifted.
+-- Call with the memory limit lifted.
 local function send_call(call)
   sizes[call.id] = #call.body
   running, running_bytes = running + 1, running_bytes + #call.body
@@ -378,7 +378,7 @@ script.coroutine.wrap = function(body)
   return function(...) return pass(co, resume(co, ...)) end
 end
 script.load = function(chunk, name, mode, ...)
-  if name ~= nil and type(name) ~= "string" then error("load needs a text as the chunk's name", 2) end
+  if name ~= nil and type(name) ~= "string" then error("load needs a string as the chunk's name", 2) end
   if select("#", ...) > 0 then return load(chunk, name or "=load", "t", (...)) end
   return load(chunk, name or "=load", "t", script)
 end
@@ -408,7 +408,7 @@ script.json = {
     return text
   end,
   decode = function(text)
-    if type(text) ~= "string" then error("json.decode needs a text", 2) end
+    if type(text) ~= "string" then error("json.decode needs a string", 2) end
     local ok, value = pcall(decode, text, DECODE_DEPTH)
     if not ok then error(value, 2) end
     return value
@@ -434,9 +434,9 @@ local function explain(problem)
   return { message = message_of(problem), trace = traceback("", 2) }
 end
 
--- All above is made ready once, before there is a script, and forked with the process.
+-- Everything above runs once, before there is a script, and is inherited by forked processes.
 
--- Goes through what a script needs, so that a forked process has its own copy of that memory before the script is there.
+-- Uses what a script needs, so that a forked process copies that memory before its script arrives.
 local function warm()
   local chunk = load("local t = {} for i = 1, 3 do t[i] = tostring(i) end return t", "=warm", "t", script)
   local _, value = pcall(chunk)
@@ -480,7 +480,7 @@ local function run(source, settings)
     if type(why) ~= "table" then why = { message = message_of(why), trace = "" } end
     local memory = find(why.message, "not enough memory", 1, true)
     local trace = trace_of(why.trace)
-    local at = line_in(trace)              -- the line of the script, where the error says one of ours
+    local at = line_in(trace)              -- the script's line, where the error names a line of this file
     local message = string.gsub(why.message, "^prelude:%d+: ", at and "script:" .. at .. ": " or "", 1)
     return failed(memory and "memory" or "script", message, trace, "run")
   end

@@ -1,7 +1,7 @@
-"""The system calls that remain once a script runs: a filter in the kernel that kills the process on any other.
+"""System call filter: the kernel kills the process on every call that a running script does not need.
 
-Reads come from fd 0 only, writes go to fds 1 and 2 only, no memory can be made executable, and a signal reaches nobody
-but the process itself. Linux on x86_64 and aarch64; the table for aarch64 follows the kernel's headers and is untested.
+Reads come from fd 0 only, writes go to fds 1 and 2 only, memory cannot be made executable, and signals reach only the
+process itself. Linux on x86_64 and aarch64; the table for aarch64 follows the kernel's headers and is untested.
 """
 
 import ctypes
@@ -17,12 +17,12 @@ _MODE_FILTER = 2
 _SET_MODE_FILTER = 1
 _ALL_THREADS = 1
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
-"""The system call that can reach all threads, which prctl cannot."""
+"""The `seccomp` system call, which can filter all threads of a process; prctl cannot."""
 KILL_PROCESS = 0x80000000
 ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 NR, ARCH, ARG0, ARG1, ARG2 = 0, 4, 16, 24, 32
-"""Offsets in `struct seccomp_data`; of an argument the low half, all that the kernel looks at where it is a number."""
+"""Offsets in `struct seccomp_data`. For arguments it is the low half: the kernel ignores the rest of an int."""
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _PROT_EXEC = 4
 
@@ -86,7 +86,7 @@ _MACHINES: dict[str, tuple[int, dict[str, int]]] = {
 
 
 def missing() -> str:
-    """Why no filter can be had here, as far as can be told without trying; empty when it can."""
+    """Why this system has no filter, as far as is known without trying; empty if it has one."""
     if not sys.platform.startswith("linux"):
         return f"seccomp exists on Linux only, this is {sys.platform}"
     if os.uname().machine not in _MACHINES:
@@ -94,15 +94,15 @@ def missing() -> str:
     return ""
 
 
-def made(make: "Callable[[str, int], bytes]") -> bytes:
-    """The filter for this process; empty where none can be had."""
+def build(make: "Callable[[str, int], bytes]") -> bytes:
+    """Build the filter for this process with `make(machine, pid)`; empty where the system has none."""
     return b"" if missing() else make(os.uname().machine, os.getpid())
 
 
 def apply(code: bytes, *, threads: bool = False) -> str:
-    """Put that filter over this process, for good; why it could not be, or an empty text. Needs no_new_privs.
+    """Install the filter for good; returns why it failed, or an empty string. Needs no_new_privs.
 
-    With `threads` it goes over those that run already, too.
+    With `threads` it also applies to threads that are already running.
     """
     if not code or lockdown.LIBC is None:
         return missing()
@@ -117,7 +117,7 @@ def apply(code: bytes, *, threads: bool = False) -> str:
 
 
 def program(machine: str, pid: int) -> bytes:
-    """The filter as BPF code, eight bytes an instruction.
+    """The filter as BPF code, eight bytes per instruction.
 
     >>> len(program("x86_64", 1)) % 8
     0
@@ -138,12 +138,12 @@ def program(machine: str, pid: int) -> bytes:
 
 
 def refuse(errno: int) -> bytes:
-    """The instruction that makes a call fail with that error."""
+    """The instruction that fails a call with that error."""
     return op(RETURN, _ERRNO | errno)
 
 
 def op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    """One BPF instruction; the jumps are relative to the next one."""
+    """One BPF instruction; jumps are relative to the next one."""
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 

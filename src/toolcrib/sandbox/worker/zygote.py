@@ -1,7 +1,7 @@
-"""A prepared process that forks a worker whenever it is asked to. It never runs a script itself. Linux only.
+"""A prepared process that forks a worker on request, and never runs a script itself. Linux only.
 
-Over its one socket it gets a worker's end of a socket pair with each request, and answers with the new process's number
-and a descriptor of it; later it tells how that process ended.
+Each request on its one socket carries the worker's end of a socket pair. The answer is the new process's id and a
+pidfd; a later message reports how that process ended.
 """
 
 import gc
@@ -16,13 +16,13 @@ from importlib import import_module
 from . import lockdown, serve
 
 REPLY = struct.Struct("=cii")
-"""A kind, a process number, and an exit status (negative for a signal)."""
+"""A kind, a process id, and an exit status (negative for a signal)."""
 FORKED, ENDED, REFUSED = b"f", b"x", b"n"
-_ALL_FILES = 1 << 16
+_MAX_FD = 1 << 16
 
 
-def main(make: "Callable[[str], serve.Engine]", library: str, parent: int) -> None:
-    """Serve until the other side goes away."""
+def main(make: "Callable[[str], serve.WorkerEngine]", library: str, parent: int) -> None:
+    """Serve requests until the other side closes the socket."""
     lockdown.die_with(parent)
     lockdown.confine()
     lockdown.adopt()
@@ -35,7 +35,7 @@ def main(make: "Callable[[str], serve.Engine]", library: str, parent: int) -> No
 
 
 class _Zygote:
-    def __init__(self, engine: serve.Engine) -> None:
+    def __init__(self, engine: serve.WorkerEngine) -> None:
         self._engine = engine
         self._pid = os.getpid()
         self._control = socket.socket(fileno=0)
@@ -44,17 +44,17 @@ class _Zygote:
         self._poll.register(self._control, select.POLLIN)
 
     def serve(self) -> None:
-        """Fork for each request, and tell of each end."""
+        """Fork a worker for each request, and report when one ends."""
         self._control.send(REPLY.pack(FORKED, 0, 0))
         while True:
             for fd, _ in self._poll.poll():
                 if fd in self._children:
-                    self._bury(fd)
+                    self._reap(fd)
                 elif not self._request():
                     return
 
     def _request(self) -> bool:
-        """Serve one request; False at the end."""
+        """Serve one request; False when the socket is closed."""
         data, fds, _, _ = socket.recv_fds(self._control, 16, 1)
         if not data:
             return False
@@ -81,37 +81,37 @@ class _Zygote:
         socket.send_fds(self._control, [REPLY.pack(FORKED, pid, 0)], [pidfd])
 
     def _become(self, fd: int) -> None:
-        """Be the worker. Never returns."""
+        """Turn this process into the worker. Never returns."""
         try:
             os.dup2(fd, 0)
             os.dup2(fd, 1)
-            os.closerange(3, _ALL_FILES)
+            os.closerange(3, _MAX_FD)
             os.setsid()
             lockdown.die_with(self._pid)
             serve.serve(self._engine)
         finally:
             os._exit(1)
 
-    def _bury(self, pidfd: int) -> None:
+    def _reap(self, pidfd: int) -> None:
         self._poll.unregister(pidfd)
         pid = self._children.pop(pidfd)
         os.close(pidfd)
-        _end_group(pid)
+        _kill_group(pid)
         _, status = os.waitpid(pid, 0)
-        _bury_group(pid)
+        _reap_group(pid)
         self._control.send(REPLY.pack(ENDED, pid, os.waitstatus_to_exitcode(status)))
 
 
-def _end_group(pid: int) -> None:
-    """End what it started; nobody else can have its number before it is buried."""
+def _kill_group(pid: int) -> None:
+    """Kill what the worker started. Its id cannot be reused before it is reaped."""
     try:
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:  # it had no group of its own yet
+    except ProcessLookupError:  # it had not made a group yet
         return
 
 
-def _bury_group(pid: int) -> None:
-    """Those are this process's children now."""
+def _reap_group(pid: int) -> None:
+    """Reap what the worker started: as a subreaper this process has inherited it."""
     try:
         while True:
             os.waitpid(-pid, 0)

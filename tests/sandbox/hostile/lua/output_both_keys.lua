@@ -1,2 +1,2 @@
--- expect: error:script:both the number and the text
+-- expect: error:script:both the number and the string
 return {[5] = 1, ['5'] = 2}

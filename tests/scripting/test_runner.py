@@ -206,7 +206,7 @@ async def test_a_read_only_script_sees_only_tools_that_say_so() -> None:
         other = await run.run(ME, "return data_server.who{}:await()", read_only=True)
     assert reads.structured == {"result": 3}
     assert "has no tool 'fail'; it has: add" in said(acts)
-    assert "only tools that say" in said(other)
+    assert "only tools that are marked" in said(other)
 
 
 async def test_a_hidden_tool_answers_to_its_exact_name_and_is_never_shown() -> None:
@@ -310,7 +310,7 @@ async def test_scripts_in_one_another_are_bounded() -> None:
         ctx = ME.with_providers(FakeProvider([Tool(name="again", namespace="x")], again))
         done = await run.run(ctx, "return x.again{}:await()")
     assert not inner
-    assert "deep in one another" in said(done)
+    assert "deep already" in said(done)
 
 
 async def test_an_empty_script_and_an_unknown_language_are_refused() -> None:
@@ -591,7 +591,7 @@ async def test_scripts_are_bounded_through_tools_that_add_providers_too() -> Non
         done = await run.run(ctx, "return x.again{}:await()")
         after = await run.run(ctx, "return 1")
     assert len(reached) == 2
-    assert "deep in one another" in said(done)
+    assert "deep already" in said(done)
     assert said(after) == "1"
 
 
@@ -695,7 +695,7 @@ async def test_rules_hold_for_a_tool_that_is_in_no_list() -> None:
     assert denied.is_error
     assert said(denied).replace("clear", "cleer") == said(missing)
     assert not allowed.is_error
-    assert "only tools that say" in said(held)
+    assert "only tools that are marked" in said(held)
     assert "must be number" in said(wrong)
 
 

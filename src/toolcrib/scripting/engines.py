@@ -1,6 +1,6 @@
-"""Script languages: their engines, and how a script gets its arguments.
+"""Script engines, each started on first use, and the arguments of scripts.
 
-Each engine is started on first use and stopped with the pool that holds it.
+A script's arguments are source that is put before it, so that they work the same in every engine.
 """
 
 import asyncio
@@ -11,6 +11,8 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -18,27 +20,50 @@ import anyio
 
 from toolcrib.errors import InvalidRequest, ScriptFailed, ScriptRefused
 from toolcrib.names import nearest
+from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
+from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.types import Object
 
-_MAX_NAME_CHARS = 40
+_MAX_NAME_CHARS: Final = 40
+_MAX_KEY_CHARS: Final = 40
+_MAX_INTEGER_BITS: Final = 4096
+"""Larger integers are refused: few JSON parsers read them."""
+_BOM: Final = "\ufeff"
+_SCRIPT_LINE: Final = re.compile(r"^script:(\d+)", re.MULTILINE)
+_TRACEBACK_LINE: Final = re.compile(r'^(  File "script", line )(\d+)', re.MULTILINE)
 
 
 class ScriptEngine(Protocol):
-    """What runs scripts of one language; see `toolcrib.sandbox`."""
+    """Runs scripts of one language; see `toolcrib.sandbox`."""
 
     limits: Any
-    """Those of scripts that come without their own."""
+    """For scripts without limits of their own."""
 
     async def run(
         self, source: str, tools: Any, *, limits: Any = None, schemas: Any = None, on_call: Any = None
     ) -> Any:
         """Run a script over `{server: {tool: function}}`. Raises `ScriptFailed`."""
 
-    async def check(self, source: str, tools: Any, *, limits: Any = None) -> Any:
-        """What can be said of it without running it. Raises `ScriptFailed`."""
+    async def check(self, source: str, tools: Any, *, limits: Any = None, schemas: Any = None) -> Any:
+        """Check a script without calling a tool. Raises `ScriptFailed`."""
 
 
 EngineFactory = Callable[[], AbstractAsyncContextManager[ScriptEngine]]
+
+
+def sandbox_factories(limits: Limits | None, options: SandboxOptions | None) -> dict[str, EngineFactory]:
+    """A factory for each language's sandbox, which is imported on first use."""
+    return {name: partial(_make_sandbox, language.engine, limits, options) for name, language in LANGUAGES.items()}
+
+
+def _make_sandbox(
+    engine: str, limits: Limits | None, options: SandboxOptions | None
+) -> AbstractAsyncContextManager[ScriptEngine]:
+    module, _, name = engine.partition(":")
+    made: AbstractAsyncContextManager[ScriptEngine] = getattr(import_module(module), name)(
+        limits=limits, options=options
+    )
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +73,23 @@ class _StartedEngine:
 
 
 class EnginePool:
-    """One engine a language and level: a script that another one waits for never waits for that one's place."""
+    """One engine per language and nesting level, so that a script never waits for a slot held by its own caller."""
 
-    def __init__(self, makers: Mapping[str, EngineFactory]) -> None:
-        """By language. Without `async with`, each script has an engine of its own, which takes longer."""
-        self.languages = tuple(makers)
-        self._factories = dict(makers)
+    def __init__(self, factories: Mapping[str, EngineFactory]) -> None:
+        """`factories` by language. Outside `async with`, each script starts its own engine, which takes longer."""
+        self.languages = tuple(factories)
+        self._factories = dict(factories)
         self._tasks: dict[tuple[str, int], asyncio.Task[_StartedEngine]] = {}
         self._open = False
 
     async def __aenter__(self) -> Self:
-        """Nothing is started yet."""
         self._open = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all that were started."""
+        """Stop all engines that were started."""
         self._open = False
         tasks, self._tasks = self._tasks, {}
         with anyio.CancelScope(shield=True):
@@ -73,35 +97,35 @@ class EnginePool:
                 if isinstance(started, _StartedEngine):
                     await started.manager.__aexit__(None, None, None)
 
-    def check_language(self, language: str) -> str:
-        """The language. Raises `InvalidRequest` for one that there is no engine for."""
-        if language in self._factories:
-            return language
+    def language(self, name: str) -> ScriptLanguage:
+        """The language of that name. Raises `InvalidRequest` if there is no engine for it."""
+        if name in self._factories:
+            return LANGUAGES[name]
         raise InvalidRequest(
-            f"There is no language {language[:_MAX_NAME_CHARS]!r} for scripts.",
+            f"There is no script language {name[:_MAX_NAME_CHARS]!r}.",
             hint=f"Use one of: {', '.join(self.languages)}.",
-            suggestions=nearest(language, self.languages),
+            suggestions=nearest(name, self.languages),
         )
 
     @contextlib.asynccontextmanager
-    async def engine(self, language: str, level: int) -> AsyncIterator[ScriptEngine]:
-        """The engine for scripts at that depth, from 0. Raises `MissingExtra` and `SandboxUnavailable`."""
-        maker = self._factories[self.check_language(language)]
+    async def engine(self, language: ScriptLanguage, level: int) -> AsyncIterator[ScriptEngine]:
+        """The engine for scripts at that nesting level, from 0. Raises `MissingExtra` and `SandboxUnavailable`."""
+        factory = self._factories[language.name]
         if not self._open:
-            async with maker() as engine:
+            async with factory() as engine:
                 yield engine
             return
-        place = (language, level)
-        task = self._tasks.get(place)
+        key = (language.name, level)
+        task = self._tasks.get(key)
         if task is None or _has_failed(task):
-            task = self._tasks[place] = asyncio.create_task(_start_engine(maker))
+            task = self._tasks[key] = asyncio.create_task(_start_engine(factory))
             task.add_done_callback(_has_failed)
         yield (await asyncio.shield(task)).engine
 
 
-async def _start_engine(maker: EngineFactory) -> _StartedEngine:
-    """Started in a task of its own: whoever asked first may go away before it is ready."""
-    manager = maker()
+async def _start_engine(factory: EngineFactory) -> _StartedEngine:
+    """Start an engine, in its own task: the first script that needs it may be cancelled before it is ready."""
+    manager = factory()
     return _StartedEngine(manager, await manager.__aenter__())
 
 
@@ -109,71 +133,45 @@ def _has_failed(task: "asyncio.Task[_StartedEngine]") -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
-_SCRIPT_LINE: Final = re.compile(r"^script:(\d+)", re.MULTILINE)
+# -- arguments -----------------------------------------------------------------------------------------------------
 
 
-_TRACEBACK_LINE: Final = re.compile(r'^(  File "script", line )(\d+)', re.MULTILINE)
+def prepend_arguments(source: str, arguments: Object, language: ScriptLanguage, limits: Any) -> tuple[str, Any]:
+    """The script with its arguments as `args`, and limits in which they do not count as source.
 
-
-_MAX_INTEGER_BITS: Final = 4096
-"""Larger whole numbers are no numbers of anybody's JSON."""
-
-
-_MAX_KEY_CHARS: Final = 40
-
-
-_BOM: Final = "\ufeff"
-
-
-def prepend_arguments(source: str, arguments: Object, language: str, limits: Any) -> tuple[str, Any]:
-    """The script with its arguments as `args`, and its limits, in which they do not count as a part of its source.
-
-    They may be as large and as deep as those of one call, which `limits.out_bytes` and `limits.depth` say. Raises
-    `InvalidRequest`, which names the argument that JSON cannot carry.
+    The arguments may be as large and as deep as those of one call (`limits.out_bytes` and `limits.depth`). Raises
+    `InvalidRequest`, which names an argument that JSON cannot represent.
     """
     if len(source.encode(errors="surrogatepass")) > limits.script_bytes:
-        return source, limits  # it is refused as it is, and told its own size
-    before = arguments_prefix(_encode_arguments(arguments, limits), language)
+        return source, limits  # refused unchanged, so that the error states the script's own size
+    before = language.arguments_prefix(_encode_arguments(arguments, limits))
     source = source.removeprefix(_BOM)
-    if language == "lua" and source.startswith("#"):
-        before += "--"  # a first line for the shell, which is no longer the first
+    if language.skips_shebang and source.startswith("#"):
+        before += language.comment  # no longer the first line, so the engine would not skip it
     return before + source, replace(limits, script_bytes=limits.script_bytes + len(before.encode()))
 
 
-def arguments_prefix(text: str, language: str) -> str:
-    r"""What stands before a script: its arguments, given as JSON. In Python it is a line of its own.
+def restore_line_numbers(error: ScriptFailed, language: ScriptLanguage) -> None:
+    """Change the line numbers of an error to those of the script without the arguments.
 
-    >>> arguments_prefix('{"n": 1}', "lua")
-    'local args = json.decode("{\\"n\\": 1}"); '
-    >>> arguments_prefix('{"n": 1}', "python")
-    'from json import loads as _loads; args: dict = _loads(\'{"n": 1}\')\n'
+    Only the engine's own locations change, never text from a tool or the script itself.
     """
-    if language == "lua":
-        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-        return f'local args = json.decode("{quoted}"); '
-    return f"from json import loads as _loads; args: dict = _loads({text!r})\n"
-
-
-def restore_line_numbers(error: ScriptFailed, language: str) -> None:
-    """Have an error of a script with arguments speak of the lines that its author wrote.
-
-    Only what the engine says of places is changed, never what a tool or the script itself said.
-    """
-    if language == "lua":
+    if not language.prefix_lines:
         return
+
+    def restored(line: int | str) -> int:
+        return max(1, int(line) - language.prefix_lines)
+
     data: dict[str, Any] = dict(error.data)
     if isinstance(line := data.get("line"), int):
-        data["line"] = max(1, line - 1)
+        data["line"] = restored(line)
     trace = str(data.get("traceback", ""))
     frames = trace.removesuffix(error.message)
-    data["traceback"] = _TRACEBACK_LINE.sub(_previous_line, frames) + trace[len(frames) :]
+    moved = _TRACEBACK_LINE.sub(lambda match: f"{match[1]}{restored(match[2])}", frames)
+    data["traceback"] = moved + trace[len(frames) :]
     error.data = data
     if isinstance(error, ScriptRefused):
-        error.message = _SCRIPT_LINE.sub(lambda match: f"script:{max(1, int(match[1]) - 1)}", error.message)
-
-
-def _previous_line(match: re.Match[str]) -> str:
-    return f"{match[1]}{max(1, int(match[2]) - 1)}"
+        error.message = _SCRIPT_LINE.sub(lambda match: f"script:{restored(match[1])}", error.message)
 
 
 def _encode_arguments(arguments: Object, limits: Any) -> str:
@@ -190,7 +188,7 @@ def _encode_arguments(arguments: Object, limits: Any) -> str:
 
 
 def _invalid_arguments(what: str) -> InvalidRequest:
-    return InvalidRequest(f"The script's {what}.", hint="Send arguments that are plain JSON, and not too much of it.")
+    return InvalidRequest(f"The script's {what}.", hint="Send plain JSON within the limits.")
 
 
 def _is_too_deep(value: object, most: int) -> bool:
@@ -205,7 +203,7 @@ def _items(value: object) -> Any:
 
 
 def _find_fault(value: object, where: str, left: int) -> str:
-    """What is wrong first, and where; empty where nothing is."""
+    """The first value that JSON cannot represent, and why; empty if there is none."""
     if not isinstance(value, Mapping | list | tuple):
         return _scalar_fault(value, where)
     if left == 0:
@@ -223,7 +221,7 @@ def _scalar_fault(value: object, where: str) -> str:
         return "" if _is_unicode(value) else f"{where} is not valid Unicode; base64-encode binary data"
     if isinstance(value, int):
         return (
-            f"{where} is a number with too many digits; send a text" if value.bit_length() > _MAX_INTEGER_BITS else ""
+            f"{where} is a number with too many digits; send a string" if value.bit_length() > _MAX_INTEGER_BITS else ""
         )
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"{where} is {value}, which JSON cannot carry"
@@ -232,7 +230,7 @@ def _scalar_fault(value: object, where: str) -> str:
 
 def _key_fault(key: object, where: str) -> str:
     if not isinstance(key, str | int | float | None):
-        return f"{where} has a key that is a {type(key).__name__}; keys are texts"
+        return f"{where} has a key that is a {type(key).__name__}; keys must be strings"
     return "" if _is_unicode(str(key)) else f"{where} has a key that is not valid Unicode"
 
 

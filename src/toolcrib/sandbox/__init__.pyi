@@ -1,0 +1,9 @@
+from toolcrib.sandbox.limits import Limits as Limits
+from toolcrib.sandbox.limits import SandboxOptions as SandboxOptions
+from toolcrib.sandbox.lua import LuaSandbox as LuaSandbox
+from toolcrib.sandbox.python import PythonSandbox as PythonSandbox
+from toolcrib.sandbox.result import CallTrace as CallTrace
+from toolcrib.sandbox.result import CheckResult as CheckResult
+from toolcrib.sandbox.result import ScriptError as ScriptError
+from toolcrib.sandbox.result import ScriptResult as ScriptResult
+from toolcrib.sandbox.result import SeenCall as SeenCall

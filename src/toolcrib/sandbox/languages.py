@@ -1,0 +1,266 @@
+"""Script languages: what the rest of toolcrib needs to know about Lua and Python.
+
+A further language is one more `ScriptLanguage` here, an engine beside `lua.py`, and its side in `worker/`. Nothing else
+asks for a language by name. Importing this module loads no engine.
+"""
+
+import builtins
+import json
+import keyword
+import re
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+LUA_RESERVED: Final = frozenset(
+    [
+        "and",
+        "break",
+        "do",
+        "else",
+        "elseif",
+        "end",
+        "false",
+        "for",
+        "function",
+        "goto",
+        "if",
+        "in",
+        "local",
+        "nil",
+        "not",
+        "or",
+        "repeat",
+        "return",
+        "then",
+        "true",
+        "until",
+        "while",
+    ]
+)
+LUA_GLOBALS: Final = frozenset(
+    [
+        "_G",
+        "_VERSION",
+        "_ENV",
+        "assert",
+        "await",
+        "await_all",
+        "coroutine",
+        "error",
+        "getmetatable",
+        "ipairs",
+        "json",
+        "load",
+        "math",
+        "next",
+        "null",
+        "pairs",
+        "pcall",
+        "print",
+        "rawequal",
+        "rawget",
+        "rawlen",
+        "rawset",
+        "result",
+        "select",
+        "setmetatable",
+        "string",
+        "table",
+        "tonumber",
+        "tostring",
+        "type",
+        "utf8",
+        "xpcall",
+        "bit32",
+        "collectgarbage",
+        "debug",
+        "dofile",
+        "io",
+        "loadfile",
+        "module",
+        "newproxy",
+        "os",
+        "package",
+        "python",
+        "require",
+        "unpack",
+        "warn",
+        "self",
+    ]
+)
+"""What a script has, and what other versions of Lua have: a server of such a name would be mistaken for it."""
+PYTHON_RESERVED: Final = frozenset({*keyword.kwlist, *keyword.softkwlist, "self", "cls"})
+PYTHON_GLOBALS: Final = frozenset({*sys.stdlib_module_names, *dir(builtins)})
+
+_NON_WORD = re.compile(r"[^A-Za-z0-9_]")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LUA_LITERALS = re.compile(
+    r"""--\[(=*)\[.*?(?:\]\1\]|\Z)|--[^\n]*|\[(=*)\[.*?(?:\]\2\]|\Z)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?""",
+    re.DOTALL,
+)
+_PYTHON_LITERALS = re.compile(
+    r'''#[^\n]*|"""(?:[^\\]|\\.)*?(?:"""|\Z)|\'\'\'(?:[^\\]|\\.)*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?''',
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptLanguage:
+    """A language that scripts can be written in."""
+
+    name: str
+    title: str
+    """The name as people write it."""
+    suffix: str
+    """Of script files, with the dot."""
+    comment: str
+    """What begins a comment that ends with the line."""
+    literals: re.Pattern[str]
+    """Matches comments and strings, where no call is found."""
+    engine: str
+    """`module:class` of the sandbox, imported on first use."""
+    aborts_without_memory: bool = False
+    """Whether a process of the engine ends with SIGABRT when it is out of memory."""
+    identifier: Callable[[str], str]
+    """A name as an identifier; two names can give the same one."""
+    globals: frozenset[str]
+    """Names that no server may have."""
+    avoid: Callable[[str], str]
+    """Another identifier for a server whose own is a global."""
+    await_hint: str
+    """What to do about a call that was never awaited."""
+    arguments_prefix: Callable[[str], str]
+    """Source to put before a script, so that it has `args`; given the arguments as JSON."""
+    prefix_lines: int = 0
+    """By how many lines the prefix moves the script."""
+    skips_shebang: bool = False
+    """Whether the engine ignores a first line that begins with `#`."""
+    usage: str
+    """How a script calls tools and gives its result, for a model."""
+    example_call: Callable[[str, Sequence[str]], str]
+    """An example call of a function with these parameters."""
+
+
+def sanitize_lua_identifier(name: str) -> str:
+    """The name as a Lua identifier; two names can give the same one.
+
+    >>> [sanitize_lua_identifier(name) for name in ("data-server", "my.api", "123numbers", "while", "")]
+    ['data_server', 'my_api', '_123numbers', '_while', '_unnamed']
+    """
+    word = _to_word(name)
+    if not word.strip("_"):
+        return name if _IDENTIFIER.fullmatch(name) and name != "_" else "_unnamed"
+    return f"_{word}" if word[0].isdigit() or word in LUA_RESERVED else word
+
+
+def sanitize_python_identifier(name: str) -> str:
+    """The name as a Python identifier without a leading underscore; two names can give the same one.
+
+    >>> [sanitize_python_identifier(name) for name in ("data-server", "123numbers", "class", "_hidden")]
+    ['data_server', 'x123numbers', 'class_', 'x_hidden']
+    """
+    word = _to_word(name)
+    if not word.strip("_"):
+        return "unnamed"
+    if word[0].isdigit() or word[0] == "_":
+        word = f"x{word}"
+    return f"{word}_" if word in PYTHON_RESERVED else word
+
+
+def _to_word(name: str) -> str:
+    plain = name if name.isascii() else _strip_accents(name)
+    return _NON_WORD.sub("_", plain)
+
+
+def _strip_accents(name: str) -> str:
+    return "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
+
+
+def _lua_arguments(text: str) -> str:
+    r"""Arguments for a Lua script, on the script's own first line.
+
+    >>> _lua_arguments('{"n": 1}')
+    'local args = json.decode("{\\"n\\": 1}"); '
+    """
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'local args = json.decode("{quoted}"); '
+
+
+def _python_arguments(text: str) -> str:
+    """Arguments for a Python script, on a line before it."""
+    return f"from json import loads as _loads; args: dict = _loads({text!r})\n"
+
+
+def _lua_call(function: str, names: Sequence[str]) -> str:
+    """An example call.
+
+    >>> print(_lua_call("mail.send", ["to", "end"]))
+    local result = mail.send({
+      to = ...,
+      ["end"] = ...
+    }):await()
+    """
+    fields = ",\n".join(f"  {_lua_key(name)} = ..." for name in names)
+    return f"local result = {function}({{\n{fields}\n}}):await()" if fields else f"local result = {function}():await()"
+
+
+def _lua_key(name: str) -> str:
+    is_plain = _IDENTIFIER.fullmatch(name) and name not in LUA_RESERVED
+    return name if is_plain else f"[{json.dumps(name, ensure_ascii=False)}]"
+
+
+def _python_call(function: str, names: Sequence[str]) -> str:
+    """An example call.
+
+    >>> _python_call("mail.send", ["to"]), _python_call("mail.send", ["reply-to"])
+    ('result = await mail.send(to=...)', 'result = await mail.send({"reply-to": ...})')
+    """
+    if all(_IDENTIFIER.fullmatch(name) for name in names):
+        return f"result = await {function}({', '.join(f'{name}=...' for name in names)})"
+    return f"result = await {function}({{{', '.join(f'{json.dumps(name)}: ...' for name in names)}}})"
+
+
+LUA: Final = ScriptLanguage(
+    name="lua",
+    title="Lua",
+    suffix=".lua",
+    comment="--",
+    literals=_LUA_LITERALS,
+    engine="toolcrib.sandbox.lua:LuaSandbox",
+    identifier=sanitize_lua_identifier,
+    globals=LUA_GLOBALS,
+    avoid="_{}".format,
+    await_hint="add :await() to wait for it",
+    arguments_prefix=_lua_arguments,
+    skips_shebang=True,
+    usage=(
+        "In Lua, `server.tool({name = value})` starts a call at once and `:await()` waits for what it gives; "
+        "`await_all({p1, p2})` waits for several. A tool that fails raises an error, which `pcall` or `promise:try()` "
+        "catches. Give the result with `result(value)` or `return value`. Example: "
+        "`local sum = calculator.add({ a = 10, b = 20 }):await() result({ sum = sum })`."
+    ),
+    example_call=_lua_call,
+)
+PYTHON: Final = ScriptLanguage(
+    name="python",
+    title="Python",
+    suffix=".py",
+    comment="#",
+    literals=_PYTHON_LITERALS,
+    engine="toolcrib.sandbox.python:PythonSandbox",
+    aborts_without_memory=True,
+    identifier=sanitize_python_identifier,
+    globals=PYTHON_GLOBALS,
+    avoid="{}_".format,
+    await_hint="put await before it to wait for it",
+    arguments_prefix=_python_arguments,
+    prefix_lines=1,
+    usage="In Python, `await server.tool(name=value)` calls, and the last expression is the result.",
+    example_call=_python_call,
+)
+LANGUAGES: Final[Mapping[str, ScriptLanguage]] = {one.name: one for one in (LUA, PYTHON)}
+"""By name, the usual language first."""
+DEFAULT_LANGUAGE: Final = LUA.name
