@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import httpx2
 from mcp.server.mcpserver import MCPServer
@@ -42,7 +42,7 @@ class Walk:
         if event == "call" and file.startswith(str(ROOT)) and not frame.f_code.co_name.startswith("<"):
             self.seen.setdefault((str(Path(file).relative_to(ROOT)), frame.f_code.co_qualname))
 
-    def __enter__(self) -> "Walk":
+    def __enter__(self) -> Self:
         threading.setprofile(self._note)
         sys.setprofile(self._note)
         return self
