@@ -158,7 +158,7 @@ async def test_pictures_and_meta_of_a_result_come_through_beside_the_envelope(mo
         ({"tool_name": "math:subtract"}, "The server is gone."),
         ({"tool_name": "math:add", "arguments": {"a": "one"}}, "math:add"),
         ({"tool_name": "math:ad"}, "math:add"),
-        ({"tool_name": "search_tools"}, "called by itself"),
+        ({"tool_name": "search_tools"}, "called directly"),
         ({}, "needs the name of a tool"),
     ],
     ids=["in band", "raised", "arguments", "name", "meta-tool", "nothing"],

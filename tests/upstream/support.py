@@ -17,9 +17,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState as WebState
 
 from toolcrib.types import Caller, Context, ServerState, ToolResult
-from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.server import UpstreamServer
 
 SERVERS = Path(__file__).parent.parent / "fixtures" / "servers"
 MARK = "TOOLCRIB_TEST_RUN"
@@ -67,13 +66,13 @@ async def fleet_of(*servers: ServerOptions, options: FleetOptions = FAST, limit_
 @asynccontextmanager
 async def server_of(
     given: ServerOptions, options: FleetOptions = FAST, limit_s: float = 20
-) -> AsyncIterator[UpstreamServer]:
+) -> AsyncIterator[RemoteServer]:
     """The one server of a fleet, settled."""
     async with fleet_of(given, options=options, limit_s=limit_s) as fleet:
         yield fleet.server(given.name)
 
 
-async def until(source: Fleet | UpstreamServer, condition: Callable[[], bool]) -> None:
+async def until(source: Fleet | RemoteServer, condition: Callable[[], bool]) -> None:
     """Wait for the condition; it is tried again after each change."""
     changed = anyio.Event()
 
@@ -89,14 +88,14 @@ async def until(source: Fleet | UpstreamServer, condition: Callable[[], bool]) -
         unsubscribe()
 
 
-async def call(server: UpstreamServer, name: str, ctx: Context = CTX, /, **arguments: Any) -> ToolResult:
+async def call(server: RemoteServer, name: str, ctx: Context = CTX, /, **arguments: Any) -> ToolResult:
     """The result of a tool that is there."""
     result = await server.call_tool(ctx, name, arguments)
     assert result is not None
     return result
 
 
-async def call_each(server: UpstreamServer, numbers: range) -> None:
+async def call_each(server: RemoteServer, numbers: range) -> None:
     """Call `echo` with each number as `n`, all at once."""
 
     async def call_one(number: int) -> None:
@@ -107,13 +106,13 @@ async def call_each(server: UpstreamServer, numbers: range) -> None:
             group.start_soon(call_one, number)
 
 
-async def said(server: UpstreamServer, name: str, ctx: Context = CTX, /, **arguments: Any) -> Any:
+async def said(server: RemoteServer, name: str, ctx: Context = CTX, /, **arguments: Any) -> Any:
     """The value in the one text block of a result."""
     result = await call(server, name, ctx, **arguments)
     return json.loads(result.content[0]["text"])
 
 
-def names(server: UpstreamServer) -> list[str]:
+def names(server: RemoteServer) -> list[str]:
     """The names of its tools."""
     return [tool.name for tool in server.tools]
 

@@ -14,8 +14,7 @@ from tests.upstream.support import CTX, FAST, READY, call, fleet_of, names, raw,
 
 from toolcrib.errors import CallTimeout, ConnectionLost, InvalidArguments, ServerUnavailable, UpstreamError
 from toolcrib.types import Object, ServerState, ToolResult
-from toolcrib.upstream.fleet import Fleet
-from toolcrib.upstream.server import UpstreamServer
+from toolcrib.upstream.fleet import Fleet, RemoteServer
 
 
 @dataclass
@@ -302,7 +301,7 @@ async def test_a_call_waits_for_a_first_connection_that_is_under_way(tmp_path: P
     os.mkfifo(gate)
     found: list[Any] = []
 
-    async def ask(server: UpstreamServer) -> None:
+    async def ask(server: RemoteServer) -> None:
         found.append(await said(server, "echo", a=1))
 
     with anyio.fail_after(20):

@@ -12,7 +12,7 @@ from tests.upstream.support import CTX, FAST, call, fleet_of, names, raw, said, 
 from toolcrib.errors import UpstreamError
 from toolcrib.types import Caller, Context, Documents, LogAudience, Object
 from toolcrib.upstream import listing
-from toolcrib.upstream.server import UpstreamServer
+from toolcrib.upstream.fleet import RemoteServer
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ def library(**spec: Any) -> Any:
     return raw(**{"capabilities": ALL, "lists": LISTS, **spec})
 
 
-async def known(server: UpstreamServer) -> Documents:
+async def known(server: RemoteServer) -> Documents:
     """What it offers, once that is known."""
     await until(server, lambda: server.documents() is not None)
     found = server.documents()

@@ -36,9 +36,10 @@ from tests.upstream.test_calls import Watcher
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, UpstreamError
 from toolcrib.types import ServerState, ToolResult
+from toolcrib.upstream import http as http_module
 from toolcrib.upstream.channel import NO_MESSAGE
+from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.server import UpstreamServer
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 
@@ -49,7 +50,7 @@ def http(url: str, /, **options: Any) -> ServerOptions:
 
 
 @asynccontextmanager
-async def web_of(web: Web, options: FleetOptions = FAST, /, **given: Any) -> AsyncIterator[UpstreamServer]:
+async def web_of(web: Web, options: FleetOptions = FAST, /, **given: Any) -> AsyncIterator[RemoteServer]:
     """The hand-written server, and ours in front of it."""
     async with serving(web.app) as origin, server_of(http(f"{origin}/mcp", **given), options) as server:
         yield server
@@ -241,7 +242,7 @@ async def test_calls_that_lose_a_session_together_open_one_new_one() -> None:
 
 
 @asynccontextmanager
-async def gone(port: int, app: Starlette, options: FleetOptions) -> AsyncIterator[UpstreamServer]:
+async def gone(port: int, app: Starlette, options: FleetOptions) -> AsyncIterator[RemoteServer]:
     """Ours, which was ready, in front of a server that has just left its port."""
     leave, left = anyio.Event(), anyio.Event()
 
@@ -566,7 +567,7 @@ async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(mon
         assert server.status.state is READY
 
 
-async def test_one_tls_context_serves_a_whole_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_servers_share_one_tls_context(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[ssl.SSLContext] = []
     make = httpx2.create_ssl_context
 
@@ -575,6 +576,7 @@ async def test_one_tls_context_serves_a_whole_fleet(monkeypatch: pytest.MonkeyPa
         return made[-1]
 
     monkeypatch.setattr(httpx2, "create_ssl_context", make_and_note)
+    http_module._ssl_context.cache_clear()
     async with serving(Web().app) as one, serving(Web().app) as two:
         servers = [replace(http(f"{origin}/mcp"), name=name) for name, origin in (("one", one), ("two", two))]
         async with fleet_of(*servers) as fleet:

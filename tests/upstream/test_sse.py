@@ -11,8 +11,8 @@ from tests.upstream.support import FAST, READY, call, call_each, free_port, said
 
 from toolcrib.errors import CallTimeout, ConnectionLost, UpstreamError
 from toolcrib.types import ServerState
+from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.server import UpstreamServer
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 
@@ -23,7 +23,7 @@ def sse(url: str, /, **options: Any) -> ServerOptions:
 
 
 @asynccontextmanager
-async def old_of(web: OldWeb, options: FleetOptions = FAST, /, **given: Any) -> AsyncIterator[UpstreamServer]:
+async def old_of(web: OldWeb, options: FleetOptions = FAST, /, **given: Any) -> AsyncIterator[RemoteServer]:
     """The hand-written server, and ours in front of it."""
     async with serving(web.app) as origin, server_of(sse(f"{origin}/sse", **given), options) as server:
         yield server

@@ -33,7 +33,7 @@ from toolcrib.types import ServerState
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.stdio import stdio_channel
+from toolcrib.upstream.stdio import open_channel
 
 SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 
@@ -219,7 +219,7 @@ async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_i
     options = ServerOptions(name="deaf", command="sh", args=program, env={MARK: str(os.getpid())})
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    link = stdio_channel(options, FAST, Redactor(options))
+    link = open_channel(options, FAST, Redactor(options))
     with anyio.fail_after(20):
         async with link.transport as (_, outgoing):
             await outgoing.send(SessionMessage(Late(jsonrpc="2.0", id=1, method="ping")))

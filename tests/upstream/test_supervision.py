@@ -12,14 +12,13 @@ from tests.upstream.support import CTX, FAST, READY, call, names, raw, said, ser
 from toolcrib.errors import ConnectionLost, ServerUnavailable
 from toolcrib.types import ServerState
 from toolcrib.upstream import server as upstream_server
-from toolcrib.upstream.fleet import Fleet
+from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.options import ServerOptions
-from toolcrib.upstream.server import UpstreamServer
 
 NEVER_AGAIN = replace(FAST, backoff_first_s=1000, backoff_max_s=2000)
 
 
-def record(server: UpstreamServer) -> list[tuple[str, bool]]:
+def record(server: RemoteServer) -> list[tuple[str, bool]]:
     """Collects each new state, and whether the tools are stale."""
     seen: list[tuple[str, bool]] = []
 
@@ -111,7 +110,7 @@ async def test_a_call_to_a_failed_server_does_not_wait_but_has_it_tried_soon(tmp
 async def test_calls_under_way_when_the_fleet_stops_end_with_a_clear_error() -> None:
     caught: list[ConnectionLost] = []
 
-    async def ask(server: UpstreamServer) -> None:
+    async def ask(server: RemoteServer) -> None:
         try:
             await call(server, "hang")
         except ConnectionLost as error:

@@ -34,7 +34,6 @@ from toolcrib.types import (
     ToolResult,
     Visibility,
 )
-from toolcrib.upstream.http import HttpNetwork
 from toolcrib.upstream.listing import EXECUTE_TOOL, META_TOOLS, SEARCH_TOOL, RemoteTool
 from toolcrib.upstream.loop_detection import forwarded_context
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -74,8 +73,8 @@ class RemoteHit:
 class ChainedServer(UpstreamServer):
     """A `ToolProvider` that is also a `ToolFinder` and a `ToolLookup`."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
-        super().__init__(options, fleet, network)
+    def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
+        super().__init__(options, fleet)
         self._found = _FoundTools()
 
     # -- finding ---------------------------------------------------------------------------------------------------
@@ -104,9 +103,9 @@ class ChainedServer(UpstreamServer):
         own = name.removeprefix(f"{self.namespace}:")
         if own in META_TOOLS or not _is_name(own):
             return None
-        offer = self._supervisor.tool_list.by_name.get(own)
-        if offer is not None:
-            return offer.tool
+        listed = self._supervisor.tool_list.by_name.get(own)
+        if listed is not None:
+            return listed.tool
         return self._found.get(ctx.caller, name, own) or await self._search_name(ctx, own)
 
     async def _search_name(self, ctx: Context, name: str) -> Tool | None:
@@ -127,7 +126,7 @@ class ChainedServer(UpstreamServer):
         """Run a listed tool as `UpstreamServer` does, and any other through the server's `execute_tool`."""
         if name in META_TOOLS:
             return None
-        if await self._offer(name) is not None:
+        if name in await self._listed_tools():
             return await super().call_tool(ctx, name, arguments)
         forwarded, execute = forwarded_context(ctx, self.gateway_id), await self._meta_tool(EXECUTE_TOOL)
         if forwarded is None or execute is None or (tool := await self.get_tool(ctx, name)) is None:
@@ -214,9 +213,9 @@ class ChainedServer(UpstreamServer):
     def _listed_tool(self, found: RemoteHit) -> Tool | None:
         """Return the listed tool that this hit is, if any; a toolcrib lists tools by their wire name."""
         namespace, _, name = found.tool.name.rpartition(":")
-        offers = self._supervisor.tool_list.by_name
-        offer = offers.get(found.tool.name) or offers.get(wire_name(Key(namespace, name)))
-        return offer.tool if offer is not None else None
+        listed = self._supervisor.tool_list.by_name
+        tool = listed.get(found.tool.name) or listed.get(wire_name(Key(namespace, name)))
+        return tool.tool if tool is not None else None
 
 
 def _search_parameters(search: RemoteTool) -> frozenset[str]:

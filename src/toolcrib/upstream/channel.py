@@ -32,10 +32,10 @@ class CloseEvent:
         """Whether to connect again at once: the server is up, and only lost our session."""
         self._event = anyio.Event()
 
-    def set(self, reason: str, *, reopen: bool = False) -> None:
+    def set(self, reason: str, *, reconnect: bool = False) -> None:
         """Mark the connection as closed. Later calls are ignored."""
         if not self._event.is_set():
-            self.reason, self.reconnect = reason, reopen
+            self.reason, self.reconnect = reason, reconnect
             self._event.set()
 
     @property

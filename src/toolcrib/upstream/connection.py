@@ -71,7 +71,7 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bounded
 from toolcrib.wire import replace_surrogates
 
-_NO_META: Final[Object] = {}
+_EMPTY: Final[Object] = {}
 _SDK_CLOSED: Final = "Connection closed"
 _SDK_STREAM_ENDED: Final = "SSE stream ended"
 """How the SDK's messages begin if the response's own stream broke off."""
@@ -104,7 +104,7 @@ async def open_connection(
     options: ServerOptions,
     fleet: FleetOptions,
     redact: Redactor,
-    asked: ServerRequests,
+    server_requests: ServerRequests,
     *,
     discover: bool = True,
 ) -> AsyncIterator["Connection"]:
@@ -118,8 +118,8 @@ async def open_connection(
             dispatcher=dispatcher,
             client_info=Implementation.model_validate(CLIENT_INFO),
             read_timeout_seconds=options.start_timeout_s,
-            elicitation_callback=asked.elicit if options.asks else None,
-            sampling_callback=asked.sample if options.asks else None,
+            elicitation_callback=server_requests.elicit if options.asks else None,
+            sampling_callback=server_requests.sample if options.asks else None,
         ) as client:
             try:
                 await negotiate(client, dispatcher, patience_s=options.start_timeout_s, discover=discover)
@@ -191,8 +191,8 @@ class Connection:
         self._client = client
         self._dispatcher = dispatcher
         self._redact = redact
-        self._under_way = 0
-        self._answered = AutoResetEvent()
+        self._pending = 0
+        self._finished = AutoResetEvent()
         self.channel = channel
         self.protocol = NegotiatedProtocol(client.protocol_version or "", show_all)
         self.capabilities = client.server_capabilities or ServerCapabilities()
@@ -219,83 +219,46 @@ class Connection:
         """Whether the server declares tools at all."""
         return self.capabilities.tools is not None
 
-    async def list_page(self, method: str, cursor: str | None, meta: Object = _NO_META) -> dict[str, Any]:
+    async def list_page(self, method: str, cursor: str | None, meta: Object = _EMPTY) -> dict[str, Any]:
         """Return one page of a list, such as `tools/list`; `meta` is added to `_meta`. Raises `ExchangeError`."""
         params: dict[str, Any] = {"cursor": cursor} if cursor is not None else {}
         if wire_meta := self.protocol.meta(meta, {}):
             params["_meta"] = wire_meta
-        return await self._request(method, params, {"headers": self.protocol.headers(method)})
+        return await self._send(method, params, self.protocol.headers(method))
 
-    async def request(self, ctx: Context, method: str, params: Object) -> dict[str, Any]:
-        """The result of any other request of a caller. Raises `ExchangeError`, and `InvalidArguments` as `call`."""
-        whole = self._with_rounds(ctx, dict(params))
+    async def request(
+        self, ctx: Context, method: str, params: Object, header_map: HeaderMap | None = None
+    ) -> dict[str, Any]:
+        """Send a caller's request, and return its raw result. `header_map` is that of the called tool.
+
+        Raises `ExchangeError`, and `InvalidArguments` for params that cannot be encoded as JSON.
+        """
+        whole = self.protocol.params(ctx, params)
         _check_sendable(whole)
-        opts: CallOptions = {"headers": self.protocol.headers_for(method, params)}
+        headers = self.protocol.headers(method, params, header_map)
         if ctx.client is None:
-            return await self._request(method, whole, opts)
+            return await self._send(method, whole, headers)
         progress = ProgressForwarder(ctx.client)
         try:
-            return await self._request(method, whole, {**opts, "on_progress": progress})
+            return await self._send(method, whole, headers, progress)
         finally:
             progress.close()
 
     async def subscribe_resource(self, uri: str, *, on: bool) -> None:
         """Subscribe to a resource of a server of an older version, or unsubscribe. Raises `ExchangeError`."""
         method = "resources/subscribe" if on else "resources/unsubscribe"
-        await self._request(method, {"uri": uri}, {"headers": self.protocol.headers(method)})
-
-    async def call(self, ctx: Context, name: str, arguments: Object, wanted: HeaderMap) -> dict[str, Any]:
-        """The result of one `tools/call`. Raises `ExchangeError`, and `InvalidArguments` for what is not JSON."""
-        params = self._call_params(ctx, name, arguments)
-        _check_sendable(params)
-        headers = self.protocol.call_headers(name, arguments, wanted)
-        if ctx.client is None:
-            return await self._called(params, headers, None)
-        progress = ProgressForwarder(ctx.client)
-        try:
-            return await self._called(params, headers, progress)
-        finally:
-            progress.close()
-
-    async def _called(
-        self, params: dict[str, Any], headers: dict[str, str], progress: ProgressForwarder | None
-    ) -> dict[str, Any]:
-        shortcut = self.channel.fast_path
-        if shortcut is not None and shortcut.supports(modern=self.protocol.modern):
-            try:
-                return await self._exchange(
-                    shortcut.call(params, headers, modern=self.protocol.modern, progress=progress)
-                )
-            except FastPathUnavailable:
-                pass
-        opts: CallOptions = {"headers": headers}
-        if progress is not None:
-            opts["on_progress"] = progress
-        return await self._request("tools/call", params, opts)
-
-    def _call_params(self, ctx: Context, name: str, arguments: Object) -> dict[str, Any]:
-        return self._with_rounds(ctx, {"name": name, "arguments": dict(arguments)})
-
-    def _with_rounds(self, ctx: Context, params: dict[str, Any]) -> dict[str, Any]:
-        """With `_meta`, and what answers an earlier question of the server."""
-        if meta := self.protocol.meta(ctx.meta, ctx.client.capabilities if ctx.client is not None else {}):
-            params["_meta"] = meta
-        if self.protocol.modern and ctx.input_responses is not None:
-            params["inputResponses"] = dict(ctx.input_responses)
-        if self.protocol.modern and ctx.request_state is not None:
-            params["requestState"] = ctx.request_state
-        return params
+        await self._send(method, {"uri": uri}, self.protocol.headers(method))
 
     async def follow_list_changes(self, retry_s: float) -> None:
         """Subscribe to list changes for as long as the connection lasts, and set the channel's events."""
-        offers, notifications = self.capabilities, self.channel.notifications
+        capabilities, notifications = self.capabilities, self.channel.notifications
         while True:
             try:
                 async with listen(
                     self._client,
-                    tools_list_changed=_list_changes(offers.tools),
-                    prompts_list_changed=_list_changes(offers.prompts),
-                    resources_list_changed=_list_changes(offers.resources),
+                    tools_list_changed=_list_changes(capabilities.tools),
+                    prompts_list_changed=_list_changes(capabilities.prompts),
+                    resources_list_changed=_list_changes(capabilities.resources),
                 ) as subscription:
                     async for _ in subscription:
                         pass
@@ -322,26 +285,37 @@ class Connection:
 
     async def wait_idle(self) -> None:
         """Wait until no request is under way."""
-        while self._under_way:
-            await self._answered.wait()
+        while self._pending:
+            await self._finished.wait()
 
-    async def _request(self, method: str, params: dict[str, Any], opts: CallOptions) -> dict[str, Any]:
+    async def _send(
+        self, method: str, params: dict[str, Any], headers: dict[str, str], progress: ProgressForwarder | None = None
+    ) -> dict[str, Any]:
+        fast_path, modern = self.channel.fast_path, self.protocol.modern
+        if method == "tools/call" and fast_path is not None and fast_path.supports(modern=modern):
+            try:
+                return await self._exchange(fast_path.call(params, headers, modern=modern, progress=progress))
+            except FastPathUnavailable:
+                pass
+        opts: CallOptions = {"headers": headers}
+        if progress is not None:
+            opts["on_progress"] = progress
         return await self._exchange(self._dispatcher.send_raw_request(method, params, opts))
 
     async def _exchange(self, exchange: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        self._under_way += 1
+        self._pending += 1
         try:
             return await exchange
         except (MCPError, ExchangeError) as error:
-            fault = _exchange_error(error, self._redact) if isinstance(error, MCPError) else error
-            if fault.kind is FailureKind.LOST:
+            failure = _exchange_error(error, self._redact) if isinstance(error, MCPError) else error
+            if failure.kind is FailureKind.LOST:
                 self.channel.refresh_needed.set()
-            if fault.kind is FailureKind.CLOSED and self.channel.closed.is_set:
-                fault = ExchangeError(FailureKind.CLOSED, self.channel.closed.reason)
-            raise fault from error
+            if failure.kind is FailureKind.CLOSED and self.channel.closed.is_set:
+                failure = ExchangeError(FailureKind.CLOSED, self.channel.closed.reason)
+            raise failure from error
         finally:
-            self._under_way -= 1
-            self._answered.set()
+            self._pending -= 1
+            self._finished.set()
 
 
 def _list_changes(part: ToolsCapability | PromptsCapability | ResourcesCapability | None) -> bool:
@@ -350,9 +324,9 @@ def _list_changes(part: ToolsCapability | PromptsCapability | ResourcesCapabilit
 
 def _exchange_error(error: MCPError, redact: Redactor) -> ExchangeError:
     """Map the SDK's single error type to the kinds of failures."""
-    fault = embedded_failure(error)
-    if fault is not None:
-        return fault
+    failure = embedded_failure(error)
+    if failure is not None:
+        return failure
     message = redact(error.message, _MAX_MESSAGE)
     if error.code == CONNECTION_CLOSED and message == _SDK_CLOSED:
         return ExchangeError(FailureKind.CLOSED, "the connection was closed")
@@ -408,27 +382,27 @@ class NegotiatedProtocol:
             meta[CLIENT_CAPABILITIES_META_KEY] = dict(capabilities)
         return meta
 
-    def headers(self, method: str) -> dict[str, str]:
+    def params(self, ctx: Context, params: Object) -> dict[str, Any]:
+        """Return a caller's params with `_meta`, and with the answers to an earlier request for input."""
+        whole = dict(params)
+        if meta := self.meta(ctx.meta, ctx.client.capabilities if ctx.client is not None else {}):
+            whole["_meta"] = meta
+        if self.modern and ctx.input_responses is not None:
+            whole["inputResponses"] = dict(ctx.input_responses)
+        if self.modern and ctx.request_state is not None:
+            whole["requestState"] = ctx.request_state
+        return whole
+
+    def headers(self, method: str, params: Object = _EMPTY, header_map: HeaderMap | None = None) -> dict[str, str]:
         """Return the headers of a request. Transports other than HTTP ignore them."""
         headers = {MCP_PROTOCOL_VERSION_HEADER: self.version}
-        if self.modern:
-            headers[MCP_METHOD_HEADER] = method
-        return headers
-
-    def headers_for(self, method: str, params: Object) -> dict[str, str]:
-        """Return the headers of a request that may concern something with a name or a URI."""
-        headers = self.headers(method)
-        key = NAME_BEARING_METHODS.get(method)
-        if self.modern and key is not None and isinstance(named := params.get(key), str):
-            headers[MCP_NAME_HEADER] = encode_header_value(named)
-        return headers
-
-    def call_headers(self, name: str, arguments: Object, wanted: HeaderMap) -> dict[str, str]:
-        """Return the headers of a `tools/call`."""
-        headers = self.headers("tools/call")
-        if self.modern:
+        if not self.modern:
+            return headers
+        headers[MCP_METHOD_HEADER] = method
+        if isinstance(name := params.get(NAME_BEARING_METHODS.get(method, "")), str):
             headers[MCP_NAME_HEADER] = encode_header_value(name)
-            headers.update(mcp_param_headers(wanted, arguments))
+        if header_map:
+            headers.update(mcp_param_headers(header_map, params["arguments"]))
         return headers
 
 
@@ -461,10 +435,10 @@ async def _discover(client: ClientSession) -> bool:
     try:
         raw = await client.send_discover(LATEST_MODERN_VERSION)
     except MCPError as error:
-        fault = embedded_failure(error)
-        if fault is not None and fault.kind is FailureKind.UNSENT:
+        failure = embedded_failure(error)
+        if failure is not None and failure.kind is FailureKind.UNSENT:
             raise
-        if fault is None and error.code == CONNECTION_CLOSED:
+        if failure is None and error.code == CONNECTION_CLOSED:
             raise ClosedOnDiscover(FailureKind.CLOSED, "the connection was closed") from error
         return False
     result = DiscoverResult.model_validate(raw, by_name=False)

@@ -11,18 +11,29 @@ import threading
 from collections.abc import AsyncIterator, Callable, Container, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
+from importlib import import_module
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import anyio
 import anyio.abc
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, InvalidRequest, NameCollision, NotStarted, ToolcribError
-from toolcrib.types import BackendKind, ServerState, ServerStatus, Unsubscribe
-from toolcrib.upstream.chaining import ChainedServer
-from toolcrib.upstream.http import HttpNetwork
+from toolcrib.types import (
+    BackendKind,
+    Changes,
+    Context,
+    DocumentSource,
+    Object,
+    ServerState,
+    ServerStatus,
+    StatusSource,
+    Tool,
+    ToolProvider,
+    ToolResult,
+    Unsubscribe,
+)
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.server import UpstreamServer
 from toolcrib.upstream.status import Listeners
 
 logger = logging.getLogger(__name__)
@@ -32,10 +43,37 @@ _THREAD_TIMEOUT_S = 10.0
 _STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
+class RemoteServer(ToolProvider, Changes, StatusSource, DocumentSource, Protocol):
+    """A server as its fleet sees it. `UpstreamServer` implements it; importing that takes the whole MCP client."""
+
+    options: ServerOptions
+
+    @property
+    def name(self) -> str:
+        """Unique within its fleet."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of its tools."""
+
+    @property
+    def status(self) -> ServerStatus: ...
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools as last read."""
+
+    async def run(self) -> None:
+        """Keep it connected until cancelled."""
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
+        """Run a tool by the server's own name for it; None if there is no such tool."""
+
+
 class _FleetMember:
     """A running server."""
 
-    def __init__(self, server: UpstreamServer, predecessor: "_FleetMember | None") -> None:
+    def __init__(self, server: RemoteServer, predecessor: "_FleetMember | None") -> None:
         self.server = server
         self._predecessor = predecessor
         self._scope = anyio.CancelScope()
@@ -77,7 +115,6 @@ class Fleet:
     def __init__(self, options: FleetOptions | None = None) -> None:
         options = options or FleetOptions()
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
-        self._network = HttpNetwork()
         self._members: dict[str, _FleetMember] = {}
         self._unsubscribes: dict[str, Unsubscribe] = {}
         self._listeners = Listeners()
@@ -134,8 +171,7 @@ class Fleet:
             self._notify()
 
     def _start(self, options: ServerOptions) -> _FleetMember:
-        kind = ChainedServer if options.delegate_search else UpstreamServer
-        member = _FleetMember(kind(options, self._options, self._network), self._members.get(options.name))
+        member = _FleetMember(_create_server(options, self._options), self._members.get(options.name))
         self._unsubscribes[options.name] = member.server.subscribe(self._notify)
         if self._group is not None:
             self._group.start_soon(member.run)
@@ -145,11 +181,11 @@ class Fleet:
         """Return the options of the servers, by name."""
         return tuple(member.server.options for member in self._members.values())
 
-    def providers(self) -> tuple[UpstreamServer, ...]:
+    def providers(self) -> tuple[RemoteServer, ...]:
         """Return the servers, by name."""
         return tuple(member.server for member in self._members.values())
 
-    def server(self, name: str) -> UpstreamServer:
+    def server(self, name: str) -> RemoteServer:
         """Return the server of that name. Raises `BackendNotFound`."""
         member = self._members.get(name)
         if member is None:
@@ -285,13 +321,20 @@ class ServerManager:
         """Identifies this gateway in a chain of gateways; the same for every run."""
         return self._options.gateway_id
 
-    def providers(self) -> tuple[UpstreamServer, ...]:
+    def providers(self) -> tuple[RemoteServer, ...]:
         """Return the servers of the current fleet, by name."""
         return self.fleet.providers()
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back whenever a server was added or removed, or changed its tools or status."""
         return self._listeners.add(callback)
+
+
+def _create_server(options: ServerOptions, fleet: FleetOptions) -> RemoteServer:
+    """Create the server, importing the MCP client for the first one."""
+    module, name = ("chaining", "ChainedServer") if options.delegate_search else ("server", "UpstreamServer")
+    server: RemoteServer = getattr(import_module(f"toolcrib.upstream.{module}"), name)(options, fleet)
+    return server
 
 
 def _options_by_name(servers: Iterable[ServerOptions]) -> dict[str, ServerOptions]:

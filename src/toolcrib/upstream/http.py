@@ -5,10 +5,11 @@ listing and subscriptions stay with the session.
 """
 
 import itertools
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
 
@@ -50,38 +51,33 @@ _CANCEL_TIMEOUT_S: Final = 1.0
 """For a server to accept a cancellation, in seconds."""
 
 
-class HttpNetwork:
-    """What the HTTP servers of a fleet share."""
+def auth_transport(
+    options: ServerOptions, fleet: FleetOptions, redact: Redactor, closed: CloseEvent, refresh_needed: AutoResetEvent
+) -> AuthTransport:
+    """Return the transport to the options' URL. Raises `ExchangeError` if there can be none."""
+    try:
+        url = httpx2.URL(options.url)
+    except httpx2.InvalidURL as error:
+        raise ExchangeError(FailureKind.UNSENT, f"its url is not valid: {redact(str(error))}") from error
+    context = _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    return AuthTransport(AiohttpTransport(context, proxy=_proxy(url)), options, fleet, redact, closed, refresh_needed)
 
-    @cached_property
-    def ssl_context(self) -> ssl.SSLContext:
-        """Created on first use: it takes 15 ms and more."""
-        return httpx2.create_ssl_context()
 
-    def transport(
-        self,
-        options: ServerOptions,
-        fleet: FleetOptions,
-        redact: Redactor,
-        closed: CloseEvent,
-        refresh_needed: AutoResetEvent,
-    ) -> AuthTransport:
-        """Return the transport to the options' URL. Raises `ExchangeError` if there can be none."""
-        try:
-            url = httpx2.URL(options.url)
-        except httpx2.InvalidURL as error:
-            raise ExchangeError(FailureKind.UNSENT, f"its url is not valid: {redact(str(error))}") from error
-        return AuthTransport(self._connections(url), options, fleet, redact, closed, refresh_needed)
+@lru_cache(maxsize=4)
+def _ssl_context(cert_file: str | None, cert_dir: str | None) -> ssl.SSLContext:  # noqa: ARG001 - part of the cache key
+    """Return the context for these certificates. Shared by all servers: creating one takes 15 ms and more."""
+    return httpx2.create_ssl_context()
 
-    def _connections(self, url: httpx2.URL) -> httpx2.AsyncBaseTransport:
-        """Connect to the URL's host, through the proxy that the environment names for it."""
-        proxies = {} if proxy_bypass(url.host) else getproxies()
-        proxy = proxies.get(url.scheme) or proxies.get("all")
-        if proxy is not None and "://" not in proxy:
-            proxy = f"http://{proxy}"
-        if proxy is not None and not proxy.startswith(("http://", "https://")):
-            raise ExchangeError(FailureKind.UNSENT, "the proxy in the environment is not supported")
-        return AiohttpTransport(self.ssl_context, proxy=proxy)
+
+def _proxy(url: httpx2.URL) -> str | None:
+    """Return the proxy that the environment names for the URL's host, if any."""
+    proxies = {} if proxy_bypass(url.host) else getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if proxy is not None and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if proxy is not None and not proxy.startswith(("http://", "https://")):
+        raise ExchangeError(FailureKind.UNSENT, "the proxy in the environment is not supported")
+    return proxy
 
 
 def http_client(transport: AuthTransport, fleet: FleetOptions) -> httpx2.AsyncClient:
@@ -91,11 +87,11 @@ def http_client(transport: AuthTransport, fleet: FleetOptions) -> httpx2.AsyncCl
     return httpx2.AsyncClient(transport=transport, timeout=timeout, headers=agent, trust_env=False)
 
 
-def http_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwork, redact: Redactor) -> Channel:
+def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
     """Return a channel to a streamable HTTP endpoint. Nothing is sent before the session starts."""
     closed, refresh_needed, notifications = CloseEvent(), AutoResetEvent(), ServerNotifications()
     direct_caller = DirectCaller(options, fleet, refresh_needed.set, notifications)
-    transport = _streamable(options, fleet, network, redact, closed, refresh_needed, direct_caller)
+    transport = _streamable(options, fleet, redact, closed, refresh_needed, direct_caller)
     return Channel(
         transport=transport,
         closed=closed,
@@ -237,13 +233,12 @@ class DirectCaller:
 async def _streamable(
     options: ServerOptions,
     fleet: FleetOptions,
-    network: HttpNetwork,
     redact: Redactor,
     closed: CloseEvent,
     refresh_needed: AutoResetEvent,
     direct_caller: DirectCaller,
 ) -> AsyncIterator[Streams]:
-    transport = network.transport(options, fleet, redact, closed, refresh_needed)
+    transport = auth_transport(options, fleet, redact, closed, refresh_needed)
     url = bare_url(options.url)
     async with http_client(transport, fleet) as client:
         try:

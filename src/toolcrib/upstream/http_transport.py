@@ -183,7 +183,7 @@ class AuthTransport(httpx2.AsyncBaseTransport):
 
     def _session_lost(self) -> None:
         self.session_headers = {}
-        self._closed.set("its session has ended", reopen=True)
+        self._closed.set("its session has ended", reconnect=True)
 
     def _error(self, kind: FailureKind, reason: str) -> httpx2.Response:
         data = {"mark": FAILURE_MARK, "kind": kind.name}

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 SEARCH_TOOL: Final = "tool_search"
 EXECUTE_TOOL: Final = "execute_tool"
 META_TOOLS: Final = frozenset({SEARCH_TOOL, EXECUTE_TOOL})
-"""How a server that hides its tools offers them. Used by `chaining`, not offered again."""
+"""How a server that hides its tools capabilities them. Used by `chaining`, not offered again."""
 _TOOLS_PER_CHECKPOINT: Final = 10
 """Definitions read before other tasks get a turn."""
 _MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
@@ -81,7 +81,7 @@ class ToolLister:
         self._max_pages = fleet.max_pages
         self._max_tools = fleet.max_tools
 
-    async def read(self, session: Connection, known: Mapping[str, RemoteTool]) -> ToolList:
+    async def read(self, connection: Connection, known: Mapping[str, RemoteTool]) -> ToolList:
         """Read all pages. Raises `ExchangeError` if the first one fails.
 
         If a later page fails, the result has the tools read so far, and its `problem` says what is missing.
@@ -92,16 +92,16 @@ class ToolLister:
             allowed=self._allowed,
             hidden=self._hidden,
             gateway=self._gateway,
-            modern=session.protocol.modern,
+            modern=connection.protocol.modern,
         )
         problem = ""
         cursor: str | None = None
         cursors: set[str] = set()
         for number in range(1, self._max_pages + 1):
             try:
-                page = await session.list_page("tools/list", cursor)
+                page = await connection.list_page("tools/list", cursor)
             except ExchangeError as error:
-                if error.code == METHOD_NOT_FOUND and not session.has_tools:
+                if error.code == METHOD_NOT_FOUND and not connection.has_tools:
                     return ToolList()
                 if error.kind not in (FailureKind.ANSWER, FailureKind.STATUS):
                     raise
@@ -140,7 +140,7 @@ class _ToolListReader:
         self._hidden = hidden
         self._gateway = gateway
         self._modern = modern
-        self._offers: dict[str, RemoteTool] = {}
+        self._tools: dict[str, RemoteTool] = {}
         self._rejected: list[Rejected] = []
         self.count = 0
 
@@ -159,14 +159,14 @@ class _ToolListReader:
         name = raw.get("name") if isinstance(raw, dict) else None
         if self._allowed is not None and isinstance(name, str) and name not in self._allowed:
             return
-        if isinstance(name, str) and name in self._offers:
+        if isinstance(name, str) and name in self._tools:
             self._rejected.append(Rejected(tool=name, reason="listed twice; the first is used"))
             return
         found = self._read(raw, self._known.get(name) if isinstance(name, str) else None)
         if isinstance(found, Rejected):
             self._rejected.append(found)
         elif found is not None:
-            self._offers[found.tool.name] = found
+            self._tools[found.tool.name] = found
 
     def _read(self, raw: Any, known: RemoteTool | None) -> RemoteTool | Rejected | None:
         """Return the tool, the reason it was rejected, or None for a tool of our own that came back through a loop
@@ -186,8 +186,8 @@ class _ToolListReader:
         return RemoteTool(tool=tool, digest=digest, header_map=x_mcp_header_map(tool.input_schema))
 
     def result(self, problem: str) -> ToolList:
-        tools = tuple(offer.tool for name, offer in self._offers.items() if name not in self._hidden)
-        return ToolList(by_name=self._offers, tools=tools, rejected=tuple(self._rejected), problem=problem)
+        tools = tuple(one.tool for name, one in self._tools.items() if name not in self._hidden)
+        return ToolList(by_name=self._tools, tools=tools, rejected=tuple(self._rejected), problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,24 +246,24 @@ class DocumentLister:
         self._logged: dict[str, str] = {}
         """What was last logged about skipped entries, by method."""
 
-    def attach(self, session: Connection) -> None:
+    def attach(self, connection: Connection) -> None:
         """Start with a new connection. A server without prompts and resources is never asked for them."""
-        if self._has_none(session):
+        if self._has_none(connection):
             self.documents = Documents()
 
-    def _has_none(self, session: Connection) -> bool:
-        prompts = self._options.prompts and session.capabilities.prompts is not None
-        return not prompts and not (self._options.resources and session.capabilities.resources is not None)
+    def _has_none(self, connection: Connection) -> bool:
+        prompts = self._options.prompts and connection.capabilities.prompts is not None
+        return not prompts and not (self._options.resources and connection.capabilities.resources is not None)
 
-    async def maintain(self, session: Connection) -> None:
+    async def maintain(self, connection: Connection) -> None:
         """Read the lists, and again after each change. A list that cannot be read keeps its last good content."""
-        if self._has_none(session):
+        if self._has_none(connection):
             return
         first_s = gap_s = self._fleet.refresh_gap_s
         failures = 0
         while True:
-            session.channel.notifications.lists_changed.clear()
-            problem = await self._refresh(session)
+            connection.channel.notifications.lists_changed.clear()
+            problem = await self._refresh(connection)
             if problem:
                 failures += 1
                 log = logger.warning if failures == 1 else logger.debug
@@ -274,24 +274,24 @@ class DocumentLister:
                 continue
             failures, quiet_since = 0, anyio.current_time()
             await anyio.sleep(gap_s)
-            await session.channel.notifications.lists_changed.wait()
+            await connection.channel.notifications.lists_changed.wait()
             await anyio.sleep(self._fleet.debounce_s)
             quiet = anyio.current_time() - quiet_since > 3 * gap_s
             # Whatever changed each time: a list that keeps changing is read ever more rarely.
             gap_s = first_s if quiet else min(2 * gap_s, self._fleet.backoff_max_s)
 
-    async def _refresh(self, session: Connection) -> str:
+    async def _refresh(self, connection: Connection) -> str:
         """Return what could not be read; empty if all was."""
         known, problems = self.documents or Documents(), list[str]()
-        offers = session.capabilities
-        readable = self._options.resources and offers.resources is not None
+        capabilities = connection.capabilities
+        readable = self._options.resources and capabilities.resources is not None
 
         async def read(what: _ListSpec, before: Mapping[str, Object], *, wanted: bool) -> Mapping[str, Object]:
             if not wanted:
                 return {}
             try:
                 with anyio.fail_after(self._options.list_timeout_s):
-                    return await self._walk(session, what)
+                    return await self._walk(connection, what)
             except ExchangeError as error:
                 if error.code == METHOD_NOT_FOUND:
                     return {}
@@ -301,19 +301,21 @@ class DocumentLister:
             return before
 
         fresh = Documents(
-            prompts=await read(_PROMPTS, known.prompts, wanted=self._options.prompts and offers.prompts is not None),
+            prompts=await read(
+                _PROMPTS, known.prompts, wanted=self._options.prompts and capabilities.prompts is not None
+            ),
             resources=await read(_RESOURCES, known.resources, wanted=readable),
             templates=await read(_TEMPLATES, known.templates, wanted=readable),
             reads=readable,
-            completes=offers.completions is not None,
-            watches=readable and offers.resources is not None and offers.resources.subscribe is True,
+            completes=capabilities.completions is not None,
+            watches=readable and capabilities.resources is not None and capabilities.resources.subscribe is True,
         )
         if fresh != self.documents:
             self.documents = fresh
             self._on_change()
         return "; ".join(problems)
 
-    async def _walk(self, session: Connection, what: _ListSpec) -> Mapping[str, Object]:
+    async def _walk(self, connection: Connection, what: _ListSpec) -> Mapping[str, Object]:
         """Read all pages. Raises `ExchangeError`."""
         meta = {PATH_META: [self._fleet.gateway_id]} if self._fleet.gateway_id else {}
         found: dict[str, Object] = {}
@@ -321,7 +323,7 @@ class DocumentLister:
         cursor: str | None = None
         cursors: set[str] = set()
         for _ in range(self._fleet.max_pages):
-            page = await session.list_page(what.method, cursor, meta)
+            page = await connection.list_page(what.method, cursor, meta)
             await self._take(what, page.get(what.entries), found, skipped)
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str) or not cursor or cursor in cursors or len(found) + skipped.count > what.most:

@@ -7,10 +7,12 @@ wake the supervisor up.
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from random import SystemRandom
+from types import ModuleType
 from typing import Any, Final
 
 import anyio
@@ -29,17 +31,13 @@ from toolcrib.types import (
     Unsubscribe,
 )
 from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
-from toolcrib.upstream.connection import ClosedOnDiscover, Connection, open_connection
+from toolcrib.upstream.connection import ClosedOnDiscover, Connection, HeaderMap, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerRequests
-from toolcrib.upstream.http import HttpNetwork, http_channel
 from toolcrib.upstream.listing import DocumentLister, RemoteTool, ToolList, ToolLister
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.sse import sse_channel
 from toolcrib.upstream.status import StatusStore
-from toolcrib.upstream.stdio import stdio_channel
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
-from toolcrib.upstream.targets import resolve_command, target_channel, transport_name
 from toolcrib.wire import read_document, read_result
 
 logger = logging.getLogger(__name__)
@@ -64,13 +62,13 @@ class UpstreamServer:
     Its namespace is its name, unless the options give another.
     """
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
+    def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
         """Nothing is tried before `run`."""
         self.options = options
         self.gateway_id = fleet.gateway_id
         """The id of its fleet."""
         self._resend_s = fleet.resend_s
-        self._supervisor = Supervisor(options, fleet, network)
+        self._supervisor = Supervisor(options, fleet)
 
     @property
     def name(self) -> str:
@@ -114,47 +112,51 @@ class UpstreamServer:
         `ConnectionLost` (unknown whether it ran), `UpstreamError`, and `InvalidArguments` for arguments that are not
         JSON.
         """
-        offer = await self._offer(name)
-        return None if offer is None else await self._run(ctx, offer, arguments, name)
+        tool = (await self._listed_tools()).get(name)
+        return None if tool is None else await self._run(ctx, tool, arguments, name)
 
-    async def _offer(self, name: str) -> RemoteTool | None:
-        """What is listed by that name. Raises `ServerUnavailable`."""
+    async def _listed_tools(self) -> Mapping[str, RemoteTool]:
+        """Return the tools by name, once connected. Raises `ServerUnavailable`."""
         if await self._supervisor.wait_connected() is None:
             raise self._unavailable()
-        return self._supervisor.tool_list.by_name.get(name)
+        return self._supervisor.tool_list.by_name
 
-    async def _run(self, ctx: Context, offer: RemoteTool, arguments: Object, name: str) -> ToolResult:
-        """One call within its deadline; `name` is the tool that an error tells of."""
+    async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
+        """Call the tool within the call timeout; `name` is the tool that a timeout error names."""
         with anyio.move_on_after(self.options.call_timeout_s):
-            return await self._call(ctx, offer, arguments)
+            return await self._call(ctx, tool, arguments)
         raise self._timeout(name)
 
-    async def _call(self, ctx: Context, offer: RemoteTool, arguments: Object) -> ToolResult:
-        raw = await self._exchange(ctx, lambda session: session.call(ctx, offer.tool.name, arguments, offer.header_map))
+    async def _call(self, ctx: Context, tool: RemoteTool, arguments: Object) -> ToolResult:
+        params = {"name": tool.tool.name, "arguments": dict(arguments)}
+        raw = await self._request(ctx, "tools/call", params, tool.header_map)
         if self.status.stale:
             self._supervisor.wake()
         return self._read(read_result, raw)
 
-    async def _exchange(self, ctx: Context, work: Callable[[Connection], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """What the server answers to a caller."""
-        self._supervisor.logs.record_caller(ctx)
-        with self._supervisor.server_requests.track_call(ctx):
-            return await self._answered(work)
+    async def _request(
+        self, ctx: Context, method: str, params: Object, header_map: HeaderMap | None = None
+    ) -> dict[str, Any]:
+        """Send a caller's request, and return its raw result.
 
-    async def _answered(self, work: Callable[[Connection], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Asked again where nothing ran: once in a new session, where the server forgot the old one, and for a moment
-        where it cannot be reached, since it may only restart.
+        The request is sent again if it provably did not run: once in a new session, if the server forgot the old one,
+        and for a moment if the server cannot be reached, since it may be restarting.
         """
-        forgotten, pauses = False, self._pauses()
-        while True:
-            try:
-                return await work(await self._session())
-            except ExchangeError as error:
-                pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
-                if pause is None and (forgotten or error.kind is not FailureKind.SESSION):
-                    raise self._caller_error(error) from error
-                forgotten = forgotten or error.kind is FailureKind.SESSION
-            await anyio.sleep(pause or 0.0)
+        self._supervisor.logs.record_caller(ctx)
+        session_lost, pauses = False, self._pauses()
+        with self._supervisor.server_requests.track_call(ctx):
+            while True:
+                connection = await self._supervisor.wait_connected()
+                if connection is None:
+                    raise self._unavailable()
+                try:
+                    return await connection.request(ctx, method, params, header_map)
+                except ExchangeError as error:
+                    pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
+                    if pause is None and (session_lost or error.kind is not FailureKind.SESSION):
+                        raise self._caller_error(error) from error
+                    session_lost = session_lost or error.kind is FailureKind.SESSION
+                await anyio.sleep(pause or 0.0)
 
     def _pauses(self) -> Iterator[float]:
         """Yield the pauses between attempts to send, in seconds; none if the server has been away for long."""
@@ -165,12 +167,6 @@ class UpstreamServer:
             left -= pause
             yield pause
             pause = min(2 * pause, _MAX_RESEND_S)
-
-    async def _session(self) -> Connection:
-        session = self._supervisor.connection or await self._supervisor.wait_connected()
-        if session is None:
-            raise self._unavailable()
-        return session
 
     def _read(self, read: Callable[[dict[str, Any]], ToolResult], raw: dict[str, Any]) -> ToolResult:
         try:
@@ -190,7 +186,7 @@ class UpstreamServer:
         Raises as `call_tool` does.
         """
         with anyio.move_on_after(self.options.call_timeout_s):
-            raw = await self._exchange(ctx, lambda session: session.request(ctx, method, params))
+            raw = await self._request(ctx, method, params)
             return self._read(partial(read_document, method), raw)
         raise self._timeout(method)
 
@@ -292,7 +288,7 @@ class _AttemptResult:
     reason: str
     lasted_s: float = 0.0
     """How long the connection was ready; 0 if it never was."""
-    reopen: bool = False
+    reconnect: bool = False
     closed_on_discover: bool = False
     """Whether the server closed the connection on `server/discover`."""
 
@@ -300,15 +296,15 @@ class _AttemptResult:
 class Supervisor:
     """The state of one server, and the task that keeps it connected."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions, network: HttpNetwork) -> None:
+    def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
         """Nothing is tried before `run`."""
-        options = resolve_command(options)
+        if options.target is not None:
+            options = _transport_module(options).resolve_target(options)
         self._options = options
         self._fleet = fleet
-        self._network = network
         self._redact = Redactor(options)
         self._lister = ToolLister(options, fleet)
-        self._session: Connection | None = None
+        self._connection: Connection | None = None
         self._may_connect = not options.problem
         own_s = options.retry_interval_s
         self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _MIN_RETRY_S)
@@ -324,7 +320,7 @@ class Supervisor:
                 namespace=options.namespace or "",
                 state=ServerState.CONFIGURED,
                 since=time.time(),
-                transport=transport_name(options),
+                transport=options.transport,
             )
         )
         self.document_lister = DocumentLister(
@@ -341,8 +337,8 @@ class Supervisor:
     @property
     def connection(self) -> Connection | None:
         """The connection, while it is open."""
-        session = self._session
-        return session if session is not None and not session.channel.closed.is_set else None
+        connection = self._connection
+        return connection if connection is not None and not connection.channel.closed.is_set else None
 
     async def wait_connected(self) -> Connection | None:
         """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
@@ -357,10 +353,10 @@ class Supervisor:
         """Handle a call that could not be sent: update the status, and list again, which detects the server's
         return.
         """
-        session = self.connection
-        if session is not None and self.status_store.status.state is ServerState.READY:
+        connection = self.connection
+        if connection is not None and self.status_store.status.state is ServerState.READY:
             self._set_unusable(reason, retry_at=None)
-            session.channel.refresh_needed.set()
+            connection.channel.refresh_needed.set()
             self.wake()
 
     def wake(self) -> None:
@@ -377,13 +373,13 @@ class Supervisor:
         failures = 0
         try:
             while True:
-                outcome = await self._attempts()
-                lasted = outcome.lasted_s > 0 and outcome.lasted_s >= self._fleet.stable_s
+                result = await self._attempts()
+                lasted = result.lasted_s > 0 and result.lasted_s >= self._fleet.stable_s
                 failures = 1 if lasted else failures + 1
-                at_once = outcome.reopen and outcome.lasted_s >= self._first_s
+                at_once = result.reconnect and result.lasted_s >= self._first_s
                 if self._is_exhausted(failures) and not at_once:
-                    await self._give_up(outcome.reason, failures)
-                await self._pause(outcome.reason, 0.0 if at_once else self._backoff(failures))
+                    await self._give_up(result.reason, failures)
+                await self._pause(result.reason, 0.0 if at_once else self._backoff(failures))
         finally:
             self._may_connect = False
             self.status_store.update(ServerState.FAILED, reason="stopped", retry_at=None)
@@ -405,40 +401,40 @@ class Supervisor:
 
         A server that does not accept that either closes by itself, and is not tried that way again.
         """
-        outcome = await self._attempt()
-        if outcome.closed_on_discover and self._may_reject_discover:
+        result = await self._attempt()
+        if result.closed_on_discover and self._may_reject_discover:
             self._may_connect = True
-            outcome = await self._attempt(discover=False)
-            self._may_reject_discover = outcome.lasted_s > 0
-        return outcome
+            result = await self._attempt(discover=False)
+            self._may_reject_discover = result.lasted_s > 0
+        return result
 
     async def _attempt(self, *, discover: bool = True) -> _AttemptResult:
         """Run one connection from beginning to end."""
         self._announce()
-        channel = open_channel(self._options, self._fleet, self._network, self._redact)
+        channel = open_channel(self._options, self._fleet, self._redact)
         reason, ready_at, closed_on_discover = "", None, False
         timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
                 async with open_connection(
                     channel, self._options, self._fleet, self._redact, self.server_requests, discover=discover
-                ) as session:
+                ) as connection:
                     limit.deadline = anyio.current_time() + self._options.list_timeout_s
                     timeout_reason = f"no tool list within {self._options.list_timeout_s:g} s"
                     # Errors are normal while negotiating with an older server; only signals from here on count.
                     channel.refresh_needed.clear()
                     self.logs.reset()
                     channel.notifications.on_log_message = self.logs.emit
-                    listing = await self._lister.read(session, self.tool_list.by_name)
+                    tool_list = await self._lister.read(connection, self.tool_list.by_name)
                     limit.deadline, ready_at = math.inf, anyio.current_time()
-                    self._ready(session, listing)
-                    await self._serve(session)
+                    self._ready(connection, tool_list)
+                    await self._serve(connection)
                     reason = channel.closed.reason
             except Exception as error:  # noqa: BLE001 - whatever ends a connection, another one is tried
                 reason = reason or self._error_reason(error)
                 closed_on_discover = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
             finally:
-                self._session = None
+                self._connection = None
         if limit.cancelled_caught:
             detail = channel.stderr_tail()
             reason = f"{timeout_reason}; its last output: {detail}" if detail else timeout_reason
@@ -446,7 +442,7 @@ class Supervisor:
         self._may_connect = ready_at is not None
         reason = reason or channel.closed.reason
         return _AttemptResult(
-            reason=reason, lasted_s=lasted_s, reopen=channel.closed.reconnect, closed_on_discover=closed_on_discover
+            reason=reason, lasted_s=lasted_s, reconnect=channel.closed.reconnect, closed_on_discover=closed_on_discover
         )
 
     def _announce(self) -> None:
@@ -491,101 +487,104 @@ class Supervisor:
 
     # -- while it is ready -----------------------------------------------------------------------------------------
 
-    def _ready(self, session: Connection, listing: ToolList) -> None:
-        self._session = session
-        self.document_lister.attach(session)
-        self.subscriptions.attach(session)
+    def _ready(self, connection: Connection, tool_list: ToolList) -> None:
+        self._connection = connection
+        self.document_lister.attach(connection)
+        self.subscriptions.attach(connection)
         self._may_connect = self._was_ready = True
-        logger.debug("%s lists %d tools, protocol %s", self._options.name, len(listing.tools), session.protocol_version)
-        self._adopt(session, listing)
+        logger.debug(
+            "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol_version
+        )
+        self._adopt(connection, tool_list)
 
-    def _adopt(self, session: Connection, listing: ToolList) -> bool:
+    def _adopt(self, connection: Connection, tool_list: ToolList) -> bool:
         """Take the tool list over. Returns whether anything in it is new."""
-        changed = not _same_tools(self.tool_list.tools, listing.tools)
-        self.tool_list = listing
+        changed = not _same_tools(self.tool_list.tools, tool_list.tools)
+        self.tool_list = tool_list
         self.status_store.update(
-            ServerState.DEGRADED if listing.problem else ServerState.READY,
+            ServerState.DEGRADED if tool_list.problem else ServerState.READY,
             tools_changed=changed,
-            reason=listing.problem,
-            tools=len(listing.tools),
-            rejected=listing.rejected,
+            reason=tool_list.problem,
+            tools=len(tool_list.tools),
+            rejected=tool_list.rejected,
             stale=False,
-            protocol=session.protocol_version,
-            info=session.info,
+            protocol=connection.protocol_version,
+            info=connection.info,
             retry_at=None,
         )
         return changed
 
-    async def _serve(self, session: Connection) -> None:
+    async def _serve(self, connection: Connection) -> None:
         """Keep the lists current until the connection ends."""
         async with anyio.create_task_group() as group:
-            if session.can_subscribe:
-                group.start_soon(session.follow_list_changes, self._fleet.listen_retry_s)
-            group.start_soon(self._keep_current, session)
-            group.start_soon(self.document_lister.maintain, session)
-            group.start_soon(self.subscriptions.maintain, session)
-            await session.channel.closed.wait()
+            if connection.can_subscribe:
+                group.start_soon(connection.follow_list_changes, self._fleet.listen_retry_s)
+            group.start_soon(self._keep_current, connection)
+            group.start_soon(self.document_lister.maintain, connection)
+            group.start_soon(self.subscriptions.maintain, connection)
+            await connection.channel.closed.wait()
             group.cancel_scope.cancel()
-        if session.channel.closed.reconnect:
+        if connection.channel.closed.reconnect:
             # Let the other calls of the lost session fail first; they can then be retried, since they did not run.
             with anyio.move_on_after(_DRAIN_TIMEOUT_S):
-                await session.wait_idle()
+                await connection.wait_idle()
 
-    async def _keep_current(self, session: Connection) -> None:
+    async def _keep_current(self, connection: Connection) -> None:
         """List again when needed: debounced, ever less often while nothing changes, backing off on failure."""
         gap_s, failures = self._fleet.refresh_gap_s, 0
         while True:
             quiet_since = anyio.current_time()
-            await session.channel.refresh_needed.wait()
+            await connection.channel.refresh_needed.wait()
             await anyio.sleep(self._fleet.debounce_s)
-            session.channel.refresh_needed.clear()
+            connection.channel.refresh_needed.clear()
             self._wake_event.clear()
-            problem, changed = await self._refresh(session)
+            problem, changed = await self._refresh(connection)
             if problem:
                 failures += 1
                 await self._pause(problem, self._backoff(failures))
-                session.channel.refresh_needed.set()
+                connection.channel.refresh_needed.set()
                 continue
-            if failures and self._options.transport == "http" and not session.protocol.modern:
-                await self._renew(session)
+            if failures and self._options.transport == "http" and not connection.protocol.modern:
+                await self._renew(connection)
             failures = 0
             quiet = anyio.current_time() - quiet_since > 2 * gap_s
             gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
             await self._sleep(gap_s)
 
-    async def _renew(self, session: Connection) -> None:
+    async def _renew(self, connection: Connection) -> None:
         """Reconnect after trouble, between two calls: the stream of notifications may be gone for good."""
         with anyio.move_on_after(_RENEW_TIMEOUT_S):
-            await session.wait_idle()
-            session.channel.closed.set("reconnecting", reopen=True)
+            await connection.wait_idle()
+            connection.channel.closed.set("reconnecting", reconnect=True)
 
-    async def _refresh(self, session: Connection) -> tuple[str, bool]:
+    async def _refresh(self, connection: Connection) -> tuple[str, bool]:
         """List again. Returns why that failed, and whether anything changed."""
         try:
             with anyio.fail_after(self._options.list_timeout_s):
-                fresh = await self._lister.read(session, self.tool_list.by_name)
+                fresh = await self._lister.read(connection, self.tool_list.by_name)
         except ExchangeError as error:
             return error.reason, False
         except TimeoutError:
             return f"no tool list within {self._options.list_timeout_s:g} s", False
         if fresh.problem and not self.tool_list.problem:
             return fresh.problem, False
-        return "", self._adopt(session, fresh)
+        return "", self._adopt(connection, fresh)
 
 
 def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
     return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
 
 
-def open_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwork, redact: Redactor) -> Channel:
+def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
     """Return a channel of the options' transport, not connected yet.
 
     Entering its transport may raise `ExchangeError`.
     """
-    if options.target is not None or options.transport in ("memory", "custom"):
-        return target_channel(options, fleet, redact)
-    if options.transport == "stdio":
-        return stdio_channel(options, fleet, redact)
-    if options.transport == "sse":
-        return sse_channel(options, fleet, network, redact)
-    return http_channel(options, fleet, network, redact)
+    channel: Channel = _transport_module(options).open_channel(options, fleet, redact)
+    return channel
+
+
+def _transport_module(options: ServerOptions) -> ModuleType:
+    # Imported on first use: HTTP needs aiohttp, and in-process servers the SDK's server.
+    name = "targets" if options.target is not None or options.transport in ("memory", "custom") else options.transport
+    return import_module(f"toolcrib.upstream.{name}")

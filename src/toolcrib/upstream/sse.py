@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from toolcrib.upstream import http_transport
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, ExchangeError, FailureKind, Streams
 from toolcrib.upstream.framing import parse_line
-from toolcrib.upstream.http import HttpNetwork, http_client
+from toolcrib.upstream.http import auth_transport, http_client
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
@@ -29,11 +29,11 @@ _POST_TIMEOUT_S: Final = 30.0
 _GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
-def sse_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwork, redact: Redactor) -> Channel:
+def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
     """Return a channel to a server of the HTTP+SSE transport (2024-11-05)."""
     closed, refresh_needed = CloseEvent(), AutoResetEvent()
     return Channel(
-        transport=_sse_transport(options, fleet, network, redact, closed, refresh_needed),
+        transport=_sse_transport(options, fleet, redact, closed, refresh_needed),
         closed=closed,
         refresh_needed=refresh_needed,
     )
@@ -43,13 +43,12 @@ def sse_channel(options: ServerOptions, fleet: FleetOptions, network: HttpNetwor
 async def _sse_transport(
     options: ServerOptions,
     fleet: FleetOptions,
-    network: HttpNetwork,
     redact: Redactor,
     closed: CloseEvent,
     refresh_needed: AutoResetEvent,
 ) -> AsyncIterator[Streams]:
     """Raises `ExchangeError` if the event stream cannot be opened."""
-    transport = network.transport(options, fleet, redact, closed, refresh_needed)
+    transport = auth_transport(options, fleet, redact, closed, refresh_needed)
     url = bare_url(options.url)
     async with http_client(transport, fleet) as client, _open_events(client, url, redact) as response:
         events = httpx2.EventSource(response, options.max_message_bytes)

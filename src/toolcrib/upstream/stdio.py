@@ -71,7 +71,7 @@ _ERROR_WORDS: Final = re.compile(
 )
 
 
-def stdio_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
+def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
     """Return a channel to a child process, started when the transport is entered and always stopped on leaving it."""
     closed, tail = CloseEvent(), StderrTail()
     return Channel(

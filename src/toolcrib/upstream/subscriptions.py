@@ -52,7 +52,7 @@ class UpstreamSubscriptions:
         self._name = name
         self._retry_s = retry_s
         self._subscribers: dict[str, dict[object, _Subscriber]] = {}
-        self._session: Connection | None = None
+        self._connection: Connection | None = None
         self._requested: set[str] = set()
         """Resources that a server of an older version was asked about."""
         self._answers: dict[str, str] = {}
@@ -90,19 +90,19 @@ class UpstreamSubscriptions:
 
     async def _wait_confirmed(self, uri: str) -> None:
         """Wait until the server has agreed; concurrent subscribers share one request and its outcome."""
-        while (session := self._session) is not None and self._answers.get(uri) != "":
+        while (connection := self._connection) is not None and self._answers.get(uri) != "":
             pending = self._pending.get(uri)
             if pending is None:
-                await self._request(session, uri)
+                await self._request(connection, uri)
                 return
             await pending.done.wait()
             if (error := pending.error) is not None:
                 raise ExchangeError(error.kind, error.reason, code=error.code, data=error.data)
 
-    async def _request(self, session: Connection, uri: str) -> None:
+    async def _request(self, connection: Connection, uri: str) -> None:
         pending = self._pending[uri] = _PendingRequest()
         try:
-            await (self._request_newer if session.protocol.modern else self._request_older)(session, uri)
+            await (self._request_newer if connection.protocol.modern else self._request_older)(connection, uri)
         except ExchangeError as error:
             pending.error = error
             raise
@@ -110,21 +110,21 @@ class UpstreamSubscriptions:
             del self._pending[uri]
             pending.done.set()
 
-    async def _request_older(self, session: Connection, uri: str) -> None:
+    async def _request_older(self, connection: Connection, uri: str) -> None:
         self._requested.add(uri)
-        await session.subscribe_resource(uri, on=True)
-        if self._session is session:
+        await connection.subscribe_resource(uri, on=True)
+        if self._connection is connection:
             self._answers[uri] = ""
 
-    async def _request_newer(self, session: Connection, uri: str) -> None:
+    async def _request_newer(self, connection: Connection, uri: str) -> None:
         self._answers.pop(uri, None)
         self._restart = True
         self._changed.set()
         with anyio.move_on_after(_CONFIRM_TIMEOUT_S):
-            while uri not in self._answers and self._session is session:
+            while uri not in self._answers and self._connection is connection:
                 await self._answers_changed.wait()
         refusal = self._answers.get(uri, f"it did not confirm the subscription within {_CONFIRM_TIMEOUT_S:g} s")
-        if refusal and self._session is session:
+        if refusal and self._connection is connection:
             raise ExchangeError(FailureKind.ANSWER, refusal)
 
     def resource_updated(self, uri: str) -> None:
@@ -142,28 +142,28 @@ class UpstreamSubscriptions:
 
     # -- while there is a connection -------------------------------------------------------------------------------
 
-    def attach(self, session: Connection) -> None:
+    def attach(self, connection: Connection) -> None:
         """Start with a new connection; `maintain` follows."""
-        self._session, self._requested, self._answers = session, set(), {}
+        self._connection, self._requested, self._answers = connection, set(), {}
         self._folded.clear()
         for subscribers in self._subscribers.values():
             for subscriber in subscribers.values():
                 subscriber.use()
-        session.channel.notifications.on_resource_updated = self.resource_updated
+        connection.channel.notifications.on_resource_updated = self.resource_updated
 
-    async def maintain(self, session: Connection) -> None:
+    async def maintain(self, connection: Connection) -> None:
         """Keep the server subscribed to what is wanted, until the connection ends."""
         try:
-            await (self._maintain_newer(session) if session.protocol.modern else self._maintain_older(session))
+            await (self._maintain_newer(connection) if connection.protocol.modern else self._maintain_older(connection))
         finally:
-            self._session, self._was_connected = None, True
+            self._connection, self._was_connected = None, True
             self._answer({})
 
-    async def _maintain_older(self, session: Connection) -> None:
+    async def _maintain_older(self, connection: Connection) -> None:
         for uri in tuple(self._subscribers):
             if uri not in self._requested:
                 self._requested.add(uri)
-                if await self._switch(session, uri, on=True):
+                if await self._switch(connection, uri, on=True):
                     self._answers[uri] = ""
         if self._was_connected:
             self._report_all(self._subscribers)
@@ -172,18 +172,18 @@ class UpstreamSubscriptions:
             for uri in self._requested - self._subscribers.keys():
                 self._requested.discard(uri)
                 self._answers.pop(uri, None)
-                await self._switch(session, uri, on=False)
+                await self._switch(connection, uri, on=False)
 
-    async def _switch(self, session: Connection, uri: str, *, on: bool) -> bool:
+    async def _switch(self, connection: Connection, uri: str, *, on: bool) -> bool:
         """Subscribe or unsubscribe. Returns whether the server accepted."""
         try:
-            await session.subscribe_resource(uri, on=on)
+            await connection.subscribe_resource(uri, on=on)
         except ExchangeError as error:
             logger.info("%s does not accept a resource subscription: %s", self._name, error.reason)
             return False
         return True
 
-    async def _maintain_newer(self, session: Connection) -> None:
+    async def _maintain_newer(self, connection: Connection) -> None:
         """Use one stream for all resources. A new stream is open before the old one ends, so that no change is
         missed.
         """
@@ -193,7 +193,7 @@ class UpstreamSubscriptions:
                 scope, started, uris = anyio.CancelScope(), anyio.Event(), frozenset(self._subscribers)
                 self._restart = False
                 if uris:
-                    group.start_soon(self._listen, session, uris, scope, started)
+                    group.start_soon(self._listen, connection, uris, scope, started)
                     with anyio.move_on_after(_CONFIRM_TIMEOUT_S):
                         await started.wait()
                 else:
@@ -210,14 +210,14 @@ class UpstreamSubscriptions:
                 current = scope
 
     async def _listen(
-        self, session: Connection, uris: frozenset[str], scope: anyio.CancelScope, started: anyio.Event
+        self, connection: Connection, uris: frozenset[str], scope: anyio.CancelScope, started: anyio.Event
     ) -> None:
         """Follow one stream until the scope is cancelled or the server refuses. Sets `started` once that is known."""
         lost = self._was_connected
         with scope:
             while True:
                 try:
-                    async with session.resource_updates(uris) as subscription:
+                    async with connection.resource_updates(uris) as subscription:
                         agreed = {uri.rstrip("/") for uri in subscription.honored.resource_subscriptions or ()}
                         self._answer({uri: "" if uri.rstrip("/") in agreed else _NOT_CONFIRMED for uri in uris})
                         started.set()

@@ -16,6 +16,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from toolcrib.errors import ToolcribError
+from toolcrib.upstream import stdio
 from toolcrib.upstream.channel import (
     AutoResetEvent,
     Channel,
@@ -25,9 +26,8 @@ from toolcrib.upstream.channel import (
     Streams,
     flatten_errors,
 )
-from toolcrib.upstream.options import FleetOptions, ServerOptions, TransportName
+from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
-from toolcrib.upstream.stdio import stdio_channel
 
 _SDK_SERVER_FIELDS: Final = ("_lowlevel_server", "_mcp_server")
 """Where MCPServer and FastMCP keep the SDK server they are built on; neither exposes it publicly."""
@@ -44,20 +44,15 @@ def sdk_server(target: object) -> Server[Any] | None:
     return None
 
 
-def transport_name(options: ServerOptions) -> TransportName:
-    """Return how the server is reached, as far as that is known before connecting."""
-    if options.target is None:
-        return options.transport
-    return "memory" if sdk_server(options.target) is not None else "custom"
+def resolve_target(options: ServerOptions) -> ServerOptions:
+    """Return the options with the target's transport; a target that is a command becomes one."""
+    target = options.target
+    if isinstance(target, StdioServerParameters):
+        return _as_command(options, target)
+    return replace(options, transport="memory" if sdk_server(target) is not None else "custom")
 
 
-def resolve_command(options: ServerOptions) -> ServerOptions:
-    """Return the options with the command of a target that is only another way to write one."""
-    given = options.target
-    return _as_command(options, given) if isinstance(given, StdioServerParameters) else options
-
-
-def target_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
+def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
     """Return a channel to the options' target. A function is called when the transport is entered."""
     closed = CloseEvent()
     return Channel(
@@ -120,7 +115,7 @@ async def _enter_custom(stack: AsyncExitStack, transport: AbstractAsyncContextMa
 @asynccontextmanager
 async def _child_streams(options: ServerOptions, fleet: FleetOptions, closed: CloseEvent) -> AsyncIterator[Streams]:
     """Start a child process, and forward its close event."""
-    channel = stdio_channel(options, fleet, Redactor(options))
+    channel = stdio.open_channel(options, fleet, Redactor(options))
 
     async def forward_end() -> None:
         await channel.closed.wait()
