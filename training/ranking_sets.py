@@ -15,7 +15,7 @@ from toolcrib.search.index import Index
 from toolcrib.search.lexical import match_terms
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.ranking import select_candidates
-from toolcrib.search.signals import compute_signals, query_features
+from toolcrib.search.signals import compute_signals, read_meaning
 from toolcrib.search.text import parse_query
 from toolcrib.types import Tool
 
@@ -136,14 +136,14 @@ def _judge(index: Index, ids: Sequence[str], query: LabelledQuery) -> Judgement:
     """Run the search up to its signals. An index that was just built has a single segment."""
     options, lexicon, view = index.options, Lexicon.default(), index.view()
     parsed = parse_query(query.text)
-    matches = match_terms(view, parsed, index.meaning.table, lexicon, options)
-    features = query_features(parsed, matches.corrected, index.meaning, lexicon, options)
-    allowed = [part.seen for part in view.parts]
+    matches = match_terms(view, parsed, index.model.table, lexicon, options)
+    features = read_meaning(parsed, matches.corrected, index.model, lexicon, options)
+    allowed = [part.visible for part in view.parts]
     candidates = select_candidates(view, matches, features, allowed, options.candidates, options)
     [part], [positions] = view.parts, candidates.positions
     signals = compute_signals(part, 0, matches, parsed, features, positions).signals
     labels = np.array([ids[position] in query.relevant for position in positions.tolist()], dtype=np.bool_)
-    return Judgement(query, signals, labels, min(features.clauses, _MAX_CLAUSES))
+    return Judgement(query, signals, labels, min(features.clause_count, _MAX_CLAUSES))
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

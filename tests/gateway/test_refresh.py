@@ -137,5 +137,5 @@ async def test_embedding_that_was_cut_short_by_a_stop_is_done_after_the_next_sta
         async with anyio.create_task_group() as group:
             await group.start(gateway.refresher.run)
             await gateway.refresher.wait_idle()
-            assert gateway.refresher.snapshot.index.meaning.embedder is not None
+            assert gateway.refresher.snapshot.index.model.embedder is not None
             group.cancel_scope.cancel()

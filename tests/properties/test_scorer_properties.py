@@ -80,14 +80,14 @@ def ask(
     boosts: Mapping[str, float] | None = None,
     options: ScorerOptions | None = None,
 ) -> ScorerResult:
-    masks = [part.seen for part in parts] if allowed is None else allowed
+    masks = [part.visible for part in parts] if allowed is None else allowed
     ranked = scorer.rank(IndexView.of(*parts), text, limit, masks, options or ScorerOptions(), boosts)
     assert isinstance(ranked, ScorerResult)
     return ranked
 
 
 def ids(ranked: ScorerResult, *parts: SegmentView) -> list[str]:
-    return [parts[hit.part].index.ids[hit.position] for hit in ranked.hits]
+    return [parts[hit.part].segment.ids[hit.position] for hit in ranked.hits]
 
 
 def told(ranked: ScorerResult, *parts: SegmentView) -> Answer:
@@ -142,7 +142,7 @@ def test_what_is_allowed_narrows_the_hits_and_changes_no_figure(
     scorer: ModuleType, shown: list[Shown], text: str
 ) -> None:
     part = part_of([one.tool for one in shown])
-    allowed = part.seen & np.array([one.seen for one in shown], dtype=np.bool_)
+    allowed = part.visible & np.array([one.seen for one in shown], dtype=np.bool_)
     narrow = ask(scorer, text, part, allowed=[allowed], options=WITHOUT_FALLBACK)
     wide = ask(scorer, text, part, options=WITHOUT_FALLBACK)
     assert narrow.hits == [hit for hit in wide.hits if allowed[hit.position]]
@@ -175,7 +175,7 @@ def test_hits_are_in_order_within_their_bounds_and_add_up(
     assert order == sorted(order)
     assert len(ranked.hits) == ranked.total
     for hit in ranked.hits:
-        assert part.seen[hit.position]
+        assert part.visible[hit.position]
         assert hit.raw > 0
         assert 0 < scorer.score(hit.raw) <= 1
         assert sum(line.value * line.weight for line in hit.parts) == pytest.approx(hit.raw)
@@ -219,7 +219,7 @@ def by_id(ranked: ScorerResult, part: SegmentView) -> dict[str, float]:
 
 
 def seen_tools(part: SegmentView) -> list[Tool]:
-    return [tool for tool, seen in zip(part.index.tools, part.seen.tolist(), strict=True) if seen]
+    return [tool for tool, seen in zip(part.segment.tools, part.visible.tolist(), strict=True) if seen]
 
 
 # Tiers, by brute force

@@ -445,13 +445,13 @@ def test_a_tool_that_is_added_again_replaces_the_one_of_its_id() -> None:
 
 
 def test_an_overlay_of_another_embedder_is_refused() -> None:
-    other = Index.build(TOOLS, meaning=SemanticModel(WordPieceTable.load(), Broken()))
+    other = Index.build(TOOLS, model=SemanticModel(WordPieceTable.load(), Broken()))
     with pytest.raises(ValueError, match="another embedder"):
         search(INDEX, SearchRequest(queries=("issue",)), overlay=other)
 
 
 def test_vectors_that_are_no_numbers_are_no_signal() -> None:
-    index = Index.build(TOOLS, meaning=SemanticModel(WordPieceTable.load(), Broken()))
+    index = Index.build(TOOLS, model=SemanticModel(WordPieceTable.load(), Broken()))
     assert ids(ask("create a pull request", index=index))[0] == "github:create_pull_request"
 
 

@@ -27,7 +27,7 @@ def unit(found: Any) -> Any:
 
 
 def summed(texts: list[str]) -> Any:
-    return unit(TABLE.words(texts).astype(float).sum(axis=0))
+    return unit(TABLE.word_vectors(texts).astype(float).sum(axis=0))
 
 
 FULL = tool(
@@ -46,12 +46,12 @@ BODY = split_words(
 
 
 def test_meaning_is_the_direction_of_all_words() -> None:
-    row = segment(FULL).features.meaning.floats(np.array([0]))[0]
+    row = segment(FULL).features.meaning.dequantize(np.array([0]))[0]
     assert float(row @ summed(BODY)) > 0.999
 
 
 def test_topic_counts_the_name_once_more() -> None:
-    row = segment(FULL).features.topic.floats(np.array([0]))[0]
+    row = segment(FULL).features.topic.dequantize(np.array([0]))[0]
     wanted = unit(summed(BODY) + 0.7 * summed(["create", "pull", "request"]))
     assert float(row @ wanted) > 0.999
 
@@ -107,8 +107,8 @@ def rows_of(found: Segment, position: int) -> list[Any]:
     features = found.features
     vocabulary = [*found.vocabulary.words, ""]
     return [
-        features.meaning.floats(np.array([position])).tolist(),
-        features.topic.floats(np.array([position])).tolist(),
+        features.meaning.dequantize(np.array([position])).tolist(),
+        features.topic.dequantize(np.array([position])).tolist(),
         features.sketch[:, position].tolist(),
         [vocabulary[number] for number in features.slots[position].tolist()],
         features.shares[position].tolist(),

@@ -78,7 +78,7 @@ def test_the_byte_of_a_mask_stands_where_its_tool_does_after_any_change() -> Non
     grown = INDEX.updated(remove=["s:do_t0", "s:do_t50"], add=[tool(200), tool(201)])
     for place, one in enumerate(grown.tools):
         mask = bytes(place == at for at in range(len(grown)))
-        seen = [part.index.tools[at] for part in grown.parts(mask) for at in np.flatnonzero(part.seen).tolist()]
+        seen = [part.segment.tools[at] for part in grown.parts(mask) for at in np.flatnonzero(part.visible).tolist()]
         assert seen == [one]
 
 
@@ -97,11 +97,11 @@ def test_a_signature_is_kept_when_the_index_is_made_anew() -> None:
 def test_other_options_or_another_meaning_are_read_from_nothing() -> None:
     assert Index.build(TOOLS, previous=INDEX, options=SearchOptions(k1=2.0)).segments[0] is not INDEX.segments[0]
     other = SemanticModel(WordPieceTable(["thing"], np.array([[1, 2]], dtype=np.int8), [1.0]))
-    small = Index.build(TOOLS, previous=INDEX, meaning=other)
-    assert small.meaning is other
+    small = Index.build(TOOLS, previous=INDEX, model=other)
+    assert small.model is other
     assert small.segments[0].features.meaning.values.shape == (100, 2)
-    assert Index.build(TOOLS[:50], previous=small).meaning is other
-    assert INDEX.meaning is default_semantic_model()
+    assert Index.build(TOOLS[:50], previous=small).model is other
+    assert INDEX.model is default_semantic_model()
 
 
 def test_the_same_object_may_stand_twice_and_stay_twice() -> None:

@@ -24,7 +24,7 @@ def drawn(rows: int, dim: int, seed: int = 0) -> Any:
 @given(vectors(3, 16))
 def test_a_row_is_kept_to_half_a_step(given_rows: Any) -> None:
     rows = quantize(given_rows)
-    found = rows.floats(np.arange(3))
+    found = rows.dequantize(np.arange(3))
     largest = np.abs(given_rows).max(axis=1, keepdims=True)
     assert rows.values.dtype == np.int8
     assert np.all(np.abs(found - given_rows) <= largest / 127 * 0.5001)
@@ -81,7 +81,7 @@ def test_no_rows_have_no_products() -> None:
 def test_rows_are_taken_as_copies_and_put_in_place() -> None:
     rows = quantize(drawn(5, 8))
     taken = rows.take(np.array([4, 0]))
-    assert taken.floats(np.array([0])).tolist() == rows.floats(np.array([4])).tolist()
+    assert taken.dequantize(np.array([0])).tolist() == rows.dequantize(np.array([4])).tolist()
     taken.put(np.array([1]), rows.take(np.array([2])))
-    assert taken.floats(np.array([1])).tolist() == rows.floats(np.array([2])).tolist()
-    assert rows.floats(np.array([0])).tolist() == quantize(drawn(5, 8)).floats(np.array([0])).tolist()
+    assert taken.dequantize(np.array([1])).tolist() == rows.dequantize(np.array([2])).tolist()
+    assert rows.dequantize(np.array([0])).tolist() == quantize(drawn(5, 8)).dequantize(np.array([0])).tolist()

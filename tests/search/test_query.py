@@ -41,13 +41,13 @@ def test_no_more_than_eight_parts_and_no_word_is_lost() -> None:
 )
 def test_every_part_of_several_has_telling_words_and_all_words_stay_in_order(text: str) -> None:
     query = parse_query(text)
-    assert [word for clause in query.clauses for word in clause] == [word for _, word in query.chain]
+    assert [word for clause in query.clauses for word in clause] == [word for _, word in query.sequence]
     if len(query.clauses) > 1:
         assert all(sum(word not in STOP_WORDS for word in clause) >= 2 for clause in query.clauses)
 
 
 def test_each_stem_is_looked_for_once_and_shown_as_it_was_typed() -> None:
-    found = [(term.stem, term.surface, term.shown) for term in parse_query("Issues of the createIssue ISSUE").terms]
+    found = [(term.stem, term.surface, term.typed) for term in parse_query("Issues of the createIssue ISSUE").terms]
     assert found == [("issu", "issues", "Issues"), ("creat", "create", "create")]
 
 
@@ -60,14 +60,14 @@ def names(text: str, heads: set[str]) -> dict[str, bool]:
     """The whole names that stand in a text, and whether each is spelt as one word."""
     query = parse_query(text)
     found: dict[str, bool] = {}
-    for name, places in query.names(heads.__contains__, lambda _: True):
-        found[name] = found.get(name, False) or query.whole(name, places).spelt
+    for name, places in query.find_names(heads.__contains__, lambda _: True):
+        found[name] = found.get(name, False) or query.name_term(name, places).is_explicit
     return found
 
 
 def test_only_words_in_a_row_that_spell_a_name_are_one() -> None:
     query = parse_query("please create pull request now")
-    found = [*query.names({"create"}.__contains__, {"=createpull", "=now"}.__contains__)]
+    found = [*query.find_names({"create"}.__contains__, {"=createpull", "=now"}.__contains__)]
     assert found == [("createpull", range(1, 3)), ("now", range(4, 5))]
 
 
@@ -94,12 +94,12 @@ def test_a_name_in_a_row_of_words_is_short_and_one_that_is_typed_as_one_word_may
 @given(st.text(st.characters()))
 def test_any_text_is_read(text: str) -> None:
     query = parse_query(text)
-    assert all(0 <= place < len(query.words) for term in query.terms for place in term.places)
+    assert all(0 <= place < len(query.words) for term in query.terms for place in term.word_range)
     assert len({term.stem for term in query.terms}) == len(query.terms)
     assert len(query.clauses) >= 1
 
 
 def test_only_the_beginning_of_an_endless_query_is_read() -> None:
     query = parse_query("word " * 100_000)
-    assert len(query.chain) == 256
+    assert len(query.sequence) == 256
     assert len(parse_query("a1b2" * 50_000).terms) <= 256

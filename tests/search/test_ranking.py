@@ -110,11 +110,11 @@ def plain(word: str) -> bool:
 
 
 def weight(word: str) -> float:
-    return 0.2 if word in STOP_WORDS else float(TABLE.weights([word])[0])
+    return 0.2 if word in STOP_WORDS else float(TABLE.word_weights([word])[0])
 
 
 def vector(word: str) -> Any:
-    return TABLE.words([word])[0].astype(float)
+    return TABLE.word_vectors([word])[0].astype(float)
 
 
 def unit(found: Any) -> Any:
@@ -226,7 +226,7 @@ class Slow:
         if stem(word) == stem(other):
             return 1.0
         number = self.segment.vocabulary.word_numbers[word]
-        row = self.segment.words.coarse.floats(np.array([number]))[0].astype(float)
+        row = self.segment.words.coarse.dequantize(np.array([number]))[0].astype(float)
         like = (float(row @ unit(vector(other)[:64])) - 0.3) / 0.7
         synonym = stem(word) in map(stem, Lexicon.default().related(other))
         return min(1.0, max(0.6 if synonym else 0.0, like))

@@ -74,22 +74,22 @@ def test_texts_get_the_vectors_of_the_golden_figures() -> None:
 
 
 def test_words_get_the_sum_of_their_rows() -> None:
-    vectors = WordPieceTable.load().words(["weather", "kubernetes"])
+    vectors = WordPieceTable.load().word_vectors(["weather", "kubernetes"])
     assert vectors.dtype == np.float32
     assert close(vectors[:, :4], [[0.0, -0.0953, -0.1907, 0.0953], [-0.063, 0.12, -0.1496, -0.0234]], 6e-5)
 
 
 def test_words_weigh_as_much_as_their_rarest_piece_and_unknown_ones_as_the_rarest_of_all() -> None:
-    weights = WordPieceTable.load().weights(["get", "weather", "kubernetes", "天気", ""])
+    weights = WordPieceTable.load().word_weights(["get", "weather", "kubernetes", "天気", ""])
     assert weights.dtype == np.float32
     assert close(weights, [1.6045, 7.2109, 5.957, 12.8984, 12.8984], 6e-5)
     few = WordPieceTable.load(small(idf=np.array([1, 2, 3, 4, 5], dtype=np.float16)))
-    assert few.weights(["find", "file", "files", "FILENAME", "xyz"]).tolist() == [1, 2, 3, 4, 5]
+    assert few.word_weights(["find", "file", "files", "FILENAME", "xyz"]).tolist() == [1, 2, 3, 4, 5]
 
 
 def test_where_nothing_is_known_of_rarity_all_words_weigh_the_same() -> None:
-    assert WordPieceTable.load(small()).weights(["find", "files", "xyz"]).tolist() == [1, 1, 1]
-    assert WordPieceTable.load(small()).weights([]).shape == (0,)
+    assert WordPieceTable.load(small()).word_weights(["find", "files", "xyz"]).tolist() == [1, 1, 1]
+    assert WordPieceTable.load(small()).word_weights([]).shape == (0,)
 
 
 def test_words_of_one_meaning_are_nearer_than_others() -> None:
@@ -114,7 +114,7 @@ def test_a_word_is_cut_into_the_longest_pieces() -> None:
 def test_a_word_with_an_unknown_part_has_no_pieces(word: str) -> None:
     table = WordPieceTable.load(small())
     assert table.pieces(word) == ()
-    assert not table.words([word]).any()
+    assert not table.word_vectors([word]).any()
 
 
 def test_only_whole_pieces_are_known_words() -> None:
@@ -146,7 +146,7 @@ def test_a_text_of_nothing_known_has_no_direction(text: str) -> None:
 
 def test_no_words_and_no_texts_give_no_rows() -> None:
     table = WordPieceTable.load(small())
-    assert table.words([]).shape == table.embed([]).shape == (0, 6)
+    assert table.word_vectors([]).shape == table.embed([]).shape == (0, 6)
 
 
 @pytest.mark.parametrize(("bits", "dim"), [(4, 256), (4, 384), (8, 256), (8, 384), (8, 5)])
@@ -154,7 +154,7 @@ def test_a_table_may_have_other_components_and_bits(bits: int, dim: int) -> None
     table = WordPieceTable.load(small(bits, dim))
     wanted = np.random.default_rng(1).integers(-7, 8, (len(PIECES), dim)) * np.arange(1, 6)[:, None]
     assert table.dim == dim
-    assert np.array_equal(table.words(["find", "file", "files"]), [wanted[0], wanted[1], wanted[1] + wanted[2]])
+    assert np.array_equal(table.word_vectors(["find", "file", "files"]), [wanted[0], wanted[1], wanted[1] + wanted[2]])
     unit = (wanted[0] + wanted[1]) / np.linalg.norm(wanted[0] + wanted[1])
     assert close(table.embed(["find file"]), unit)
 
@@ -202,7 +202,7 @@ def test_what_stands_beside_a_word_or_a_text_does_not_matter(words: list[str], r
     table = WordPieceTable.load()
     texts = [f"{word} a file" for word in words]
     order: Sequence[int] = random.sample(range(len(words)), len(words))
-    for method, given_texts in ((table.words, words), (table.embed, texts)):
+    for method, given_texts in ((table.word_vectors, words), (table.embed, texts)):
         alone = [row for text in given_texts for row in rows(method([text]))]
         assert rows(method([given_texts[place] for place in order])) == [alone[place] for place in order]
 
@@ -214,5 +214,5 @@ def test_any_text_gives_a_direction_or_none(texts: list[str]) -> None:
     vectors = table.embed(texts)
     lengths = np.linalg.norm(vectors, axis=1)
     assert vectors.shape == (len(texts), 256)
-    assert np.isfinite(table.words(texts)).all()
+    assert np.isfinite(table.word_vectors(texts)).all()
     assert all(abs(length - 1) < 1e-5 or length == 0 for length in lengths.tolist())

@@ -9,12 +9,12 @@ from toolcrib.search.features import SemanticModel
 from toolcrib.search.vectors import COARSE_COMPONENTS, WordVectorCache, default_table, quantize_unit_vectors
 
 TABLE = default_table()
-WEIGHTS = SemanticModel(TABLE).weights
+WEIGHTS = SemanticModel(TABLE).word_weights
 
 
 def holds(rows: WordVectorCache, words: Sequence[str]) -> bool:
     """Whether the rows of these words are what the table says."""
-    said, vectors = rows.of(words), TABLE.words(words)
+    said, vectors = rows.get(words), TABLE.word_vectors(words)
     coarse = quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS])
     pairs = (
         (said.vectors, vectors),

@@ -88,11 +88,11 @@ class Catalog:
 
     def by_wire(self, name: str) -> int | None:
         """The position of the tool with exactly that wire name."""
-        return self._lookup.exactly(name, Tier.WIRE)
+        return self._lookup.find_exact(name, Tier.WIRE)
 
     def by_id(self, id_: str) -> int | None:
         """The position of the tool with exactly that id."""
-        return self._lookup.exactly(id_, Tier.ID)
+        return self._lookup.find_exact(id_, Tier.ID)
 
     def find(self, spelling: str, mask: Mask = None, namespace: str | None = None) -> int:
         """The position of the one visible tool that answers to the spelling.
@@ -194,7 +194,7 @@ class NameLookup:
         for namespace in self._namespaces:
             self._by_fold.setdefault(fold(namespace), []).append(namespace)
 
-    def exactly(self, text: str, tier: Tier) -> int | None:
+    def find_exact(self, text: str, tier: Tier) -> int | None:
         """The position of the tool whose id, or wire name, is exactly that text."""
         for code in self._codes(text):
             position, found = divmod(code, _TIER_COUNT)
@@ -216,7 +216,7 @@ class NameLookup:
         scope = self._visible(namespace, mask)
         names = scope or (namespace,)
         for name in names:
-            position = self.exactly(f"{name}:{text}" if name else text, Tier.ID)
+            position = self.find_exact(f"{name}:{text}" if name else text, Tier.ID)
             if position is not None and _is_visible(mask, position):
                 return position
         found = self._best(text, mask, names) or self._folded(text, mask, scope)
@@ -288,7 +288,7 @@ class NameLookup:
         names = self._namespaces if scope is None else scope
         positions = [p for name in names for p in self._namespaces[name]]
         visible = positions if mask is None else [p for p in positions if mask[p]]
-        raise self._guesses.missing(text, visible, scope, bare=namespace is not None)
+        raise self._guesses.not_found(text, visible, scope, bare=namespace is not None)
 
     def _decoded(self, text: str) -> Iterator[tuple[int, int]]:
         return (divmod(code, _TIER_COUNT) for code in self._codes(text))
@@ -372,7 +372,9 @@ class NameSuggestions:
         folded = {name: fold(name).replace(".", "") for name in {entry.tool.namespace for entry in entries}}
         self._joined = [folded[entry.tool.namespace] + entry.folded for entry in entries]
 
-    def missing(self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool) -> ToolNotFound:
+    def not_found(
+        self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool
+    ) -> ToolNotFound:
         """No tool answers to the text.
 
         `positions` are the visible tools that may be suggested: those of the namespaces in `scope`, or all when

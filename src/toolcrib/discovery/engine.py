@@ -254,11 +254,11 @@ def _popular(toolset: ToolSet[T], limit: int, options: SearchOptions, boosts: Ma
     if not points.fallback or points.fallback_points <= points.min_score:
         return []
     view = IndexView.of(*toolset.index.parts(None))
-    allowed = [np.array(part.seen) for part in view.parts]
+    allowed = [np.array(part.visible) for part in view.parts]
     shown = popular_tools(view, limit, allowed, points, boosts, ())
     return [
         Hit(
-            tool=view.parts[one.part].index.tools[one.position],
+            tool=view.parts[one.part].segment.tools[one.position],
             score=0.0,
             raw=one.raw,
             reasons=one.reasons,

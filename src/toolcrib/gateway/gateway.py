@@ -227,7 +227,7 @@ class Gateway:
 
     async def _run(self, view: View, work: Callable[..., _T], *arguments: Any) -> _T:
         """What the work gives: done at once, or in a thread where an embedder takes part, which takes milliseconds."""
-        if view.snapshot.index.meaning.embedder is None:
+        if view.snapshot.index.model.embedder is None:
             return work(*arguments)
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_MAX_EMBEDDED_SEARCHES)

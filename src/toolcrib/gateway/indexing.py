@@ -96,7 +96,7 @@ class IndexMaintenance:
             merging.cancel_scope.cancel()
         if dirty.is_set() or self._embedding:
             return
-        if self._retry_at == inf and self._get().index.meaning != self._wanted:
+        if self._retry_at == inf and self._get().index.model != self._wanted:
             self._embedding = True
             group.start_soon(self._embed)
             return
@@ -107,7 +107,7 @@ class IndexMaintenance:
     async def _embed(self) -> None:
         """Make an index of the present tools with the wanted meaning; changes are taken in meanwhile, without it."""
         wanted = self._wanted
-        build = partial(Index.build, self._get().catalog.tools, options=self._options.search, meaning=wanted)
+        build = partial(Index.build, self._get().catalog.tools, options=self._options.search, model=wanted)
         failed = True
         try:
             index, failed = await anyio.to_thread.run_sync(build_noting_failures, build, abandon_on_cancel=True)

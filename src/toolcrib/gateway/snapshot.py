@@ -107,7 +107,7 @@ class Snapshot:
         gathered = MergedTools.merge(offers)
         catalog = Catalog.build(gathered.tools, previous=previous.catalog if previous else None)
         index = Index.build(
-            catalog.tools, previous=previous.index if previous else None, options=options, meaning=meaning
+            catalog.tools, previous=previous.index if previous else None, options=options, model=meaning
         )
         return cls.from_parts(gathered, catalog, index)
 

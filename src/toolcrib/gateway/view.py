@@ -310,7 +310,7 @@ class OverlayCache:
             return kept
         if kept is None:
             catalog = Catalog.build(tools)
-            index = Index.build(catalog.tools, options=shared.options, meaning=shared.meaning)
+            index = Index.build(catalog.tools, options=shared.options, model=shared.model)
             made = _CachedOverlay(tools, catalog, index, catalog.fingerprint(None), beside)
         else:
             made = replace(kept, beside=beside)
@@ -395,7 +395,7 @@ def _content_repr(tool: Tool) -> str:
 
 def _is_reusable(kept: _CachedOverlay, tools: tuple[Tool, ...], shared: Index) -> bool:
     """Whether what is kept is of these very tools, and compares meanings as the shared index does."""
-    return kept.tools == tools and kept.index.meaning == shared.meaning and kept.index.options == shared.options
+    return kept.tools == tools and kept.index.model == shared.model and kept.index.options == shared.options
 
 
 def _is_taken(view: View, tool: Tool, taken: set[Key]) -> bool:

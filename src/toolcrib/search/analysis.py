@@ -245,8 +245,8 @@ class ToolAnalyzer:
         self.fields.append(field)
         self.lengths.append(len(numbers))
 
-    def _split(self, chunk: str) -> tuple[int, ...]:
-        return tuple([self._number(word) for word in split_identifier(chunk)])
+    def _split(self, token: str) -> tuple[int, ...]:
+        return tuple([self._number(word) for word in split_identifier(token)])
 
     def _number(self, word: str) -> int:
         number = self._vocabulary.word_numbers.get(word)
@@ -264,8 +264,8 @@ class _TokenNumbers(dict[str, tuple[int, ...]]):
         super().__init__()
         self._work_out = work_out
 
-    def __missing__(self, chunk: str) -> tuple[int, ...]:
-        numbers = self[chunk] = self._work_out(chunk)
+    def __missing__(self, token: str) -> tuple[int, ...]:
+        numbers = self[token] = self._work_out(token)
         return numbers
 
 
@@ -294,7 +294,7 @@ class WordOccurrences:
     words: Ints
     counts: npt.NDArray[np.uint16]
 
-    def moved(self, kept: Mapping[int, int], old_size: int) -> "WordOccurrences":
+    def reposition(self, kept: Mapping[int, int], old_size: int) -> "WordOccurrences":
         """Select some tools and give them new positions. `kept` maps new positions to old ones, of `old_size`."""
         place = np.full(old_size, -1, dtype=np.int32)
         place[list(kept.values())] = list(kept)
@@ -304,7 +304,7 @@ class WordOccurrences:
             self.stems[stay], positions[stay], self.fields[stay], self.words[stay], self.counts[stay]
         )
 
-    def merged(self, other: "WordOccurrences") -> "WordOccurrences":
+    def merge(self, other: "WordOccurrences") -> "WordOccurrences":
         """Combine the rows of both."""
         return _sort_occurrences(
             np.concatenate([self.stems, other.stems]),

@@ -32,12 +32,12 @@ def search(
     lexicon: Lexicon | None = None,
     boosts: Mapping[str, float] | None = None,
 ) -> SearchReply:
-    """The tools that fit, best first, for each query. A query without words lists all tools, by id, with score 0.
+    """Search for the tools that fit each query, best first. A query without words lists all tools by id, with score 0.
 
-    Only tools that the mask shows, and all of the overlay's, exist for it: for what is found and for how rare a
-    word is. Filters narrow what is found, not what is counted. `boosts` leads from ids of tools that were of use to
-    how much their odds are raised, 1 or more. `total` is the sum over the queries. Limits out of range are clamped.
-    Raises `ValueError` for a mask of another length than the index, and for an overlay built with another embedder.
+    Only the tools that the mask shows and those of the overlay exist for the search, in its results and in the
+    statistics of words. Filters narrow the results, not the statistics. `boosts` maps ids of tools to multipliers of
+    their odds, 1 or more. `total` is the sum over the queries. Limits out of range are clamped.
+    Raises `ValueError` for a mask of the wrong length, and for an overlay built with another embedder.
     """
     options = options or index.options
     view = index.view(mask, overlay)
@@ -58,21 +58,21 @@ def search(
 def listing(
     index: Index, filters: Filters | None = None, *, mask: bytes | None = None, overlay: Index | None = None
 ) -> tuple[Tool, ...]:
-    """All tools that a search could find, by id."""
+    """List all tools that a search can find, by id."""
     view = index.view(mask, overlay)
     _, listed = _first_by_id(view, _allowed_tools(view, filters or Filters()), view.count)
-    return tuple(view.parts[part].index.tools[position] for part, position in listed)
+    return tuple(view.parts[part].segment.tools[position] for part, position in listed)
 
 
 def _allowed_tools(view: IndexView, filters: Filters) -> list[Bools]:
     if filters == Filters():
-        return [part.seen for part in view.parts]
-    return [part.seen & part.index.facets.passing(filters) for part in view.parts]
+        return [part.visible for part in view.parts]
+    return [part.visible & part.segment.facets.matching(filters) for part in view.parts]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """All that the queries of one request share."""
+    """What the queries of one request share."""
 
     view: IndexView
     allowed: Sequence[Bools]
@@ -86,7 +86,7 @@ class SearchTask:
 
 @dataclass(frozen=True, slots=True)
 class QueryAnswer:
-    """What one query found."""
+    """The answer to one query."""
 
     hits: Sequence[Hit]
     total: int
@@ -103,33 +103,33 @@ def _answer(task: SearchTask, text: str, place: int) -> QueryAnswer:
 
 
 def _unscored_hit(view: IndexView, part: int, position: int, place: int, detail: Detail) -> Hit:
-    index = view.parts[part].index
-    shown = "" if detail == "summary" else index.signature(position)
-    return Hit(tool=index.tools[position], score=0.0, raw=0.0, signature=shown, query=place, detail=detail)
+    segment = view.parts[part].segment
+    shown = "" if detail == "summary" else segment.signature(position)
+    return Hit(tool=segment.tools[position], score=0.0, raw=0.0, signature=shown, query=place, detail=detail)
 
 
 def _first_by_id(view: IndexView, allowed: Sequence[Bools], limit: int) -> tuple[int, list[tuple[int, int]]]:
-    """How many tools are allowed, and part and position of the first of them, by id."""
+    """Count the allowed tools, and list part and position of the first ones by id."""
     total = 0
     listed: list[tuple[str, int, int]] = []
     for number, (part, passes) in enumerate(zip(view.parts, allowed, strict=True)):
         positions = np.flatnonzero(passes)
         total += len(positions)
-        first = positions[np.argsort(part.index.ranks[positions])[:limit]]
-        listed.extend((part.index.ids[position], number, position) for position in first.tolist())
+        first = positions[np.argsort(part.segment.id_ranks[positions])[:limit]]
+        listed.extend((part.segment.ids[position], number, position) for position in first.tolist())
     listed.sort()
     return total, [(number, position) for _, number, position in listed[:limit]]
 
 
 def _search_note(answers: Sequence[QueryAnswer], texts: Sequence[str], skipped: int) -> str:
-    """What to try next; where there were several queries, for which of them."""
+    """Say what to try next, and for which of several queries."""
     many = len(answers) > 1
     notes = []
-    for said in dict.fromkeys(filter(None, map(_advice, answers))):
+    for advice in dict.fromkeys(filter(None, map(_advice, answers))):
         about = [
-            f'"{text[:_MAX_QUOTED]}"' for answer, text in zip(answers, texts, strict=True) if _advice(answer) == said
+            f'"{text[:_MAX_QUOTED]}"' for answer, text in zip(answers, texts, strict=True) if _advice(answer) == advice
         ]
-        notes.append(f"{', '.join(about)}: {said[0].lower()}{said[1:]}" if many else said)
+        notes.append(f"{', '.join(about)}: {advice[0].lower()}{advice[1:]}" if many else advice)
     if skipped:
         notes.append(f"The last {skipped} queries were left out: ask them separately.")
     return " ".join(notes)
@@ -149,10 +149,10 @@ _MAX_QUOTED = 60
 """Characters of a query that a note repeats."""
 
 _GROUP_FACTOR = 8
-"""Tools that are found for each group that is shown."""
+"""Tools that are ranked for each group that is shown."""
 
 _MAX_GROUPED = 256
-"""The most tools that are found for groups: one group may swallow them all."""
+"""The most tools that are ranked for groups, since one group may contain them all."""
 
 _RANKERS: Mapping[Scorer, ScorerFunction] = {"tiers": tiers.rank, "bm25": bm25.rank, "points": points.rank}
 
@@ -160,7 +160,7 @@ _SCALES = {"tiers": tiers.score, "bm25": bm25.score, "points": points.score}
 
 
 def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) -> QueryAnswer:
-    """The best tools for a query that has words; `place` is its place among the queries of the request."""
+    """Answer a query that has words; `place` is its number in the request."""
     if task.options.scorer == "hybrid":
         return _answer_hybrid(task, query, place)
     options = task.options.scorers
@@ -176,11 +176,11 @@ def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) ->
 def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:
     options = task.options
     ranking = rank(task.view, query, _wanted_count(task), task.allowed, options, task.lexicon, task.boosts)
-    if not ranking.found or ranking.probability < options.nothing_below:
-        return _answer_nothing(task, query, place, ranking.met.unmatched)
+    if not ranking.tools or ranking.probability < options.nothing_below:
+        return _answer_nothing(task, query, place, ranking.match.unmatched)
     places = ranking.places()
     hits = _hybrid_hits(task, query, ranking, places, place)
-    return QueryAnswer(_group_hits(task, places, hits), ranking.total, ranking.met.unmatched)
+    return QueryAnswer(_group_hits(task, places, hits), ranking.total, ranking.match.unmatched)
 
 
 def _answer_nothing(task: SearchTask, query: ParsedQuery, place: int, unmatched: tuple[str, ...]) -> QueryAnswer:
@@ -196,7 +196,7 @@ def _group_hits(task: SearchTask, places: Sequence[tuple[int, int]], hits: list[
 
 
 def _wanted_count(task: SearchTask) -> int:
-    """How many tools to find: where near-duplicates go under one, more than are shown."""
+    """How many tools to rank: more than the limit if near-duplicates are grouped."""
     return (
         max(task.options.candidates, min(_MAX_GROUPED, _GROUP_FACTOR * task.limit))
         if task.request.group
@@ -208,39 +208,39 @@ def _hybrid_hits(
     task: SearchTask, query: ParsedQuery, ranking: Ranking, places: Sequence[tuple[int, int]], place: int
 ) -> list[Hit]:
     view, detail, options = task.view, task.request.detail, task.options
-    told = ReasonSource(lambda: explain_hits(view, query, ranking, options))
+    source = ReasonSource(lambda: explain_hits(view, query, ranking, options))
     weak = ranking.probability < options.weak_below
     hits = []
-    rows = zip(ranking.found, places, matched_words(query, ranking), strict=True)
-    for number, (found, (part, position), words) in enumerate(rows):
-        index = view.parts[part].index
+    rows = zip(ranking.tools, places, matched_words(query, ranking), strict=True)
+    for number, (ranked, (part, position), words) in enumerate(rows):
+        segment = view.parts[part].segment
         hits.append(
             Hit(
-                tool=index.tools[position],
-                score=found.score,
-                raw=found.raw,
-                reasons=LazyReasons(told, number),
+                tool=segment.tools[position],
+                score=ranked.score,
+                raw=ranked.raw,
+                reasons=LazyReasons(source, number),
                 matched=words,
-                signature="" if detail == "summary" else index.signature(position),
+                signature="" if detail == "summary" else segment.signature(position),
                 query=place,
                 detail=detail,
                 weak=weak,
-                parts=score_parts(found, ranking.judged[part], options) if task.request.explain else (),
+                parts=score_parts(ranked, ranking.candidates[part], options) if task.request.explain else (),
             )
         )
     return hits
 
 
 def _scorer_hit(task: SearchTask, hit: ExplainedTool, score: float, place: int) -> Hit:
-    """A hit of one of the other rankings."""
-    index, detail = task.view.parts[hit.part].index, task.request.detail
+    """Make a hit of a tool that another ranking found."""
+    segment, detail = task.view.parts[hit.part].segment, task.request.detail
     return Hit(
-        tool=index.tools[hit.position],
+        tool=segment.tools[hit.position],
         score=score,
         raw=hit.raw,
         reasons=hit.reasons,
         matched=hit.matched,
-        signature="" if detail == "summary" else index.signature(hit.position),
+        signature="" if detail == "summary" else segment.signature(hit.position),
         query=place,
         detail=detail,
         fallback=hit.fallback,
@@ -253,28 +253,28 @@ Marks = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 
 _MAX_NEAREST = 3
-"""Ids that are named."""
+"""Ids that are suggested."""
 
 _MAX_NEAREST_WORDS = 8
-"""Words of the query that are held against the words of names."""
+"""Words of the query that are compared with the words of names."""
 
 _MAX_COMPARED = 256
-"""Texts that are compared letter by letter: those with nearly the same set of letters."""
+"""Texts that are compared in full: those with the most similar sets of letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ComparedTexts:
-    """Texts that may be near, with what makes most of them quick to rule out."""
+    """Texts to compare, with marks that quickly rule most of them out."""
 
     texts: Sequence[str]
     marks: Marks
-    """Which letters and digits each has, one bit for each."""
+    """The letters and digits of each text, one bit per character."""
     positions: Places
     """The tool of each text."""
 
 
 def nearest_ids(view: IndexView, query: ParsedQuery, allowed: Sequence[Bools]) -> tuple[str, ...]:
-    """Ids of allowed tools: those whose name is like the query first, then those with a word like one of its words."""
+    """Suggest ids of allowed tools: those with a name like the query, then those with a word like one of its words."""
     parts = list(zip(view.parts, allowed, strict=True))
     asked = fold(" ".join(query.words))
     found = sorted(
@@ -287,7 +287,7 @@ def nearest_ids(view: IndexView, query: ParsedQuery, allowed: Sequence[Bools]) -
 
 
 def _by_words(parts: Sequence[tuple[SegmentView, Bools]], asked: Sequence[str]) -> list[str]:
-    """For each word, the first tool by id with the word in its name that is most like it."""
+    """For each word, find the tool with the most similar word in its name; ties go to the first id."""
     words = [(part, _name_words(part, allowed)) for part, allowed in parts]
     found = []
     for word in asked:
@@ -297,29 +297,29 @@ def _by_words(parts: Sequence[tuple[SegmentView, Bools]], asked: Sequence[str]) 
 
 
 def _similar(part: SegmentView, texts: _ComparedTexts, asked: str) -> Iterator[tuple[float, str]]:
-    """How like the asked text the others are, with the ids of their tools, where they are alike at all."""
+    """Yield the similarity of each similar text, with the id of its tool."""
     places = _most_similar(part, texts, asked)
     for place, score in similarities(asked, [texts.texts[at] for at in places]).items():
-        yield score, part.index.ids[texts.positions[places[place]]]
+        yield score, part.segment.ids[texts.positions[places[place]]]
 
 
 def _most_similar(part: SegmentView, texts: _ComparedTexts, asked: str) -> Sequence[int]:
-    """The texts whose letters differ least, ties by id: the others cannot be much alike."""
+    """The places of the texts whose letters differ least; the others cannot be very similar. Ties go by id."""
     if len(texts.positions) <= _MAX_COMPARED:
         return range(len(texts.positions))
     differ = np.bitwise_count(texts.marks ^ _character_mark(asked)).astype(np.int64)
-    order = (differ << 32) | part.index.ranks[texts.positions]
+    order = (differ << 32) | part.segment.id_ranks[texts.positions]
     found: list[int] = np.sort(np.argpartition(order, _MAX_COMPARED)[:_MAX_COMPARED]).tolist()
     return found
 
 
 def _folded_names(part: SegmentView, allowed: Bools) -> _ComparedTexts:
     """The folded names of the allowed tools."""
-    index = part.index
-    if "nearest names" not in index.memo:
-        names = [fold(tool.name) for tool in index.tools]
-        index.memo["nearest names"] = _ComparedTexts(names, _character_marks(names), np.arange(len(names)))
-    known: _ComparedTexts = index.memo["nearest names"]
+    segment = part.segment
+    if "nearest names" not in segment.memo:
+        names = [fold(tool.name) for tool in segment.tools]
+        segment.memo["nearest names"] = _ComparedTexts(names, _character_marks(names), np.arange(len(names)))
+    known: _ComparedTexts = segment.memo["nearest names"]
     if _is_unfiltered(part, allowed):
         return known
     places = np.flatnonzero(allowed)
@@ -327,26 +327,26 @@ def _folded_names(part: SegmentView, allowed: Bools) -> _ComparedTexts:
 
 
 def _name_words(part: SegmentView, allowed: Bools) -> _ComparedTexts:
-    """The words in the names of the allowed tools, each with the first of those by id."""
-    index = part.index
-    if _is_unfiltered(part, allowed) and "nearest words" in index.memo:
-        known: _ComparedTexts = index.memo["nearest words"]
+    """The words in the names of the allowed tools, each with the first tool by id."""
+    segment = part.segment
+    if _is_unfiltered(part, allowed) and "nearest words" in segment.memo:
+        known: _ComparedTexts = segment.memo["nearest words"]
         return known
-    numbers, positions = index.field_words(Field.NAME)
+    numbers, positions = segment.field_words(Field.NAME)
     passing = allowed[positions]
     numbers, positions = numbers[passing], positions[passing]
-    order = np.lexsort((index.ranks[positions], numbers))
+    order = np.lexsort((segment.id_ranks[positions], numbers))
     numbers, positions = numbers[order], positions[order]
     first = np.flatnonzero(np.diff(numbers, prepend=-1))
-    texts = [index.vocabulary.words[number] for number in numbers[first].tolist()]
+    texts = [segment.vocabulary.words[number] for number in numbers[first].tolist()]
     found = _ComparedTexts(texts, _character_marks(texts), positions[first].astype(np.intp))
     if _is_unfiltered(part, allowed):
-        index.memo["nearest words"] = found
+        segment.memo["nearest words"] = found
     return found
 
 
 def _is_unfiltered(part: SegmentView, allowed: Bools) -> bool:
-    return part.whole and allowed is part.seen
+    return part.is_whole and allowed is part.visible
 
 
 _CHARACTER_BITS = {character: bit for bit, character in enumerate("abcdefghijklmnopqrstuvwxyz0123456789")}

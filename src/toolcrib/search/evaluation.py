@@ -14,13 +14,13 @@ from string import ascii_lowercase
 from typing import Final
 
 DEPTH: Final = 10
-"""How much of a ranking is looked at, in hits."""
+"""How many hits of a ranking count."""
 
 SEED: Final = 20261121
-"""What the samples and the typos of the tracks follow from."""
+"""The seed of the samples and typos of the tracks."""
 
 _NOTICED_DEPTH: Final = 5
-"""A right tool counts as lost when it would have stood among so many, and was withheld."""
+"""A right tool counts as lost if it would be among the first so many, and is withheld."""
 
 _NAME_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
@@ -29,7 +29,7 @@ _TYPO_WORD: Final = re.compile(r"[A-Za-z]{4,}")
 _SEPARATOR: Final = re.compile(r"[_\-. /]")
 
 _MAX_NAMESAKES: Final = 5
-"""A name that more tools share than this asks for none of them."""
+"""A name that more tools share is not used as a query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +39,23 @@ class LabelledQuery:
     id: str
     text: str
     relevant: frozenset[str] = frozenset()
-    """Ids of the right tools; empty where no tool fits."""
+    """Ids of the right tools; empty if no tool fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """How well a ranking, or the mean of many, serves its query; each figure from 0 to 1."""
+    """The quality of a ranking, or the mean over many; each metric from 0 to 1."""
 
     recall_1: float = 0.0
-    """The share of the right tools that stand first."""
+    """The share of the right tools that is first."""
     recall_5: float = 0.0
     recall_10: float = 0.0
     mrr_10: float = 0.0
-    """One over the place of the first right tool; 0 past the tenth."""
+    """One over the rank of the first right tool; 0 if it is not among the first ten."""
     ndcg_10: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """The figures under the names that papers use: `recall@1`, ..., `ndcg@10`."""
+        """The metrics under their usual names: `recall@1`, ..., `ndcg@10`."""
         return {
             "recall@1": self.recall_1,
             "recall@5": self.recall_5,
@@ -67,38 +67,38 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """What an evaluation gave."""
+    """The result of an evaluation."""
 
     metrics: Metrics
     queries: int
     p50_s: float
-    """What half of the queries took at most, in seconds of the clock."""
+    """The median time of a query, in seconds."""
     p95_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownAnswer:
-    """What a search that may withhold showed: ids, best first."""
+    """The ids that a search with thresholds shows, best first."""
 
     shown: tuple[str, ...] = ()
     sure: tuple[str, ...] = ()
-    """Those of them that are not marked as weak."""
+    """Those not marked as weak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRates:
-    """A share of queries, from 0 to 1, at both marks."""
+    """A share of queries, from 0 to 1, at both thresholds."""
 
     shown: float
-    """For callers who take whatever is shown."""
+    """For callers that use every hit."""
     sure: float
-    """For callers who take only hits that are not marked as weak."""
+    """For callers that use only hits not marked as weak."""
 
 
 def score(ranking: Iterable[str], relevant: frozenset[str]) -> Metrics:
-    """The figures of one ranking. An id that comes again counts once, at its first place.
+    """Compute the metrics of one ranking. A repeated id counts once, at its first place.
 
-    nDCG has binary gains, and its ideal is over `min(10, len(relevant))` places. All figures are 0 where nothing is
+    nDCG has binary gains; its ideal ranking has `min(10, len(relevant))` places. All metrics are 0 if nothing is
     relevant. Source: Järvelin and Kekäläinen, 2002.
 
     >>> score(["b", "a"], frozenset({"a"})).as_dict()
@@ -118,7 +118,7 @@ def score(ranking: Iterable[str], relevant: frozenset[str]) -> Metrics:
 
 
 def mean(scores: Sequence[Metrics]) -> Metrics:
-    """The mean of each figure; all 0 for none.
+    """Compute the mean of each metric; all are 0 for none.
 
     >>> mean([Metrics(recall_1=1.0), Metrics()]).recall_1
     0.5
@@ -139,7 +139,7 @@ def evaluate(
     *,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> EvaluationReport:
-    """The mean over the queries, each asked once, and how long the answers took by the clock, in seconds."""
+    """Search for each query once: the mean of the metrics, and the time per query by the clock."""
     scores: list[Metrics] = []
     times: list[float] = []
     for query in queries:
@@ -153,7 +153,7 @@ def evaluate(
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that the share, 0 to 1, of the values do not exceed; 0 for none.
+    """The smallest value that the given share of the values, 0 to 1, does not exceed; 0 for none.
 
     >>> percentile([4.0, 1.0, 3.0, 2.0], 0.5), percentile([4.0, 1.0, 3.0, 2.0], 0.95)
     (2.0, 4.0)
@@ -164,16 +164,16 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def false_answers(answers: Iterable[ShownAnswer]) -> AnswerRates:
-    """How many queries that no tool fits were answered all the same; 0 for no queries."""
+    """The share of unanswerable queries that get a hit; 0 for no queries."""
     got = list(answers)
     return _rates([bool(answer.shown) for answer in got], [bool(answer.sure) for answer in got])
 
 
 def lost_answers(asked: Iterable[tuple[LabelledQuery, Sequence[str], ShownAnswer]]) -> AnswerRates:
-    """How many queries lost a right tool to the marks; 0 for no queries.
+    """The share of queries that lose their right tool to a threshold; 0 for no queries.
 
-    Each comes with the ranking of the same search without marks, and with its answer. It is lost when a right tool is
-    among the first five of that ranking, and none is in the answer.
+    Each query comes with its ranking without thresholds, and its answer with them. It is lost if a right tool is among
+    the first five of the ranking, and none is in the answer.
     """
     shown: list[bool] = []
     sure: list[bool] = []
@@ -187,15 +187,15 @@ def lost_answers(asked: Iterable[tuple[LabelledQuery, Sequence[str], ShownAnswer
 def query_tracks(
     name: str, tools: Sequence[tuple[str, str]], queries: Sequence[LabelledQuery], *, most: int = 300
 ) -> dict[str, tuple[LabelledQuery, ...]]:
-    """Four ways to ask the same set: what it is called, its tools as (id, name), its queries.
+    """Make four tracks of queries from a labelled set: its name, its tools as (id, name), and its queries.
 
-    - `main`: the set's queries, a sample of `most` where there are more.
+    - `main`: the queries, or a sample of `most` of them.
     - `typo`: the same, with one random typo in one word of at least four letters.
-    - `ident`: the names of tools in the other usual spelling: camelCase for snake_case and its like, snake_case for
-      camelCase. What the same words name is right. At most half as many as `most`.
-    - `name_typo`: the words of those names, with one typo.
+    - `ident`: names of tools in the other usual style: camelCase for snake_case and the like, snake_case for
+      camelCase. Every tool whose name has these words is right. At most half of `most`.
+    - `name_typo`: the words of these names, with one typo.
 
-    The same arguments give the same queries, on any machine.
+    The same arguments give the same queries on every machine.
     """
     chance = _random(f"{SEED}-{name}")
     chosen = list(queries) if len(queries) <= most else chance.sample(list(queries), most)
@@ -228,7 +228,7 @@ def query_tracks(
 
 
 def misspell(text: str, seed: str) -> str:
-    """The text with one random typo in one word of at least four letters; unchanged where there is none.
+    """Put one random typo into a word of at least four letters; a text without one stays as it is.
 
     >>> misspell("list the files", "a"), misspell("go up", "a")
     ('list the filet', 'go up')
@@ -242,7 +242,7 @@ def misspell(text: str, seed: str) -> str:
 
 
 def _apply_typo(word: str, chance: random.Random) -> str:
-    """The word with a letter replaced, left out, put in, or changing places with the next."""
+    """Replace, omit or insert a letter, or swap two neighbours."""
     place = chance.randrange(len(word))
     kind = chance.choice(["replaced", "left out", "put in", "swapped"])
     letter = chance.choice(ascii_lowercase)
@@ -261,7 +261,7 @@ def _apply_typo(word: str, chance: random.Random) -> str:
 
 
 def _ids_by_name_words(tools: Sequence[tuple[str, str]]) -> dict[tuple[str, ...], list[str]]:
-    """The words of each name, in lower case, and the ids of the tools whose names have just these."""
+    """Map the lower-case words of each name to the ids of the tools with that name."""
     found: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
     for id_, name in tools:
         found[tuple(_name_words(name))].append(id_)
@@ -273,7 +273,7 @@ def _name_words(name: str) -> Iterator[str]:
 
 
 def _change_style(words: tuple[str, ...], name: str) -> str:
-    """The words in the spelling that the name does not have."""
+    """Write the words in the style that the name does not have."""
     if _SEPARATOR.search(name):
         return words[0] + "".join(word.capitalize() for word in words[1:])
     return "_".join(words)

@@ -27,11 +27,11 @@ from toolcrib.search.text import ParsedQuery, literal_names, stem
 from toolcrib.types import Reason, ScorePart
 
 _MIN_NAMED_LIKENESS = 0.2
-"""How near a word must be in meaning to be named, 0 to 1; what nearer ones add up to goes to the whole."""
+"""A word with at least this similarity becomes a reason of its own; the rest goes to the meaning of the whole."""
 
 
 class LazyReasons(Sequence[Reason]):
-    """The reasons of one hit, what added most first; worked out when they are first read."""
+    """The reasons of one hit, the largest gain first. They are computed when first read."""
 
     __slots__ = ("_place", "_told")
 
@@ -59,7 +59,7 @@ class LazyReasons(Sequence[Reason]):
         return repr(self._tuple())
 
     def __reduce__(self) -> tuple[type[tuple[Reason, ...]], tuple[tuple[Reason, ...]]]:
-        """Copied and pickled as the plain tuple."""
+        """Copy and pickle as a plain tuple."""
         return tuple, (self._tuple(),)
 
     def _tuple(self) -> tuple[Reason, ...]:
@@ -67,7 +67,7 @@ class LazyReasons(Sequence[Reason]):
 
 
 class ReasonSource:
-    """The reasons of all hits of a query: most callers never read them, and they cost as much as the search."""
+    """Computes the reasons of all hits of a query on first use, since they cost as much as the search itself."""
 
     def __init__(self, work_out: Callable[[], list["HitExplanation"]]) -> None:
         self._work_out: Callable[[], list[HitExplanation]] | None = work_out
@@ -75,30 +75,30 @@ class ReasonSource:
 
     @property
     def all(self) -> list[tuple[Reason, ...]]:
-        """By place of the hit. Once they are worked out, nothing of the search is kept."""
+        """The reasons by number of the hit. Once they are computed, no reference to the search is kept."""
         work_out = self._work_out
         if work_out is not None:
-            self._all = [why.reasons() for why in work_out()]
+            self._all = [explanation.reasons() for explanation in work_out()]
             self._work_out = None
         return self._all
 
 
 def matched_words(query: ParsedQuery, ranking: Ranking) -> list[tuple[str, ...]]:
-    """The query words that each hit covers, in the query's order."""
-    met = ranking.met
-    typed = [known.term.places[0] for known in met.known]
+    """The query words that each hit covers, in their order."""
+    match = ranking.match
+    typed = [matched.term.word_range[0] for matched in match.terms]
     found: list[tuple[str, ...]] = []
-    for hit, (number, position) in zip(ranking.found, ranking.places(), strict=True):
-        places = {*compress(typed, ranking.judged[number].covered[:, hit.row].tolist())}
-        for item in met.names:
-            if position in item.ways[0].tools[number]:
-                places.update(item.term.places)
+    for hit, (number, position) in zip(ranking.tools, ranking.places(), strict=True):
+        places = {*compress(typed, ranking.candidates[number].covered_idf[:, hit.row].tolist())}
+        for item in match.names:
+            if position in item.expansions[0].tools[number]:
+                places.update(item.term.word_range)
         found.append(tuple([query.words[place] for place in sorted(places)]))
     return found
 
 
 class HitExplanation:
-    """Why one tool was found: what each word added, by where and how."""
+    """Collects what each word adds to the score of one tool, where and how."""
 
     __slots__ = ("gains", "rest", "shown")
 
@@ -106,18 +106,18 @@ class HitExplanation:
         self.gains: dict[tuple[str, str], float] = {}
         """By word and field."""
         self.shown: dict[tuple[str, str], tuple[str, str]] = {}
-        """How it met, and which word of the tool."""
+        """How it matched, and which word of the tool."""
         self.rest = 0.0
-        """What the meaning of the whole adds."""
+        """The gain of the meaning of the whole."""
 
     def add(self, word: str, field: str, how: str, matched: str, gain: float) -> None:
-        """One more thing that speaks for the tool, or against it."""
+        """Add a gain, which may be negative."""
         key = (word, field)
         self.gains[key] = self.gains.get(key, 0.0) + gain
         self.shown.setdefault(key, (how, matched))
 
     def reasons(self) -> tuple[Reason, ...]:
-        """All of it, what added most first."""
+        """Return the reasons, the largest gain first."""
         found = [Reason(word, field, *self.shown[word, field], gain) for (word, field), gain in self.gains.items()]
         if self.rest:
             found.append(Reason("", "all", "meaning", "", self.rest))
@@ -126,131 +126,145 @@ class HitExplanation:
 
 
 def explain_hits(view: IndexView, query: ParsedQuery, ranking: Ranking, options: SearchOptions) -> list[HitExplanation]:
-    """Why each found tool was found; the gains of its reasons add up to its `raw`."""
+    """Explain each tool of a ranking. The gains of its reasons add up to its `raw`."""
     weights = {name: getattr(options.weights, name) for name in SIGNALS}
-    whys: list[HitExplanation] = [HitExplanation() for _ in ranking.found]
+    explanations: list[HitExplanation] = [HitExplanation() for _ in ranking.tools]
     for number in range(len(view.parts)):
-        places = [place for place, hit in enumerate(ranking.found) if hit.part == number]
+        places = [place for place, hit in enumerate(ranking.tools) if hit.part == number]
         if places:
-            _explain_part(view.parts[number].index, number, query, ranking, places, whys, weights)
-    for hit, why in zip(ranking.found, whys, strict=True):
+            _explain_part(view.parts[number].segment, number, query, ranking, places, explanations, weights)
+    for hit, explanation in zip(ranking.tools, explanations, strict=True):
         if hit.boost:
-            why.add("", "session", "use", "", hit.boost)
-        why.rest -= options.same_need * hit.repeated
-    return whys
+            explanation.add("", "session", "use", "", hit.boost)
+        explanation.rest -= options.same_need * hit.repeats
+    return explanations
 
 
-def score_parts(hit: RankedTool, judged: CandidateSignals, options: SearchOptions) -> tuple[ScorePart, ...]:
-    """What the `raw` of a hit is the sum of."""
-    signals = judged.signals[hit.row].tolist()
+def score_parts(hit: RankedTool, candidates: CandidateSignals, options: SearchOptions) -> tuple[ScorePart, ...]:
+    """Break down the `raw` of a hit into signals and weights."""
+    signals = candidates.signals[hit.row].tolist()
     parts = [
         ScorePart(name, value, getattr(options.weights, name)) for name, value in zip(SIGNALS, signals, strict=True)
     ]
     if hit.boost:
         parts.append(ScorePart("use", hit.boost, 1.0))
-    if hit.repeated:
-        parts.append(ScorePart("same need", hit.repeated, -options.same_need))
+    if hit.repeats:
+        parts.append(ScorePart("same need", hit.repeats, -options.same_need))
     return tuple(parts)
 
 
 def _explain_part(
-    index: Segment,
+    segment: Segment,
     number: int,
     query: ParsedQuery,
     ranking: Ranking,
     places: Sequence[int],
-    whys: Sequence[HitExplanation],
+    explanations: Sequence[HitExplanation],
     weights: Mapping[str, float],
 ) -> None:
-    judged = ranking.judged[number]
-    rows = [ranking.found[place].row for place in places]
-    chosen = [whys[place] for place in places]
-    positions = judged.positions[rows]
-    _explain_words(index, number, ranking, positions, chosen, weights["coverage"])
-    _explain_slots(index, query, ranking, judged, rows, chosen, weights)
-    for item in ranking.met.names:
-        start, stop = item.ways[0].spans[number]
-        gain = weights["named" if item.term.spelt else "called"]
-        for tool in np.flatnonzero(is_among(index.positions[start:stop], positions)).tolist():
-            chosen[tool].add(item.term.shown, "name", "exact", "", gain)
-    _explain_phrases(index, query, ranking, positions, chosen, weights["phrase"])
+    candidates = ranking.candidates[number]
+    rows = [ranking.tools[place].row for place in places]
+    chosen = [explanations[place] for place in places]
+    positions = candidates.positions[rows]
+    _explain_words(segment, number, ranking, positions, chosen, weights["coverage"])
+    _explain_slots(segment, query, ranking, candidates, rows, chosen, weights)
+    for item in ranking.match.names:
+        start, stop = item.expansions[0].spans[number]
+        gain = weights["named" if item.term.is_explicit else "called"]
+        for tool in np.flatnonzero(is_among(segment.positions[start:stop], positions)).tolist():
+            chosen[tool].add(item.term.typed, "name", "exact", "", gain)
+    _explain_phrases(segment, query, ranking, positions, chosen, weights["phrase"])
     typed = _typed_words(query, ranking)
-    taken = index.features.literals[positions] & np.uint16(query.literals)
-    columns = (judged.signals[rows].tolist(), taken.tolist(), index.features.verbs[positions].tolist())
-    for why, signals, literals, verbs in zip(chosen, *columns, strict=True):
+    taken = segment.features.literals[positions] & np.uint16(query.literals)
+    columns = (candidates.signals[rows].tolist(), taken.tolist(), segment.features.verbs[positions].tolist())
+    for explanation, signals, literals, verbs in zip(chosen, *columns, strict=True):
         shown = dict(zip(SIGNALS, signals, strict=True))
-        why.rest += shown["meaning"] * weights["meaning"] + shown["topic"] * weights["topic"]
+        explanation.rest += shown["meaning"] * weights["meaning"] + shown["topic"] * weights["topic"]
         if literals:
-            why.add(", ".join(literal_names(literals)), "parameters", "type", "", weights["literal"] * shown["literal"])
+            explanation.add(
+                ", ".join(literal_names(literals)), "parameters", "type", "", weights["literal"] * shown["literal"]
+            )
         if shown["verb"]:
-            head = matching_verb(ranking.sense, verbs)
-            why.add(typed.get(head, head), "name", "verb", "", weights["verb"] * shown["verb"])
+            head = matching_verb(ranking.meaning, verbs)
+            explanation.add(typed.get(head, head), "name", "verb", "", weights["verb"] * shown["verb"])
 
 
 def _typed_words(query: ParsedQuery, ranking: Ranking) -> dict[str, str]:
-    """The words of a query as they were read, and how each was typed."""
-    typed = {term.surface: term.shown for term in query.terms}
-    return {read: typed[surface] for surface, read in ranking.met.corrected.items()} | typed
+    """Map the words of a query, after correction, to what was typed."""
+    typed = {term.surface: term.typed for term in query.terms}
+    return {read: typed[surface] for surface, read in ranking.match.corrected.items()} | typed
 
 
 def _explain_phrases(
-    index: Segment, query: ParsedQuery, ranking: Ranking, positions: Ints, whys: Sequence[HitExplanation], weight: float
+    segment: Segment,
+    query: ParsedQuery,
+    ranking: Ranking,
+    positions: Ints,
+    explanations: Sequence[HitExplanation],
+    weight: float,
 ) -> None:
-    """What neighbouring words of the query add that are neighbours in a tool."""
-    if not ranking.sense.pairs:
+    """Explain the `phrase` signal."""
+    if not ranking.meaning.pairs:
         return
     typed = _typed_words(query, ranking)
-    total = sum(share for _, _, share in ranking.sense.pairs.values())
-    names = index.words.stems[index.features.slots[positions, :MAX_NAME_WORDS]].tolist()
-    for (first, second, share), at in matching_pairs(index, ranking.sense):
-        pair = tuple([index.vocabulary.stem_numbers.get(stem(word), -1) for word in (first, second)])
+    total = sum(share for _, _, share in ranking.meaning.pairs.values())
+    names = segment.words.stems[segment.features.slots[positions, :MAX_NAME_WORDS]].tolist()
+    for (first, second, share), at in matching_pairs(segment, ranking.meaning):
+        pair = tuple([segment.vocabulary.stem_numbers.get(stem(word), -1) for word in (first, second)])
         shown = f"{typed.get(first, first)} {typed.get(second, second)}"
         for tool in np.flatnonzero(is_among(at, positions)).tolist():
             field = "name" if pair in [*pairwise(names[tool])] else "description"
-            whys[tool].add(shown, field, "phrase", "", weight * share / total)
+            explanations[tool].add(shown, field, "phrase", "", weight * share / total)
 
 
 def _explain_words(
-    index: Segment, number: int, ranking: Ranking, positions: Ints, whys: Sequence[HitExplanation], weight: float
+    segment: Segment,
+    number: int,
+    ranking: Ranking,
+    positions: Ints,
+    explanations: Sequence[HitExplanation],
+    weight: float,
 ) -> None:
-    """What each word of the query met, and where: the shares of coverage."""
-    met = ranking.met
-    meetings = met.postings[number].meetings(CandidateRows(positions, len(index)), met.known)
-    for at, field, words, added in index.parts([meeting.posting for meeting in meetings]):
-        tool, known, way, posting = meetings[at]
-        own = known.term.surface in words
-        how = way.how if way.how != "exact" or own else "stem"
-        gain = weight * way.covers / met.total * added / float(index.impacts[posting])
-        whys[tool].add(known.term.shown, FIELD_NAMES[field], how, "" if own else min(words), gain)
+    """Explain the `coverage` signal: which words match in which fields."""
+    match = ranking.match
+    hits = match.postings[number].hits(CandidateRows(positions, len(segment)), match.terms)
+    for at, field, words, added in segment.field_shares([hit.posting for hit in hits]):
+        row, matched, expansion, posting = hits[at]
+        own = matched.term.surface in words
+        how = expansion.how if expansion.how != "exact" or own else "stem"
+        gain = weight * expansion.coverage / match.total_idf * added / float(segment.impacts[posting])
+        explanations[row].add(matched.term.typed, FIELD_NAMES[field], how, "" if own else min(words), gain)
 
 
 def _explain_slots(
-    index: Segment,
+    segment: Segment,
     query: ParsedQuery,
     ranking: Ranking,
-    judged: CandidateSignals,
+    candidates: CandidateSignals,
     rows: Sequence[int],
-    whys: Sequence[HitExplanation],
+    explanations: Sequence[HitExplanation],
     weights: Mapping[str, float],
 ) -> None:
-    """What each word of a name or first sentence adds, by the word of the query that asks for it."""
-    features, positions = index.features, judged.positions[rows]
-    likeness = judged.likeness[rows]
+    """Explain the `name` and `sentence` signals: which query word asks for which word of the tool."""
+    features, positions = segment.features, candidates.positions[rows]
+    likeness = candidates.likeness[rows]
     gains = likeness * features.shares[positions]
     gains[:, :MAX_NAME_WORDS] *= weights["name"]
     gains[:, MAX_NAME_WORDS:] *= weights["sentence"]
-    said = likeness >= _MIN_NAMED_LIKENESS
-    for why, vague in zip(whys, np.where(said, 0.0, gains).sum(axis=1).tolist(), strict=True):
-        why.rest += vague
-    tools, slots = np.nonzero(said)
-    words = features.slots[positions][said]
-    askers = [*best_query_words(index, words, ranking.sense)] if len(words) else []
+    named = likeness >= _MIN_NAMED_LIKENESS
+    for explanation, vague in zip(explanations, np.where(named, 0.0, gains).sum(axis=1).tolist(), strict=True):
+        explanation.rest += vague
+    tools, slots = np.nonzero(named)
+    words = features.slots[positions][named]
+    query_words = [*best_query_words(segment, words, ranking.meaning)] if len(words) else []
     typed = _typed_words(query, ranking)
-    spelt = {*ranking.met.corrected.values()}.difference(term.surface for term in query.terms)
-    columns = (tools.tolist(), slots.tolist(), words.tolist(), gains[said].tolist())
-    for tool, slot, word, gain, (by, met) in zip(*columns, askers, strict=True):
-        asker = ranking.sense.words[by]
-        own = index.vocabulary.words[word]
-        how = met if met != "exact" else "spelling" if asker in spelt else "exact" if asker == own else "stem"
+    spelt = {*ranking.match.corrected.values()}.difference(term.surface for term in query.terms)
+    columns = (tools.tolist(), slots.tolist(), words.tolist(), gains[named].tolist())
+    for tool, slot, word, gain, (number, kind) in zip(*columns, query_words, strict=True):
+        query_word = ranking.meaning.words[number]
+        own = segment.vocabulary.words[word]
+        how = (
+            kind if kind != "exact" else "spelling" if query_word in spelt else "exact" if query_word == own else "stem"
+        )
         field = "name" if slot < MAX_NAME_WORDS else "description"
-        whys[tool].add(typed.get(asker, asker), field, how, "" if how == "exact" else own, gain)
+        explanations[tool].add(typed.get(query_word, query_word), field, how, "" if how == "exact" else own, gain)

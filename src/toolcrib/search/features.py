@@ -72,7 +72,7 @@ class ToolFeatures:
     pair_positions: Ints
     """The tool of each entry of `pair_keys`."""
 
-    def moved(self, order: Ints, size: int) -> "ToolFeatures":
+    def rearrange(self, order: Ints, size: int) -> "ToolFeatures":
         """Rearrange the rows: `order` has the old position of each new row, or -1 for one to fill in later."""
         place = np.full(size, -1, dtype=np.int32)
         kept = np.flatnonzero(order >= 0)
@@ -90,7 +90,7 @@ class ToolFeatures:
             *_unique_pairs(self.pair_keys[stay], positions[stay]),
         )
 
-    def filled(self, other: "ToolFeatures", places: Ints) -> "ToolFeatures":
+    def fill(self, other: "ToolFeatures", places: Ints) -> "ToolFeatures":
         """Fill in the rows of another at the given positions, in its order."""
         for mine, theirs in ((self.meaning, other.meaning), (self.topic, other.topic)):
             mine.put(places, theirs)
@@ -287,25 +287,25 @@ class SemanticModel:
 
     table: WordPieceTable
     embedder: Embedder | None = None
-    rows: WordVectorCache = field(init=False, repr=False, compare=False)
+    word_vectors: WordVectorCache = field(init=False, repr=False, compare=False)
     """The vectors of the words of queries."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", WordVectorCache(self.table, self.weights))
+        object.__setattr__(self, "word_vectors", WordVectorCache(self.table, self.word_weights))
 
-    def of(
+    def compute_features(
         self, analysis: ToolAnalyzer, vocabulary: Vocabulary, tools: Sequence[Tool]
     ) -> tuple[WordFeatures, ToolFeatures]:
         """Compute the features of the words of a vocabulary, and of the analyzed tools in their order."""
-        vectors = self.table.words(vocabulary.words)
-        weights = self.weights(vocabulary.words)
+        vectors = self.table.word_vectors(vocabulary.words)
+        weights = self.word_weights(vocabulary.words)
         embedded = None if self.embedder is None else _embed_tools(self.embedder, tools)
         rows = tool_features(analysis, vocabulary, vectors, weights, embedded)
         return word_features(vocabulary, vectors), rows
 
-    def weights(self, words: Sequence[str]) -> Floats:
+    def word_weights(self, words: Sequence[str]) -> Floats:
         """The weight of each word, the same in every catalog; stop words have little."""
-        found = self.table.weights(words)
+        found = self.table.word_weights(words)
         found[[word in STOP_WORDS for word in words]] = _STOP_WEIGHT
         return found
 

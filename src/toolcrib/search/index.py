@@ -57,7 +57,7 @@ class Facets:
             for tag in tool.tags:
                 self._tags.setdefault(tag, []).append(position)
 
-    def passing(self, filters: Filters) -> Bools:
+    def matching(self, filters: Filters) -> Bools:
         """Mark the tools that pass all filters."""
         passes = np.ones(len(self._read_only), np.bool_)
         if filters.namespaces:
@@ -85,7 +85,7 @@ class Segment:
         vocabulary: Vocabulary,
         features: ToolFeatures,
         words: WordFeatures,
-        meaning: SemanticModel,
+        model: SemanticModel,
         options: SearchOptions,
     ) -> None:
         """Call `Segment.build` instead."""
@@ -96,13 +96,13 @@ class Segment:
         """What one occurrence of a word adds, per tool and field."""
         self.features = features
         self.words = words
-        self.meaning = meaning
+        self.model = model
         self.ids = [tool.id for tool in self.tools]
-        self.ranked = sorted(range(len(self.ids)), key=self.ids.__getitem__)
+        self.id_order = sorted(range(len(self.ids)), key=self.ids.__getitem__)
         """The positions in alphabetical order of ids."""
-        self.ranks = np.empty(len(self.ids), dtype=np.int32)
+        self.id_ranks = np.empty(len(self.ids), dtype=np.int32)
         """The rank of each tool's id in alphabetical order."""
-        self.ranks[self.ranked] = np.arange(len(self.ids), dtype=np.int32)
+        self.id_ranks[self.id_order] = np.arange(len(self.ids), dtype=np.int32)
         self.findable: Bools = np.array([tool.visibility is not Visibility.HIDDEN for tool in self.tools], np.bool_)
         self.signatures: list[str | None] = [None] * len(self.tools)
         self.memo: dict[Hashable, Any] = {}
@@ -111,10 +111,10 @@ class Segment:
 
     @classmethod
     def build(
-        cls, tools: Sequence[Tool], *, meaning: SemanticModel, options: SearchOptions, previous: "Segment | None" = None
+        cls, tools: Sequence[Tool], *, model: SemanticModel, options: SearchOptions, previous: "Segment | None" = None
     ) -> "Segment":
         """Build a segment. Tool objects that `previous` holds are not analyzed again."""
-        if previous is not None and (previous.options != options or previous.meaning != meaning or previous.is_worn()):
+        if previous is not None and (previous.options != options or previous.model != model or previous.is_worn()):
             previous = None
         kept, fresh = _match_previous(tools, previous)
         vocabulary = Vocabulary(previous.vocabulary if previous else None)
@@ -123,16 +123,16 @@ class Segment:
             analysis.add(position, tools[position])
         entries = count_words(analysis, vocabulary)
         adds = field_norms(analysis, len(tools), options.fields)
-        words, rows = meaning.of(analysis, vocabulary, [tools[position] for position in fresh])
+        words, rows = model.compute_features(analysis, vocabulary, [tools[position] for position in fresh])
         if previous is None or not kept:
-            return cls(tools, entries, adds, vocabulary, rows, words, meaning, options)
+            return cls(tools, entries, adds, vocabulary, rows, words, model, options)
         old, new = list(kept.values()), list(kept)
         adds[new] = previous.norms[old]
-        entries = previous.entries().moved(kept, len(previous)).merged(entries)
+        entries = previous.occurrences().reposition(kept, len(previous)).merge(entries)
         order = np.full(len(tools), -1, dtype=np.int32)
         order[new] = old
-        rows = previous.features.moved(order, len(previous)).filled(rows, np.array(fresh, dtype=np.int32))
-        segment = cls(tools, entries, adds, vocabulary, rows, words, meaning, options)
+        rows = previous.features.rearrange(order, len(previous)).fill(rows, np.array(fresh, dtype=np.int32))
+        segment = cls(tools, entries, adds, vocabulary, rows, words, model, options)
         for position, before in kept.items():
             segment.signatures[position] = previous.signatures[before]
         return segment
@@ -150,13 +150,13 @@ class Segment:
         number = self.vocabulary.stem_numbers.get(stem)
         return (self._starts[number], self._starts[number + 1]) if number is not None else (0, 0)
 
-    def with_id(self, id_: str) -> Positions:
+    def positions_of(self, id_: str) -> Positions:
         """The positions of the tools with that id."""
-        start = bisect_left(self.ranked, id_, key=self.ids.__getitem__)
-        stop = bisect_right(self.ranked, id_, key=self.ids.__getitem__)
-        return np.array(self.ranked[start:stop], dtype=np.intp)
+        start = bisect_left(self.id_order, id_, key=self.ids.__getitem__)
+        stop = bisect_right(self.id_order, id_, key=self.ids.__getitem__)
+        return np.array(self.id_order[start:stop], dtype=np.intp)
 
-    def parts(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
+    def field_shares(self, postings: Sequence[int]) -> Iterator[tuple[int, Field, list[str], float]]:
         """Break postings down by field: index into `postings`, field, words, and share of the impact."""
         if not postings:
             return iter(())
@@ -176,7 +176,7 @@ class Segment:
             place.tolist(), map(_FIELD_BY_NUMBER.__getitem__, fields.tolist()), groups, gains.tolist(), strict=True
         )
 
-    def surfaces(self, start: int, stop: int, seen: Bools) -> dict[str, int]:
+    def word_counts(self, start: int, stop: int, seen: Bools) -> dict[str, int]:
         """Count in how many fields of visible tools each word behind some postings occurs."""
         chosen = np.flatnonzero(seen[self.positions[start:stop]]) + start
         rows = [row for at in chosen.tolist() for row in range(self._rows[at], self._rows[at + 1])]
@@ -201,7 +201,7 @@ class Segment:
         return SpellingIndex(self.vocabulary.stems)
 
     @cached_property
-    def heads(self) -> dict[str, Positions]:
+    def first_words(self) -> dict[str, Positions]:
         """The first words of names with several words, and the positions of the tools with each."""
         slots = self.features.slots
         several = np.flatnonzero(slots[:, 1] >= 0)
@@ -215,7 +215,7 @@ class Segment:
         chosen = np.flatnonzero(self._fields == field)
         return self._words[chosen], self.positions[np.searchsorted(self._rows, chosen, side="right") - 1]
 
-    def entries(self) -> WordOccurrences:
+    def occurrences(self) -> WordOccurrences:
         """The word counts that the segment was built from."""
         stems = np.array(self.vocabulary.word_stems, dtype=np.int32)[self._words]
         positions = np.repeat(self.positions, np.diff(self._rows))
@@ -243,27 +243,27 @@ class Segment:
 class SegmentView:
     """One segment, and which of its tools the caller sees."""
 
-    index: Segment
-    seen: Bools
+    segment: Segment
+    visible: Bools
     count: int = field(init=False)
     """How many tools are visible."""
-    whole: bool = field(init=False)
+    is_whole: bool = field(init=False)
     """Whether all tools are visible."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", int(np.count_nonzero(self.seen)))
-        object.__setattr__(self, "whole", self.count == len(self.seen))
+        object.__setattr__(self, "count", int(np.count_nonzero(self.visible)))
+        object.__setattr__(self, "is_whole", self.count == len(self.visible))
 
     @cached_property
-    def places(self) -> Ints:
+    def positions(self) -> Ints:
         """The positions of the visible tools."""
-        return self.seen.nonzero()[0].astype(np.int32)
+        return self.visible.nonzero()[0].astype(np.int32)
 
     def frequency(self, start: int, stop: int) -> int:
         """Count the visible tools in a range of postings."""
-        if stop == start or self.whole:
+        if stop == start or self.is_whole:
             return stop - start
-        return int(np.count_nonzero(self.seen[self.index.positions[start:stop]]))
+        return int(np.count_nonzero(self.visible[self.segment.positions[start:stop]]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,23 +285,23 @@ class IndexView:
         """The document frequency of a stem among visible tools, and where its postings are in each part."""
         if len(self.parts) == 1:
             part = self.parts[0]
-            span = part.index.span(stem)
+            span = part.segment.span(stem)
             return part.frequency(*span), (span,)
-        spans = tuple([part.index.span(stem) for part in self.parts])
+        spans = tuple([part.segment.span(stem) for part in self.parts])
         return sum([part.frequency(*span) for part, span in zip(self.parts, spans, strict=True)]), spans
 
-    def knows(self) -> Callable[[str], bool]:
+    def stem_test(self) -> Callable[[str], bool]:
         """A fast test whether any tool, visible or not, has a stem."""
-        first, *others = [part.index.vocabulary.stem_numbers for part in self.parts]
+        first, *others = [part.segment.vocabulary.stem_numbers for part in self.parts]
         if not others:
             return first.__contains__
         return lambda stem: stem in first or any(stem in numbers for numbers in others)
 
-    def begins(self, word: str) -> bool:
+    def begins_name(self, word: str) -> bool:
         """Whether the name of a visible tool begins with the word and continues."""
         for part in self.parts:
-            at = part.index.heads.get(word)
-            if at is not None and (part.whole or part.seen[at].any()):
+            at = part.segment.first_words.get(word)
+            if at is not None and (part.is_whole or part.visible[at].any()):
                 return True
         return False
 
@@ -312,7 +312,7 @@ class Index:
     Immutable, and safe to use from several threads.
     """
 
-    __slots__ = ("_size", "_tools", "_views", "meaning", "options", "places", "segments")
+    __slots__ = ("_size", "_tools", "_views", "model", "options", "places", "segments")
 
     def __init__(self, size: int, segments: Sequence[Segment], places: Sequence[Ints]) -> None:
         """Call `Index.build` instead."""
@@ -322,7 +322,7 @@ class Index:
         self.places = tuple(places)
         """For each segment, the position of each of its tools in the index; -1 for tools that are gone."""
         self.options = self.segments[0].options
-        self.meaning = self.segments[0].meaning
+        self.model = self.segments[0].model
         self._views: dict[bytes | None, IndexView] = {}
         """By mask. Replaced as a whole, never changed in place, since several threads may search."""
 
@@ -333,16 +333,16 @@ class Index:
         *,
         previous: "Index | None" = None,
         options: SearchOptions | None = None,
-        meaning: SemanticModel | None = None,
+        model: SemanticModel | None = None,
     ) -> "Index":
         """Build an index of the tools. Tool objects that `previous` holds are not analyzed again.
 
-        Options and meaning default to those of `previous`.
+        Options and model default to those of `previous`.
         """
         options = options or (previous.options if previous else SearchOptions())
-        meaning = meaning or (previous.meaning if previous else default_semantic_model())
-        if previous is None or previous.options != options or previous.meaning != meaning:
-            return cls._whole(Segment.build(tools, options=options, meaning=meaning))
+        model = model or (previous.model if previous else default_semantic_model())
+        if previous is None or previous.options != options or previous.model != model:
+            return cls._whole(Segment.build(tools, options=options, model=model))
         return previous._changed(tools)  # noqa: SLF001 - of the same class
 
     def updated(self, add: Iterable[Tool] = (), remove: Iterable[str] = ()) -> "Index":
@@ -384,7 +384,7 @@ class Index:
             self._views = dict([*self._views.items(), (mask, view)][-_MAX_CACHED_VIEWS:])
         if overlay is None:
             return view
-        if overlay.meaning != self.meaning:
+        if overlay.model != self.model:
             raise ValueError("the overlay was built with another embedder than the index")
         return IndexView.of(*view.parts, *overlay.view().parts)
 
@@ -415,7 +415,7 @@ class Index:
 
     def _base(self, tools: Sequence[Tool]) -> Segment:
         """Build one segment of the tools, reusing the base segment."""
-        return Segment.build(tools, options=self.options, meaning=self.meaning, previous=self.segments[0])
+        return Segment.build(tools, options=self.options, model=self.model, previous=self.segments[0])
 
     def _changed(self, tools: Sequence[Tool]) -> "Index":
         """Return the index of other tools, many of which are the same objects."""
@@ -446,7 +446,7 @@ class Index:
         segment = Segment.build(
             [tool for _, tool in behind],
             options=self.options,
-            meaning=self.meaning,
+            model=self.model,
             previous=deltas[0][0] if deltas else None,
         )
         return Index(size, (base[0], segment), (base[1], np.array([at for at, _ in behind], dtype=np.int32)))
@@ -457,7 +457,7 @@ class Index:
 
     def _positions(self, id_: str) -> list[int]:
         """The positions of the tools with that id."""
-        found = [places[segment.with_id(id_)] for segment, places in self._pairs()]
+        found = [places[segment.positions_of(id_)] for segment, places in self._pairs()]
         return [position for at in found for position in at.tolist() if position >= 0]
 
 

@@ -80,7 +80,7 @@ class Lexicon:
         """
         return Lexicon(self.pairs | frozenset(_synonym_pairs(pairs)), self.domains)
 
-    def stems(self, word: str) -> tuple[str, ...]:
+    def synonym_stems(self, word: str) -> tuple[str, ...]:
         """The stems of the synonyms of a word, each once. Cached."""
         found = self._stems.get(word)
         if found is None:
@@ -149,9 +149,9 @@ def _synonym_pairs(lines: Iterable[tuple[str, Iterable[str]]]) -> Iterator[Synon
 
 def _content_words(phrase: str) -> list[str]:
     """The words of a phrase without stop words. A word with digits, such as `k8s`, stays whole."""
-    chunks = TOKEN.findall(phrase)
+    tokens = TOKEN.findall(phrase)
     found = [
-        word for chunk in chunks for word in ((chunk.lower(),) if _HAS_DIGIT.search(chunk) else split_identifier(chunk))
+        word for token in tokens for word in ((token.lower(),) if _HAS_DIGIT.search(token) else split_identifier(token))
     ]
     return [word for word in found if word not in STOP_WORDS] or found
 

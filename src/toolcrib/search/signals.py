@@ -37,126 +37,126 @@ SIGNALS = tuple(item.name for item in fields(SignalWeights))
 _COLUMN = {name: place for place, name in enumerate(SIGNALS)}
 
 _MIN_WORD_COSINE = 0.3
-"""Cosine of two words below which they have nothing in common. Source: the prototype."""
+"""Two words with a cosine below this have nothing in common. Source: the prototype."""
 
 SYNONYM_FLAG = 1 << 16
-"""Added to the place of a word whose synonym is meant."""
+"""Added to the number of a query word when its synonym matched."""
 
 _MAX_VERB_PLACE = 3
-"""Telling words of a clause, from its start, among which its verb is looked for: "first, please find"."""
+"""The verb of a clause is among so many first content words: "first, please find"."""
 
 
 @dataclass(frozen=True, slots=True)
-class QueryFeatures:
-    """What a query means."""
+class QueryMeaning:
+    """The meaning of a query: the vectors of its clauses and words, its word pairs and verbs."""
 
     words: tuple[str, ...]
-    """Its telling words, each once, misspelt ones corrected."""
-    related: tuple[tuple[str, ...], ...]
-    """For each, the stems of its synonyms."""
-    synonym: float
-    """How much a word asks for its synonyms, at least."""
-    meaning: Vectors
-    """A vector for each clause."""
-    topic: Vectors
-    """The same, each word counting once."""
-    coarse: Vectors
-    """A short vector for each word."""
+    """Its content words, each once, with spelling corrected."""
+    synonym_stems: tuple[tuple[str, ...], ...]
+    """The stems of the synonyms of each word."""
+    synonym_weight: float
+    """The least similarity of a word and its synonym."""
+    vectors: Vectors
+    """The vector of each clause."""
+    topic_vectors: Vectors
+    """The vector of each clause with repeated words counted once."""
+    word_vectors: Vectors
+    """The short vector of each word."""
     pairs: dict[int, tuple[str, str, float]]
-    """Neighbouring stems: what stands for them, the two words, and what they weigh."""
-    heads: tuple[str, ...]
-    """The verbs that its clauses begin with."""
-    clauses: int
+    """Neighbouring words by the key of their stems: the two words, and their weight."""
+    verbs: tuple[str, ...]
+    """The verbs at the start of its clauses."""
+    clause_count: int
 
 
-def query_features(
-    query: ParsedQuery, corrected: dict[str, str], meaning: SemanticModel, lexicon: Lexicon, options: SearchOptions
-) -> QueryFeatures:
-    """Read the meaning of a query."""
+def read_meaning(
+    query: ParsedQuery, corrected: dict[str, str], model: SemanticModel, lexicon: Lexicon, options: SearchOptions
+) -> QueryMeaning:
+    """Compute the meaning of a query."""
     clauses: Sequence[Sequence[str]] = query.clauses
     if corrected:
         clauses = [[corrected.get(word, word) for word in clause] for clause in clauses]
-    known = tuple(dict.fromkeys(chain.from_iterable(clauses)))
-    said = meaning.rows.of(known)
-    counts = _word_counts(clauses, known)
-    sums = np.concatenate([np.minimum(counts, 1) @ said.vectors, counts @ said.vectors])
-    if meaning.embedder is None:
-        topic, texts = quantize_unit_vectors(sums).split(len(clauses))
+    distinct = tuple(dict.fromkeys(chain.from_iterable(clauses)))
+    known = model.word_vectors.get(distinct)
+    counts = _word_counts(clauses, distinct)
+    sums = np.concatenate([np.minimum(counts, 1) @ known.vectors, counts @ known.vectors])
+    if model.embedder is None:
+        topics, vectors = quantize_unit_vectors(sums).split(len(clauses))
     else:
-        topic = quantize_unit_vectors(sums[: len(clauses)])
-        texts = vectors_of(zero_non_finite(meaning.embedder.embed([*map(" ".join, clauses)])))
-    telling = [place for place, word in enumerate(known) if word not in STOP_WORDS] or list(range(len(known)))
-    words = tuple([known[place] for place in telling])
-    rows = np.array(telling, dtype=np.intp)
-    return QueryFeatures(
+        topics = quantize_unit_vectors(sums[: len(clauses)])
+        vectors = vectors_of(zero_non_finite(model.embedder.embed([*map(" ".join, clauses)])))
+    content = [place for place, word in enumerate(distinct) if word not in STOP_WORDS] or list(range(len(distinct)))
+    words = tuple([distinct[place] for place in content])
+    rows = np.array(content, dtype=np.intp)
+    return QueryMeaning(
         words=words,
-        related=tuple([lexicon.stems(word) for word in words]),
-        synonym=options.synonym_weight,
-        meaning=texts,
-        topic=topic,
-        coarse=said.coarse.take(rows),
-        pairs=_query_pairs(clauses, dict(zip(words, said.weights.take(rows).tolist(), strict=True))),
-        heads=tuple(filter(_verb_kinds, map(_leading_verb, clauses))),
-        clauses=len(clauses),
+        synonym_stems=tuple([lexicon.synonym_stems(word) for word in words]),
+        synonym_weight=options.synonym_weight,
+        vectors=vectors,
+        topic_vectors=topics,
+        word_vectors=known.coarse.take(rows),
+        pairs=_query_pairs(clauses, dict(zip(words, known.weights.take(rows).tolist(), strict=True))),
+        verbs=tuple(filter(_verb_kinds, map(_leading_verb, clauses))),
+        clause_count=len(clauses),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSignals:
-    """The signals of some tools of one part."""
+    """The signals of some candidates in one part."""
 
     positions: Ints
     signals: Doubles
     """float64[tools, signals]."""
-    clause: npt.NDArray[np.intp]
-    """The part of the query that each tool is nearest to."""
+    nearest_clause: npt.NDArray[np.intp]
+    """The clause of the query that each tool is nearest to."""
     likeness: Doubles
-    """float64[tools, slots]: how much of each word of name and first sentence the query asks for, 0 to 1."""
-    covered: Doubles
-    """float64[terms, tools]: the idf of each term that each tool has, as far as it counts."""
+    """float64[tools, slots]: how closely the query asks for each word of the name and first sentence, 0 to 1."""
+    covered_idf: Doubles
+    """float64[terms, tools]: the idf of each term that each tool covers."""
 
 
 def compute_signals(
-    part: SegmentView, number: int, met: LexicalMatch, query: ParsedQuery, sense: QueryFeatures, positions: Ints
+    part: SegmentView, number: int, match: LexicalMatch, query: ParsedQuery, meaning: QueryMeaning, positions: Ints
 ) -> CandidateSignals:
-    """The signals of the tools at some positions of a part."""
-    index, count = part.index, len(positions)
+    """Compute the signals of the tools at some positions of a part."""
+    segment, count = part.segment, len(positions)
     if not count:
         none = np.zeros(0, dtype=np.intp)
         return CandidateSignals(
-            positions, np.zeros((0, len(SIGNALS))), none, np.zeros((0, WORD_SLOTS)), np.zeros((len(met.known), 0))
+            positions, np.zeros((0, len(SIGNALS))), none, np.zeros((0, WORD_SLOTS)), np.zeros((len(match.terms), 0))
         )
-    features = index.features
-    rows = CandidateRows(positions, len(index))
+    features = segment.features
+    rows = CandidateRows(positions, len(segment))
     columns = np.zeros((len(SIGNALS), count))
-    near = features.meaning.products(positions, sense.meaning)
+    near = features.meaning.products(positions, meaning.vectors)
     clause = near.argmax(axis=0)
-    covered = met.postings[number].covered(rows, len(met.known))
-    if met.total > 0:
-        columns[_COLUMN["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / met.total
+    covered = match.postings[number].covered_idf(rows, len(match.terms))
+    if match.total_idf > 0:
+        columns[_COLUMN["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / match.total_idf
     columns[_COLUMN["meaning"]] = near.max(axis=0)
-    columns[_COLUMN["topic"]] = features.topic.products(positions, sense.topic).max(axis=0)
-    likeness = _word_likeness(index, features.slots[positions], sense)
+    columns[_COLUMN["topic"]] = features.topic.products(positions, meaning.topic_vectors).max(axis=0)
+    likeness = _word_likeness(segment, features.slots[positions], meaning)
     shares = likeness * features.shares[positions]
     columns[_COLUMN["name"]] = shares[:, :MAX_NAME_WORDS].sum(axis=1)
     columns[_COLUMN["sentence"]] = shares[:, MAX_NAME_WORDS:].sum(axis=1)
-    if sense.pairs:
-        columns[_COLUMN["phrase"]] = _phrase_signal(index, rows, sense)
+    if meaning.pairs:
+        columns[_COLUMN["phrase"]] = _phrase_signal(segment, rows, meaning)
     if query.literals:
         taken = np.bitwise_count(features.literals[positions] & np.uint16(query.literals))
         columns[_COLUMN["literal"]] = taken / query.literals.bit_count()
-    if sense.heads:
+    if meaning.verbs:
         verbs = features.verbs[positions]
-        asked_for = reduce(or_, map(_verb_kinds, sense.heads))
+        asked_for = reduce(or_, map(_verb_kinds, meaning.verbs))
         columns[_COLUMN["verb"]] = np.where(verbs == 0, 0, np.where(verbs & asked_for, 1, -1))
-    for item in met.names:
-        _, tools = rows.among(item.ways[0].tools[number])
-        columns[_COLUMN["named" if item.term.spelt else "called"], tools] = 1.0
+    for item in match.names:
+        _, tools = rows.locate(item.expansions[0].tools[number])
+        columns[_COLUMN["named" if item.term.is_explicit else "called"], tools] = 1.0
     return CandidateSignals(positions, np.ascontiguousarray(columns.T), clause, likeness, covered)
 
 
 def is_among(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
-    """Which of the positions are among some postings, which are sorted."""
+    """Mark the positions that are among sorted postings."""
     if not len(postings):
         return np.zeros(len(positions), dtype=np.bool_)
     at = np.minimum(postings.searchsorted(positions), len(postings) - 1)
@@ -164,26 +164,26 @@ def is_among(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
     return same
 
 
-def _word_likeness(index: Segment, slots: Ints, sense: QueryFeatures) -> Doubles:
-    """How much of each word of a tool the query asks for; 0 where there is no word."""
-    if not sense.words or not len(slots):
+def _word_likeness(segment: Segment, slots: Ints, meaning: QueryMeaning) -> Doubles:
+    """How closely the query asks for each word of a tool, 0 to 1; 0 for no word."""
+    if not meaning.words or not len(slots):
         return np.zeros(slots.shape)
-    coarse, words = index.words.coarse, slots.ravel()
-    likeness: Doubles = coarse.whole(slots, sense.coarse).max(axis=0) * coarse.scales.take(words)
+    coarse, words = segment.words.coarse, slots.ravel()
+    likeness: Doubles = coarse.unscaled_products(slots, meaning.word_vectors).max(axis=0) * coarse.scales.take(words)
     likeness -= _MIN_WORD_COSINE
     likeness /= 1 - _MIN_WORD_COSINE
-    least = np.zeros(len(index.vocabulary.stems) + 1)  # the last one is of no word
-    for stem_number, place in _query_stems(index, sense).items():
-        least[stem_number] = sense.synonym if place >= SYNONYM_FLAG else 1.0
-    np.maximum(likeness, least.take(index.words.stems.take(words)), out=likeness)
+    least = np.zeros(len(segment.vocabulary.stems) + 1)  # the last one is of no word
+    for stem_number, place in _query_stems(segment, meaning).items():
+        least[stem_number] = meaning.synonym_weight if place >= SYNONYM_FLAG else 1.0
+    np.maximum(likeness, least.take(segment.words.stems.take(words)), out=likeness)
     return np.minimum(likeness, 1.0, out=likeness).reshape(slots.shape)
 
 
-def best_query_words(index: Segment, words: Ints, sense: QueryFeatures) -> Iterator[tuple[int, str]]:
-    """The word of the query, by its place, that asks most for each word of a tool, and how: exact, synonym, meaning."""
-    nearest = index.words.coarse.whole(words[:, None], sense.coarse).argmax(axis=0).tolist()
-    known = _query_stems(index, sense)
-    for stem_number, near in zip(index.words.stems.take(words).tolist(), nearest, strict=True):
+def best_query_words(segment: Segment, words: Ints, meaning: QueryMeaning) -> Iterator[tuple[int, str]]:
+    """Find the query word, by number, that asks most for each word of a tool, and how: exact, synonym or meaning."""
+    nearest = segment.words.coarse.unscaled_products(words[:, None], meaning.word_vectors).argmax(axis=0).tolist()
+    known = _query_stems(segment, meaning)
+    for stem_number, near in zip(segment.words.stems.take(words).tolist(), nearest, strict=True):
         met = known.get(stem_number, -1)
         if met < 0:
             yield near, "meaning"
@@ -191,44 +191,47 @@ def best_query_words(index: Segment, words: Ints, sense: QueryFeatures) -> Itera
             yield met % SYNONYM_FLAG, "synonym" if met >= SYNONYM_FLAG else "exact"
 
 
-def _query_stems(index: Segment, sense: QueryFeatures) -> dict[int, int]:
-    """The numbers of the stems that are asked for, and the first word of the query that asks for each, by place.
+def _query_stems(segment: Segment, meaning: QueryMeaning) -> dict[int, int]:
+    """Map the numbers of the stems that the query asks for to the number of its first word with that stem.
 
-    For those of its synonyms, the place and `SYNONYM`.
+    For the stem of a synonym, `SYNONYM_FLAG` is added.
     """
-    numbers = index.vocabulary.stem_numbers
-    places = range(len(sense.words) - 1, -1, -1)
-    found = {
-        numbers[root]: place + SYNONYM_FLAG for place in places for root in sense.related[place] if root in numbers
+    numbers = segment.vocabulary.stem_numbers
+    places = range(len(meaning.words) - 1, -1, -1)
+    stems = {
+        numbers[root]: place + SYNONYM_FLAG
+        for place in places
+        for root in meaning.synonym_stems[place]
+        if root in numbers
     }
     for place in places:
-        number = numbers.get(stem(sense.words[place]))
+        number = numbers.get(stem(meaning.words[place]))
         if number is not None:
-            found[number] = place
-    return found
+            stems[number] = place
+    return stems
 
 
-def _phrase_signal(index: Segment, rows: CandidateRows, sense: QueryFeatures) -> Doubles:
-    met = [*matching_pairs(index, sense)]
+def _phrase_signal(segment: Segment, rows: CandidateRows, meaning: QueryMeaning) -> Doubles:
+    met = [*matching_pairs(segment, meaning)]
     if not met:
         return np.zeros(rows.count)
-    at, tools = rows.among(np.concatenate([positions for _, positions in met]))
+    at, tools = rows.locate(np.concatenate([positions for _, positions in met]))
     weights = np.array([weight for (_, _, weight), _ in met]).repeat([len(positions) for _, positions in met])
-    return np.bincount(tools, weights.take(at), rows.count) / sum([weight for _, _, weight in sense.pairs.values()])
+    return np.bincount(tools, weights.take(at), rows.count) / sum([weight for _, _, weight in meaning.pairs.values()])
 
 
-def matching_pairs(index: Segment, sense: QueryFeatures) -> Iterator[tuple[tuple[str, str, float], Ints]]:
-    """The neighbouring words of a query that are neighbours in some tool, and those tools."""
-    wanted = np.array([*sense.pairs], dtype=np.uint64)
-    keys = index.features.pair_keys
+def matching_pairs(segment: Segment, meaning: QueryMeaning) -> Iterator[tuple[tuple[str, str, float], Ints]]:
+    """Yield the neighbouring words of a query that are neighbours in some tool, and the positions of these tools."""
+    wanted = np.array([*meaning.pairs], dtype=np.uint64)
+    keys = segment.features.pair_keys
     starts, stops = keys.searchsorted(wanted), keys.searchsorted(wanted, side="right")
-    for pair, start, stop in zip(sense.pairs.values(), starts.tolist(), stops.tolist(), strict=True):
+    for pair, start, stop in zip(meaning.pairs.values(), starts.tolist(), stops.tolist(), strict=True):
         if start < stop:
-            yield pair, index.features.pair_positions[start:stop]
+            yield pair, segment.features.pair_positions[start:stop]
 
 
 def _word_counts(clauses: Sequence[Sequence[str]], words: Sequence[str]) -> Floats:
-    """How often each word stands in each clause."""
+    """Count how often each word occurs in each clause."""
     number = {word: place for place, word in enumerate(words)}
     counts = [[0] * len(words) for _ in clauses]
     for row, clause in zip(counts, clauses, strict=True):
@@ -247,7 +250,7 @@ def _query_pairs(clauses: Sequence[Sequence[str]], weight: Mapping[str, float]) 
 
 
 def _leading_verb(clause: Sequence[str]) -> str:
-    """The verb that a clause begins with, or nearly so."""
+    """The verb near the start of a clause, or an empty text."""
     left = _MAX_VERB_PLACE
     for word in clause:
         if word not in STOP_WORDS:
@@ -259,9 +262,9 @@ def _leading_verb(clause: Sequence[str]) -> str:
     return ""
 
 
-def matching_verb(sense: QueryFeatures, verbs: int) -> str:
-    """The verb of the query that does what a tool does; its first one where none does."""
-    return next((head for head in sense.heads if _verb_kinds(head) & verbs), sense.heads[0])
+def matching_verb(meaning: QueryMeaning, verbs: int) -> str:
+    """The verb of the query that does what a tool does, or its first verb if none does."""
+    return next((head for head in meaning.verbs if _verb_kinds(head) & verbs), meaning.verbs[0])
 
 
 @lru_cache(maxsize=16_384)

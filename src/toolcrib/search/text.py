@@ -50,20 +50,20 @@ def split_words(text: str) -> list[str]:
     >>> split_words("createPullRequest for HTTPServer2 in my_repo")
     ['create', 'pull', 'request', 'for', 'http', 'server', '2', 'in', 'my', 'repo']
     """
-    return [word for chunk in TOKEN.findall(text) for word in split_identifier(chunk)]
+    return [word for token in TOKEN.findall(text) for word in split_identifier(token)]
 
 
-def split_identifier(chunk: str) -> tuple[str, ...]:
+def split_identifier(token: str) -> tuple[str, ...]:
     """Split one token into lower-case words; Chinese, Japanese, Korean and Thai runs become pairs of characters.
 
     >>> split_identifier("parseJSONFile"), split_identifier("東京都")
     (('parse', 'json', 'file'), ('東京', '京都'))
     """
-    if not chunk.isascii():
-        return _split_unicode(chunk)
-    if chunk.isalpha() and (chunk.islower() or chunk[1:].islower()):
-        return (chunk.lower()[:MAX_WORD],)
-    return tuple(part.lower()[:MAX_WORD] for part in _CAMEL.findall(chunk))
+    if not token.isascii():
+        return _split_unicode(token)
+    if token.isalpha() and (token.islower() or token[1:].islower()):
+        return (token.lower()[:MAX_WORD],)
+    return tuple(part.lower()[:MAX_WORD] for part in _CAMEL.findall(token))
 
 
 class AnalyzedWord(NamedTuple):
@@ -71,21 +71,21 @@ class AnalyzedWord(NamedTuple):
 
     text: str
     stem: str
-    telling: bool
+    is_content: bool
     """Whether it is a content word, not a stop word."""
 
 
-def analyze_token(chunk: str) -> tuple[AnalyzedWord, ...]:
+def analyze_token(token: str) -> tuple[AnalyzedWord, ...]:
     """Split one token into words with their stems. Cached, since queries share most of their words.
 
     >>> [(word.text, word.stem) for word in analyze_token("theIssues")]
     [('the', 'the'), ('issues', 'issu')]
     """
-    return _analyze_cached(chunk) if len(chunk) <= MAX_WORD else _analyze(chunk)
+    return _analyze_cached(token) if len(token) <= MAX_WORD else _analyze(token)
 
 
-def _analyze(chunk: str) -> tuple[AnalyzedWord, ...]:
-    return tuple([AnalyzedWord(word, stem(word), word not in STOP_WORDS) for word in split_identifier(chunk)])
+def _analyze(token: str) -> tuple[AnalyzedWord, ...]:
+    return tuple([AnalyzedWord(word, stem(word), word not in STOP_WORDS) for word in split_identifier(token)])
 
 
 @lru_cache(maxsize=65536)
@@ -125,8 +125,8 @@ def _singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
 
-def _split_unicode(chunk: str) -> tuple[str, ...]:
-    text = unicodedata.normalize("NFKD", chunk)
+def _split_unicode(token: str) -> tuple[str, ...]:
+    text = unicodedata.normalize("NFKD", token)
     text = unicodedata.normalize("NFC", _ACCENTS.sub("", text))
     if text.isascii():
         return split_identifier(text)
@@ -290,13 +290,13 @@ class QueryTerm(NamedTuple):
     """The key in the index: a stem, or a whole name after `WHOLE_NAME`."""
     surface: str
     """The word in lower case."""
-    shown: str
+    typed: str
     """The word as typed."""
-    places: range
+    word_range: range
     """Which of the typed words it comes from."""
-    whole: bool = False
+    is_name: bool = False
     """Whether it is the whole name of a tool rather than a word."""
-    spelt: bool = False
+    is_explicit: bool = False
     """Whether that name was typed as one token of several words, `createIssue`, or is the entire query."""
 
 
@@ -308,38 +308,38 @@ class ParsedQuery:
     """The words as typed."""
     terms: tuple[QueryTerm, ...]
     """What to look up, each stem once. Stop words only if there is nothing else."""
-    chain: tuple[tuple[int, str], ...]
+    sequence: tuple[tuple[int, str], ...]
     """All words in order, each with the number of the typed word it comes from."""
     clauses: tuple[tuple[str, ...], ...]
     """The words of each clause in order, with stop words and repetitions."""
     literals: int
     """The kinds of literals in the query, one bit per kind."""
 
-    def names(self, begins: Callable[[str], bool], spells: Callable[[str], bool]) -> Iterator[tuple[str, range]]:
+    def find_names(self, begins: Callable[[str], bool], spells: Callable[[str], bool]) -> Iterator[tuple[str, range]]:
         """Find consecutive words that form a whole name: the joined name, and the numbers of the typed words.
 
         `begins` says whether a name of several words begins with a word; `spells` whether a name is exactly these
         words, joined after `WHOLE_NAME`.
         """
-        for start, (first, word) in enumerate(self.chain):
+        for start, (first, word) in enumerate(self.sequence):
             name = WHOLE_NAME + word
             if spells(name):
                 yield word, range(first, first + 1)
             if not begins(word):
                 continue
-            for count, (last, more) in enumerate(self.chain[start + 1 : start + _MAX_JOINED_WORDS], 2):
+            for count, (last, more) in enumerate(self.sequence[start + 1 : start + _MAX_JOINED_WORDS], 2):
                 if count > _MAX_NAME_WORDS and last != first:
                     break
                 name += more
                 if spells(name):
                     yield name[len(WHOLE_NAME) :], range(first, last + 1)
 
-    def whole(self, name: str, places: range) -> QueryTerm:
+    def name_term(self, name: str, places: range) -> QueryTerm:
         """Make the term for a whole name."""
         shown = " ".join(self.words[place] for place in places)
-        joined = len(places) == 1 and sum(place == places[0] for place, _ in self.chain) > 1
+        joined = len(places) == 1 and sum(place == places[0] for place, _ in self.sequence) > 1
         spelt = joined or len(places) == len(self.words)
-        return QueryTerm(WHOLE_NAME + name, name, shown, places, whole=True, spelt=spelt)
+        return QueryTerm(WHOLE_NAME + name, name, shown, places, is_name=True, is_explicit=spelt)
 
 
 def parse_query(text: str) -> ParsedQuery:
@@ -355,16 +355,16 @@ def parse_query(text: str) -> ParsedQuery:
 
 def _parse(text: str) -> ParsedQuery:
     typed = tuple(TOKEN.findall(text))
-    pairs = [(place, word, words) for place, words in enumerate(map(analyze_token, typed)) for word in words][
+    words = [(place, word, siblings) for place, siblings in enumerate(map(analyze_token, typed)) for word in siblings][
         :_MAX_TERMS
     ]
     terms: dict[str, QueryTerm] = {}
-    for place, word, words in [pair for pair in pairs if pair[1].telling] or pairs:
+    for place, word, siblings in [pair for pair in words if pair[1].is_content] or words:
         if word.stem not in terms:
-            shown = typed[place] if len(words) == 1 else word.text
+            shown = typed[place] if len(siblings) == 1 else word.text
             terms[word.stem] = QueryTerm(word.stem, word.text, shown, range(place, place + 1))
-    chain = tuple([(place, word.text) for place, word, _ in pairs])
-    return ParsedQuery(typed, tuple(terms.values()), chain, _split_clauses(text, pairs), literal_kinds(text))
+    sequence = tuple([(place, word.text) for place, word, _ in words])
+    return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, words), literal_kinds(text))
 
 
 def _split_clauses(
@@ -376,16 +376,16 @@ def _split_clauses(
         return (tuple([word.text for _, word, _ in pairs]),)
     starts = [match.start() for match in TOKEN.finditer(text)]
     parts: list[list[str]] = []
-    last, telling = -1, _MIN_CLAUSE_WORDS
+    last, content_words = -1, _MIN_CLAUSE_WORDS
     for place, word, _ in pairs:
         part = bisect_right(breaks, starts[place])
-        if part != last and telling >= _MIN_CLAUSE_WORDS and len(parts) < _MAX_CLAUSES:
+        if part != last and content_words >= _MIN_CLAUSE_WORDS and len(parts) < _MAX_CLAUSES:
             parts.append([])
-            telling = 0
+            content_words = 0
         last = part
-        telling += word.telling
+        content_words += word.is_content
         parts[-1].append(word.text)
-    if len(parts) > 1 and telling < _MIN_CLAUSE_WORDS:
+    if len(parts) > 1 and content_words < _MIN_CLAUSE_WORDS:
         parts[-2].extend(parts.pop())
     return tuple([tuple(part) for part in parts])
 

@@ -144,7 +144,7 @@ class WordPieceTable:
         """
         return len(self._memo(word)) == 1
 
-    def words(self, words: Sequence[str]) -> Floats:
+    def word_vectors(self, words: Sequence[str]) -> Floats:
         """The vector of each word, not normalized: float32[n, dim]; zero for an unknown word."""
         found = [self._memo(word) or self._nothing for word in words]
         sums = self._floats([pieces[0] for pieces in found])
@@ -155,7 +155,7 @@ class WordPieceTable:
                 total += row
         return sums
 
-    def weights(self, words: Sequence[str]) -> Floats:
+    def word_weights(self, words: Sequence[str]) -> Floats:
         """The idf of each word in texts about tools: float32[n], above 0; that of its rarest piece.
 
         An unknown word weighs as much as the rarest piece.
@@ -281,7 +281,7 @@ class QuantizedRows:
         self.values[places] = rows.values
         self.scales[places] = rows.scales
 
-    def floats(self, places: Places) -> Floats:
+    def dequantize(self, places: Places) -> Floats:
         """Return some rows as float vectors."""
         found: Floats = self.values[places].astype(np.float32) * self.scales[places][:, None]
         return found
@@ -293,7 +293,7 @@ class QuantizedRows:
         found *= self.scales.take(places)
         return found
 
-    def whole(self, places: Places, query: "QueryVectors") -> Doubles:
+    def unscaled_products(self, places: Places, query: "QueryVectors") -> Doubles:
         """Dot products for many rows with few components, not yet multiplied by the scales of the rows.
 
         places: [groups, places of each]; returns float64[vectors, groups * places].
@@ -393,24 +393,24 @@ class WordVectorCache:
         self._weights = weights
         self._kept = _WordVectorStore(table.dim)
 
-    def of(self, words: Sequence[str]) -> WordVectors:
+    def get(self, words: Sequence[str]) -> WordVectors:
         """Return the vectors of distinct words."""
-        kept = self._kept
+        store = self._kept
         try:
-            return kept.rows.take([kept.places[word] for word in words])
+            return store.rows.take([store.places[word] for word in words])
         except KeyError:
             return self._added(words)
 
     def _added(self, words: Sequence[str]) -> WordVectors:
-        kept = self._kept
-        missing = [word for word in words if word not in kept.places]
-        if kept.add(missing, self._worked_out(missing)):
-            return kept.rows.take([kept.places[word] for word in words])
+        store = self._kept
+        missing = [word for word in words if word not in store.places]
+        if store.add(missing, self._worked_out(missing)):
+            return store.rows.take([store.places[word] for word in words])
         self._kept = _WordVectorStore(self._table.dim)
         return self._worked_out(words)
 
     def _worked_out(self, words: Sequence[str]) -> WordVectors:
-        vectors = self._table.words(words)
+        vectors = self._table.word_vectors(words)
         return WordVectors(vectors, self._weights(words), quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS]))
 
 

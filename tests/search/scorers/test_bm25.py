@@ -21,7 +21,7 @@ TOOLS = [
 
 def ask(text: str, *tools: Tool, seen: bytes | None = None, **settings: Any) -> ScorerResult:
     view = IndexView.of(*Index.build(tools or TOOLS).parts(seen))
-    return rank(view, text, 10, [part.seen for part in view.parts], ScorerOptions(bm25=Bm25Options(**settings)))
+    return rank(view, text, 10, [part.visible for part in view.parts], ScorerOptions(bm25=Bm25Options(**settings)))
 
 
 def ids(ranked: ScorerResult) -> list[str]:
@@ -119,7 +119,7 @@ def test_the_public_score_rises_with_the_raw_one_and_stays_below_1() -> None:
 
 def test_a_boost_multiplies_and_says_so() -> None:
     view = IndexView.of(*Index.build(TOOLS).parts(None))
-    masks = [part.seen for part in view.parts]
+    masks = [part.visible for part in view.parts]
     plain = rank(view, "echo", 10, masks, ScorerOptions())
     (hit,) = rank(view, "echo", 10, masks, ScorerOptions(), {"utility:echo": 2.0, "nobody": 9.0}).hits
     assert hit.raw == 2 * plain.hits[0].raw

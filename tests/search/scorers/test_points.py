@@ -23,7 +23,7 @@ def ask(
 ) -> ScorerResult:
     view = IndexView.of(*Index.build(tools).parts(seen))
     options = ScorerOptions(points=PointsOptions(**settings))
-    return rank(view, text, limit, [part.seen for part in view.parts], options, boosts)
+    return rank(view, text, limit, [part.visible for part in view.parts], options, boosts)
 
 
 def found(text: str, *tools: Tool, **more: Any) -> dict[str, float]:

@@ -61,7 +61,7 @@ TOOLS = [_tool(line) for line in _DEFINITIONS.strip().splitlines()]
 def ask(text: str, *tools: Tool, **boosts: float) -> ScorerResult:
     view = IndexView.of(*Index.build(tools or TOOLS).parts(None))
     named = {tool.id: boosts[tool.name] for tool in TOOLS if tool.name in boosts}
-    return rank(view, text, 10, [part.seen for part in view.parts], ScorerOptions(), named)
+    return rank(view, text, 10, [part.visible for part in view.parts], ScorerOptions(), named)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ SQL = Tool(name="sql_query", description="Execute SQL queries", keywords=("datab
 
 def ask(text: str, *tools: Tool, options: ScorerOptions | None = None, **boosts: float) -> ScorerResult:
     view = IndexView.of(*Index.build(tools).parts(None))
-    return rank(view, text, 10, [part.seen for part in view.parts], options or ScorerOptions(), boosts)
+    return rank(view, text, 10, [part.visible for part in view.parts], options or ScorerOptions(), boosts)
 
 
 def only(text: str, tool: Tool) -> ExplainedTool:

@@ -86,17 +86,17 @@ class QueryWord(NamedTuple):
 
     text: str
     """Lower case, taken out of its identifier: what is looked up."""
-    chunk: str
+    token: str
     """The identifier or word it comes from, as typed."""
     place: int
     """The place of that among all."""
-    alone: bool
+    is_whole_token: bool
     """Whether nothing else comes from there."""
 
     @property
-    def shown(self) -> str:
+    def typed(self) -> str:
         """The word as it was typed, or the part of an identifier."""
-        return self.chunk if self.alone else self.text
+        return self.token if self.is_whole_token else self.text
 
 
 def read_words(text: str, limit: int) -> list[QueryWord]:
@@ -119,7 +119,7 @@ def unmatched_words(words: Sequence[QueryWord], met: Iterable[str]) -> tuple[str
     """The typed words of which nothing was met, and the missing parts of the others."""
     known = set(met)
     places = {word.place for word in words if word.text in known}
-    missed = (word.shown if word.place in places else word.chunk for word in words if word.text not in known)
+    missed = (word.typed if word.place in places else word.token for word in words if word.text not in known)
     return tuple(dict.fromkeys(missed))
 
 
@@ -130,7 +130,7 @@ class ChosenTool(NamedTuple):
     id: str
     part: int
     position: int
-    plain: float
+    unboosted: float
     """What `raw` was before the session's boost."""
 
 
@@ -143,10 +143,10 @@ def choose_best(
     for number, (part, score, passes) in enumerate(zip(view.parts, scores, allowed, strict=True)):
         candidates = np.flatnonzero((score > 0) & passes)
         total += len(candidates)
-        raw = _apply_boosts(part.index, score, boosts)
+        raw = _apply_boosts(part.segment, score, boosts)
         found += [
-            ChosenTool(float(raw[place]), part.index.ids[place], number, place, float(score[place]))
-            for place in _top_candidates(candidates, raw, part.index, limit).tolist()
+            ChosenTool(float(raw[place]), part.segment.ids[place], number, place, float(score[place]))
+            for place in _top_candidates(candidates, raw, part.segment, limit).tolist()
         ]
     found.sort(key=lambda one: (-one.raw, one.id, one.part))
     return found[: max(0, limit)], total
@@ -174,7 +174,7 @@ def _top_candidates(candidates: Positions, raw: Floats, index: Segment, limit: i
     if len(candidates) > limit:
         values = raw[candidates]
         candidates = candidates[values >= np.partition(values, -limit)[-limit]]
-    order = np.lexsort((index.ranks[candidates], -raw[candidates]))
+    order = np.lexsort((index.id_ranks[candidates], -raw[candidates]))
     return candidates[order[:limit]]
 
 
@@ -194,10 +194,10 @@ def explain_tool(
     ordered = sorted(lines, key=lambda line: (-line.reason.gain, line.reason.word, line.reason.field, line.part.name))
     reasons = [line.reason for line in ordered if line.reason.gain]
     parts = [line.part for line in ordered]
-    gained = found.raw - found.plain
+    gained = found.raw - found.unboosted
     if gained:
         reasons.append(Reason(word="", field="session", how="use", gain=gained))
-        parts.append(ScorePart(name="session", value=gained / found.plain, weight=found.plain))
+        parts.append(ScorePart(name="session", value=gained / found.unboosted, weight=found.unboosted))
     covered = sorted({place for line in lines for place in line.places})
     matched = tuple(dict.fromkeys(typed[place] for place in covered))
     return ExplainedTool(found.part, found.position, found.raw, tuple(reasons), matched, tuple(parts), fallback)
@@ -222,7 +222,7 @@ class FieldMatch:
     def line(self, at: int) -> ScoreLine:
         """What it adds to one of the tools."""
         value = float(self.values[at])
-        word = self.words[0].shown
+        word = self.words[0].typed
         matched = self.matched[at if len(self.matched) > 1 else 0] if self.matched else ""
         reason = Reason(word=word, field=self.field, how=self.how, matched=matched, gain=self.weight * value)
         name = f"{matched or word} in {self.field}"
@@ -239,7 +239,7 @@ def score_lines(
     """What each of the chosen tools was found by; the meetings come part by part."""
     told: list[list[ScoreLine]] = [[] for _ in found]
     for number, part in enumerate(view.parts):
-        owner = np.full(len(part.index), -1, dtype=np.intp)
+        owner = np.full(len(part.segment), -1, dtype=np.intp)
         for place, one in enumerate(found):
             if one.part == number:
                 owner[one.position] = place
@@ -261,40 +261,40 @@ def sum_matches(meetings: Sequence[FieldMatch], size: int) -> Floats:
 class StringIndex:
     """Strings in alphabetical order, numbered from 0, each once, with the positions of the tools that have it."""
 
-    __slots__ = ("_bytes", "_numbers", "_owners", "_positions", "_starts", "known", "lengths")
+    __slots__ = ("_bytes", "_numbers", "_owners", "_positions", "_starts", "lengths", "strings")
 
     def __init__(self, strings: Sequence[Collection[str]]) -> None:
         """`strings` has those of each tool, by position."""
         numbers: dict[str, int] = {}
         flat = [numbers.setdefault(text, len(numbers)) for own in strings for text in own]
         owners = np.repeat(np.arange(len(strings)), _lengths(strings))
-        self.known = sorted(numbers)
+        self.strings = sorted(numbers)
         """The strings, by number."""
         place = np.empty(len(numbers), dtype=np.intp)
-        place[[numbers[text] for text in self.known]] = np.arange(len(numbers))
+        place[[numbers[text] for text in self.strings]] = np.arange(len(numbers))
         size = max(1, len(strings))
         pairs = _drop_repeats(np.sort(place[np.array(flat, dtype=np.intp)] * size + owners))
         self._positions: Positions = pairs % size
         self._starts: Positions = np.searchsorted(pairs // size, np.arange(len(numbers) + 1))
-        self._numbers = {text: number for number, text in enumerate(self.known)}
-        self.lengths = _lengths(self.known)
+        self._numbers = {text: number for number, text in enumerate(self.strings)}
+        self.lengths = _lengths(self.strings)
         """Characters of each."""
-        encoded = [_encoded(text) for text in self.known]
+        encoded = [_encoded(text) for text in self.strings]
         self._bytes = np.frombuffer(b"\n".join(encoded), dtype=np.uint8)
         self._owners = np.repeat(np.arange(len(encoded), dtype=np.int32), _lengths(encoded) + 1)
         """The string that each byte is of."""
 
-    def same(self, text: str) -> Positions:
+    def equal_to(self, text: str) -> Positions:
         """The number of the string itself, if it is one of them."""
         number = self._numbers.get(text)
         return np.array([] if number is None else [number], dtype=np.intp)
 
-    def starting(self, text: str) -> Positions:
+    def starting_with(self, text: str) -> Positions:
         """The numbers of those that begin with the text."""
-        first = bisect_left(self.known, text)
-        return np.arange(first, bisect_right(self.known, text, lo=first, key=lambda known: known[: len(text)]))
+        first = bisect_left(self.strings, text)
+        return np.arange(first, bisect_right(self.strings, text, lo=first, key=lambda known: known[: len(text)]))
 
-    def holding(self, text: str) -> Positions:
+    def containing(self, text: str) -> Positions:
         """The numbers of those with the text in them, which has a letter and no line break."""
         first, *rest = _encoded(text)
         at = np.flatnonzero(self._bytes[: max(0, len(self._bytes) - len(rest))] == first)
@@ -338,7 +338,7 @@ class WordPostings:
         self.words: npt.NDArray[np.int32] = entries.words[chosen]
         self._starts: list[int] = np.searchsorted(self.words, np.arange(len(self.vocabulary) + 1)).tolist()
 
-    def of(self, word: str) -> slice:
+    def rows_of(self, word: str) -> slice:
         """The rows of a word."""
         number = self._numbers.get(word)
         return slice(0, 0) if number is None else slice(self._starts[number], self._starts[number + 1])
@@ -354,7 +354,7 @@ class WordPostings:
 
 def word_postings(index: Segment) -> WordPostings:
     """The rows of an index, worked out once."""
-    return cached_on(index, "rows", lambda index: WordPostings(index.entries(), index.vocabulary, len(index)))
+    return cached_on(index, "rows", lambda index: WordPostings(index.occurrences(), index.vocabulary, len(index)))
 
 
 def field_words(index: Segment, field: Field) -> StringIndex:
@@ -395,7 +395,7 @@ def similarity_ratios(text: str, strings: StringIndex, least: float) -> tuple[Po
     longest = int(strings.lengths.max(initial=0))
     if 2 * longest < least * (len(text) + longest) or not longest:
         return _NO_MATCHES
-    values = process.cdist([text], strings.known, scorer=Indel.normalized_similarity, dtype=np.float64)[0]
+    values = process.cdist([text], strings.strings, scorer=Indel.normalized_similarity, dtype=np.float64)[0]
     numbers = np.flatnonzero(values >= least)
     return numbers, values[numbers]
 
@@ -410,7 +410,7 @@ def _similar(
     asked = [word for word in words if longest > above * len(word)]  # a longer word is like none of them
     found = {}
     if asked:
-        slips = process.cdist(asked, strings.known, scorer=distance, dtype=np.int32)
+        slips = process.cdist(asked, strings.strings, scorer=distance, dtype=np.int32)
         for word, own in zip(asked, slips, strict=True):
             values = 1 - own / np.maximum(strings.lengths, max(1, len(word)))
             numbers = np.flatnonzero(values > above)

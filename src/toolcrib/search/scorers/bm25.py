@@ -60,15 +60,15 @@ def rank(
     """The best tools for a query. `base.Rank` says what the arguments are."""
     use = options.bm25
     view = _first_tools(view, use.max_docs) if use.max_docs else view
-    allowed = [passes & part.seen for passes, part in zip(allowed, view.parts, strict=True)]
+    allowed = [passes & part.visible for passes, part in zip(allowed, view.parts, strict=True)]
     asked = _content_words(read_words(text, use.max_words))
-    tables = [_postings(part.index, use.max_text) for part in view.parts]
+    tables = [_postings(part.segment, use.max_text) for part in view.parts]
     scale = _FieldScale(use, tables, view)
     meetings: list[list[FieldMatch]] = [[] for _ in view.parts]
     met = [word.text for word in asked if _match_word(word, view, tables, scale, meetings)]
-    scores = [sum_matches(own, len(part.index)) for own, part in zip(meetings, view.parts, strict=True)]
+    scores = [sum_matches(own, len(part.segment)) for own, part in zip(meetings, view.parts, strict=True)]
     found, total = choose_best(view, scores, allowed, limit, boosts)
-    typed = {word.place: word.chunk for word in asked}
+    typed = {word.place: word.token for word in asked}
     told = score_lines(meetings, view, found)
     hits = [explain_tool(one, own, typed) for one, own in zip(found, told, strict=True)]
     return ScorerResult(hits, total, unmatched_words(asked, met))
@@ -82,14 +82,14 @@ def _content_words(asked: list[QueryWord]) -> list[QueryWord]:
 def _first_tools(view: IndexView, count: int) -> IndexView:
     """The view of only the first tools by id."""
     ids = sorted(
-        (part.index.ids[place], number, place)
+        (part.segment.ids[place], number, place)
         for number, part in enumerate(view.parts)
-        for place in np.flatnonzero(part.seen).tolist()
+        for place in np.flatnonzero(part.visible).tolist()
     )
-    masks = [np.zeros(len(part.index), dtype=np.bool_) for part in view.parts]
+    masks = [np.zeros(len(part.segment), dtype=np.bool_) for part in view.parts]
     for _, number, place in ids[:count]:
         masks[number][place] = True
-    return IndexView.of(*(SegmentView(part.index, mask) for part, mask in zip(view.parts, masks, strict=True)))
+    return IndexView.of(*(SegmentView(part.segment, mask) for part, mask in zip(view.parts, masks, strict=True)))
 
 
 def _postings(index: Segment, max_text: int) -> WordPostings:
@@ -134,7 +134,7 @@ class _FieldScale:
 
 def _average_lengths(tables: Sequence[WordPostings], view: IndexView) -> Floats:
     """The mean length of each field over the tools that are seen and have it; 1 where none has."""
-    seen = [table.lengths[part.seen] for table, part in zip(tables, view.parts, strict=True)]
+    seen = [table.lengths[part.visible] for table, part in zip(tables, view.parts, strict=True)]
     total = np.sum([lengths.sum(axis=0) for lengths in seen], axis=0)
     having = np.sum([np.count_nonzero(lengths, axis=0) for lengths in seen], axis=0)
     average: Floats = np.divide(total, having, out=np.ones(len(total)), where=having > 0)
@@ -173,9 +173,9 @@ def _match_word(
 
 
 def _word_matches(table: WordPostings, part: SegmentView, word: QueryWord, scale: _FieldScale) -> _WordMatches:
-    span = table.of(word.text)
+    span = table.rows_of(word.text)
     chosen = np.arange(span.start, span.stop)
-    chosen = chosen[part.seen[table.positions[chosen]] & (scale.weights[table.fields[chosen]] > 0)]
+    chosen = chosen[part.visible[table.positions[chosen]] & (scale.weights[table.fields[chosen]] > 0)]
     positions, owners = np.unique(table.positions[chosen], return_inverse=True)
     adds = scale.adds(table, chosen)
     tf: Any = np.bincount(owners, weights=adds, minlength=len(positions))

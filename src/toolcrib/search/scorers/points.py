@@ -92,7 +92,7 @@ def rank(
     found, total = choose_best(view, stage.scores, allowed, limit, boosts)
     if not total and use.fallback and use.fallback_points > use.min_score:
         return popular_tools(view, limit, allowed, use, boosts, stage.missed)
-    typed = {word.place: word.chunk for word in asked}
+    typed = {word.place: word.token for word in asked}
     told = score_lines(stage.meetings, view, found)
     hits = [
         explain_tool(one, [*own, *_domain_penalty(view, one, stage, use.lexicon)], typed)
@@ -109,7 +109,7 @@ def _first_stage(view: IndexView, text: str, asked: list[QueryWord], use: Points
             if found is not None:
                 return found
     return StageResult(
-        [[] for _ in view.parts], [np.zeros(len(part.index)) for part in view.parts], [], unmatched_words(asked, ())
+        [[] for _ in view.parts], [np.zeros(len(part.segment)) for part in view.parts], [], unmatched_words(asked, ())
     )
 
 
@@ -123,7 +123,7 @@ def _match_names(view: IndexView, text: str, asked: list[QueryWord], use: Points
             meeting for word in asked for meeting in match_name(part, ExpandedTerm(word.text, (word,), "exact"), use)
         ]
         exact = [replace(meeting, weight=1.0) for meeting in met if meeting.how == "exact"]
-        has_all = sum_matches(exact, len(part.index)) == len(asked)
+        has_all = sum_matches(exact, len(part.segment)) == len(asked)
         is_final |= len(named.positions) > 0 or bool(has_all.any())
         meetings.append([named, *met])
     return _stage_result(view, meetings, asked, use) if is_final else None
@@ -139,17 +139,17 @@ def _match_everything(view: IndexView, text: str, asked: list[QueryWord], use: P
     for part, own in zip(view.parts, meetings, strict=True):
         own += list(match_misspelt(part, unknown, own, use))
     subjects = word_domains((word.text for word in asked), lexicon)
-    kinds = [tool_domains(part.index, lexicon) for part in view.parts]
+    kinds = [tool_domains(part.segment, lexicon) for part in view.parts]
     return _stage_result(view, meetings, asked, use, [domain_factors(own, subjects, use.mismatch) for own in kinds])
 
 
 def _match_similar(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult | None:
     query = text.strip().lower()[:_MAX_QUERY]
-    words = (QueryWord(query, text.strip()[:_MAX_QUERY], asked[0].place, alone=True), *asked)
+    words = (QueryWord(query, text.strip()[:_MAX_QUERY], asked[0].place, is_whole_token=True), *asked)
     unknown = [word for word in asked if _is_correctable(word, use)]
     meetings: Matches = []
     for part in view.parts:
-        size = len(part.index)
+        size = len(part.segment)
         like, slips = match_similar_texts(part, query, words, use), list(match_misspelt(part, unknown, (), use))
         better = sum_matches(slips, size) > sum_matches(like, size)
         meetings.append([*(_restrict(one, ~better) for one in like), *(_restrict(one, better) for one in slips)])
@@ -162,7 +162,7 @@ def _stage_result(
     """The sums, or None where nothing is left of them."""
     scores = []
     for number, (part, own) in enumerate(zip(view.parts, meetings, strict=True)):
-        score = sum_matches(own, len(part.index)) * (penalties[number] if penalties else 1.0)
+        score = sum_matches(own, len(part.segment)) * (penalties[number] if penalties else 1.0)
         scores.append(np.where(score > use.min_score, score, 0.0))
     if not any(bool(score.any()) for score in scores):
         return None
@@ -204,10 +204,10 @@ def _domain_penalty(view: IndexView, one: ChosenTool, stage: StageResult, lexico
     factor = float(stage.penalties[one.part][one.position]) if stage.penalties else 1.0
     if factor == 1.0:
         return []
-    bits = int(tool_domains(view.parts[one.part].index, lexicon)[one.position])
+    bits = int(tool_domains(view.parts[one.part].segment, lexicon)[one.position])
     names = ", ".join(domain_names(bits, lexicon))
-    before = one.plain / factor
-    reason = Reason(word=names, field="domain", how="mismatch", gain=one.plain - before)
+    before = one.unboosted / factor
+    reason = Reason(word=names, field="domain", how="mismatch", gain=one.unboosted - before)
     return [ScoreLine(reason, ScorePart(name=f"domain {names}", value=before, weight=factor - 1), ())]
 
 
@@ -226,23 +226,23 @@ class ExpandedTerm(NamedTuple):
 
 def match_name(part: SegmentView, term: ExpandedTerm, use: PointsOptions) -> Iterator[FieldMatch]:
     """A word of the name, or else one that begins with the word."""
-    names = field_words(part.index, Field.NAME)
-    exact = _visible(part, names.tools(names.same(term.text)))
+    names = field_words(part.segment, Field.NAME)
+    exact = _visible(part, names.tools(names.equal_to(term.text)))
     yield _flat_match(term, "name", exact, use.token)
     if len(term.text) >= use.prefix_chars:
-        yield from _prefix_matches(part, term, names, names.starting(term.text), exact, use)
+        yield from _prefix_matches(part, term, names, names.starting_with(term.text), exact, use)
 
 
 def match_all_fields(part: SegmentView, term: ExpandedTerm, use: PointsOptions) -> Iterator[FieldMatch]:
     """All that a word meets: in the name, also the other way round, in the texts, the namespace, the parameters."""
-    names = field_words(part.index, Field.NAME)
-    exact = _visible(part, names.tools(names.same(term.text)))
+    names = field_words(part.segment, Field.NAME)
+    exact = _visible(part, names.tools(names.equal_to(term.text)))
     yield _flat_match(term, "name", exact, use.token)
     yield from _prefix_matches(part, term, names, _sharing_prefix(names, term.text, use.prefix_chars), exact, use)
-    table = word_postings(part.index)
-    span = table.of(term.text)
+    table = word_postings(part.segment)
+    span = table.rows_of(term.text)
     positions, fields = table.positions[span], table.fields[span]
-    taken: Bools = ~part.seen
+    taken: Bools = ~part.visible
     for field in _TEXTS:
         tools = positions[fields == field]
         tools = tools[~taken[tools]]
@@ -255,28 +255,28 @@ def match_all_fields(part: SegmentView, term: ExpandedTerm, use: PointsOptions) 
 
 def begins_a_name(part: SegmentView, word: QueryWord) -> bool:
     """Whether a word in the name of a tool that is seen begins with this one."""
-    names = field_words(part.index, Field.NAME)
-    return len(_visible(part, names.tools(names.starting(word.text)))) > 0
+    names = field_words(part.segment, Field.NAME)
+    return len(_visible(part, names.tools(names.starting_with(word.text)))) > 0
 
 
 def match_misspelt(
     part: SegmentView, words: Sequence[QueryWord], met: Sequence[FieldMatch], use: PointsOptions
 ) -> Iterator[FieldMatch]:
     """Words of names that unknown words may be meant for, in tools whose name they have not met in another way."""
-    names = field_words(part.index, Field.NAME)
+    names = field_words(part.segment, Field.NAME)
     found = misspelt_strings([word.text for word in words], names, use.slip_above)
     for word, (numbers, values) in zip(words, found, strict=True):
-        free = part.seen.copy()
+        free = part.visible.copy()
         for meeting in met:
             if meeting.field == "name" and meeting.words == (word,):
                 free[meeting.positions] = False
-        yield _similar_match(SegmentView(part.index, free), (word,), names, "name", numbers, values, use.token)
+        yield _similar_match(SegmentView(part.segment, free), (word,), names, "name", numbers, values, use.token)
 
 
 def match_whole_name(part: SegmentView, text: str, words: tuple[QueryWord, ...], use: PointsOptions) -> FieldMatch:
     """The tools whose name the whole query is, in whatever spelling."""
-    aliases = cached_on(part.index, "aliases", _name_spellings)
-    tools = _visible(part, aliases.tools(aliases.same(_fold_name(text))))
+    aliases = cached_on(part.segment, "aliases", _name_spellings)
+    tools = _visible(part, aliases.tools(aliases.equal_to(_fold_name(text))))
     return _flat_match(ExpandedTerm(text, words, "exact"), "name", tools, use.whole_name)
 
 
@@ -284,8 +284,8 @@ def match_similar_texts(
     part: SegmentView, text: str, words: tuple[QueryWord, ...], use: PointsOptions
 ) -> list[FieldMatch]:
     """The tools of which the name, or a word of the description, is like the whole query."""
-    names = lower_names(part.index)
-    described = field_words(part.index, Field.DESCRIPTION)
+    names = lower_names(part.segment)
+    described = field_words(part.segment, Field.DESCRIPTION)
     near_names = similarity_ratios(text, names, use.fuzzy_name_least)
     near_words = similarity_ratios(text, described, use.fuzzy_description_least)
     return [
@@ -303,7 +303,7 @@ def _fold_name(text: str) -> str:
 
 
 def _visible(part: SegmentView, tools: Positions) -> Positions:
-    return tools[part.seen[tools]]
+    return tools[part.visible[tools]]
 
 
 def _flat_match(term: ExpandedTerm, field: str, tools: Positions, weight: float, how: str = "") -> FieldMatch:
@@ -315,8 +315,8 @@ def _sharing_prefix(names: StringIndex, text: str, least: int) -> Positions:
     """The words of names that begin with a text, and those it begins with."""
     if len(text) < least:
         return np.array([], dtype=np.intp)
-    shorter = [names.same(text[:end]) for end in range(least, len(text))]
-    return np.concatenate([names.starting(text), *reversed(shorter)])
+    shorter = [names.equal_to(text[:end]) for end in range(least, len(text))]
+    return np.concatenate([names.starting_with(text), *reversed(shorter)])
 
 
 def _prefix_matches(
@@ -324,12 +324,12 @@ def _prefix_matches(
 ) -> Iterator[FieldMatch]:
     """Beginnings of words; of several in one tool the first counts."""
     tools, order = names.spread(numbers, np.arange(len(numbers), dtype=np.float64))
-    wanted = part.seen.copy()
+    wanted = part.visible.copy()
     wanted[exact] = False
     tools, order = tools[wanted[tools]], order[wanted[tools]]
     if len(tools):
         tools, first = np.unique(tools, return_index=True)
-        matched = [names.known[numbers[int(place)]] for place in order[first]]
+        matched = [names.strings[numbers[int(place)]] for place in order[first]]
         how = "prefix" if term.how == "exact" else term.how
         yield FieldMatch(term.words, "name", how, tools, use.prefix, np.ones(len(tools)), matched)
 
@@ -345,13 +345,19 @@ def _similar_match(
 ) -> FieldMatch:
     """The tools that have words like another; of several in one tool the most like it counts."""
     tools, places = known.spread(numbers, np.arange(len(numbers), dtype=np.float64))
-    chosen = part.seen[tools]
+    chosen = part.visible[tools]
     tools, places = tools[chosen], places[chosen].astype(np.intp)
     order = np.lexsort((places, -values[places], tools))
     tools, first = np.unique(tools[order], return_index=True)
     places = places[order][first]
     return FieldMatch(
-        words, field, "spelling", tools, weight, values[places], [known.known[numbers[int(place)]] for place in places]
+        words,
+        field,
+        "spelling",
+        tools,
+        weight,
+        values[places],
+        [known.strings[numbers[int(place)]] for place in places],
     )
 
 
@@ -465,7 +471,7 @@ def popular_tools(
 ) -> ScorerResult:
     """Some allowed tools, each labelled as a fallback: the choice goes by boost, length of the name, id."""
     chosen = _choose_popular(view, allowed, use.fallback_count, boosts or {})
-    scores = [np.zeros(len(part.index)) for part in view.parts]
+    scores = [np.zeros(len(part.segment)) for part in view.parts]
     for number, place in chosen:
         scores[number][place] = use.fallback_points
     found, total = choose_best(view, scores, allowed, limit, boosts)
@@ -481,12 +487,12 @@ def _choose_popular(
     """Part and position of the tools to show."""
     found: list[tuple[float, int, str, int, int]] = []
     for number, (part, passes) in enumerate(zip(view.parts, allowed, strict=True)):
-        index = part.index
+        index = part.segment
         lengths = cached_on(
             index, "name lengths", lambda index: np.array([len(tool.name) for tool in index.tools], np.intp)
         )
         places = np.flatnonzero(passes)
-        first = places[np.lexsort((index.ranks[places], lengths[places]))][: count + len(boosts)].tolist()
+        first = places[np.lexsort((index.id_ranks[places], lengths[places]))][: count + len(boosts)].tolist()
         at = positions_by_id(index)
         used = [at[id_] for id_ in boosts if id_ in at and passes[at[id_]]]
         found += [

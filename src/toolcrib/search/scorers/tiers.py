@@ -89,7 +89,7 @@ class WordLevels:
         self.values: Floats = np.zeros(size)
         self.levels: npt.NDArray[np.int8] = np.zeros(size, dtype=np.int8)
 
-    def lift(self, level: MatchLevel, positions: Positions, value: float) -> None:
+    def raise_all(self, level: MatchLevel, positions: Positions, value: float) -> None:
         """Some tools, which may come more than once, are worth that much, unless they were worth more."""
         better = np.zeros(len(self.values), dtype=np.bool_)
         better[positions] = True
@@ -97,7 +97,7 @@ class WordLevels:
         self.values[better] = value
         self.levels[better] = level
 
-    def lift_each(self, level: MatchLevel, positions: Positions, values: Floats) -> None:
+    def raise_each(self, level: MatchLevel, positions: Positions, values: Floats) -> None:
         """The same, each tool with a worth of its own."""
         order = np.argsort(values, kind="stable")  # of several assignments to one place the last holds
         other = WordLevels(len(self.values))
@@ -106,7 +106,7 @@ class WordLevels:
         self.values[better] = other.values[better]
         self.levels[better] = level
 
-    def fill(self, other: "WordLevels") -> None:
+    def fill_gaps(self, other: "WordLevels") -> None:
         """What is worth nothing is worth what it is there."""
         empty = self.values == 0
         self.values[empty] = other.values[empty]
@@ -134,11 +134,11 @@ def rank(
     use = options.tiers
     typed = typed_words(text, use.max_words)
     asked = _distinct_words(typed)
-    known = [tool_texts(part.index) for part in view.parts]
+    known = [tool_texts(part.segment) for part in view.parts]
     met = _match_words(view, known, asked, use)
     shares = [_word_shares(found, asked, own.size, use) for own, found in zip(known, met, strict=True)]
     scores = [_total_score(found, asked, share) for found, share in zip(met, shares, strict=True)]
-    exact = [own.spellings.tools(own.spellings.same(text.strip().lower())) for own in known]
+    exact = [own.spellings.tools(own.spellings.equal_to(text.strip().lower())) for own in known]
     for total, named in zip(scores, exact, strict=True):
         total[named] = use.exact
     found, count = choose_best(view, scores, allowed, limit, boosts)
@@ -147,10 +147,10 @@ def rank(
         if one.position in exact[one.part]:
             lines = [_exact_name_line(text, use, range(len(typed)))]
         else:
-            tool, share = view.parts[one.part].index.tools[one.position], float(shares[one.part][one.position])
+            tool, share = view.parts[one.part].segment.tools[one.position], float(shares[one.part][one.position])
             lines = _word_lines(tool, one.position, typed, asked, met[one.part], share)
         hits.append(explain_tool(one, lines, dict(enumerate(typed))))
-    is_named = any(bool(np.any(part.seen[named])) for part, named in zip(view.parts, exact, strict=True))
+    is_named = any(bool(np.any(part.visible[named])) for part, named in zip(view.parts, exact, strict=True))
     return ScorerResult(hits, count, () if is_named else _unmatched_words(view, met, asked, typed))
 
 
@@ -187,25 +187,27 @@ def _match_words(
     ]
     for own, found in zip(known, met, strict=True):
         for like, one in zip(_match_similar(own, [word.text for word in asked], strange, use), found, strict=True):
-            one.fill(like)
+            one.fill_gaps(like)
     return met
 
 
 def _match_listed(own: ToolTexts, word: str, use: TiersOptions) -> WordLevels:
     """How a word meets the tools of a part in the ways of the list."""
     met = WordLevels(own.size)
-    met.lift(MatchLevel.PREFIX, own.names.tools(own.names.starting(word)), use.prefix)
-    met.lift(MatchLevel.KEYWORD, own.keywords.tools(own.keywords.same(word)), use.keyword)
-    met.lift(MatchLevel.CONTAINS, own.names.tools(own.names.holding(word)), use.contains)
-    met.lift(MatchLevel.KEYWORD_CONTAINS, own.keywords.tools(own.keywords.holding(word)), use.keyword_contains)
+    met.raise_all(MatchLevel.PREFIX, own.names.tools(own.names.starting_with(word)), use.prefix)
+    met.raise_all(MatchLevel.KEYWORD, own.keywords.tools(own.keywords.equal_to(word)), use.keyword)
+    met.raise_all(MatchLevel.CONTAINS, own.names.tools(own.names.containing(word)), use.contains)
+    met.raise_all(MatchLevel.KEYWORD_CONTAINS, own.keywords.tools(own.keywords.containing(word)), use.keyword_contains)
     described = own.descriptions
-    met.lift(MatchLevel.DESCRIPTION_WORD, described.tools(described.same(word)), use.description_word)
-    met.lift(MatchLevel.DESCRIPTION_CONTAINS, described.tools(described.holding(word)), use.description_contains)
+    met.raise_all(MatchLevel.DESCRIPTION_WORD, described.tools(described.equal_to(word)), use.description_word)
+    met.raise_all(
+        MatchLevel.DESCRIPTION_CONTAINS, described.tools(described.containing(word)), use.description_contains
+    )
     return met
 
 
 def _is_met(view: IndexView, met: Sequence[Sequence[WordLevels]], place: int) -> bool:
-    return any(bool(np.any(own[place].values[part.seen] > 0)) for part, own in zip(view.parts, met, strict=True))
+    return any(bool(np.any(own[place].values[part.visible] > 0)) for part, own in zip(view.parts, met, strict=True))
 
 
 def _match_similar(own: ToolTexts, words: Sequence[str], strange: Sequence[str], use: TiersOptions) -> list[WordLevels]:
@@ -216,11 +218,11 @@ def _match_similar(own: ToolTexts, words: Sequence[str], strange: Sequence[str],
     found = []
     for word, (places, values), (labels, label_values) in zip(words, names, keywords, strict=True):
         met = WordLevels(own.size)
-        met.lift_each(MatchLevel.FUZZY_NAME, *own.names.spread(places, use.fuzzy_name * values))
-        met.lift_each(MatchLevel.FUZZY_KEYWORD, *own.keywords.spread(labels, use.fuzzy_keyword * label_values))
+        met.raise_each(MatchLevel.FUZZY_NAME, *own.names.spread(places, use.fuzzy_name * values))
+        met.raise_each(MatchLevel.FUZZY_KEYWORD, *own.keywords.spread(labels, use.fuzzy_keyword * label_values))
         if word in tokens:
             parts, part_values = tokens[word]
-            met.lift_each(MatchLevel.FUZZY_WORD, *own.tokens.spread(parts, use.fuzzy_word * part_values))
+            met.raise_each(MatchLevel.FUZZY_WORD, *own.tokens.spread(parts, use.fuzzy_word * part_values))
         found.append(met)
     return found
 
