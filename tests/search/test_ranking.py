@@ -206,7 +206,7 @@ class Slow:
         }
 
     def _cosine(self, at: int, kind: str) -> float:
-        row = getattr(self.segment.features, kind).floats(np.array([at]))[0].astype(float)
+        row = getattr(self.segment.features, kind).dequantize(np.array([at]))[0].astype(float)
         found = []
         for clause in self.clauses:
             if kind == "meaning":

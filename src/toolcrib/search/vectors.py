@@ -160,7 +160,7 @@ class WordPieceTable:
 
         An unknown word weighs as much as the rarest piece.
 
-        >>> get, refund = WordPieceTable.load().weights(["get", "refund"])
+        >>> get, refund = WordPieceTable.load().word_weights(["get", "refund"])
         >>> bool(get < refund)
         True
         """
