@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import Final, Generic, TypeVar, get_args
+from typing import Any, Final, Generic, get_args
 
 import numpy as np
+from typing_extensions import TypeVar
 
 from toolcrib.discovery.results import LazySearchResult, SearchResult, describe_match
 from toolcrib.discovery.session import Session, SessionStats
@@ -25,7 +26,7 @@ from toolcrib.search.scorers.points import popular_tools
 from toolcrib.search.text import TOKEN, parse_query, split_identifier, split_words
 from toolcrib.types import Hit, Rejected, SearchRequest, Tool
 
-T = TypeVar("T")
+T = TypeVar("T", default=Any)
 
 _MAX_LIMIT: Final = 10_000
 """The most results of one search."""
