@@ -32,7 +32,7 @@ serve: $(VENV)/.ready  ## Serve the configured servers over HTTP on 127.0.0.1:80
 
 WORKERS ?= auto
 # Bytecode is cached whatever the environment says: the tests start a hundred processes that import toolcrib.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadfile
 MEASURED := --cov --cov-report=
 
 test: $(VENV)/.ready  ## Run the tests, but for the slow ones; COVERAGE=1 notes what they cover, for test-all

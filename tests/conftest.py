@@ -44,15 +44,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Try a property on as many examples as its test says."""
+    """Try a property on as many examples as its test says, however long a busy machine takes for each."""
     chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    share = SHARE.get(str(chosen.get("examples")), 1.0)
-    if share == 1:
+    if "examples" not in chosen:
         return (yield)
     test = item.obj  # type: ignore[attr-defined]
     usual = test._hypothesis_internal_use_settings
-    fewer = max(LEAST, round(usual.max_examples * share))
-    test._hypothesis_internal_use_settings = hypothesis.settings(usual, max_examples=min(fewer, usual.max_examples))
+    test._hypothesis_internal_use_settings = hypothesis.settings(
+        usual,
+        max_examples=min(usual.max_examples, max(LEAST, round(usual.max_examples * SHARE[str(chosen["examples"])]))),
+        deadline=None,
+        suppress_health_check={*usual.suppress_health_check, hypothesis.HealthCheck.too_slow},
+    )
     try:
         return (yield)
     finally:
