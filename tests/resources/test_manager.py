@@ -96,7 +96,7 @@ async def read(gateway: Gateway, uri: str, ctx: Context = ANN) -> str:
     return str(part["text"])
 
 
-async def test_a_request_goes_the_way_of_calls_and_is_audited_by_an_id_of_its_own() -> None:
+async def test_a_request_goes_through_the_call_pipeline_and_is_audited_under_its_own_id() -> None:
     events: list[AuditEvent] = []
     gateway = gateway_of(Shelf("a", "memo://x", prompts=["greet"]), audit=events.append)
     await read(gateway, "memo://x")
@@ -107,7 +107,7 @@ async def test_a_request_goes_the_way_of_calls_and_is_audited_by_an_id_of_its_ow
     assert told == [("a:memo://x", "ok", "a"), ("a:greet", "ok", "a"), ("a__other", "not_found", "")]
 
 
-async def test_what_is_read_is_never_kept_for_the_next_one() -> None:
+async def test_reads_are_never_cached() -> None:
     shelf = Shelf("a", "memo://x")
     calls = CallOptions(cache=CacheOptions())
     gateway = gateway_of(shelf, options=GatewayOptions(start_grace_s=0, calls=calls))
@@ -116,7 +116,7 @@ async def test_what_is_read_is_never_kept_for_the_next_one() -> None:
     assert len(shelf.asked) == 2
 
 
-async def test_a_prompt_of_two_servers_of_one_namespace_is_one() -> None:
+async def test_a_prompt_of_two_servers_in_one_namespace_is_listed_once() -> None:
     one, other = Shelf("a", prompts=["greet"]), Shelf("a", prompts=["greet", "part"])
     other.name = "a2"
     gateway = gateway_of(one, other)
@@ -125,14 +125,14 @@ async def test_a_prompt_of_two_servers_of_one_namespace_is_one() -> None:
     assert [len(shelf.asked) for shelf in (one, other)] == [0, 1]
 
 
-async def test_a_name_that_cannot_stand_on_the_wire_is_made_one_that_can() -> None:
+async def test_a_prompt_name_that_is_invalid_on_the_wire_gets_a_valid_one() -> None:
     gateway = gateway_of(Shelf("my server", prompts=["say it"]))
     (name,) = (await gateway.resources.collection(ANN)).prompts
     assert name.startswith("my_server__say_it__")
     assert (await gateway.resources.get_prompt(ANN, name, {})).structured["said"] == "my server"
 
 
-async def test_nothing_that_is_hidden_shows_not_even_that_a_uri_is_taken() -> None:
+async def test_hidden_resources_do_not_show_even_through_uri_conflicts() -> None:
     policy = ByScopes([Rule(tools=("b:*",), scopes=("b",))])
     gateway = gateway_of(Shelf("a", "memo://x"), Shelf("b", "memo://x", "b://y"), policy=policy)
     assert list((await gateway.resources.collection(ANN)).resources) == ["memo://x"]
@@ -156,7 +156,7 @@ async def refusal(gateway: Gateway, uri: str) -> str:
     return f"{refused.value} {refused.value.suggestions}"
 
 
-async def test_a_resource_that_may_be_seen_and_not_read_is_listed_and_not_read() -> None:
+async def test_a_resource_that_may_be_seen_but_not_read_is_listed_but_not_read() -> None:
     policy = ByScopes([Rule(tools=("a:*",), action=Action.CALL, scopes=("b",))])
     gateway = gateway_of(Shelf("a", "memo://x", prompts=["greet"]), policy=policy)
     assert list((await gateway.resources.collection(ANN)).resources) == ["memo://x"]
@@ -167,7 +167,7 @@ async def test_a_resource_that_may_be_seen_and_not_read_is_listed_and_not_read()
     assert await read(gateway, "memo://x", BOB) == "a"
 
 
-async def test_views_are_made_once_for_each_scope_and_again_after_a_change() -> None:
+async def test_collections_are_built_once_per_scope_and_again_after_a_change() -> None:
     decided: list[str] = []
 
     class Counting(ByScopes):
@@ -192,7 +192,7 @@ async def linked(gateway: Gateway, name: str, ctx: Context = ANN) -> list[str]:
     return [block["uri"] for block in (await gateway.call(ctx, f"{name}:link")).content]
 
 
-async def test_a_uri_that_was_told_leads_to_the_server_that_told_it_first() -> None:
+async def test_a_uri_in_a_result_leads_back_to_the_first_server_that_gave_it() -> None:
     a, b = Shelf("a"), Shelf("b")
     a.links = b.links = ("doc://1",)
     gateway = gateway_of(a, b)
@@ -205,7 +205,7 @@ async def test_a_uri_that_was_told_leads_to_the_server_that_told_it_first() -> N
     assert refused.value.suggestions == ("toolcrib://a/doc://1", "toolcrib://b/doc://1")
 
 
-async def test_callers_whom_nobody_can_tell_apart_are_given_what_leads_there_by_itself() -> None:
+async def test_callers_without_a_session_get_qualified_uris() -> None:
     a, b = Shelf("a", "a://x"), Shelf("b")
     a.links = ("doc://1", "a://x", "https://a.b/c")
     gateway = gateway_of(a, b)
@@ -214,7 +214,7 @@ async def test_callers_whom_nobody_can_tell_apart_are_given_what_leads_there_by_
     assert await read(gateway, "toolcrib://a/doc://1", nobody) == "a"
 
 
-async def test_a_listed_uri_is_never_taken_over_by_one_that_is_told() -> None:
+async def test_a_listed_uri_is_never_taken_over_by_one_from_a_result() -> None:
     a, b = Shelf("a", "memo://x"), Shelf("b")
     b.links = ("memo://x",)
     gateway = gateway_of(a, b)
@@ -223,7 +223,7 @@ async def test_a_listed_uri_is_never_taken_over_by_one_that_is_told() -> None:
 
 
 @pytest.mark.parametrize("written", ["toolcrib://wiki/doc://index", "ToolCrib://wiki/doc://index"])
-async def test_no_server_can_take_an_address_that_leads_to_another(written: str) -> None:
+async def test_no_server_can_take_a_uri_that_is_qualified_with_another_namespace(written: str) -> None:
     evil = Shelf("evil", written, templates={"toolcrib://wiki/{+x}": {"uriTemplate": "toolcrib://wiki/{+x}"}})
     gateway = gateway_of(evil, Shelf("wiki", "doc://index", templates={"page://{t}": {"uriTemplate": "page://{t}"}}))
     collection = await gateway.resources.collection(ANN)
@@ -235,7 +235,7 @@ async def test_no_server_can_take_an_address_that_leads_to_another(written: str)
         await read(gateway, "toolcrib://nobody/doc://index")
 
 
-async def test_another_toolcrib_behind_this_one_is_read_through_both() -> None:
+async def test_resources_of_a_toolcrib_behind_this_one_can_be_read() -> None:
     crib = Shelf("crib", "toolcrib://a/memo://x")
     gateway = gateway_of(crib, Shelf("a", "memo://x"))
     assert await read(gateway, "toolcrib://crib/toolcrib://a/memo://x") == "crib"
@@ -243,7 +243,7 @@ async def test_another_toolcrib_behind_this_one_is_read_through_both() -> None:
     assert await read(gateway, "toolcrib://a/memo://x") == "a"
 
 
-async def test_what_a_server_tells_of_never_passes_for_another_servers() -> None:
+async def test_a_uri_from_one_server_never_passes_for_another_servers() -> None:
     evil, wiki = Shelf("evil", "e://1"), Shelf("wiki", templates={"page://{t}": {"uriTemplate": "page://{t}"}})
     evil.links = ("toolcrib://wiki/page://Home", "Toolcrib://wiki/x", "page://Home")
     gateway = gateway_of(evil, wiki)
@@ -252,7 +252,7 @@ async def test_what_a_server_tells_of_never_passes_for_another_servers() -> None
     assert await read(gateway, "page://Home") == "wiki"
 
 
-async def test_a_prompt_cannot_embed_what_passes_for_another_servers() -> None:
+async def test_a_prompt_cannot_embed_a_resource_that_passes_for_another_servers() -> None:
     evil = Shelf("evil", prompts=["p"])
     evil.messages = [{"content": {"type": "resource", "resource": {"uri": "toolcrib://wiki/doc://index"}}}]
     gateway = gateway_of(evil, Shelf("wiki", "doc://index"))
@@ -261,7 +261,7 @@ async def test_a_prompt_cannot_embed_what_passes_for_another_servers() -> None:
     assert await read(gateway, "toolcrib://wiki/doc://index") == "wiki"
 
 
-async def test_a_uri_that_may_be_a_hidden_servers_is_handed_to_nobody_else() -> None:
+async def test_a_uri_that_may_belong_to_a_hidden_server_is_sent_to_no_other() -> None:
     private = Shelf("b", templates={"vault://{id}": {"uriTemplate": "vault://{id}"}})
     gateway = gateway_of(Shelf("a", "memo://x"), private, policy=ByScopes([Rule(tools=("b:*",), scopes=("b",))]))
     with pytest.raises(NotFound):
@@ -270,7 +270,7 @@ async def test_a_uri_that_may_be_a_hidden_servers_is_handed_to_nobody_else() -> 
     assert await read(gateway, "memo://unlisted") == "a"
 
 
-async def test_links_of_a_server_that_reads_nothing_are_left_alone() -> None:
+async def test_links_of_a_server_without_resources_are_not_changed() -> None:
     a, b = Shelf("a", reads=False), Shelf("b", "doc://1")
     a.links = ("doc://1",)
     assert await linked(gateway_of(a, b), "a") == ["doc://1"]
@@ -279,7 +279,7 @@ async def test_links_of_a_server_that_reads_nothing_are_left_alone() -> None:
 # -- the rest ----------------------------------------------------------------------------------------------------------
 
 
-async def test_changes_are_told_by_the_uri_that_is_watched() -> None:
+async def test_changes_are_reported_under_the_subscribed_uri() -> None:
     a, b = Shelf("a", "memo://x"), Shelf("b", "memo://x", "b://y")
     gateway, heard = gateway_of(a, b), list[str]()
     end = await gateway.resources.subscribe(ANN, "toolcrib://b/memo://x", heard.append)
@@ -289,11 +289,11 @@ async def test_changes_are_told_by_the_uri_that_is_watched() -> None:
     end()
     assert b.watchers == {}
     b.held = Documents(resources={"b://y": {"uri": "b://y", "name": "y"}}, reads=True)
-    with pytest.raises(InvalidRequest, match="does not tell of changes"):
+    with pytest.raises(InvalidRequest, match="does not report changes"):
         await gateway.resources.subscribe(ANN, "b://y", heard.append)
 
 
-async def test_completion_asks_only_a_server_that_completes() -> None:
+async def test_only_servers_that_support_completion_are_asked() -> None:
     able, unable = Shelf("a", prompts=["greet"]), Shelf("b", prompts=["greet"], completes=False)
     gateway = gateway_of(able, unable)
     for name, values in (("a", ["a"]), ("b", [])):
@@ -303,16 +303,16 @@ async def test_completion_asks_only_a_server_that_completes() -> None:
     assert unable.asked == []
 
 
-async def test_an_answer_that_a_middleware_replaced_by_something_else_is_an_error() -> None:
+async def test_an_invalid_answer_from_a_middleware_is_an_error() -> None:
     async def replace(ctx: Context, call: Any, proceed: Any) -> ToolResult:
         return ToolResult(content=({"type": "text", "text": "no"},))
 
     gateway = gateway_of(Shelf("a", "memo://x"), middleware=[replace])
-    with pytest.raises(UpstreamError, match="something else"):
+    with pytest.raises(UpstreamError, match="invalid answer"):
         await gateway.resources.read_resource(ANN, "memo://x")
 
 
-async def test_what_is_offered_is_unknown_until_a_server_has_said() -> None:
+async def test_capabilities_are_assumed_until_a_server_is_connected() -> None:
     shelf = Shelf("a")
     shelf.held = None
     gateway = gateway_of(shelf, policy=ByScopes([Rule(tools=("a:*",), scopes=("b",))]))
@@ -323,7 +323,7 @@ async def test_what_is_offered_is_unknown_until_a_server_has_said() -> None:
     assert not (await gateway.resources.capabilities(BOB)).prompts
 
 
-async def test_documents_are_no_tools() -> None:
+async def test_prompts_and_resources_are_not_tools() -> None:
     gateway = gateway_of(Shelf("a", "memo://x", prompts=["greet"]))
     assert [tool.id for tool in await gateway.tools(ANN)] == ["a:link"]
     with pytest.raises(ToolNotFound), anyio.fail_after(5):
@@ -360,7 +360,7 @@ ETC = ByScopes([Rule(tools=("w:files:///etc/*", "w:doc://a/secret"), scopes=("b"
         "doc://a/./secret",
     ],
 )
-async def test_what_is_hidden_stays_so_however_its_uri_is_written(uri: str) -> None:
+async def test_a_hidden_resource_stays_hidden_under_any_spelling_of_its_uri(uri: str) -> None:
     shelf = Shelf("w", "doc://a", templates=FILES)
     gateway = gateway_of(shelf, policy=ETC)
     for written in (uri, f"toolcrib://w/{uri}"):
@@ -373,14 +373,14 @@ async def test_what_is_hidden_stays_so_however_its_uri_is_written(uri: str) -> N
     assert await read(gateway, "files:///open/key") == "w"
 
 
-async def test_a_rule_that_lets_somebody_see_a_uri_holds_for_it_as_it_is_written() -> None:
+async def test_a_rule_that_shows_a_uri_applies_to_that_spelling() -> None:
     policy = ByScopes([Rule(tools=("w:page://Home", "w:file:///My%20Notes/*"))], default="hide")
     gateway = gateway_of(Shelf("w", "page://Home", "file:///My%20Notes/a", "file:///My%20Notes/../b"), policy=policy)
     assert list((await gateway.resources.collection(ANN)).resources) == ["page://Home", "file:///My%20Notes/a"]
     assert await read(gateway, "file:///My%20Notes/a") == "w"
 
 
-async def test_what_must_be_agreed_to_must_be_so_however_its_uri_is_written() -> None:
+async def test_a_resource_that_needs_approval_needs_it_under_any_spelling_of_its_uri() -> None:
     policy = ByScopes([Rule(tools=("w:doc://a/secret",), effect="approve")])
     shelf = Shelf("w", templates=FILES)
     gateway = gateway_of(shelf, policy=policy)
@@ -392,7 +392,7 @@ async def test_what_must_be_agreed_to_must_be_so_however_its_uri_is_written() ->
     assert (shelf.asked, shelf.watchers) == ([], {})
 
 
-async def test_a_change_of_what_is_hidden_below_a_watched_resource_is_not_told() -> None:
+async def test_a_change_of_a_hidden_resource_below_a_subscribed_one_is_not_reported() -> None:
     shelf, heard, all_heard = Shelf("w", "doc://a", templates=FILES), list[str](), list[str]()
     gateway = gateway_of(shelf, policy=ETC)
     await gateway.resources.subscribe(ANN, "doc://a", heard.append)
@@ -405,7 +405,7 @@ async def test_a_change_of_what_is_hidden_below_a_watched_resource_is_not_told()
     assert all_heard == ["doc://a/secret", "DOC://a/./secret", "doc://a/open", "doc://a"]
 
 
-async def test_parts_of_what_is_read_are_left_out_where_they_are_hidden() -> None:
+async def test_hidden_parts_of_a_resource_are_left_out() -> None:
     shelf = Shelf("w", "doc://a", templates=FILES)
     shelf.parts = [{"uri": "doc://a/secret", "text": "s"}, {"uri": "doc://a/open", "text": "o"}]
     gateway = gateway_of(shelf, policy=ETC)
@@ -414,7 +414,7 @@ async def test_parts_of_what_is_read_are_left_out_where_they_are_hidden() -> Non
         assert [part["uri"] for part in contents] == seen
 
 
-async def test_completion_leaves_out_what_leads_to_a_hidden_uri() -> None:
+async def test_completion_leaves_out_values_that_lead_to_a_hidden_uri() -> None:
     shelf = Shelf("w", templates=FILES)
     shelf.values = ["a/open", "a/secret", "a//secret"]
     gateway = gateway_of(shelf, policy=ETC)
@@ -426,7 +426,7 @@ async def test_completion_leaves_out_what_leads_to_a_hidden_uri() -> None:
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
-async def test_completing_and_watching_are_audited_and_limited_as_calls_are() -> None:
+async def test_completion_and_subscription_are_audited_and_limited_like_calls() -> None:
     events: list[AuditEvent] = []
     shelf = Shelf("a", "memo://x", prompts=["greet"])
     calls = CallOptions(rate=RateOptions(per_second=0.001, burst=2))
@@ -462,7 +462,7 @@ async def test_a_name_that_is_too_long_is_refused_before_it_is_looked_up() -> No
         await gateway.resources.complete(ANN, {"ref": {"type": "ref/resource", "uri": long}, "argument": {}})
 
 
-async def test_others_get_their_turn_while_many_resources_are_looked_at() -> None:
+async def test_other_tasks_run_while_many_resources_are_listed() -> None:
     gateway, turns, over = gateway_of(Shelf("a", *(f"memo://{n}" for n in range(5000)))), 0, anyio.Event()
     await gateway.refresher.wait_ready()
 
@@ -479,7 +479,7 @@ async def test_others_get_their_turn_while_many_resources_are_looked_at() -> Non
     assert turns > 40
 
 
-async def test_many_who_ask_at_once_have_their_view_made_once() -> None:
+async def test_concurrent_requests_build_a_collection_once() -> None:
     decided: list[str] = []
 
     class Counting(ByScopes):
@@ -494,7 +494,7 @@ async def test_many_who_ask_at_once_have_their_view_made_once() -> None:
     assert len([name for name in decided if name.startswith("memo:")]) == 1000
 
 
-async def test_a_policy_keeps_nothing_of_the_uris_that_clients_make_up() -> None:
+async def test_a_policy_caches_nothing_for_uris_that_clients_make_up() -> None:
     policy = ByScopes([Rule(tools=("z:*",))])
     gateway = gateway_of(Shelf("a", "memo://x"), policy=policy)
     for number in range(100):

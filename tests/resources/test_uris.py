@@ -11,16 +11,16 @@ NAMES = st.text(min_size=1).filter(lambda text: text.isprintable() and ":" not i
 
 
 @given(NAMES, st.text(min_size=1))
-def test_an_address_leads_back_to_its_server_and_its_uri(namespace: str, uri: str) -> None:
+def test_a_qualified_uri_splits_into_its_namespace_and_uri(namespace: str, uri: str) -> None:
     assert split_qualified_uri(qualified_uri(namespace, uri)) == (namespace, uri)
 
 
 @pytest.mark.parametrize("uri", ["memo://x", "toolcrib://", "toolcrib://a", "toolcrib://a/", "toolcrib:///x", ""])
-def test_nothing_else_is_an_address(uri: str) -> None:
+def test_no_other_uri_is_a_qualified_one(uri: str) -> None:
     assert split_qualified_uri(uri) is None
 
 
-def test_an_expanded_address_of_a_template_is_the_address_of_what_it_expands_to() -> None:
+def test_expanding_a_qualified_template_gives_a_qualified_uri() -> None:
     assert qualified_uri("a", "users://{id}").replace("{id}", "7") == qualified_uri("a", "users://7")
 
 
@@ -42,7 +42,7 @@ def test_an_expanded_address_of_a_template_is_the_address_of_what_it_expands_to(
         ("odd://{", "odd://{", True),
     ],
 )
-def test_a_template_knows_what_it_may_stand_for(template: str, uri: str, *, fits: bool) -> None:
+def test_a_template_matches_the_uris_that_it_expands_to(template: str, uri: str, *, fits: bool) -> None:
     assert UriTemplate(template).matches(uri) is fits
 
 
@@ -51,12 +51,12 @@ def test_no_template_raises(parts: list[str], uri: str) -> None:
     assert UriTemplate("{x}".join(parts)).matches(uri) in (True, False)
 
 
-def test_a_template_made_to_be_slow_ends() -> None:
+def test_a_hostile_template_takes_linear_time() -> None:
     """Backtracking would take longer than the universe has lasted."""
     assert not UriTemplate("x://" + "{a}x" * 2000 + "!").matches("x://" + "x" * 8000)
 
 
-def test_what_was_told_is_remembered_for_a_while_and_for_its_session_alone() -> None:
+def test_uris_are_remembered_for_a_while_and_only_for_their_session() -> None:
     told = SessionUris()
     told.remember("ann", "memo://1", "a")
     assert (told.get("ann", "memo://1"), told.get("bob", "memo://1"), told.get(None, "memo://1")) == ("a", None, None)
@@ -67,7 +67,7 @@ def test_what_was_told_is_remembered_for_a_while_and_for_its_session_alone() -> 
 
 
 @given(st.text(alphabet="aA:/.%25eE#\\?", max_size=30))
-def test_a_normal_form_is_its_own(text: str) -> None:
+def test_a_normal_form_has_no_other_normal_form(text: str) -> None:
     for form in normal_forms(text):
         assert all(again in normal_forms(text) for again in normal_forms(form))
 
@@ -77,7 +77,7 @@ def test_usual_uris_are_their_own_normal_form(uri: str) -> None:
     assert normal_forms(uri) == ()
 
 
-def test_nothing_is_escaped_so_often_that_it_is_not_seen() -> None:
+def test_escapes_are_decoded_however_often_they_are_nested() -> None:
     assert normal_forms("doc://a/%" + "25" * 4000 + "73ecret") == ("doc://a/secret",)
     assert normal_forms("doc://a/%%37%33ecret") == ("doc://a/secret",)
 

@@ -113,7 +113,7 @@ async def test_a_script_can_catch_a_failing_tool(box: Box, tools: Tools) -> None
     assert result.calls[0].error == "boom"
 
 
-async def test_an_error_of_our_own_reaches_the_script_with_its_hint(box: Box) -> None:
+async def test_a_toolcrib_error_reaches_the_script_with_its_hint(box: Box) -> None:
     async def fail(_: dict[str, Any]) -> Any:
         raise ToolcribError("No such thing.", hint="Try another.")
 
@@ -121,7 +121,7 @@ async def test_an_error_of_our_own_reaches_the_script_with_its_hint(box: Box) ->
     assert "No such thing. Try another." in error.message
 
 
-async def test_an_error_that_names_its_tool_is_not_made_to_name_it_twice(box: Box) -> None:
+async def test_an_error_names_its_tool_only_once(box: Box) -> None:
     async def fail(_: dict[str, Any]) -> Any:
         raise ToolcribError("slow:fail is closed on Sundays.")
 
@@ -166,7 +166,7 @@ async def test_cancelling_a_run_ends_its_calls_before_it_returns(box: Box, serve
     assert len(servers.cancelled) == len(servers.started)
 
 
-async def test_a_call_that_nobody_awaits_is_cancelled_and_named(box: Box, servers: Servers) -> None:
+async def test_a_call_that_is_never_awaited_is_cancelled_and_named(box: Box, servers: Servers) -> None:
     result = await run(box, "left", servers.tools())
     assert (result.value, result.unawaited) == (1, ("slow.sleep",))
     assert len(servers.cancelled) == len(servers.started) == 1
@@ -181,7 +181,7 @@ async def test_a_wall_clock_ends_a_script_that_waits(box: Box, servers: Servers)
     assert len(servers.cancelled) == len(servers.started)
 
 
-async def test_a_script_that_computes_for_ever_is_ended(box: Box, tools: Tools) -> None:
+async def test_a_script_that_computes_forever_is_ended(box: Box, tools: Tools) -> None:
     error = await failed(box, "forever", tools)
     assert error.kind == "cpu"
     assert isinstance(error, ScriptLimit)
@@ -193,7 +193,7 @@ async def test_more_calls_than_allowed_end_the_script(box: Box, servers: Servers
     assert "3 tool calls" in error.message
 
 
-async def test_json_goes_there_and_back_unchanged(box: Box, tools: Tools) -> None:
+async def test_json_survives_a_round_trip(box: Box, tools: Tools) -> None:
     assert (await run(box, "echo", tools)).value == {"n": None, "e": [], "o": {}, "x": [1, None, 3]}
 
 
@@ -213,7 +213,7 @@ async def test_a_script_that_is_too_long_is_not_run(box: Box, tools: Tools) -> N
     assert (error.kind, isinstance(error, ScriptRefused)) == ("size", True)
 
 
-async def test_a_misspelt_tool_is_named_with_the_closest_ones(box: Box, tools: Tools) -> None:
+async def test_an_error_for_a_misspelled_tool_suggests_the_closest(box: Box, tools: Tools) -> None:
     error = await failed(box, "unknown", tools, schemas={})
     assert error.line == 2
     assert error.suggestions == ("calculator.add",)
@@ -231,7 +231,7 @@ async def test_a_tool_may_also_return_its_value_at_once(box: Box) -> None:
     assert result.value == 1
 
 
-async def test_an_answer_that_is_no_json_is_an_error_of_that_call(box: Box) -> None:
+async def test_an_answer_that_json_cannot_represent_is_an_error_of_that_call(box: Box) -> None:
     async def nan(_: dict[str, Any]) -> Any:
         return {"x": float("nan")}
 
@@ -243,7 +243,7 @@ async def test_an_answer_that_is_no_json_is_an_error_of_that_call(box: Box) -> N
         assert "cannot be represented in JSON" in error.message
 
 
-async def test_every_call_is_told_of_as_it_ends(box: Box, tools: Tools) -> None:
+async def test_a_listener_gets_every_call_as_it_ends(box: Box, tools: Tools) -> None:
     told: list[CallTrace] = []
     await run(box, "many", tools, on_call=told.append)
     assert [call.tool for call in told] == ["echo"] * 5
@@ -255,7 +255,7 @@ async def test_scripts_know_nothing_of_each_other(box: Box, tools: Tools) -> Non
     assert (await run(box, "none", tools)).value is True
 
 
-async def test_a_dry_run_shows_the_calls_and_makes_none(box: Box, servers: Servers) -> None:
+async def test_a_check_finds_the_calls_and_makes_none(box: Box, servers: Servers) -> None:
     with anyio.fail_after(30):
         seen = await box.check(script(box, "sum"), servers.tools())
         with pytest.raises(ScriptRefused):

@@ -103,7 +103,7 @@ def test_it_cannot(what: str, tmp_path: Path) -> None:
         "call('tgkill', os.getpid(), threading.get_native_id(), 0)",
     ],
 )
-def test_what_an_engine_needs_is_left_to_it(what: str) -> None:
+def test_an_engine_keeps_the_rights_that_it_needs(what: str) -> None:
     place = ["x86_64", "aarch64"].index(os.uname().machine)
     numbers = {name: both[place] for name, both in NUMBERS.items()}
     code = f"NUMBERS = {numbers}\n{LOCK}\n{what}\nprint('done')"
@@ -114,7 +114,7 @@ def test_what_an_engine_needs_is_left_to_it(what: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_its_filter_refuses_what_it_does_not_name(machine: str) -> None:
+def test_its_filter_refuses_unlisted_calls(machine: str) -> None:
     code = launch.program(machine, 1, 2, 3)
     assert len(code) % 8 == 0
     assert code[-8:] == seccomp.refuse(1)

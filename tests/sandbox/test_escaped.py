@@ -112,7 +112,7 @@ UNFINISHED = ("nothing at all", "an empty frame", "half a length", "half a frame
 
 
 @pytest.mark.parametrize("what", NONSENSE)
-async def test_nonsense_ends_the_script_and_nothing_else(evil: Path, servers: Servers, what: str) -> None:
+async def test_invalid_frames_end_only_their_script(evil: Path, servers: Servers, what: str) -> None:
     data = evil.with_suffix(".data")
     data.write_bytes(NONSENSE[what])
     body = f"data = open({str(data)!r}, 'rb').read()\n    while data: data = data[os.write(1, data):]"
@@ -135,7 +135,9 @@ async def test_nonsense_ends_the_script_and_nothing_else(evil: Path, servers: Se
         (f"os.write(1, {call(6)!r}); time.sleep(60)", "calls"),
     ],
 )
-async def test_the_way_a_worker_ends_says_what_happened(evil: Path, servers: Servers, body: str, kind: str) -> None:
+async def test_the_exit_of_a_worker_determines_the_kind_of_error(
+    evil: Path, servers: Servers, body: str, kind: str
+) -> None:
     assert (await fate(evil, body, servers)).kind == kind
 
 
@@ -144,14 +146,14 @@ async def test_a_worker_that_never_reads_is_ended(evil: Path, servers: Servers) 
     assert (await fate(evil, f"os.write(1, {big!r}); time.sleep(60)", servers)).kind == "stall"
 
 
-async def test_workers_that_end_before_they_begin_are_no_sandbox(evil: Path, servers: Servers) -> None:
+async def test_workers_that_end_before_they_start_make_the_sandbox_unavailable(evil: Path, servers: Servers) -> None:
     _write(evil, f"import os; os.write(1, {READY!r}); os.read(0, 4)")
     async with LuaSandbox(options=SandboxOptions(zygote=False, pool=1)) as box:
         with anyio.fail_after(30), pytest.raises(SandboxUnavailable, match="before they begin"):
             await box.run("return 1", servers.tools())
 
 
-async def test_a_worker_that_never_gets_ready_is_no_sandbox(evil: Path) -> None:
+async def test_a_worker_that_never_gets_ready_makes_the_sandbox_unavailable(evil: Path) -> None:
     _write(evil, "import time; time.sleep(60)")
     with anyio.fail_after(30), pytest.raises(Exception, match="did not get ready"):
         async with LuaSandbox(options=SandboxOptions(zygote=False, start_s=0.2)):
@@ -160,7 +162,7 @@ async def test_a_worker_that_never_gets_ready_is_no_sandbox(evil: Path) -> None:
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_are_frames_or_an_error(data: bytes) -> None:
+def test_any_bytes_are_valid_frames_or_an_error(data: bytes) -> None:
     async def read() -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(data)

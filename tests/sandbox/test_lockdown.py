@@ -72,16 +72,16 @@ def test_it_can_compute_and_write_to_its_pipe() -> None:
     assert (ended.returncode, ended.stdout) == (0, b"499500")
 
 
-def test_memory_has_an_end() -> None:
+def test_memory_is_limited() -> None:
     ended = attempt(f"try:\n    bytearray({512 * MIB})\nexcept MemoryError:\n    os.write(1, b'no')\nos._exit(0)")
     assert ended.stdout == b"no"
 
 
-def test_processor_time_has_an_end() -> None:
+def test_processor_time_is_limited() -> None:
     assert attempt("while True: pass").returncode == -signal.SIGXCPU
 
 
-def test_without_the_filter_the_limits_still_stand() -> None:
+def test_the_limits_apply_without_the_filter() -> None:
     ended = attempt("try:\n    os.open('/etc/passwd', 0)\nexcept OSError as e:\n    print(e.errno)", filtered=False)
     assert ended.stdout.strip() == b"24"
 
@@ -93,7 +93,7 @@ def test_a_worker_ends_with_its_parent() -> None:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_a_filter_holds_whole_instructions_and_ends_by_killing(machine: str) -> None:
+def test_a_filter_has_whole_instructions_and_kills_by_default(machine: str) -> None:
     code = seccomp.program(machine, os.getpid())
     assert len(code) % 8 == 0
     assert code[-4:] == seccomp.KILL_PROCESS.to_bytes(4, sys.byteorder)

@@ -89,7 +89,7 @@ async def test_a_variable_that_hides_result_is_pointed_out(lua: LuaSandbox, tool
     )
 
 
-async def test_a_traceback_shows_the_script_and_nothing_of_ours(lua: LuaSandbox, tools: Tools) -> None:
+async def test_a_traceback_shows_only_the_script(lua: LuaSandbox, tools: Tools) -> None:
     source = "local function inner()\n  slow.fail{}:await()\nend\nlocal function outer()\n  inner()\nend\nouter()"
     failed = await error(lua, source, tools)
     assert failed.line == 2
@@ -149,7 +149,7 @@ async def test_an_empty_table_is_an_array_behind_references_and_alternatives_too
         (Limits(as_bytes=160 << 20, lua_bytes=1 << 30), "return #('x'):rep(1 << 28)", "memory", "memory"),
     ],
 )
-async def test_each_limit_trips(
+async def test_each_limit_applies(
     lua: LuaSandbox, tools: Tools, limits: Limits, source: str, kind: str, said: str
 ) -> None:
     ended = await error(lua, source, tools, limits=limits)
@@ -172,7 +172,7 @@ async def test_more_calls_than_fit_at_once_wait_for_their_turn(lua: LuaSandbox) 
     assert most <= 3
 
 
-async def test_arguments_under_way_are_bounded_together(lua: LuaSandbox, servers: Servers) -> None:
+async def test_the_arguments_of_running_calls_are_limited_together(lua: LuaSandbox, servers: Servers) -> None:
     source = "local all = {} for i = 1, 20 do all[i] = slow.echo{v = ('x'):rep(900)} end return #await_all(all)"
     limits = Limits(out_bytes=1000, frame_bytes=2100)
     assert await value(lua, source, servers.tools(), limits=limits) == 20

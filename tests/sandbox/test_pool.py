@@ -64,7 +64,7 @@ async def started(servers: Servers, count: int) -> None:
         await servers.arrived.wait()
 
 
-async def test_every_script_has_a_process_of_its_own_that_is_gone_afterwards(box: LuaSandbox, tools: Tools) -> None:
+async def test_every_script_has_its_own_process_which_ends_with_it(box: LuaSandbox, tools: Tools) -> None:
     workers = recorded(box)
     with anyio.fail_after(30):
         for _ in range(5):
@@ -76,7 +76,7 @@ async def test_every_script_has_a_process_of_its_own_that_is_gone_afterwards(box
             await anyio.lowlevel.checkpoint()
 
 
-async def test_killing_one_of_two_harms_no_other(box: LuaSandbox, servers: Servers) -> None:
+async def test_killing_one_worker_does_not_affect_another(box: LuaSandbox, servers: Servers) -> None:
     workers = recorded(box)
     with anyio.fail_after(30):
         first = asyncio.create_task(box.run(WAIT, servers.tools()))
@@ -92,7 +92,7 @@ async def test_killing_one_of_two_harms_no_other(box: LuaSandbox, servers: Serve
     assert servers.cancelled == ["sleep"]
 
 
-async def test_a_cancelled_script_is_gone_when_the_caller_knows(box: LuaSandbox, servers: Servers) -> None:
+async def test_a_cancelled_script_has_ended_when_run_returns(box: LuaSandbox, servers: Servers) -> None:
     workers = recorded(box)
     with anyio.fail_after(30):
         task = asyncio.create_task(box.run(WAIT, servers.tools()))
@@ -105,7 +105,7 @@ async def test_a_cancelled_script_is_gone_when_the_caller_knows(box: LuaSandbox,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is seen by poll whether the other side hung up")
-async def test_a_script_that_ends_before_its_calls_are_answered_still_says_how_it_ended(box: LuaSandbox) -> None:
+async def test_a_script_that_ends_before_its_calls_still_reports_its_end(box: LuaSandbox) -> None:
     workers = recorded(box)
 
     def answer_late(_: dict[str, Any]) -> str:
@@ -168,7 +168,7 @@ async def test_nothing_is_left_when_the_sandbox_ends(tools: Tools) -> None:
 
 
 @pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
-async def test_scripts_go_on_when_the_prepared_process_is_killed(tools: Tools) -> None:
+async def test_scripts_still_run_after_the_prepared_process_is_killed(tools: Tools) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
         prepared, pool = box._workers.zygote_pid, box._workers._pool
         assert prepared is not None
@@ -184,7 +184,7 @@ async def test_scripts_go_on_when_the_prepared_process_is_killed(tools: Tools) -
 
 
 @pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
-async def test_a_script_under_way_dies_with_the_prepared_process(servers: Servers) -> None:
+async def test_a_running_script_dies_with_the_prepared_process(servers: Servers) -> None:
     async with LuaSandbox(limits=QUICK, options=SandboxOptions(pool=1)) as box:
         prepared = box._workers.zygote_pid
         assert prepared is not None
@@ -212,7 +212,7 @@ async def test_workers_are_started_one_by_one_where_none_can_be_prepared(
     assert "one by one" in caplog.text
 
 
-def test_processor_time_of_a_process_is_known_where_the_system_tells() -> None:
+def test_processor_time_is_known_if_the_system_reports_it() -> None:
     used = process.cpu_seconds(os.getpid())
     assert used is None or used >= 0
     assert process.cpu_seconds(1 << 30) is None

@@ -58,7 +58,7 @@ async def test_a_call_that_cannot_succeed_is_refused_before_any_is_made(
         ("import asyncio\nx, y = await asyncio.gather(slow.echo(v=1), slow.echo(v=2))\n[x['v'], y['v']]", [1, 2]),
     ],
 )
-async def test_a_checker_that_only_doubts_is_not_believed(
+async def test_uncertain_type_errors_do_not_stop_a_script(
     python: PythonSandbox, tools: Tools, source: str, expected: object
 ) -> None:
     with anyio.fail_after(30):
@@ -75,7 +75,7 @@ async def test_servers_are_never_hidden_by_the_standard_library(python: PythonSa
     assert result.value == ["mine", "mine", "mine"]
 
 
-async def test_a_deadline_cancels_the_calls_under_way(python: PythonSandbox, servers: Servers) -> None:
+async def test_a_deadline_cancels_running_calls(python: PythonSandbox, servers: Servers) -> None:
     source = "import asyncio\nawait asyncio.gather(*[slow.sleep(s=60) for _ in range(5)])"
     with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
         await python.run(source, servers.tools(), limits=Limits(wall_s=1))
@@ -89,7 +89,7 @@ async def test_a_long_traceback_is_cut_in_the_middle(python: PythonSandbox, tool
     assert len(caught.value.traceback.splitlines()) < 60
 
 
-async def test_a_process_that_cannot_be_started_is_told(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_be_started_is_reported(tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused() -> Any:
         raise OSError("no more processes")
 
@@ -122,13 +122,15 @@ async def test_without_monty_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         ("[len]", "result[0] is a function or an object, which JSON cannot carry"),
     ],
 )
-async def test_what_is_no_value_is_no_result(python: PythonSandbox, tools: Tools, source: str, said: str) -> None:
+async def test_a_value_that_json_cannot_represent_is_an_error(
+    python: PythonSandbox, tools: Tools, source: str, said: str
+) -> None:
     with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
         await python.run(source, tools)
     assert said in caught.value.message
 
 
-async def test_a_text_that_only_looks_like_a_call_is_a_text(python: PythonSandbox, tools: Tools) -> None:
+async def test_a_string_that_resembles_a_call_stays_a_string(python: PythonSandbox, tools: Tools) -> None:
     with anyio.fail_after(30):
         result = await python.run("['<coroutine external_future(7)>', '<b>']", tools)
     assert result.value == ["<coroutine external_future(7)>", "<b>"]
@@ -147,7 +149,7 @@ async def test_a_text_that_only_looks_like_a_call_is_a_text(python: PythonSandbo
         ("try:\n    r = await slow.digits()\nexcept RuntimeError as error:\n    r = str(error)\nr", "too many digits"),
     ],
 )
-async def test_what_a_script_calls_is_what_is_there(
+async def test_a_script_can_call_only_existing_names(
     python: PythonSandbox, servers: Servers, source: str, expected: object
 ) -> None:
     tools = {"slow": {**servers.tools()["slow"], "digits": lambda _: {"x": [10**5000]}}}
@@ -156,7 +158,7 @@ async def test_what_a_script_calls_is_what_is_there(
     assert expected in value if isinstance(expected, str) else value == expected
 
 
-async def test_a_function_that_is_not_there_is_a_mistake_with_its_line(python: PythonSandbox, tools: Tools) -> None:
+async def test_an_undefined_function_is_an_error_with_its_line(python: PythonSandbox, tools: Tools) -> None:
     with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
         await python.run("1\nx = calculater_add(a=1)\n2", tools)
     assert (caught.value.kind, caught.value.line) == ("script", 2)
@@ -164,7 +166,7 @@ async def test_a_function_that_is_not_there_is_a_mistake_with_its_line(python: P
 
 
 @pytest.mark.parametrize("sleep", ["import time\ntime.sleep(0.9)", "import asyncio\nawait asyncio.sleep(0.9)"])
-async def test_a_sleep_is_no_stall(python: PythonSandbox, tools: Tools, sleep: str) -> None:
+async def test_a_sleep_does_not_count_as_a_stall(python: PythonSandbox, tools: Tools, sleep: str) -> None:
     with anyio.fail_after(30):
         assert (await python.run(f"{sleep}\n5", tools, limits=Limits(stall_s=0.3))).value == 5
 
@@ -175,14 +177,14 @@ async def test_a_check_is_bounded_in_time(python: PythonSandbox, tools: Tools) -
     assert [call.tool for call in checked.calls] == ["add"]
 
 
-async def test_calls_that_wait_hold_no_more_than_the_script_may(python: PythonSandbox, tools: Tools) -> None:
+async def test_waiting_calls_are_limited_to_the_scripts_memory(python: PythonSandbox, tools: Tools) -> None:
     source = "x = [slow.sleep(s=60, v='x' * 1000000) for i in range(100)]"
     with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
         await python.run(source, tools, limits=Limits(lua_bytes=32 << 20))
     assert caught.value.kind == "memory"
 
 
-async def test_calls_that_were_awaited_together_are_not_warned_of(python: PythonSandbox, tools: Tools) -> None:
+async def test_calls_awaited_with_gather_cause_no_warning(python: PythonSandbox, tools: Tools) -> None:
     source = (
         "import asyncio\ntry:\n    await asyncio.gather(slow.echo(v=1), slow.fail())\nexcept RuntimeError:\n    pass\n1"
     )

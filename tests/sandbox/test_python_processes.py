@@ -48,7 +48,7 @@ async def is_left_with(count: int) -> bool:
     return False
 
 
-async def test_of_a_script_that_ended_neither_process_is_left(box: PythonSandbox, tools: Tools) -> None:
+async def test_neither_process_outlives_a_script(box: PythonSandbox, tools: Tools) -> None:
     with anyio.fail_after(60):
         for _ in range(3):
             assert (await box.run("(await calculator.add(a=1, b=2))['result']", tools)).value == 3
@@ -69,7 +69,7 @@ async def test_an_interpreter_that_computes_ends_with_the_process_above_it(
     assert servers.cancelled == ["sleep"]
 
 
-async def test_a_sleeping_script_hears_its_answers_and_sleeps_no_longer_than_it_said(
+async def test_a_sleeping_script_gets_its_answers_and_sleeps_only_as_long_as_asked(
     box: PythonSandbox, servers: Servers
 ) -> None:
     source = (
@@ -85,7 +85,7 @@ async def test_a_sleeping_script_hears_its_answers_and_sleeps_no_longer_than_it_
 
 
 @pytest.mark.parametrize("source", ["import time\ntime.sleep(-1)", "import asyncio\nawait asyncio.sleep('x')"])
-async def test_a_sleep_of_no_length_is_the_script_s_mistake(box: PythonSandbox, tools: Tools, source: str) -> None:
+async def test_a_negative_sleep_is_an_error_of_the_script(box: PythonSandbox, tools: Tools, source: str) -> None:
     with anyio.fail_after(30), pytest.raises(ScriptError) as caught:
         await box.run(source, tools)
     assert (caught.value.kind, caught.value.line) == ("script", 2)
@@ -114,9 +114,7 @@ HUGE = {
     ("engine", "source"),
     [pytest.param(engine, source, id=f"{engine}: {what}") for engine in HUGE for what, source in HUGE[engine].items()],
 )
-async def test_of_what_a_script_makes_the_gateway_holds_no_more_than_a_frame(
-    engine: str, source: str, tools: Tools
-) -> None:
+async def test_the_gateway_holds_at_most_one_frame_of_a_scripts_data(engine: str, source: str, tools: Tools) -> None:
     limits = Limits(wall_s=20, soft_cpu_s=5, cpu_s=6)
     async with (PythonSandbox if engine == "python" else LuaSandbox)(limits=limits) as box:
         await box.run("1" if engine == "python" else "return 1", tools)
@@ -130,7 +128,7 @@ async def test_of_what_a_script_makes_the_gateway_holds_no_more_than_a_frame(
             tracemalloc.stop()
 
 
-async def test_an_interpreter_that_died_while_it_waited_costs_no_script(box: PythonSandbox, tools: Tools) -> None:
+async def test_an_interpreter_that_died_in_the_pool_costs_no_script(box: PythonSandbox, tools: Tools) -> None:
     with anyio.fail_after(60):
         await box.run("1", tools)
         assert await is_left_with(1)
@@ -156,7 +154,7 @@ def clear(folder: Path) -> None:
             file.unlink()
 
 
-async def test_the_program_is_made_again_where_it_was_cleared_away(
+async def test_the_launcher_is_written_again_after_it_was_deleted(
     tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -79,14 +79,14 @@ async def test_a_tool_that_fails_oddly_is_an_error_that_the_script_can_catch(
     assert result.value == said
 
 
-async def test_a_text_that_says_nan_is_no_number(box: Box) -> None:
+async def test_a_string_that_contains_nan_is_allowed(box: Box) -> None:
     answer = {"at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "said": "NaN and Infinity"}
     with anyio.fail_after(10):
         result = await box.run(_catching(box), {"x": {"f": lambda _: answer}})
     assert result.value == {"at": "2020-01-01T00:00:00Z", "said": "NaN and Infinity"}
 
 
-async def test_whoever_is_told_of_calls_and_fails_harms_no_script(
+async def test_a_failing_call_listener_does_not_affect_the_script(
     box: Box, tools: Tools, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
@@ -158,20 +158,20 @@ def test_the_time_to_read_a_frame_grows_with_its_length_only(text: bytes) -> Non
     assert time.perf_counter() - start < 2, "it takes a few milliseconds"
 
 
-def test_commas_and_brackets_in_texts_are_no_values() -> None:
+def test_commas_and_brackets_in_strings_do_not_count_as_values() -> None:
     text = b'["' + b"," * 1000 + b'", "\\",[[[[[[[[[[", "\\\\", {"[[[[[[[[[": 1}]'
     value: Any = frames.loads(text, nodes=10)
     assert value[2] == "\\"
 
 
-def test_a_script_of_nothing_but_calls_is_looked_through_at_once() -> None:
+def test_finding_calls_in_a_long_script_is_fast() -> None:
     start = time.perf_counter()
     found = find_calls("calc.add{}\n" * 23_000, LUA, {"calc": ServerNames(original="calc", tools={"add": "add"})})
     assert time.perf_counter() - start < 2, "it takes some milliseconds"
     assert [call.line for call in found] == list(range(1, 201))
 
 
-async def test_python_scripts_without_a_temporary_folder_say_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_python_without_a_temporary_folder_names_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at/all")
     with pytest.raises(SandboxUnavailable, match="TMPDIR"):
         async with PythonSandbox():
@@ -179,7 +179,7 @@ async def test_python_scripts_without_a_temporary_folder_say_what_to_set(monkeyp
 
 
 @pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
-async def test_a_prepared_process_that_cannot_watch_its_children_leaves_none(
+async def test_a_prepared_process_that_cannot_watch_its_children_kills_them(
     tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = tmp_path / "boot.py"
@@ -196,7 +196,7 @@ async def test_a_prepared_process_that_cannot_watch_its_children_leaves_none(
         assert Path(f"/proc/{pid}/task/{pid}/children").read_text().split() == []  # noqa: ASYNC240 - no disk
 
 
-def test_nothing_is_prepared_where_the_system_refuses_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_prepared_if_pidfds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError
 
@@ -205,7 +205,9 @@ def test_nothing_is_prepared_where_the_system_refuses_to_watch(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("first", ["#!/usr/bin/env lua", "\ufeff", "\ufeff#!/usr/bin/env lua"])
-async def test_a_script_may_begin_as_a_file_does(lua: LuaSandbox, tools: Tools, first: str) -> None:
+async def test_a_script_may_begin_with_a_byte_order_mark_or_a_shebang(
+    lua: LuaSandbox, tools: Tools, first: str
+) -> None:
     with anyio.fail_after(10):
         assert (await lua.run(f"{first}\nreturn 5", tools)).value == 5
         with pytest.raises(ScriptError) as caught:
@@ -213,7 +215,7 @@ async def test_a_script_may_begin_as_a_file_does(lua: LuaSandbox, tools: Tools, 
     assert caught.value.line == 2
 
 
-async def test_an_error_within_the_bridge_is_told_with_the_line_of_the_script(lua: LuaSandbox, tools: Tools) -> None:
+async def test_an_error_in_the_prelude_names_the_scripts_line(lua: LuaSandbox, tools: Tools) -> None:
     with anyio.fail_after(10), pytest.raises(ScriptError) as caught:
         await lua.run("local x = 1\nlocal y = setmetatable(slow, {})", tools)
     assert (caught.value.line, caught.value.message) == (2, "script:2: cannot change a protected metatable")
@@ -222,7 +224,7 @@ async def test_an_error_within_the_bridge_is_told_with_the_line_of_the_script(lu
     assert caught.value.message == "cannot change a protected metatable"
 
 
-async def test_a_call_that_comes_after_the_end_of_its_script_is_never_made() -> None:
+async def test_a_call_after_the_end_of_its_script_is_never_made() -> None:
     made: list[str] = []
 
     async def tool(arguments: dict[str, Any]) -> None:

@@ -113,20 +113,20 @@ async def test_a_result_of_blocks_passes_through_whole() -> None:
     assert done.structured is None
 
 
-async def test_what_only_looks_like_a_result_stays_an_object() -> None:
+async def test_an_object_that_only_resembles_a_result_stays_an_object() -> None:
     async with scripts() as run:
         done = await run.run(ME, "return { content = { { kind = 'text' } } }")
     assert done.structured == {"content": [{"kind": "text"}]}
 
 
-async def test_what_was_printed_and_what_was_not_awaited_is_told_beside_the_result() -> None:
+async def test_printed_text_and_unawaited_calls_are_reported_beside_the_result() -> None:
     async with scripts() as run:
         done = await run.run(ME, "print('looking') calc.add{a=1, b=2} return 1")
     assert said(done).startswith("1\nPrinted:\nlooking")
     assert "never awaited" in said(done)
 
 
-async def test_the_calls_of_a_script_are_told_with_their_outcomes() -> None:
+async def test_the_calls_of_a_script_are_reported_with_their_outcomes() -> None:
     async with scripts() as run:
         done = await run.run(ME, "calc.add{a=1, b=2}:await() calc.fail{}:try() return 1")
     calls = [{key: value for key, value in call.items() if key != "duration_ms"} for call in done.meta[CALLS_META]]
@@ -140,7 +140,7 @@ async def test_the_calls_of_a_script_are_told_with_their_outcomes() -> None:
 # -- rights ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_the_caller_may_not_see_is_not_there_for_his_script() -> None:
+async def test_tools_that_the_caller_may_not_see_do_not_exist_for_their_script() -> None:
     async with scripts(policy=NoFail()) as run:
         mine = await run.run(ME, "return calc.fail{}:await()")
         boss = await run.run(Context(caller=Caller(id="boss")), "return calc.fail{}:await()")
@@ -156,7 +156,7 @@ async def test_every_call_is_checked_against_its_schema_and_the_error_teaches() 
     assert "calc.add: " in said(done)
 
 
-async def test_middleware_stands_in_the_way_of_a_scripts_calls_too() -> None:
+async def test_middleware_applies_to_a_scripts_calls() -> None:
     seen: list[str] = []
 
     class Watching:
@@ -175,7 +175,7 @@ async def test_the_session_remembers_what_a_script_used() -> None:
         assert "calc:add" in run._gateway.sessions.boosts(ME)
 
 
-async def test_a_call_that_a_person_must_agree_to_is_refused_in_a_script_whose_client_cannot_ask() -> None:
+async def test_a_call_that_needs_approval_is_refused_if_the_scripts_client_cannot_ask() -> None:
     options = GatewayOptions(calls=CallOptions(approval="always"))
     async with scripts(options=options) as run:
         done = await run.run(ME, "local ok, why = calc.add{a=1, b=2}:try() return { ok = ok, why = why }")
@@ -199,7 +199,7 @@ async def test_answers_to_the_script_itself_do_not_reach_its_tools() -> None:
     assert done.structured == {"caller": "me", "asked": None}
 
 
-async def test_a_read_only_script_sees_only_tools_that_say_so() -> None:
+async def test_a_read_only_script_sees_only_read_only_tools() -> None:
     async with scripts() as run:
         reads = await run.run(ME, "return calc.add{a=1, b=2}:await()", read_only=True)
         acts = await run.run(ME, "return calc.fail{}:await()", read_only=True)
@@ -209,7 +209,7 @@ async def test_a_read_only_script_sees_only_tools_that_say_so() -> None:
     assert "only tools that are marked" in said(other)
 
 
-async def test_a_hidden_tool_answers_to_its_exact_name_and_is_never_shown() -> None:
+async def test_a_hidden_tool_can_be_called_by_its_exact_name_and_is_never_listed() -> None:
     async with scripts() as run:
         called = await run.run(ME, "return calc.secret{}:await()")
         wrong = await run.run(ME, "return calc.secrt{}:await()")
@@ -220,7 +220,7 @@ async def test_a_hidden_tool_answers_to_its_exact_name_and_is_never_shown() -> N
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-async def test_tools_without_a_namespace_stand_under_one_name() -> None:
+async def test_tools_without_a_namespace_share_one_server_name() -> None:
     async with scripts() as run:
         done = await run.run(ME, "return tools.who{}:await()")
     assert done.structured == {"caller": "me", "asked": None}
@@ -233,7 +233,7 @@ async def test_tools_without_a_namespace_give_way_to_a_server_of_that_name() -> 
     assert (said(theirs), said(own)) == ("hammer", "me")
 
 
-async def test_tools_of_a_request_are_there_for_its_script_alone() -> None:
+async def test_tools_of_a_request_exist_only_for_its_script() -> None:
     own = FakeProvider([Tool(name="mine", namespace="calc"), Tool(name="note", namespace="pad")])
     async with scripts() as run:
         ctx = ME.with_providers(own)
@@ -245,7 +245,7 @@ async def test_tools_of_a_request_are_there_for_its_script_alone() -> None:
     assert others.is_error
 
 
-async def test_a_server_that_fails_is_named_when_a_script_wants_it() -> None:
+async def test_a_failed_server_is_named_when_a_script_uses_it() -> None:
     down = FakeProvider([], status=ready("git", state=ServerState.FAILED, reason="exited with code 1"))
     async with scripts(down) as run:
         done = await run.run(ME, "return git.log{}:await()")
@@ -267,7 +267,7 @@ async def test_an_error_comes_in_band_with_kind_line_and_traceback(language: str
     assert "broken" in said(done)
 
 
-async def test_a_wrong_name_is_answered_with_the_closest() -> None:
+async def test_an_error_for_a_wrong_name_suggests_the_closest() -> None:
     async with scripts() as run:
         done = await run.run(ME, "return calc.ad{}:await()")
     assert done.structured["error"]["suggestions"] == ["calc.add"]
@@ -299,7 +299,7 @@ async def test_cancelling_a_script_cancels_its_calls() -> None:
         assert ended.is_set()
 
 
-async def test_scripts_in_one_another_are_bounded() -> None:
+async def test_nested_scripts_are_limited() -> None:
     async with scripts(levels=1) as run:
         inner: list[ToolResult] = []
 
@@ -348,7 +348,7 @@ async def test_a_dry_run_lists_the_calls_and_makes_none(language: str) -> None:
     assert provider.calls == []
 
 
-async def test_a_dry_run_says_what_does_not_parse() -> None:
+async def test_a_dry_run_reports_a_syntax_error() -> None:
     async with scripts() as run:
         done = await run.check(ME, "return return")
     assert done.is_error
@@ -369,7 +369,7 @@ async def test_arguments_arrive_as_they_were_sent(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", ["lua", "python"])
-async def test_lines_of_a_script_with_arguments_are_those_of_its_author(language: str) -> None:
+async def test_line_numbers_do_not_count_the_arguments(language: str) -> None:
     source = {"lua": "local x = 1\nerror('broken')", "python": "x = 1\nraise ValueError('broken')"}[language]
     async with scripts() as run:
         done = await run.run(ME, source, language=language, arguments={"n": 1})
@@ -386,7 +386,7 @@ async def test_typed_arguments_do_not_make_the_checker_refuse_a_good_call() -> N
     assert done.structured == {"result": 3.5}
 
 
-async def test_errors_of_gateways_rise_as_ever() -> None:
+async def test_gateway_errors_propagate() -> None:
     async with scripts(levels=0) as run:
         with pytest.raises(ExecutionFailed):
             await run.run(ME, "return 1")
@@ -437,7 +437,7 @@ async def test_a_person_is_asked_while_the_script_waits(agrees: bool) -> None:
     assert person.asked == 1
 
 
-async def test_the_client_hears_how_many_calls_have_ended() -> None:
+async def test_the_client_gets_the_number_of_ended_calls_as_progress() -> None:
     heard: list[float] = []
 
     class Listening(Person):
@@ -467,7 +467,7 @@ async def test_a_hidden_tool_never_takes_the_name_of_one_that_is_shown() -> None
 # -- scripts beside what was thought of --------------------------------------------------------------------------------
 
 
-async def test_a_script_with_arguments_may_begin_with_a_bracket_or_a_line_for_the_shell() -> None:
+async def test_a_script_with_arguments_may_begin_with_a_bracket_or_a_shebang() -> None:
     async with scripts() as run:
         for source in ("(function() result(args.n) end)()", "#!/usr/bin/lua\nresult(args.n)", "\ufeffresult(args.n)"):
             assert said(await run.run(ME, source, arguments={"n": 5})) == "5"
@@ -475,20 +475,20 @@ async def test_a_script_with_arguments_may_begin_with_a_bracket_or_a_line_for_th
     assert said(done) == "5"
 
 
-async def test_a_line_for_the_shell_counts_among_the_lines_of_a_script() -> None:
+async def test_a_shebang_counts_as_a_line() -> None:
     async with scripts() as run:
         done = await run.run(ME, "#!/usr/bin/lua\nerror('x')", arguments={})
     assert done.structured["error"]["details"]["line"] == 2
 
 
-async def test_meta_that_is_no_object_is_left_out_of_a_scripts_result() -> None:
+async def test_meta_that_is_not_an_object_is_left_out_of_a_scripts_result() -> None:
     async with scripts() as run:
         done = await run.run(ME, "return {content={{type='text', text='x'}}, _meta='boom'}")
     assert said(done) == "x"
     assert dict(done.meta) == {CALLS_META: []}
 
 
-async def test_what_a_tool_says_of_lines_is_left_as_it_is() -> None:
+async def test_line_numbers_in_a_tools_text_are_not_changed() -> None:
     words = "bad price in line 12, see script:40\nscript:50: too"
 
     async def refuse(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -503,7 +503,7 @@ async def test_what_a_tool_says_of_lines_is_left_as_it_is() -> None:
     assert 'File "script", line 2' in details["traceback"]
 
 
-async def test_a_refused_script_with_arguments_names_its_authors_line() -> None:
+async def test_a_refused_script_with_arguments_names_the_scripts_own_line() -> None:
     async with scripts() as run:
         done = await run.run(ME, "x = 1\nawait calc.ad()", language="python", arguments={"n": 1})
     assert "script:2: " in said(done)
@@ -529,14 +529,14 @@ for _ in range(62):
         ({"n": "x" * 1_100_000}, "arguments are 1100009 bytes of JSON, and 1048576 are allowed"),
     ],
 )
-async def test_arguments_that_cannot_be_given_are_named(language: str, arguments: Object, problem: str) -> None:
+async def test_arguments_that_json_cannot_represent_are_named(language: str, arguments: Object, problem: str) -> None:
     async with scripts() as run:
         with pytest.raises(InvalidRequest, match=problem):
             await run.run(ME, "1" if language == "python" else "return 1", language=language, arguments=arguments)
 
 
 @pytest.mark.parametrize("language", ["lua", "python"])
-async def test_large_and_deep_arguments_are_no_part_of_the_script(language: str) -> None:
+async def test_large_and_deep_arguments_do_not_count_as_source(language: str) -> None:
     source = "len(args['s']) + len(args['d'])" if language == "python" else "return #args.s + #args.d"
     async with scripts() as run:
         done = await run.run(ME, source, language=language, arguments={"s": "\u00e9\"'\\" * 100_000, "d": DEEP})
@@ -545,7 +545,7 @@ async def test_large_and_deep_arguments_are_no_part_of_the_script(language: str)
     assert f"The script has {300_000 + len(source)} bytes, and 262144 are allowed" in said(long)
 
 
-async def test_a_hidden_tool_beside_a_listed_one_of_a_like_name_is_called_by_its_own() -> None:
+async def test_a_hidden_tool_beside_a_similar_listed_one_keeps_its_own_name() -> None:
     both = FakeProvider(
         [
             Tool(name="ab", namespace="x"),
@@ -633,7 +633,7 @@ PART = Tool(name="find-part", namespace="ware-house", input_schema=PAIR, annotat
     ],
 )
 @pytest.mark.parametrize("where", ["shared", "request"])
-async def test_a_tool_that_is_in_no_list_is_called_by_its_name(language: str, source: str, where: str) -> None:
+async def test_an_unlisted_tool_is_called_by_its_name(language: str, source: str, where: str) -> None:
     house = Warehouse(PART, namespace="ware-house")
     async with scripts(*([house] if where == "shared" else [])) as run:
         done = await run.run(ME if where == "shared" else ME.with_providers(house), source, language=language)
@@ -641,7 +641,7 @@ async def test_a_tool_that_is_in_no_list_is_called_by_its_name(language: str, so
     assert [call["name"] for call in done.meta[CALLS_META]] == ["ware-house:find-part"]
 
 
-async def test_it_is_called_by_an_identifier_and_without_a_namespace_too() -> None:
+async def test_an_unlisted_tool_is_also_called_by_an_identifier_and_without_a_namespace() -> None:
     house = Warehouse(Tool(name="count"), Tool(name="count", namespace="cellar"))
     async with scripts(house) as run:
         bare = await run.run(ME, "return tools.count{ of = 'nuts' }:await()")
@@ -650,7 +650,7 @@ async def test_it_is_called_by_an_identifier_and_without_a_namespace_too() -> No
     assert spaced.structured == {"did": "count", "with": {"of": "bolts"}}
 
 
-async def test_only_names_that_may_be_of_such_a_provider_are_asked_for_and_each_once() -> None:
+async def test_only_names_that_such_a_provider_may_have_are_looked_up_and_each_once() -> None:
     named, nameless = Warehouse(namespace="ware-house"), Warehouse()
     source = (
         "local t = {} table.insert(t, string.format('%d', 1)) t.rest = 1\n"
@@ -666,7 +666,7 @@ async def test_only_names_that_may_be_of_such_a_provider_are_asked_for_and_each_
     assert sorted(nameless.asked) == ["t:rest", "ware_house:find", "ware_house:x y"]
 
 
-async def test_a_name_that_a_provider_has_for_another_tool_is_not_that_of_a_scripts() -> None:
+async def test_a_look_up_that_returns_another_tool_is_ignored() -> None:
     house = Warehouse(namespace="ware-house")
     house.tools["ware-house:part"] = PART
     async with scripts(house) as run:
@@ -675,7 +675,7 @@ async def test_a_name_that_a_provider_has_for_another_tool_is_not_that_of_a_scri
     assert house.asked == ["ware-house:part"]
 
 
-async def test_rules_hold_for_a_tool_that_is_in_no_list() -> None:
+async def test_policies_apply_to_unlisted_tools() -> None:
     class Keeper:
         def scope(self, caller: Caller) -> bool:
             return caller.id == "boss"
@@ -699,7 +699,7 @@ async def test_rules_hold_for_a_tool_that_is_in_no_list() -> None:
     assert "must be number" in said(wrong)
 
 
-async def test_a_dry_run_knows_a_tool_that_is_in_no_list_and_says_where_none_could_be_asked() -> None:
+async def test_a_dry_run_finds_unlisted_tools_and_reports_failed_look_ups() -> None:
     source = "return ware_house['find-part']{ a = 1, b = 2 }"
     async with scripts(Warehouse(PART, namespace="ware-house")) as run:
         known = await run.check(ME, source)
@@ -713,7 +713,7 @@ async def test_a_dry_run_knows_a_tool_that_is_in_no_list_and_says_where_none_cou
         assert "secret" not in said(done)
 
 
-async def test_a_provider_that_hangs_holds_a_script_up_for_a_while_however_many_names_it_holds() -> None:
+async def test_a_hanging_provider_delays_a_script_for_a_limited_time() -> None:
     class Hanging(Warehouse):
         async def get_tool(self, ctx: Context, name: str) -> Tool | None:
             await anyio.sleep_forever()
@@ -728,7 +728,7 @@ async def test_a_provider_that_hangs_holds_a_script_up_for_a_while_however_many_
     assert "Not all tools that the script names could be looked up within 0.04 s." in said(checked)
 
 
-async def test_a_test_that_answers_for_tools_asks_no_provider() -> None:
+async def test_a_test_with_answers_looks_up_no_tools() -> None:
     house = Warehouse(PART, namespace="ware-house")
     async with scripts(house) as run:
         source = "return ware_house['find-part']{ a = 1, b = 2 }:await()"

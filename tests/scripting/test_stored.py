@@ -60,7 +60,7 @@ async def test_its_arguments_are_checked_against_its_parameters() -> None:
             await gateway.call(ME, "scripts:double", {"n": "four"})
 
 
-async def test_it_runs_with_the_rights_of_its_caller_and_no_others() -> None:
+async def test_it_runs_with_only_its_callers_rights() -> None:
     class OnlyBoss:
         def scope(self, caller: Caller) -> bool:
             return caller.id == "boss"
@@ -76,7 +76,7 @@ async def test_it_runs_with_the_rights_of_its_caller_and_no_others() -> None:
     assert boss.content[0]["text"] == "8"
 
 
-async def test_one_that_says_that_it_only_reads_is_held_to_it() -> None:
+async def test_a_read_only_stored_script_sees_only_read_only_tools() -> None:
     async with library() as (gateway, kept):
         kept.add(make_script("tidy", "return calc.clear{}:await()", annotations={"readOnlyHint": True}))
         done = await gateway.call(ME, "scripts:tidy")
@@ -84,7 +84,7 @@ async def test_one_that_says_that_it_only_reads_is_held_to_it() -> None:
     assert "has no tool 'clear'" in str(done.content[0]["text"])
 
 
-async def test_scripts_call_one_another_but_not_without_end() -> None:
+async def test_stored_scripts_call_each_other_up_to_a_limit() -> None:
     async with library() as (gateway, kept):
         kept.add(make_script("double", DOUBLE, parameters=NUMBER))
         kept.add(make_script("fourfold", "return scripts.double{ n = scripts.double{ n = args.n }:await() }:await()"))
@@ -176,7 +176,7 @@ async def test_a_folder_of_scripts_becomes_tools(tmp_path: Path) -> None:
         assert (await gateway.call(ME, "scripts:ten")).content[0]["text"] == "10"
 
 
-async def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_read_is_skipped_and_named(tmp_path: Path) -> None:
     (tmp_path / "bad.lua").write_text("-- /// tool\n-- descriptoin = 'x'\n-- ///\nreturn 1")
     (tmp_path / "broken.lua").write_text("-- /// tool\n-- = = =\n-- ///\nreturn 1")
     (tmp_path / "good.lua").write_text("return 1")
@@ -187,7 +187,7 @@ async def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) 
     assert "broken.lua" in second
 
 
-async def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     async with library() as (_, kept):
         with pytest.raises(SettingsError, match="not a readable folder"):
             kept.load(tmp_path / "nowhere")
@@ -196,7 +196,7 @@ async def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 # -- a folder that changes ---------------------------------------------------------------------------------------------
 
 
-async def test_a_folder_that_is_read_again_gives_what_its_files_say_now(tmp_path: Path) -> None:
+async def test_reloading_a_folder_gives_its_current_files(tmp_path: Path) -> None:
     for name in ("stays", "changes", "goes"):
         (tmp_path / f"{name}.lua").write_text(f"return '{name}'")
     async with library() as (gateway, kept):
@@ -212,7 +212,7 @@ async def test_a_folder_that_is_read_again_gives_what_its_files_say_now(tmp_path
         assert (await gateway.call(ME, "scripts:comes")).content[0]["text"] == "came"
 
 
-async def test_a_script_that_gets_broken_is_set_aside_with_its_reason_until_it_is_mended(tmp_path: Path) -> None:
+async def test_a_broken_script_is_rejected_with_a_reason_until_it_is_fixed(tmp_path: Path) -> None:
     path = tmp_path / "double.lua"
     path.write_text(DOUBLE_FILE)
     (tmp_path / "other.lua").write_text("return 1")
@@ -233,7 +233,7 @@ async def test_a_script_that_gets_broken_is_set_aside_with_its_reason_until_it_i
         assert (await gateway.call(ME, "scripts:double", {"n": 3})).content[0]["text"] == "6"
 
 
-async def test_a_script_that_was_added_stands_before_a_file_of_its_name_and_outlives_it(tmp_path: Path) -> None:
+async def test_an_added_script_takes_precedence_over_a_file_of_its_name(tmp_path: Path) -> None:
     path = tmp_path / "one.lua"
     path.write_text("return 'file'")
     async with library() as (gateway, kept):
@@ -245,7 +245,7 @@ async def test_a_script_that_was_added_stands_before_a_file_of_its_name_and_outl
         assert (await gateway.call(ME, "scripts:one")).content[0]["text"] == "added"
 
 
-async def test_while_the_folder_is_gone_its_scripts_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_scripts_stay_while_their_folder_is_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "one.lua").write_text("return 1")
@@ -257,7 +257,7 @@ async def test_while_the_folder_is_gone_its_scripts_stay(tmp_path: Path, caplog:
     assert "kept the old ones" in caplog.text
 
 
-async def test_a_folder_that_is_followed_is_read_again_when_its_files_change(tmp_path: Path) -> None:
+async def test_a_watched_folder_is_reloaded_when_its_files_change(tmp_path: Path) -> None:
     (tmp_path / "one.lua").write_text("return 1")
     async with library() as (_, kept):
         kept.load(tmp_path)
@@ -287,14 +287,14 @@ async def test_a_folder_that_is_followed_is_read_again_when_its_files_change(tmp
         ("[[tests]]\n-- answer = 1", "there is no field tests"),
     ],
 )
-def test_a_field_that_is_wrong_is_named(front: str, problem: str, tmp_path: Path) -> None:
+def test_a_wrong_metadata_field_is_named(front: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "x.lua"
     path.write_text(f"-- /// tool\n-- {front}\n-- ///\nreturn 1")
     with pytest.raises(InvalidTool, match=problem):
         read_script(path)
 
 
-async def test_the_tests_of_a_script_run_with_answers_of_their_own_or_with_the_real_tools(tmp_path: Path) -> None:
+async def test_a_scripts_tests_run_with_their_own_answers_or_the_real_tools(tmp_path: Path) -> None:
     (tmp_path / "double.lua").write_text(DOUBLE_FILE)
     async with library() as (_, kept):
         kept.load(tmp_path)
@@ -309,7 +309,7 @@ async def test_the_tests_of_a_script_run_with_answers_of_their_own_or_with_the_r
 
 
 @pytest.mark.parametrize(("ending", "mark"), [("lua", "--"), ("py", "#")])
-def test_a_line_for_the_shell_may_stand_before_all_else(ending: str, mark: str, tmp_path: Path) -> None:
+def test_metadata_may_follow_a_shebang(ending: str, mark: str, tmp_path: Path) -> None:
     path = tmp_path / f"run.{ending}"
     path.write_text(
         f"#!/usr/bin/env toolcrib\n{mark} /// tool\n{mark} description = 'Runs'\n{mark} ///\n1", "utf-8-sig"
@@ -317,7 +317,7 @@ def test_a_line_for_the_shell_may_stand_before_all_else(ending: str, mark: str, 
     assert read_script(path).description == "Runs"
 
 
-async def test_a_stored_script_may_begin_with_a_bracket_and_says_which_argument_it_cannot_take() -> None:
+async def test_a_stored_script_may_begin_with_a_bracket_and_names_invalid_arguments() -> None:
     async with library() as (gateway, kept):
         kept.add(make_script("five", "(function() result(args.n) end)()", parameters={"type": "object"}))
         assert (await gateway.call(ME, "scripts:five", {"n": 5})).content[0]["text"] == "5"

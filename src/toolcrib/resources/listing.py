@@ -39,40 +39,22 @@ from toolcrib.types import (
 )
 
 DocumentKind = Literal["prompts", "resources", "templates"]
-
-
 DOCUMENT_KINDS: Final[tuple[DocumentKind, ...]] = ("prompts", "resources", "templates")
-
-
 _TAG_OF_KIND: Final = {"prompts": PROMPT_TAG, "resources": RESOURCE_TAG, "templates": RESOURCE_TAG}
-
-
 _NAME_FIELD: Final = {"prompts": "name", "resources": "uri", "templates": "uriTemplate"}
-
-
 _MAX_SCOPES: Final = 4096
-
-
 _MAX_CACHED_DOCUMENTS: Final = 200_000
-"""Documents in all collections that are kept; the one asked for last is kept in any case."""
-
-
+"""Documents in all cached collections; the collection used last always stays."""
 _YIELD_EVERY: Final = 200
-"""Documents looked at before others get a turn."""
-
-
+"""Documents processed before other tasks get a turn."""
 _MAX_TRIES: Final = 3
-
-
 _STRICTNESS: Final = {Decision.ALLOW: 0, Decision.APPROVE: 1, Decision.HIDE: 2}
-
-
 DocumentSources = tuple[tuple[Backend, Documents | None], ...]
-"""The servers that may have documents, with what each offers."""
+"""The servers that may have documents, and their lists; None until a list is known."""
 
 
 def policy_tool(kind: DocumentKind, namespace: str, name: str) -> Tool:
-    """The tool as which policies, audit and limits know a prompt, or a resource by its URI."""
+    """The tool that represents a prompt, or the resource of a URI, for policies, audit and limits."""
     return Tool(
         name=name,
         namespace=namespace,
@@ -83,40 +65,40 @@ def policy_tool(kind: DocumentKind, namespace: str, name: str) -> Tool:
 
 
 def policy_tools(kind: DocumentKind, namespace: str, name: str) -> tuple[Tool, ...]:
-    """The tools that a policy is asked about: a URI as it is written, and as what its server may take it for."""
+    """The tools that a policy decides on: for a URI as written, and for others that its server may treat it as."""
     more = () if kind == "prompts" else normal_forms(name)
     return tuple(policy_tool(kind, namespace, one) for one in (name, *more))
 
 
 def may_see_all(policy: Policy, caller: Caller, tools: Iterable[Tool]) -> bool:
-    """Whether the policy lets the caller see all of them."""
+    """Whether the policy lets the caller see all of these tools."""
     return all(may_see(policy, caller, tool) for tool in tools)
 
 
 def strictest_decision(policy: Policy, caller: Caller, tools: Iterable[Tool]) -> tuple[Decision, Tool]:
-    """What the policy says of calling the one of which it says the strictest, and which one that is."""
+    """The strictest of the policy's decisions on calling these tools, and the tool that it applies to."""
     found = [(policy.decide(caller, tool, Action.CALL), tool) for tool in tools]
     return max(found, key=lambda pair: _STRICTNESS.get(pair[0], len(_STRICTNESS)))
 
 
 @dataclass(frozen=True, slots=True)
 class ListedDocument:
-    """One prompt, resource or template, as a caller is listed it."""
+    """One prompt, resource or template, as it is listed to a caller."""
 
     namespace: str
     name: str
-    """Its server's own name or URI."""
+    """The server's own name or URI."""
     public_name: str
     entry: Object
-    """With the public name."""
+    """The wire entry, with the public name."""
     size: int
-    """About how many bytes it takes in a list."""
+    """Approximate size in a list, in bytes."""
     digest: bytes
-    """Stands for the server's own entry."""
+    """Digest of the server's own entry."""
     backends: tuple[Backend, ...]
-    """Who has it; one or more."""
+    """The backends that have it; at least one."""
     policy_tools: tuple[Tool, ...]
-    """The tools that a policy is asked about."""
+    """The tools that a policy decides on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,43 +106,39 @@ class DocumentCollection:
     """All documents that one caller sees."""
 
     prompts: Mapping[str, ListedDocument]
-    """By public name, in the order in which they are listed; so are the others."""
+    """By public name, in listing order, like the other fields."""
     prompt_ids: Mapping[str, ListedDocument]
-    """The same by `namespace:name`."""
+    """The prompts by `namespace:name`."""
     resources: Mapping[str, ListedDocument]
     templates: Mapping[str, ListedDocument]
     digests: Mapping[DocumentKind, str]
-    """Stands for each list: while it is the same, so is the list."""
+    """A digest of each list, which changes when the list does."""
 
     def listed(self, kind: DocumentKind) -> Mapping[str, ListedDocument]:
-        """The documents of that kind."""
         return cast("Mapping[str, ListedDocument]", getattr(self, kind))
 
     def __len__(self) -> int:
-        """How many there are of all kinds."""
         return sum(len(self.listed(kind)) for kind in DOCUMENT_KINDS)
 
 
 @dataclass(frozen=True, slots=True)
 class UriPatterns:
-    """By what the URIs of a server's resources are known, beside its list."""
+    """What the URIs of a server's unlisted resources can look like."""
 
     documents: Documents
     templates: tuple[tuple[UriTemplate, tuple[Tool, ...]], ...]
-    """With the tools that a policy is asked about."""
+    """Each with the tools that a policy decides on."""
     schemes: frozenset[str]
-    """With which its resources and templates begin, in lower case."""
+    """The schemes of its resources and templates, in lower case."""
 
 
 _MergedDocuments = Mapping[DocumentKind, Mapping[Key, ListedDocument]]
-
-
 _SourceDocuments = Mapping[DocumentKind, tuple[ListedDocument, ...]]
 
 
 @dataclass(slots=True)
 class CollectionCache:
-    """The collections of all scopes, each made when it is first asked for, and again when a server's lists changed."""
+    """One collection per policy scope, built on first use, and again after a server's lists have changed."""
 
     backends: Callable[[], Sequence[Backend]]
     policy: Policy
@@ -176,7 +154,7 @@ class CollectionCache:
     _patterns_by_provider: WeakKeyDictionary[object, UriPatterns] = field(default_factory=WeakKeyDictionary)
 
     def sources(self) -> DocumentSources:
-        """The servers that may have documents, in the order in which they take precedence."""
+        """The servers that may have documents, in order of precedence."""
         return tuple(
             (backend, cast("DocumentSource", backend.provider).documents())
             for backend in self.backends()
@@ -184,7 +162,7 @@ class CollectionCache:
         )
 
     def uri_patterns(self, backend: Backend, documents: Documents) -> UriPatterns:
-        """Of one server, whoever asks; worked out once for each of its lists."""
+        """The URI patterns of one server, for all callers; computed once per list."""
         known = self._patterns_by_provider.get(backend.provider)
         if known is None or known.documents is not documents:
             namespace = backend_namespace(backend)
@@ -198,7 +176,7 @@ class CollectionCache:
         return known
 
     async def for_caller(self, caller: Caller) -> DocumentCollection:
-        """What the caller sees. O(servers), but for the first of a scope after a change."""
+        """The caller's collection. O(servers), except for the first request of a scope after a change."""
         scope = self.policy.scope(caller)
         for _ in range(_MAX_TRIES):
             if _same_sources(self.sources(), self._sources) and (made := self._collections.get(scope)) is not None:
@@ -208,29 +186,29 @@ class CollectionCache:
         return await self._make(caller, scope)
 
     async def digests(self, caller: Caller) -> Mapping[DocumentKind, str]:
-        """Those of the caller's collection, which are kept longer than it is."""
+        """The digests of the caller's collection. They are cached longer than the collection."""
         if (
             _same_sources(self.sources(), self._sources)
-            and (marks := self._digests.get(self.policy.scope(caller))) is not None
+            and (digests := self._digests.get(self.policy.scope(caller))) is not None
         ):
-            return marks
+            return digests
         return (await self.for_caller(caller)).digests
 
     async def _prepare(self, caller: Caller, scope: Hashable) -> None:
         await self._make(caller, scope)
 
     async def _make(self, caller: Caller, scope: Hashable) -> DocumentCollection:
-        held = self.sources()
-        if not _same_sources(held, self._sources):
-            gathered = await _merge_sources(
-                [(backend, await self._source_documents(backend, documents)) for backend, documents in held]
+        sources = self.sources()
+        if not _same_sources(sources, self._sources):
+            merged = await _merge_sources(
+                [(backend, await self._source_documents(backend, documents)) for backend, documents in sources]
             )
-            self._sources, self._merged, self._cached_documents = held, gathered, 0
+            self._sources, self._merged, self._cached_documents = sources, merged, 0
             self._collections.clear()
             self._digests.clear()
-        gathered = self._merged
-        collection = await self._visible(caller, gathered)
-        if gathered is self._merged:
+        merged = self._merged
+        collection = await self._visible(caller, merged)
+        if merged is self._merged:  # it may have changed meanwhile
             self._store(scope, collection)
         return collection
 
@@ -247,25 +225,25 @@ class CollectionCache:
             self._digests.pop(next(iter(self._digests)))
 
     async def _source_documents(self, backend: Backend, documents: Documents | None) -> _SourceDocuments:
-        """What one server offers; worked out once for each of its lists."""
+        """The documents of one server; computed once per list."""
         known = self._documents_by_provider.get(backend.provider)
         if documents is None or (known is not None and known[0] is documents):
             return {} if documents is None or known is None else known[1]
-        shelf: dict[DocumentKind, tuple[ListedDocument, ...]] = {}
+        listed: dict[DocumentKind, tuple[ListedDocument, ...]] = {}
         for kind in DOCUMENT_KINDS:
             found: list[ListedDocument] = []
             for name, entry in cast("Mapping[str, Object]", getattr(documents, kind)).items():
                 await _yield_sometimes(len(found))
                 found.append(_to_document(kind, backend, name, entry))
-            shelf[kind] = tuple(found)
-        self._documents_by_provider[backend.provider] = (documents, shelf)
-        return shelf
+            listed[kind] = tuple(found)
+        self._documents_by_provider[backend.provider] = (documents, listed)
+        return listed
 
-    async def _visible(self, caller: Caller, gathered: _MergedDocuments) -> DocumentCollection:
+    async def _visible(self, caller: Caller, merged: _MergedDocuments) -> DocumentCollection:
         lists: dict[DocumentKind, dict[str, ListedDocument]] = {}
         for kind in DOCUMENT_KINDS:
             seen: list[ListedDocument] = []
-            for place, document in enumerate(gathered.get(kind, {}).values()):
+            for place, document in enumerate(merged.get(kind, {}).values()):
                 await _yield_sometimes(place)
                 if may_see_all(self.policy, caller, document.policy_tools):
                     seen.append(document)
@@ -280,13 +258,13 @@ class CollectionCache:
 
 
 async def _yield_sometimes(place: int) -> None:
-    """Give others theirs, now and then."""
+    """Let other tasks run, every few documents."""
     if place % _YIELD_EVERY == 0:
         await anyio.lowlevel.checkpoint()
 
 
 def backend_namespace(backend: Backend) -> str:
-    """The namespace of what a server offers."""
+    """The namespace of a server's documents."""
     return cast("str", getattr(backend.provider, "namespace", backend.name))
 
 
@@ -297,7 +275,7 @@ def _same_sources(old: DocumentSources, new: DocumentSources) -> bool:
 
 
 def _to_document(kind: DocumentKind, backend: Backend, name: str, entry: Object) -> ListedDocument:
-    """As its server has it."""
+    """A document under the server's own name."""
     text, namespace = json.dumps(entry).encode(), backend_namespace(backend)
     digest = blake2b(text, digest_size=12).digest()
     return ListedDocument(
@@ -305,11 +283,11 @@ def _to_document(kind: DocumentKind, backend: Backend, name: str, entry: Object)
     )
 
 
-async def _merge_sources(shelves: Iterable[tuple[Backend, _SourceDocuments]]) -> _MergedDocuments:
-    """By kind, namespace and own name: the first server of a namespace that offers it defines it."""
+async def _merge_sources(sources: Iterable[tuple[Backend, _SourceDocuments]]) -> _MergedDocuments:
+    """Merge by kind, namespace and own name; the first server of a namespace that has a document defines it."""
     found: dict[DocumentKind, dict[Key, ListedDocument]] = {kind: {} for kind in DOCUMENT_KINDS}
-    for backend, shelf in sorted(shelves, key=lambda pair: backend_namespace(pair[0])):
-        for kind, documents in shelf.items():
+    for backend, listed in sorted(sources, key=lambda pair: backend_namespace(pair[0])):
+        for kind, documents in listed.items():
             for place, document in enumerate(documents):
                 await _yield_sometimes(place)
                 key = Key(document.namespace, document.name)
@@ -320,8 +298,9 @@ async def _merge_sources(shelves: Iterable[tuple[Backend, _SourceDocuments]]) ->
 
 
 async def _assign_public_names(kind: DocumentKind, documents: Sequence[ListedDocument]) -> dict[str, ListedDocument]:
-    """Under their public names: prompts with their namespace, resources with it where two servers have one URI, or
-    where it would pass for one with a namespace.
+    """Documents by public name.
+
+    Prompts get their namespace; resources get it if two servers have the same URI, or if the URI looks qualified.
     """
     counts: dict[str, int] = {}
     for document in documents:
@@ -346,9 +325,9 @@ def _with_public_name(kind: DocumentKind, document: ListedDocument, public: str)
 
 
 def _list_digest(documents: Iterable[ListedDocument]) -> str:
-    """Digests are of one length, and public names are whole lines, so that no two lists give one text."""
-    mark = blake2b(digest_size=12)
+    """A digest of names and entries. Fixed lengths and line ends keep different lists apart."""
+    digest = blake2b(digest_size=12)
     for document in documents:
-        mark.update(document.digest)
-        mark.update(f"{document.public_name!a}\n".encode())
-    return mark.hexdigest()
+        digest.update(document.digest)
+        digest.update(f"{document.public_name!a}\n".encode())
+    return digest.hexdigest()

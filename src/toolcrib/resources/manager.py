@@ -48,42 +48,38 @@ from toolcrib.types import (
 )
 
 _ANY_SCHEMA: Final = Schema({"type": "object"}, "a document")
-
-
 _EMPTY_COMPLETION: Final = {"completion": {"values": [], "total": 0, "hasMore": False}}
-
-
 _MAX_PREFIX: Final = 2048
-"""Characters that an address has beside its server's own URI, at most."""
-
-
+"""The longest namespace prefix of a qualified URI, in characters."""
 _MAX_SHOWN: Final = 200
 """Characters of a name or URI that an error repeats."""
+_HIDE: Final = Decision.HIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentCapabilities:
-    """Which kinds of requests some server of the caller's answers, or may answer once it is connected."""
+    """The kinds of requests that a server of the caller's supports, or may support once it is connected."""
 
     prompts: bool = False
     resources: bool = False
     completions: bool = False
     subscriptions: bool = False
     logging: bool = False
-    """Whether there may be messages for a log."""
+    """Whether there may be log messages."""
 
 
 class ResourceManager:
-    """What a gateway's servers offer to read."""
+    """The prompts and resources of a gateway's servers."""
 
-    def __init__(self, live: CatalogRefresher, policy: Policy, road: CallPipeline, options: GatewayOptions) -> None:
-        """Of the servers that `live` knows."""
-        self._refresher = live
+    def __init__(
+        self, refresher: CatalogRefresher, policy: Policy, pipeline: CallPipeline, options: GatewayOptions
+    ) -> None:
+        self._refresher = refresher
         self._policy = policy
-        self._pipeline = road
+        self._pipeline = pipeline
         self._options = options
-        self._collections = CollectionCache(live.backends, policy)
-        self._routes = UriRouter(self._collections, policy)
+        self._collections = CollectionCache(refresher.backends, policy)
+        self._router = UriRouter(self._collections, policy)
         self._listed: weakref.WeakSet[object] = weakref.WeakSet()
         self._attached: weakref.WeakSet[object] = weakref.WeakSet()
         self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}
@@ -92,7 +88,7 @@ class ResourceManager:
     # -- listing ---------------------------------------------------------------------------------------------------
 
     async def collection(self, ctx: Context) -> DocumentCollection:
-        """What the caller sees; shortly after a server's start, once that has listed what it offers."""
+        """What the caller sees. Shortly after the start, waits for servers that have not listed their documents yet."""
         await self._wait_for_lists(ctx)
         return await self._collections.for_caller(ctx.caller)
 
@@ -102,18 +98,18 @@ class ResourceManager:
         await self._wait_for_listing(ctx.caller)
 
     async def digest(self, ctx: Context, *kinds: DocumentKind) -> str:
-        """Stands for the caller's lists of these kinds; without waiting for any server."""
+        """A digest of the caller's lists of these kinds, without waiting for any server."""
         await self._refresher.wait_ready()
-        marks = await self._collections.digests(ctx.caller)
-        return " ".join(marks[kind] for kind in kinds)
+        digests = await self._collections.digests(ctx.caller)
+        return " ".join(digests[kind] for kind in kinds)
 
     async def capabilities(self, ctx: Context) -> DocumentCapabilities:
-        """What the caller may ask for, as far as it is known by now."""
+        """What the caller can ask for, as far as it is known now."""
         await self._refresher.wait_ready()
-        held = self._collections.sources()
-        sources = [(backend, documents) for backend, documents in held if self._may_see_server(ctx.caller, backend)]
-        if not held:
+        all_sources = self._collections.sources()
+        if not all_sources:
             return DocumentCapabilities()
+        sources = [pair for pair in all_sources if self._may_see_server(ctx.caller, pair[0])]
         seen = await self._collections.for_caller(ctx.caller)
         unknown = any(documents is None for _, documents in sources)
         known = [documents for _, documents in sources if documents is not None]
@@ -127,11 +123,11 @@ class ResourceManager:
         )
 
     def _may_see_server(self, caller: Caller, backend: Backend) -> bool:
-        """Whether the caller may know of the server, by itself."""
+        """Whether the caller may know that the server exists."""
         return may_see(self._policy, caller, Tool(name="", namespace=backend_namespace(backend)))
 
     async def _wait_for_listing(self, caller: Caller) -> None:
-        """Wait, once for each server, until one that is connected has listed what it offers."""
+        """Wait for connected servers to list their documents; once per server."""
         late = [
             backend.provider
             for backend, documents in self._collections.sources()
@@ -144,10 +140,10 @@ class ResourceManager:
             if _has_ready_server(provider):
                 self._listed.add(provider)
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------
 
     async def get_prompt(self, ctx: Context, name: str, arguments: Object | None) -> ToolResult:
-        """The answer to `prompts/get`, under the prompt's public name or its id `namespace:name`.
+        """Answer `prompts/get` for a prompt's public name, or its id `namespace:name`.
 
         Raises `NotFound`, `ApprovalRequired` or another `ExecutionFailed`, as calls do.
         """
@@ -160,29 +156,33 @@ class ResourceManager:
         result = await self._request(ctx, document.policy_tools[0], document.backends, "prompts/get", params)
         if result.kind != "complete":
             return result
-        messages = [self._routes.rewrite_message(ctx, document.namespace, one) for one in result.structured["messages"]]
+        messages = [self._router.rewrite_message(ctx, document.namespace, one) for one in result.structured["messages"]]
         return replace(result, structured={**result.structured, "messages": messages})
 
     async def read_resource(self, ctx: Context, uri: str) -> ToolResult:
-        """The answer to `resources/read`, without parts under URIs that the policy hides.
+        """Answer `resources/read`, without the parts whose URIs the policy hides.
 
-        Raises `NotFound`, `AmbiguousName`, `InvalidRequest` for a URI that is too long, and as `get` does.
+        Raises as `get_prompt` does, and `AmbiguousName`, or `InvalidRequest` for a URI that is too long.
         """
-        place = await self._locate(ctx, uri)
-        _, tool = strictest_decision(self._policy, ctx.caller, policy_tools("resources", place.namespace, place.uri))
-        result = await self._request(ctx, tool, place.backends, "resources/read", {"uri": place.uri})
+        location = await self._locate(ctx, uri)
+        _, tool = strictest_decision(
+            self._policy, ctx.caller, policy_tools("resources", location.namespace, location.uri)
+        )
+        result = await self._request(ctx, tool, location.backends, "resources/read", {"uri": location.uri})
         if result.kind != "complete":
             return result
         contents = [
-            self._rewrite_part(ctx, place, uri, part)
+            self._rewrite_part(ctx, location, uri, part)
             for part in result.structured["contents"]
-            if part.get("uri") == place.uri or not self._is_hidden(ctx, place, part.get("uri"))
+            if part.get("uri") == location.uri or not self._is_hidden(ctx, location, part.get("uri"))
         ]
         return replace(result, structured={**result.structured, "contents": contents})
 
     async def complete(self, ctx: Context, params: Object) -> ToolResult:
-        """The answer to `completion/complete`, for a prompt or template that the caller sees; empty where its server
-        completes nothing. Values are left out that would make a template's URI one that the policy hides.
+        """Answer `completion/complete` for a prompt or template that the caller sees.
+
+        The answer is empty if the server completes nothing. Values that would complete a template to a hidden URI are
+        left out.
 
         Raises `NotFound`, `InvalidRequest`, or an `ExecutionFailed`.
         """
@@ -206,7 +206,7 @@ class ResourceManager:
         return self._without_hidden(ctx, document, params, result)
 
     def _without_hidden(self, ctx: Context, document: ListedDocument, params: Object, result: ToolResult) -> ToolResult:
-        """Without the values that lead to a hidden URI, as far as the other values of its template are known."""
+        """Drop values that lead to a hidden URI, as far as the template's other values are known."""
         completion = result.structured.get("completion")
         argument = params.get("argument", {}).get("name")
         given = (params.get("context") or {}).get("arguments") or {}
@@ -215,7 +215,7 @@ class ResourceManager:
 
         def is_hidden(value: str) -> bool:
             uri = expand_template(document.name, {**given, argument: value})
-            return uri is not None and self._routes.is_hidden(ctx.caller, document.namespace, uri)
+            return uri is not None and self._router.is_hidden(ctx.caller, document.namespace, uri)
 
         values = [value for value in completion["values"] if not is_hidden(str(value))]
         if len(values) == len(completion["values"]):
@@ -224,34 +224,35 @@ class ResourceManager:
         return replace(result, structured={**result.structured, "completion": left})
 
     async def subscribe(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
-        """Call back, with the public URI, whenever the resource changed, or one below it that is not hidden.
+        """Call back, with the public URI, when the resource changes, or one below it that is not hidden.
 
-        Goes the way of calls. Raises as `read` does, and `InvalidRequest` for a server that tells of no changes.
+        Goes through the call pipeline. Raises as `read_resource` does, and `InvalidRequest` if the server does not
+        report changes.
         """
-        place = await self._locate(ctx, uri)
+        location = await self._locate(ctx, uri)
         decision, tool = strictest_decision(
-            self._policy, ctx.caller, policy_tools("resources", place.namespace, place.uri)
+            self._policy, ctx.caller, policy_tools("resources", location.namespace, location.uri)
         )
         if decision is not Decision.ALLOW:
             raise self._audited(ctx, tool.id, _needs_approval(uri))
-        able = [one for one in place.backends if _supports(one, "watches", unknown=True)]
+        able = [one for one in location.backends if _supports(one, "watches", unknown=True)]
         if not able:
-            raise InvalidRequest(f"The server of {uri[:_MAX_SHOWN]} does not tell of changes.", hint="Read it again.")
+            raise InvalidRequest(f"The server of {uri[:_MAX_SHOWN]} does not report changes.", hint="Read it again.")
         ends: list[Unsubscribe] = []
 
         def changed(own: str) -> None:
-            if own == place.uri:
+            if own == location.uri:
                 callback(uri)
-            elif not self._is_hidden(ctx, place, own):
-                callback(self._routes.public_uri(ctx, place.namespace, own))
+            elif not self._is_hidden(ctx, location, own):
+                callback(self._router.public_uri(ctx, location.namespace, own))
 
         async def begin(source: DocumentSource, ctx: Context, _params: Object) -> ToolResult:
-            ends.append(await source.watch(ctx, place.uri, changed))
+            ends.append(await source.watch(ctx, location.uri, changed))
             return ToolResult(structured={})
 
         is_watched = False
         try:
-            is_watched = (await self._call_pipeline(ctx, tool, able, begin, {"uri": place.uri})).kind == "complete"
+            is_watched = (await self._call_pipeline(ctx, tool, able, begin, {"uri": location.uri})).kind == "complete"
         finally:
             for end in () if is_watched else ends:
                 end()
@@ -263,66 +264,66 @@ class ResourceManager:
         _check_uri(uri, "uri")
         await self._wait_for_lists(ctx)
         try:
-            return self._routes.locate(ctx, uri)
+            return self._router.locate(ctx, uri)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, uri, error)
             raise
 
-    def _rewrite_part(self, ctx: Context, place: ResourceLocation, uri: str, part: Object) -> Object:
-        """A part of what was read, under the URI that was asked for where it is all of it."""
-        if part.get("uri") == place.uri:
+    def _rewrite_part(self, ctx: Context, location: ResourceLocation, uri: str, part: Object) -> Object:
+        """A part of a read resource, under a public URI; the resource itself keeps the URI that the client used."""
+        if part.get("uri") == location.uri:
             return {**part, "uri": uri}
-        return self._routes.rewrite_uri(ctx, place.namespace, part)
+        return self._router.rewrite_uri(ctx, location.namespace, part)
 
-    def _is_hidden(self, ctx: Context, place: ResourceLocation, uri: object) -> bool:
-        return isinstance(uri, str) and self._routes.is_hidden(ctx.caller, place.namespace, uri)
+    def _is_hidden(self, ctx: Context, location: ResourceLocation, uri: object) -> bool:
+        return isinstance(uri, str) and self._router.is_hidden(ctx.caller, location.namespace, uri)
 
     def rewrite_uris(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
-        """A tool's result, in which every resource can be read by the URI that it gives."""
-        return self._routes.rewrite_result(ctx, namespace, result)
+        """A tool's result with URIs by which the caller can read the resources in it."""
+        return self._router.rewrite_result(ctx, namespace, result)
 
     def subscribe_logs(self, ctx: Context, callback: Callable[[Object], None]) -> Unsubscribe:
-        """Call back with what servers, of which the caller may know, say for a log, where it is due to him alone."""
-        place = object()
+        """Call back with log messages that servers send for this caller alone, from servers that the caller may see."""
+        key = object()
         if not self._follows_sources:
             self._follows_sources = True
             self._refresher.subscribe(self._attach_log_listeners)
-        self._listeners[place] = (ctx, callback)
+        self._listeners[key] = (ctx, callback)
         self._attach_log_listeners()
-        return lambda: (self._listeners.pop(place, None), None)[1]
+        return lambda: (self._listeners.pop(key, None), None)[1]
 
     def _attach_log_listeners(self) -> None:
-        """Listen to every server that there is by now."""
+        """Listen to servers that were added since the last time."""
         for backend, _ in self._collections.sources():
             if backend.provider not in self._attached:
                 self._attached.add(backend.provider)
                 cast("DocumentSource", backend.provider).hear(partial(self._forward_log, backend))
 
-    def _forward_log(self, backend: Backend, due_to: LogAudience | None, message: Object) -> None:
+    def _forward_log(self, backend: Backend, audience: LogAudience | None, message: Object) -> None:
         for ctx, callback in tuple(self._listeners.values()):
-            if due_to is not None and _is_addressee(ctx, due_to) and self._may_see_server(ctx.caller, backend):
+            if audience is not None and _is_addressee(ctx, audience) and self._may_see_server(ctx.caller, backend):
                 callback(message)
 
     async def _request(
         self, ctx: Context, tool: Tool, backends: Sequence[Backend], method: str, params: dict[str, Any]
     ) -> ToolResult:
-        """The answer to one request of a server, the way of calls."""
+        """Send one request to a server, through the call pipeline."""
 
         async def ask(source: DocumentSource, ctx: Context, params: Object) -> ToolResult:
             return await source.ask(ctx, method, params)
 
         result = await self._call_pipeline(ctx, tool, backends, ask, params)
         if result.kind == "complete" and not isinstance(result.structured, Mapping):
-            raise UpstreamError(f"{tool.id[:_MAX_SHOWN]} was answered with something else than what {method} gives.")
+            raise UpstreamError(f"{tool.id[:_MAX_SHOWN]} gave an invalid answer to {method}.")
         return result
 
     async def _call_pipeline(
         self, ctx: Context, tool: Tool, backends: Sequence[Backend], ask: "_DocumentRequest", params: dict[str, Any]
     ) -> ToolResult:
-        readers = tuple(
+        providers = tuple(
             replace(one, provider=_RequestProvider(cast("DocumentSource", one.provider), ask)) for one in backends
         )
-        return await self._pipeline.call(ctx, ResolvedTool(tool, readers, _ANY_SCHEMA, tool.id), params)
+        return await self._pipeline.call(ctx, ResolvedTool(tool, providers, _ANY_SCHEMA, tool.id), params)
 
     def _decide(self, ctx: Context, document: ListedDocument) -> tuple[Decision, Tool]:
         return strictest_decision(self._policy, ctx.caller, document.policy_tools)
@@ -332,14 +333,11 @@ class ResourceManager:
         return error
 
 
-_HIDE: Final = Decision.HIDE
-
-
 _DocumentRequest = Callable[[DocumentSource, Context, Object], Awaitable[ToolResult]]
 
 
 class _RequestProvider:
-    """A server as something that can be called."""
+    """A provider whose one call is a request to a document source, so that the call pipeline applies."""
 
     def __init__(self, source: DocumentSource, ask: _DocumentRequest) -> None:
         self._source = source
@@ -353,13 +351,13 @@ class _RequestProvider:
 
 
 def _check_uri(uri: str, field: str) -> None:
-    """As `_check`, where the server's namespace may stand before its own URI."""
+    """Like `_check_length`, but a namespace prefix does not count."""
     own = (split_qualified_uri(uri) or ("", uri))[1]
     _check_length(uri if len(uri) > MAX_URI_LENGTH + _MAX_PREFIX else own, field)
 
 
 def _check_length(text: str, field: str) -> None:
-    """Raise `InvalidRequest` for what no server can have, before anything is looked up or kept by it."""
+    """Raise `InvalidRequest` for a text that is too long, before it is used as a key."""
     if len(text) > MAX_URI_LENGTH:
         raise InvalidRequest(f"{field} is longer than {MAX_URI_LENGTH} characters.", hint="Take it from a list.")
 
@@ -370,11 +368,11 @@ def _supports(backend: Backend, what: str, *, unknown: bool = False) -> bool:
 
 
 def _needs_approval(uri: str) -> ApprovalRequired:
-    return ApprovalRequired(f"{uri[:_MAX_SHOWN]} cannot be watched: each look at it must be agreed to.")
+    return ApprovalRequired(f"{uri[:_MAX_SHOWN]} cannot be watched: reading it needs approval each time.")
 
 
 def _do_nothing() -> None:
-    """Ends what a middleware kept from beginning."""
+    """Unsubscribe from a subscription that a middleware prevented."""
 
 
 def _find_prompt(collection: DocumentCollection, name: str) -> ListedDocument | None:
@@ -393,11 +391,9 @@ def _is_still_listing(provider: object) -> bool:
     return cast("DocumentSource", provider).documents() is None and _has_ready_server(provider)
 
 
-def _is_addressee(ctx: Context, due_to: LogAudience) -> bool:
-    """Whether what is due to one caller may be told in this context: callers without authentication are known apart
-    by their sessions alone.
-    """
-    caller, session = due_to
+def _is_addressee(ctx: Context, audience: LogAudience) -> bool:
+    """Whether the message is for this context. Callers without authentication differ only in their sessions."""
+    caller, session = audience
     if (caller.tenant, caller.id) != (ctx.caller.tenant, ctx.caller.id):
         return False
     return ctx.caller != LOCAL or (session is not None and session == ctx.session)

@@ -20,70 +20,71 @@ from toolcrib.types import Backend, Caller, Context, Decision, Documents, Object
 
 _MAX_SHOWN: Final = 200
 """Characters of a URI that an error repeats."""
-
-
 _MAX_SUGGESTED: Final = 5
-
-
 _URI_BLOCKS: Final = ("resource_link", "resource")
-"""Content blocks that hold the URI of a resource."""
+"""Content blocks that contain the URI of a resource."""
+_MAX_SESSIONS: Final = 500
+_MAX_SESSION_URIS: Final = 500
+_MAX_REMEMBERED_URI: Final = 500
+"""Remembered sessions, URIs per session, and characters per URI."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceLocation:
-    """Where a resource is to be had."""
+    """The servers that have a resource."""
 
     namespace: str
     uri: str
-    """The server's own."""
+    """The server's own URI."""
     backends: tuple[Backend, ...]
 
 
 class UriRouter:
-    """Of the resources of a gateway's servers."""
+    """Routes URIs to servers, and gives clients URIs that lead back to the server they came from."""
 
     def __init__(self, collections: CollectionCache, policy: Policy) -> None:
-        """What no list holds is known from what sessions were told, from now on."""
         self._collections = collections
         self._policy = policy
         self._session_uris = SessionUris()
 
     def locate(self, ctx: Context, uri: str) -> ResourceLocation:
-        """Where a URI leads. Raises `NotFound` or `AmbiguousName`."""
+        """Find the server of a URI. Raises `NotFound` or `AmbiguousName`."""
         if is_reserved_uri(uri):
             namespace, own = split_qualified_uri(uri) or ("", "")
-            # Only this: what a server says of such a URI must not lead elsewhere.
+            # No other source counts: a server must not be able to redirect a qualified URI.
             found = [one for one in self._owners_or_readers(ctx.caller, own) if one.namespace == namespace]
         else:
             found = self._candidates(ctx, uri)
-        places = [one for one in found if not self.is_hidden(ctx.caller, one.namespace, one.uri)]
-        if len(places) == 1:
-            return places[0]
-        if not places:
+        locations = [one for one in found if not self.is_hidden(ctx.caller, one.namespace, one.uri)]
+        if len(locations) == 1:
+            return locations[0]
+        if not locations:
             known = [] if is_reserved_uri(uri) else self._readable_locations(ctx.caller, uri)
             raise resource_not_found(
                 uri, [one.namespace for one in known if not self.is_hidden(ctx.caller, one.namespace, uri)]
             )
-        names = tuple(qualified_uri(one.namespace, uri) for one in places)
+        names = tuple(qualified_uri(one.namespace, uri) for one in locations)
         raise AmbiguousName(
             f"Several servers may have {uri[:_MAX_SHOWN]}.", hint="Name one of them.", suggestions=names
         )
 
     def is_hidden(self, caller: Caller, namespace: str, uri: str) -> bool:
-        """Whether the policy keeps a server's resource from the caller, by any way to write its URI."""
+        """Whether the policy hides a server's resource from the caller, under any spelling of its URI."""
         if len(uri) > MAX_URI_LENGTH:
             return True
         return strictest_decision(self._policy, caller, policy_tools("resources", namespace, uri))[0] is Decision.HIDE
 
     def _candidates(self, ctx: Context, uri: str) -> list[ResourceLocation]:
-        """Where a URI that a server gave leads: by list, else by who told of it, else by template, else to the one
-        server there is, if it has such URIs.
+        """The possible locations of an unqualified URI.
+
+        The first rule that matches decides: a list contains the URI, a server gave it to this session, a template
+        matches it, or there is only one server and it uses such URIs.
         """
         if owners := self._listed_locations(ctx.caller, uri):
             return owners
         readers = self._readable_locations(ctx.caller, uri)
-        teller = self._session_uris.get(session_key(ctx), uri)
-        if teller is not None and (found := [one for one in readers if one.namespace == teller]):
+        source = self._session_uris.get(session_key(ctx), uri)
+        if source is not None and (found := [one for one in readers if one.namespace == source]):
             return found
         matched = self._namespaces_by_template(ctx.caller, uri)
         if found := [one for one in readers if one.namespace in matched]:
@@ -91,15 +92,19 @@ class UriRouter:
         return readers if len(readers) == 1 and self._knows_scheme(readers[0]) else []
 
     def _owners_or_readers(self, caller: Caller, uri: str) -> list[ResourceLocation]:
-        """Those that list it, and of the other namespaces all that have resources."""
+        """The servers that list the URI, and in other namespaces all servers with resources."""
         owners = {one.namespace: one for one in self._listed_locations(caller, uri)}
         return [owners.get(one.namespace, one) for one in self._readable_locations(caller, uri)]
 
     def _readable_sources(self) -> list[tuple[Backend, Documents]]:
-        return [(backend, held) for backend, held in self._collections.sources() if held is not None and held.reads]
+        return [
+            (backend, documents)
+            for backend, documents in self._collections.sources()
+            if documents is not None and documents.reads
+        ]
 
     def _listed_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
-        """Those that list it; the first server of a namespace says what it is."""
+        """The servers that list the URI; the first server of a namespace defines the resource."""
         found: dict[str, tuple[Object, list[Backend]]] = {}
         for backend, documents in self._readable_sources():
             entry = documents.resources.get(uri)
@@ -107,13 +112,13 @@ class UriRouter:
                 first, backends = found.setdefault(backend_namespace(backend), (entry, []))
                 if entry == first:
                     backends.append(backend)
-        places = (
+        locations = (
             ResourceLocation(namespace, uri, tuple(backends)) for namespace, (_, backends) in sorted(found.items())
         )
-        return [one for one in places if self._may_see(caller, one.namespace, uri)]
+        return [one for one in locations if self._may_see(caller, one.namespace, uri)]
 
     def _namespaces_by_template(self, caller: Caller, uri: str) -> frozenset[str]:
-        """The namespaces of the templates which it fits, of those that the caller sees."""
+        """The namespaces that have a template which matches the URI and which the caller may see."""
         return frozenset(
             backend_namespace(backend)
             for backend, documents in self._readable_sources()
@@ -123,21 +128,21 @@ class UriRouter:
             )
         )
 
-    def _knows_scheme(self, place: ResourceLocation) -> bool:
-        """Whether the server has shown URIs of the same scheme: any other may be meant for one that cannot be seen."""
-        documents = {backend.provider: held for backend, held in self._readable_sources()}
+    def _knows_scheme(self, location: ResourceLocation) -> bool:
+        """Whether the server lists URIs of this scheme. Others may belong to a server that the caller cannot see."""
+        documents = {backend.provider: documents for backend, documents in self._readable_sources()}
         return any(
-            scheme_of(place.uri) in self._collections.uri_patterns(one, documents[one.provider]).schemes
-            for one in place.backends
+            scheme_of(location.uri) in self._collections.uri_patterns(one, documents[one.provider]).schemes
+            for one in location.backends
         )
 
     def _readable_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
-        """The servers which have resources, and of which the caller may see one of that URI."""
+        """The servers with resources for which the policy allows that URI."""
         found: dict[str, tuple[Backend, ...]] = {}
         for backend, _ in self._readable_sources():
             found[backend_namespace(backend)] = (*found.get(backend_namespace(backend), ()), backend)
-        places = (ResourceLocation(namespace, uri, backends) for namespace, backends in sorted(found.items()))
-        return [one for one in places if self._may_see(caller, one.namespace, uri)]
+        locations = (ResourceLocation(namespace, uri, backends) for namespace, backends in sorted(found.items()))
+        return [one for one in locations if self._may_see(caller, one.namespace, uri)]
 
     def _may_see(self, caller: Caller, namespace: str, uri: str) -> bool:
         return len(uri) <= MAX_URI_LENGTH and may_see_all(
@@ -145,14 +150,14 @@ class UriRouter:
         )
 
     def rewrite_result(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
-        """A tool's result, in which every resource can be read by the URI that it gives."""
+        """A tool's result with URIs by which clients can read the resources in it."""
         if not any(block.get("type") in _URI_BLOCKS for block in result.content):
             return result
         content = tuple(self._rewrite_block(ctx, namespace, block) for block in result.content)
         return result if content == result.content else replace(result, content=content)
 
     def rewrite_message(self, ctx: Context, namespace: str, message: Any) -> Any:
-        """A message of a prompt, likewise."""
+        """A prompt's message with URIs by which clients can read the resources in it."""
         block = message.get("content")
         if not isinstance(block, dict):
             return message
@@ -168,7 +173,7 @@ class UriRouter:
         return block
 
     def rewrite_uri(self, ctx: Context, namespace: str, part: Object) -> Object:
-        """A part of an answer that holds a URI, with the one by which its reader should know it."""
+        """Replace the `uri` of a part of a result with the public one."""
         uri = part.get("uri")
         if not isinstance(uri, str):
             return part
@@ -176,38 +181,37 @@ class UriRouter:
         return part if shown == uri else {**part, "uri": shown}
 
     def public_uri(self, ctx: Context, namespace: str, uri: str) -> str:
-        """A URI that a server gave: as it is where it leads back there, and otherwise with the server's namespace."""
+        """The URI for clients: unchanged if it leads back to the server it came from, otherwise qualified."""
         if is_reserved_uri(uri) and any(
             backend_namespace(backend) == namespace for backend, _ in self._collections.sources()
         ):
             return qualified_uri(namespace, uri)
         if not any(one.namespace == namespace for one in self._readable_locations(ctx.caller, uri)):
-            return uri  # nobody could read it there in any case
-        places = self._candidates(ctx, uri)
-        if [one.namespace for one in places] == [namespace]:
+            return uri  # the server has no such resource for this caller, so qualifying it would not help
+        locations = self._candidates(ctx, uri)
+        if [one.namespace for one in locations] == [namespace]:
             return uri
         session = session_key(ctx)
-        if not places and session is not None and self._session_uris.remember(session, uri, namespace):
+        if not locations and session is not None and self._session_uris.remember(session, uri, namespace):
             return uri
         return uri if is_web_uri(uri) else qualified_uri(namespace, uri)
 
 
 def resource_not_found(uri: str, namespaces: Sequence[str] = ()) -> NotFound:
-    """There is none that the caller could know by that URI; servers of these namespaces may have it all the same."""
+    """The error for an unknown URI. The servers of these namespaces might still have it, so it suggests them."""
     hint = "List the resources, or write toolcrib://<server>/<uri>." if namespaces else "List the resources."
     known = tuple(qualified_uri(namespace, uri[:_MAX_SHOWN]) for namespace in namespaces[:_MAX_SUGGESTED])
     return NotFound(f'No resource is known by the URI "{uri[:_MAX_SHOWN]}".', hint=hint, suggestions=known)
 
 
 class SessionUris:
-    """Which server told a session of a URI that no list holds. The least recently used sessions go first."""
+    """Which server gave a session a URI that no list contains. Drops the least recently used sessions."""
 
     def __init__(self) -> None:
-        """Nobody was told anything yet."""
         self._sessions: OrderedDict[Hashable, OrderedDict[str, str]] = OrderedDict()
 
     def remember(self, session: Hashable, uri: str, namespace: str) -> bool:
-        """That server told the session of it; whether that is remembered."""
+        """Remember the server that gave the session this URI; False if the URI is too long."""
         if len(uri) > _MAX_REMEMBERED_URI:
             return False
         known = self._sessions.setdefault(session, OrderedDict())
@@ -221,16 +225,6 @@ class SessionUris:
         return True
 
     def get(self, session: Hashable | None, uri: str) -> str | None:
-        """The server that told the session of it first, of those remembered."""
+        """The namespace of the server that gave the session this URI, if it is remembered."""
         known = self._sessions.get(session)
         return None if known is None else known.get(uri)
-
-
-_MAX_SESSIONS: Final = 500
-
-
-_MAX_SESSION_URIS: Final = 500
-
-
-_MAX_REMEMBERED_URI: Final = 500
-"""Sessions, URIs of one, and characters of one that are remembered."""

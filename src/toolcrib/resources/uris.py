@@ -11,29 +11,31 @@ from urllib.parse import quote, unquote
 
 from toolcrib.types import Tool
 
+PROMPT_TAG: Final = "mcp:prompt"
+"""The tag of prompts in policies, which decide on them as on tools."""
 RESOURCE_TAG: Final = "mcp:resource"
-"""The tag under which policies know resources."""
-
-
+"""The tag of resources in policies."""
 QUALIFIED_SCHEME: Final = "toolcrib://"
-
-
 MAX_URI_LENGTH: Final = 8192
-"""Characters of a server's own URI, or of a prompt's name."""
-
-
+"""The longest URI of a server, or name of a prompt, in characters."""
 _WEB_SCHEME: Final = re.compile(r"https?://", re.IGNORECASE)
-
-
 _EXPRESSION: Final = re.compile(r"\{([^{}]*)\}")
-
-
 _MULTI_SEGMENT: Final = ("+", "#", "/", "?", "&", ";")
-"""How expressions begin whose values may hold a slash, or begin with what joins them to the rest."""
+"""Operators of expressions whose values may contain a slash, or begin with a separator."""
+_OPERATOR_PREFIXES: Final = {"+": "", "#": "#", "/": "/", ".": "."}
+_NORMAL_URI: Final = re.compile(
+    r"(?!file://localhost/)[a-z][a-z0-9+.-]*://"
+    r"[!$&-.0-@\[^-~]*"  # neither escapes nor upper case in the host
+    r"(?:/|(?:/(?!\.)[!$&-.0-\[\]-~]+)*)"  # no segment is empty, or begins with a dot
+)
+"""URIs that are their own normal form, as almost all are."""
+_CONTROL_CHARACTERS: Final = dict.fromkeys((*range(32), 127))
+"""Characters that many URI parsers drop."""
+_HEX_DIGITS: Final = frozenset(b"0123456789abcdefABCDEF")
 
 
 def qualified_uri(namespace: str, uri: str) -> str:
-    """The URI that leads to this server, whoever else has the same one. Holds for a template as well.
+    """The URI, or template, with its namespace, which leads to this server even if others have the same URI.
 
     >>> qualified_uri("my db", "memo://insights")
     'toolcrib://my%20db/memo://insights'
@@ -42,7 +44,7 @@ def qualified_uri(namespace: str, uri: str) -> str:
 
 
 def split_qualified_uri(uri: str) -> tuple[str, str] | None:
-    """The namespace and the server's own URI in what `addressed` gives; None for any other.
+    """The namespace and the server's own URI of a qualified URI; None for any other.
 
     >>> split_qualified_uri("toolcrib://my%20db/memo://insights")
     ('my db', 'memo://insights')
@@ -54,7 +56,7 @@ def split_qualified_uri(uri: str) -> tuple[str, str] | None:
 
 
 def is_reserved_uri(uri: str) -> bool:
-    """Whether it looks like what only `addressed` may give; from a server such a URI is never taken bare.
+    """Whether it looks like a qualified URI. Such a URI from a server is always qualified with its namespace.
 
     >>> is_reserved_uri("ToolCrib://wiki/doc://index"), is_reserved_uri("doc://index")
     (True, False)
@@ -63,31 +65,33 @@ def is_reserved_uri(uri: str) -> bool:
 
 
 def scheme_of(uri: str) -> str:
-    """The part before the first colon, in lower case; empty without one."""
+    """The part before the first colon, in lower case; empty if there is none."""
     scheme, colon, _ = uri.partition(":")
     return scheme.lower() if colon else ""
 
 
 def is_web_uri(uri: str) -> bool:
-    """Whether a client may fetch it by itself; such a URI is left alone."""
+    """Whether clients may fetch it themselves; such a URI is never changed."""
     return _WEB_SCHEME.match(uri) is not None
 
 
 class UriTemplate:
-    """A URI template (RFC 6570), which knows the URIs that it may stand for. Takes linear time, whatever it holds.
+    """A URI template (RFC 6570) that matches URIs, in linear time for any template.
 
-    >>> UriTemplate("users://{id}/notes").matches("users://7/notes"), UriTemplate("users://{id}").matches("users://7/notes")
-    (True, False)
+    >>> UriTemplate("users://{id}/notes").matches("users://7/notes")
+    True
+    >>> UriTemplate("users://{id}").matches("users://7/notes")
+    False
     """
 
     def __init__(self, text: str) -> None:
-        """Of its text; braces that do not match are taken as they are."""
+        """Unbalanced braces in `text` are literal."""
         parts = _EXPRESSION.split(text)
         self._literals = parts[::2]
         self._across = [part.startswith(_MULTI_SEGMENT) for part in parts[1::2]]
 
     def matches(self, uri: str) -> bool:
-        """Whether the URI begins, goes on and ends with what the template says, with any values between."""
+        """Whether the URI contains the template's literals in order, with possible values between them."""
         first, *middle = self._literals
         if not uri.startswith(first):
             return False
@@ -103,11 +107,8 @@ class UriTemplate:
         return end >= at and uri.endswith(last) and _can_be_value(uri[at:end], across=self._across[-1])
 
 
-_OPERATOR_PREFIXES: Final = {"+": "", "#": "#", "/": "/", ".": "."}
-
-
 def expand_template(text: str, values: Mapping[str, str]) -> str | None:
-    """What a template gives for these values, unescaped; None where it asks for more, or for several at one place.
+    """The URI for these values, unescaped; None if values are missing, or an expression has several variables.
 
     >>> expand_template("users://{id}{/part}", {"id": "7", "part": "a"}), expand_template("users://{id}", {})
     ('users://7/a', None)
@@ -126,22 +127,11 @@ def _can_be_value(value: str, *, across: bool) -> bool:
     return across or "/" not in value
 
 
-_NORMAL_URI: Final = re.compile(
-    r"(?!file://localhost/)[a-z][a-z0-9+.-]*://"
-    r"[!$&-.0-@\[^-~]*"  # neither escapes nor upper case in the host
-    r"(?:/|(?:/(?!\.)[!$&-.0-\[\]-~]+)*)"  # no step is empty, or begins with a dot
-)
-"""URIs that are their own normal form, as nearly all are."""
-
-
-_CONTROL_CHARACTERS: Final = dict.fromkeys((*range(32), 127))
-"""Characters that many a reader of URIs drops."""
-
-
 def normal_forms(uri: str) -> tuple[str, ...]:
-    """What a server may take the URI for: one without escapes, dots and doubled slashes, and so on. Linear time.
+    """Other URIs that a server may treat this one as: without escapes, dots, doubled slashes and so on.
 
-    None of them is the URI itself; nearly every URI has none. Holds for patterns and templates as well.
+    Policies decide on these too, so that another spelling reaches nothing hidden. Takes linear time. The URI itself is
+    not among them, so almost every URI has none. Works for patterns and templates as well.
 
     >>> normal_forms("files:///./%65tc//key"), normal_forms("DOC://a/x/../y"), normal_forms("doc://a/y")
     (('files:///etc/key',), ('doc://a/y',), ())
@@ -161,7 +151,7 @@ def normal_forms(uri: str) -> tuple[str, ...]:
 
 
 def _with_host(scheme: str, rest: str) -> str:
-    """With what follows two slashes as a host."""
+    """Normalize, with a host after two slashes."""
     host, path = "", rest
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
@@ -173,7 +163,7 @@ def _with_host(scheme: str, rest: str) -> str:
 
 
 def _host_in_path(scheme: str, rest: str) -> str:
-    """With the host as the first step of the path, as a server reads it that joins what follows to a folder."""
+    """Normalize, with the host as the first path segment, as servers do that append it all to a folder."""
     if not rest.startswith("//") or rest.startswith("///"):
         return _with_host(scheme, rest)
     host, slash, path = rest[2:].partition("/")
@@ -181,18 +171,18 @@ def _host_in_path(scheme: str, rest: str) -> str:
 
 
 def _resolve_path(path: str) -> str:
-    """A path that begins with a slash, or is empty, without empty steps, `.`, `..` and a slash at its end."""
-    steps: list[str] = []
+    """The path without empty segments, `.`, `..` and a trailing slash. It begins with a slash, or is empty."""
+    segments: list[str] = []
     for part in path.split("/"):
         if part == "..":
-            del steps[-1:]
+            del segments[-1:]
         elif part not in ("", "."):
-            steps.append(part)
-    return f"/{'/'.join(steps)}" if path else ""
+            segments.append(part)
+    return f"/{'/'.join(segments)}" if path else ""
 
 
 def _unescape(text: str) -> str:
-    """Without any escape, however often it was escaped: one more pass would change nothing."""
+    """Decode percent-escapes until none is left, however often the text was escaped."""
     if "%" not in text:
         return text
     found = bytearray()
@@ -203,13 +193,6 @@ def _unescape(text: str) -> str:
     return found.decode(errors="replace")
 
 
-_HEX_DIGITS: Final = frozenset(b"0123456789abcdefABCDEF")
-
-
-PROMPT_TAG: Final = "mcp:prompt"
-"""The tag under which policies know prompts, which they decide on as on tools."""
-
-
 def is_document(tool: Tool) -> bool:
-    """Whether the tool stands for a prompt or a resource."""
+    """Whether the tool represents a prompt or a resource in a policy."""
     return PROMPT_TAG in tool.tags or RESOURCE_TAG in tool.tags
