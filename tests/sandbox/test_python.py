@@ -149,7 +149,7 @@ async def test_a_string_that_resembles_a_call_stays_a_string(python: PythonSandb
         ("try:\n    r = await slow.digits()\nexcept RuntimeError as error:\n    r = str(error)\nr", "too many digits"),
     ],
 )
-async def test_a_script_can_call_only_existing_names(
+async def test_special_names_and_values_in_a_script(
     python: PythonSandbox, servers: Servers, source: str, expected: object
 ) -> None:
     tools = {"slow": {**servers.tools()["slow"], "digits": lambda _: {"x": [10**5000]}}}
