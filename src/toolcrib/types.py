@@ -596,14 +596,14 @@ class Call:
 
 
 CallNext = Callable[[Context, Call], Awaitable[ToolResult]]
-"""The rest of the way of a call; raises `ExecutionFailed` and its kin."""
+"""Runs the rest of the pipeline; raises `ExecutionFailed` and its subclasses."""
 
 
 class CallMiddleware(Protocol):
-    """Stands in the way of every call."""
+    """Runs around every call."""
 
-    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        """Answer, or let the call proceed: once, never, or again."""
+    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        """Return a result: from `call_next`, called once or several times, or its own."""
 
 
 ScriptTool = Callable[[dict[str, Any]], Awaitable[JSON]]

@@ -124,7 +124,7 @@ def test_call_asks_whoever_sits_at_the_terminal(settings: Settings, typed: bytes
 def test_a_question_that_nobody_answers_ends_by_itself(settings: Settings) -> None:
     file = settings({"calls": {"approval": "always", "approval_wait": 0.1}}, a=toolbox())
     with at_a_terminal("call", "a:show_image", "--config", file) as (process, terminal):
-        read_until(terminal, b"nobody answered within 0.1 s")
+        read_until(terminal, b"there was no answer within 0.1 s")
         assert process.wait(PATIENCE_S) == ExitCode.REFUSED
 
 

@@ -68,7 +68,7 @@ class JsonStore:
 
     def table(
         self, name: str, codec: StateCodec[V], *, max_entries: int | None = None, max_size: int | None = None
-    ) -> JsonTable[V]:
+    ) -> StateTable[V]:
         texts: StateCodec[str] = StateCodec(str, str)
         return JsonTable(self._inner.table(name, texts, max_entries=max_entries, max_size=max_size), codec)
 

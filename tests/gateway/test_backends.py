@@ -128,8 +128,8 @@ async def test_another_definition_of_the_same_tool_is_set_aside_and_named() -> N
 
 
 async def test_middleware_may_change_a_call_and_answer_it() -> None:
-    async def louder(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        result = await proceed(ctx, call)
+    async def louder(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        result = await call_next(ctx, call)
         return ToolResult(structured=f"{result.structured}!")
 
     one = Gateway([FakeSource(Named("one"))], options=QUIET, middleware=[louder, louder])
@@ -137,8 +137,8 @@ async def test_middleware_may_change_a_call_and_answer_it() -> None:
 
 
 async def test_a_middleware_that_makes_a_call_of_its_own_is_told_how() -> None:
-    async def own(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        return await proceed(ctx, Call(call.tool, {}))
+    async def own(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        return await call_next(ctx, Call(call.tool, {}))
 
     with anyio.fail_after(5), pytest.raises(ExecutionFailed, match=r"dataclasses\.replace"):
         await Gateway([FakeSource(Named("one"))], options=QUIET, middleware=[own]).call(ME, "web:search")
@@ -270,7 +270,7 @@ def naming(backends: Sequence[Backend]) -> Any:
 async def test_a_selector_that_fails_is_told_and_audited(selector: BackendSelector) -> None:
     events: list[AuditEvent] = []
     one = Gateway([FakeSource(Named("one"))], options=QUIET, selector=selector, audit=events.append)
-    with pytest.raises(ExecutionFailed, match="web:search was not run: the selector") as caught:
+    with pytest.raises(ExecutionFailed, match="web:search was not run: the backend selector") as caught:
         await one.call(ME, "web:search")
     assert "secret" not in str(caught.value)
     assert [(event.tool, event.outcome) for event in events] == [("web:search", "execution_failed")]
@@ -283,7 +283,7 @@ async def test_a_tool_that_its_provider_runs_no_more_is_another_providers_only_o
     gate = gateway(FakeSource(one, two))
     assert await gate.tools(ME) == (TOOL,)
     one.tools = []
-    with pytest.raises(HandlerNotFound, match="does not run it any more"):
+    with pytest.raises(HandlerNotFound, match="no longer runs it"):
         await gate.call(ME, "web:search")
     assert two.calls == []
     with anyio.fail_after(5):
@@ -302,4 +302,4 @@ async def test_none_of_a_provider_that_ran_its_tool_is_told_with_what_to_return(
     with pytest.raises(HandlerNotFound) as caught:
         await gateway(FakeSource(Silent("one"))).call(ME, "web:search")
     assert "must return an empty text" in caught.value.hint
-    assert "web:search is listed, but its provider does not run it: From a provider, None means" in caplog.text
+    assert "web:search is listed, but its provider does not run it: A provider returns None only" in caplog.text

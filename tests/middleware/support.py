@@ -1,12 +1,14 @@
-"""Doubles for the layers of a call: a backend that follows a script, a clock that a test moves, a person."""
+"""Test doubles for middleware: a backend that follows a script, a clock that a test moves, a person."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
 from toolcrib.types import Call, Caller, Context, Object, Tool, ToolResult
+
+_T = TypeVar("_T")
 
 ANN = Context(caller=Caller(id="ann", tenant="acme"))
 BOB = Context(caller=Caller(id="bob", tenant="acme"))
@@ -15,7 +17,7 @@ DESTROY: dict[str, Any] = {"destructiveHint": True}
 
 
 class Clock:
-    """A time that stands still until it is moved; sleeping moves it."""
+    """A clock that stops until a test moves it; sleeping moves it."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -35,7 +37,7 @@ Step = ToolResult | BaseException
 
 @dataclass
 class Provider:
-    """The end of the way: gives or raises the next step, and the last one ever after."""
+    """The innermost call: returns or raises the next step; the last step repeats."""
 
     steps: list[Step] = field(default_factory=lambda: [said("done")])
     seen: list[tuple[Context, Call]] = field(default_factory=list)
@@ -58,7 +60,7 @@ class Provider:
 
 @dataclass
 class Person:
-    """A client with somebody behind it."""
+    """A client with a person in front of it."""
 
     capabilities: Object = field(default_factory=dict)
     can_elicit: bool = False
@@ -95,3 +97,13 @@ def failed(text: str) -> ToolResult:
 def a_call(name: str = "read", /, *, backend: str = "github", hints: Object | None = None, **arguments: Any) -> Call:
     tool = Tool(name=name, namespace="github", annotations=hints or {})
     return Call(tool=tool, arguments=arguments, backend=backend)
+
+
+def immediate(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: _T = end.value
+        return value
+    raise AssertionError("it waits for something")

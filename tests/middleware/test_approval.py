@@ -16,6 +16,7 @@ from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.approval import APPROVAL_KEY, ApprovalTokens, approval_binding
 from toolcrib.middleware.options import CallOptions, RateOptions, RetryOptions
 from toolcrib.middleware.pipeline import build_stack
+from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeProvider, FakeSource, connect, running, text_of
 from toolcrib.types import Call, CallNext, Context, Object, ToolResult
 from toolcrib.wire import result_to_wire
@@ -85,7 +86,7 @@ async def test_a_policy_asks_whatever_the_settings_say() -> None:
     policy = ByScopes([Rule(tools=("github:*",), effect="approve")])
     provider = Provider()
     run = build_stack(CallOptions(approval="never", approved=("*",)), policy=policy)(provider)
-    with pytest.raises(ApprovalRequired, match="have the policy allow it"):
+    with pytest.raises(ApprovalRequired, match="change its policy to allow it"):
         await run(ANN, a_call(hints=READ))
     assert provider.runs == 0
 
@@ -306,7 +307,7 @@ async def test_a_no_is_told_as_such() -> None:
 async def test_nobody_waits_for_an_answer_for_ever() -> None:
     provider = Provider()
     with anyio.fail_after(5):
-        with pytest.raises(ApprovalRequired, match=r"nobody answered within 0\.01 s"):
+        with pytest.raises(ApprovalRequired, match=r"there was no answer within 0\.01 s"):
             await asking(provider, approval_wait_s=0.01)(by(ANN, Person(can_elicit=True)), DROP)
     assert provider.runs == 0
 
@@ -393,7 +394,7 @@ async def test_arguments_that_are_not_json_cannot_be_agreed_to() -> None:
 # -- the signed state ----------------------------------------------------------------------------------------------
 
 ABOUT = approval_binding(ANN.caller, DROP)
-NOTES = ApprovalTokens("a key of a test, long enough", expires_s=600, wall=Clock())
+NOTES = ApprovalTokens("a key of a test, long enough", MemoryStore(), expires_s=600, wall=Clock())
 GOOD = NOTES.issue("asked", ABOUT, "inner")
 
 
@@ -424,15 +425,16 @@ def test_what_another_version_signed_with_the_key_is_refused() -> None:
             NOTES.read(f"{signed}.{NOTES._signature(signed)}", ABOUT)
 
 
-def test_the_memory_for_taken_states_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_for_spent_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolcrib.middleware.approval.MAX_SPENT", 2)
     clock = Clock()
-    notes = ApprovalTokens(None, expires_s=600, wall=clock)
+    notes = ApprovalTokens(None, MemoryStore(clock=clock), expires_s=600, wall=clock)
     tickets = [notes.read(notes.issue("asked", ABOUT), ABOUT) for _ in range(3)]
     for ticket in tickets:
-        notes.spend(ticket)
+        await notes.spend(ticket)
     with pytest.raises(ApprovalRequired, match="used before"):
-        notes.spend(tickets[2])
-    clock.now += 600
-    notes.spend(notes.read(notes.issue("asked", ABOUT), ABOUT))
-    assert len(notes._spent) == 1
+        await notes.spend(tickets[2])
+    await notes.spend(tickets[0])  # forgotten: it was spent first
+    clock.now += 602
+    await notes.spend(notes.read(notes.issue("asked", ABOUT), ABOUT))
+    assert len(await notes._spent.items()) == 1

@@ -140,7 +140,7 @@ async def test_only_one_call_at_a_time_sees_whether_it_is_back() -> None:
             assert way.breaker_states()[0].state == "half_open"
             refused = await tried(run)
             assert isinstance(refused, ServerUnavailable)
-            assert refused.hint == "It is tried again at this moment, by another call."
+            assert refused.hint == "It is tried again right now, by another call."
             go_on.set()
     assert runs == 3
     assert way.breaker_states()[0].state == "closed"

@@ -57,8 +57,8 @@ def test_the_key_of_approvals_is_not_shown() -> None:
 
 
 async def test_middleware_of_the_application_stands_in_the_way_too() -> None:
-    async def loud(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        return await proceed(ctx, a_call("other"))
+    async def loud(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        return await call_next(ctx, a_call("other"))
 
     provider = Provider()
     await build_stack(CallOptions(), extra=[loud])(provider)(ANN, a_call())

@@ -21,7 +21,7 @@ def through(middleware: CallMiddleware, provider: Provider | None = None) -> Cal
 
 
 async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() -> None:
-    async def broken(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
+    async def broken(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         raise RuntimeError("secret")
 
     with pytest.raises(ExecutionFailed, match="failed in a middleware") as caught:
@@ -30,15 +30,15 @@ async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() 
 
 
 async def test_a_middleware_that_gives_no_result_is_told_what_to_give() -> None:
-    async def forgetful(ctx: Context, call: Call, proceed: CallNext) -> Any:
-        await proceed(ctx, call)
+    async def forgetful(ctx: Context, call: Call, call_next: CallNext) -> Any:
+        await call_next(ctx, call)
 
-    with pytest.raises(ExecutionFailed, match="a middleware gave NoneType instead of a result"):
+    with pytest.raises(ExecutionFailed, match="a middleware returned NoneType instead of a result"):
         await through(forgetful)(ANN, LOOK)
 
 
 async def test_a_middleware_may_refuse_in_its_own_words() -> None:
-    async def slower(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
+    async def slower(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         raise RateLimited("Once a day.")
 
     with pytest.raises(RateLimited, match="Once a day"):
@@ -46,7 +46,7 @@ async def test_a_middleware_may_refuse_in_its_own_words() -> None:
 
 
 async def test_a_middleware_that_was_cancelled_by_nobody_fails_the_call() -> None:
-    async def cancelled(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
+    async def cancelled(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         raise asyncio.CancelledError
 
     with pytest.raises(ExecutionFailed, match="failed in a middleware"):
@@ -54,8 +54,8 @@ async def test_a_middleware_that_was_cancelled_by_nobody_fails_the_call() -> Non
 
 
 async def test_what_comes_back_passes_as_it_is() -> None:
-    async def idle(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        return await proceed(ctx, call)
+    async def idle(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        return await call_next(ctx, call)
 
     assert await through(idle, Provider([said("x")]))(ANN, LOOK) == said("x")
     error = RateLimited("slowly")

@@ -304,7 +304,7 @@ async def test_only_servers_that_support_completion_are_asked() -> None:
 
 
 async def test_an_invalid_answer_from_a_middleware_is_an_error() -> None:
-    async def replace(ctx: Context, call: Any, proceed: Any) -> ToolResult:
+    async def replace(ctx: Context, call: Any, call_next: Any) -> ToolResult:
         return ToolResult(content=({"type": "text", "text": "no"},))
 
     gateway = gateway_of(Shelf("a", "memo://x"), middleware=[replace])

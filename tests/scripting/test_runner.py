@@ -160,9 +160,9 @@ async def test_middleware_applies_to_a_scripts_calls() -> None:
     seen: list[str] = []
 
     class Watching:
-        async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
+        async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
             seen.append(f"{ctx.caller.id} {call.tool.id}")
-            return await proceed(ctx, call)
+            return await call_next(ctx, call)
 
     async with scripts(middleware=[Watching()]) as run:
         await run.run(ME, "return calc.add{a=1, b=2}:await()")

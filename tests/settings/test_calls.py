@@ -88,7 +88,7 @@ def test_true_switches_a_layer_on_with_its_defaults_and_false_leaves_it_off(load
     ("environ", "problem"),
     [
         ({}, "environment variable APPROVAL_KEY is not set (toolcrib.calls.approvalKey)"),
-        ({"APPROVAL_KEY": "hunter2"}, "toolcrib.calls.approvalKey is too short: 16 characters are the least"),
+        ({"APPROVAL_KEY": "hunter2"}, "toolcrib.calls.approvalKey is too short: it needs at least 16 characters"),
     ],
 )
 def test_a_key_that_is_not_to_be_had_forbids_http_and_nothing_else(

@@ -1,8 +1,7 @@
 """Audit: record who called which tool, how the call ended and how long it took; never its content.
 
-The layers below add to the record of the call they are in through a context variable. It decides nothing, and does
+The layers below add to the record of the current call through a context variable. The record decides nothing, and does
 not exist while auditing is off.
-
 """
 
 import json
@@ -19,13 +18,9 @@ from toolcrib.types import Call, CallNext, Context, ToolResult
 
 logger = logging.getLogger(__name__)
 
-
 AUDIT_LOGGER: Final = "toolcrib.audit"
 
-
 _MAX_NAME_CHARS: Final = 200
-
-
 _SESSION_CHARS: Final = 12
 
 
@@ -34,45 +29,44 @@ class AuditEvent:
     """One call, as it ended."""
 
     time: float
-    """When it came; seconds since the epoch."""
+    """When it arrived; seconds since the epoch."""
     caller: str
     tenant: str | None = None
     session: str | None = None
-    """A digest of the session's id, which by itself would let others in."""
+    """A digest of the session's id: the id itself would give access to the session."""
     tool: str
-    """The canonical id; for a call that found no tool, the name that was asked for."""
+    """The canonical id; if no tool was found, the name that was asked for."""
     backend: str = ""
-    """Who was asked, or would have been."""
+    """The backend that was called, or would have been."""
     outcome: str
     """ok, tool_error (the tool's own), input_required, cancelled, internal_error, or the code of an error."""
     duration_s: float = 0.0
     arguments: str = ""
-    """A digest, keyed so that nothing can be guessed from it; equal for equal arguments."""
+    """A keyed digest, from which nothing can be guessed; equal for equal arguments."""
     request_chars: int = 0
-    """The arguments as JSON."""
+    """The length of the arguments as JSON."""
     result_chars: int = 0
-    """The texts and data of the result."""
+    """The length of the result's texts and data."""
     attempts: int = 0
-    """How often a backend was really asked; 0 for what was refused or answered from the cache."""
+    """How often a backend was called; 0 for a call that was refused or answered from the cache."""
     cached: bool = False
     approval: str = ""
-    """asked, agreed, or why not; empty where nobody had to agree."""
+    """asked, agreed, or why not; empty if no approval was needed."""
 
     def to_json(self) -> str:
-        """One line of JSON, without what is None."""
+        """Return the event as one line of JSON, without the fields that are None."""
         values = {name: value for name in _EVENT_FIELDS if (value := getattr(self, name)) is not None}
         return json.dumps(values | {"duration_s": round(self.duration_s, 6)})
 
 
 _EVENT_FIELDS: Final = tuple(field.name for field in fields(AuditEvent))
 
-
 AuditSink = Callable[[AuditEvent], None]
-"""Takes events, from the event loop: it must not wait for anything."""
+"""Takes events. It runs in the event loop, so it must not block."""
 
 
 def log_sink(name: str = AUDIT_LOGGER) -> AuditSink:
-    """A sink that logs each event as one line of JSON, at the level INFO; who asks for it wants that level to be on."""
+    """Return a sink that logs each event as one line of JSON. Sets the logger to INFO if it has no level."""
     log = logging.getLogger(name)
     if log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
@@ -86,19 +80,40 @@ def log_sink(name: str = AUDIT_LOGGER) -> AuditSink:
 
 @dataclass(slots=True)
 class AuditRecord:
-    """One call, as it went."""
+    """What the layers below the audit report about the current call."""
 
     attempts: int = 0
-    """How often a backend was really asked."""
     backend: str = ""
-    """The one that was asked last."""
+    """The backend that was called last."""
     cached: bool = False
     approval: str = ""
-    """asked, agreed, or why not."""
+
+
+CURRENT_RECORD: ContextVar[AuditRecord | None] = ContextVar("toolcrib.audit", default=None)
+
+
+def record_approval(outcome: str) -> None:
+    """Record the outcome of asking a person."""
+    if (record := CURRENT_RECORD.get()) is not None:
+        record.approval = outcome
+
+
+def record_cache_hit() -> None:
+    """Record that the call was answered from the cache."""
+    if (record := CURRENT_RECORD.get()) is not None:
+        record.cached = True
+
+
+async def record_attempt(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+    """Record that a backend is called; the innermost layer of an audited call."""
+    if (record := CURRENT_RECORD.get()) is not None:
+        record.attempts += 1
+        record.backend = call.backend
+    return await call_next(ctx, call)
 
 
 class AuditMiddleware:
-    """The outermost layer. A sink that raises is logged once, until it works again, and breaks no call."""
+    """The outermost layer. A sink that raises breaks no call; the failure is logged once until it works again."""
 
     def __init__(
         self, sink: AuditSink, *, clock: Callable[[], float], wall: Callable[[], float], key: bytes | None = None
@@ -110,13 +125,13 @@ class AuditMiddleware:
         self._key = key or os.urandom(32)
         self._failing = False
 
-    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        """Let the call proceed, and tell how it ended."""
-        trail, came, started = AuditRecord(), self._wall(), self._clock()
-        token = CURRENT_RECORD.set(trail)
+    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        """Run the call and report how it ended."""
+        record, came, started = AuditRecord(), self._wall(), self._clock()
+        token = CURRENT_RECORD.set(record)
         outcome, size = "cancelled", 0
         try:
-            result = await proceed(ctx, call)
+            result = await call_next(ctx, call)
             outcome, size = _outcome(result), visible_chars(result)
         except ToolcribError as error:
             outcome = error.code
@@ -129,10 +144,10 @@ class AuditMiddleware:
         finally:
             CURRENT_RECORD.reset(token)
             took = self._clock() - started
-            self._emit(self._event(ctx, call, trail, outcome=outcome, came=came, took=took, size=size))
+            self._emit(self._event(ctx, call, record, outcome=outcome, came=came, took=took, size=size))
 
     def record_refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
-        """Tell of a call that was refused before it came this far: no such tool, not allowed, wrong arguments."""
+        """Report a call that was refused before it came this far: no such tool, not allowed, wrong arguments."""
         self._emit(
             AuditEvent(
                 time=self._wall(),
@@ -145,7 +160,7 @@ class AuditMiddleware:
         )
 
     def _event(
-        self, ctx: Context, call: Call, trail: AuditRecord, *, outcome: str, came: float, took: float, size: int
+        self, ctx: Context, call: Call, record: AuditRecord, *, outcome: str, came: float, took: float, size: int
     ) -> AuditEvent:
         text = canonical_json(call.arguments)
         return AuditEvent(
@@ -154,15 +169,15 @@ class AuditMiddleware:
             tenant=ctx.caller.tenant,
             session=self._session(ctx),
             tool=call.tool.id,
-            backend=trail.backend or call.backend,
+            backend=record.backend or call.backend,
             outcome=outcome,
             duration_s=took,
             arguments="" if text is None else digest(text, self._key),
             request_chars=len(text or ""),
             result_chars=size,
-            attempts=trail.attempts,
-            cached=trail.cached,
-            approval=trail.approval,
+            attempts=record.attempts,
+            cached=record.cached,
+            approval=record.approval,
         )
 
     def _session(self, ctx: Context) -> str | None:
@@ -173,7 +188,7 @@ class AuditMiddleware:
             self._sink(event)
         except Exception:
             if not self._failing:
-                logger.exception("the audit sink failed; this is said once until it works again")
+                logger.exception("the audit sink failed; further failures are not logged until it works again")
             self._failing = True
         else:
             self._failing = False
@@ -183,26 +198,3 @@ def _outcome(result: ToolResult) -> str:
     if result.kind == "input_required":
         return result.kind
     return "tool_error" if result.is_error else "ok"
-
-
-CURRENT_RECORD: ContextVar[AuditRecord | None] = ContextVar("toolcrib.trail", default=None)
-
-
-def record_approval(outcome: str) -> None:
-    """Note what came of asking a person."""
-    if (trail := CURRENT_RECORD.get()) is not None:
-        trail.approval = outcome
-
-
-def record_cache_hit() -> None:
-    """Note that no backend was asked."""
-    if (trail := CURRENT_RECORD.get()) is not None:
-        trail.cached = True
-
-
-async def record_attempt(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-    """Note that a backend is asked; the innermost layer of an audited call."""
-    if (trail := CURRENT_RECORD.get()) is not None:
-        trail.attempts += 1
-        trail.backend = call.backend
-    return await proceed(ctx, call)

@@ -7,13 +7,11 @@ from typing import Any, Final
 from toolcrib.types import JSON, Tool, ToolResult
 
 _encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-
-
 _JSON_ERRORS: Final = (TypeError, ValueError, RecursionError)
 
 
 def canonical_json(value: JSON) -> str | None:
-    """The value as the one JSON text that equal values share, in ASCII; None for what JSON cannot hold.
+    """Write a value as the one JSON text that equal values share, in ASCII; None if it is not JSON.
 
     >>> canonical_json({"b": 1, "a": [True, None]})
     '{"a":[true,null],"b":1}'
@@ -25,21 +23,21 @@ def canonical_json(value: JSON) -> str | None:
 
 
 def digest(text: str, key: bytes = b"") -> str:
-    """32 hexadecimal characters; with a key, they say nothing about a text that could be guessed."""
+    """Return 32 hexadecimal characters; with a key, they do not confirm a guess of the text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=key).hexdigest()
 
 
 def tool_digest(tool: Tool) -> str | None:
-    """A digest of what a tool does and what it says of itself; None for a definition that is not JSON."""
+    """Digest a tool's names, texts, schemas and annotations; None for a definition that is not JSON."""
     parts = (tool.namespace, tool.name, tool.version, tool.title, tool.description, tool.input_schema)
     text = canonical_json((*parts, tool.output_schema, tool.annotations))
     return None if text is None else digest(text)
 
 
 def visible_chars(result: ToolResult) -> int:
-    """About how many characters a result holds, without reading through it: the texts and data of its blocks.
+    """Estimate the characters of a result cheaply: the texts and data of its blocks.
 
-    Structured content mostly repeats them; it counts where there are no blocks.
+    Structured content mostly repeats them, so it counts only if there are no blocks.
     """
     if not result.content and result.structured is not None:
         return len(canonical_json(result.structured) or "")
@@ -58,6 +56,6 @@ def _length(value: Any) -> int:
 
 
 def json_chars(result: ToolResult) -> int | None:
-    """The characters of everything a result holds; None for what JSON cannot hold."""
+    """Count the characters of a whole result as JSON; None if it is not JSON."""
     text = canonical_json((result.content, result.structured, result.meta))
     return None if text is None else len(text)

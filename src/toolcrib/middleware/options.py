@@ -10,48 +10,46 @@ from toolcrib.gateway.policy import Patterns
 ApprovalMode = Literal["never", "destructive", "writing", "always"]
 """Which calls a person must agree to.
 
-`destructive` are the tools that say so themselves (`destructiveHint: true`, without `readOnlyHint: true`). MCP takes a
-tool without annotations for destructive; most tools have none, and a question at every call is soon answered without
-reading it. `writing` is the stricter word: every tool that does not say `readOnlyHint: true`.
+`destructive` covers tools that are marked as such (`destructiveHint: true` without `readOnlyHint: true`). MCP regards
+tools without annotations as destructive too, but most tools have none, and people stop reading a question that comes
+with every call. `writing` is stricter: every tool that is not marked `readOnlyHint: true`.
 """
 
-
 _APPROVAL_MODES: Final = ("never", "destructive", "writing", "always")
-
 
 _MIN_KEY_CHARS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateOptions:
-    """How often one caller may call."""
+    """Limit of one caller's calls."""
 
     per_second: float
-    """Calls a second, in the long run; above 0."""
+    """Calls a second in the long run, above 0."""
     burst: int = 10
     """Calls at once after a pause, 1 or more."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` for what is no rate."""
+        """Raise `SettingsError` if a field is out of range."""
         _check_positive("per_second", self.per_second)
         _check_at_least("burst", self.burst, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerOptions:
-    """When a backend is left in peace, and for how long."""
+    """When calls of a backend stop, and for how long."""
 
     failures: int = 5
-    """Failures in a row that open it, 1 or more."""
+    """Failures in a row that open the breaker, 1 or more."""
     share: float | None = None
-    """Also opens when this share of the last `window` calls failed, above 0 and up to 1; None means: never."""
+    """The breaker also opens when this share of the last `window` calls failed, above 0 and up to 1; or None."""
     window: int = 20
-    """Calls that `share` looks back on; nothing is judged before there were so many."""
+    """Number of calls that `share` is a share of; it has no effect before there were as many."""
     open_s: float = 15.0
-    """How long nothing is tried, in seconds; then one call is let through to see."""
+    """How long the breaker stays open, in seconds; then one call is let through as a probe."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` for what cannot be."""
+        """Raise `SettingsError` if a field is out of range."""
         _check_at_least("failures", self.failures, 1)
         _check_at_least("window", self.window, 1)
         _check_positive("open_s", self.open_s)
@@ -61,19 +59,19 @@ class BreakerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
-    """How often a call is tried, where trying again is safe."""
+    """How often a call is tried if repeating it is safe."""
 
     attempts: int = 3
-    """In all, 1 or more."""
+    """Attempts in all, 1 or more."""
     first_s: float = 0.2
     """The first pause, in seconds; each further one is twice as long."""
     longest_s: float = 5.0
     """No pause is longer, in seconds."""
     jitter: float = 0.5
-    """By how much of itself a pause is shortened at most, at random, 0 to 1."""
+    """The largest share by which a pause is shortened at random, 0 to 1."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` for what cannot be."""
+        """Raise `SettingsError` if a field is out of range."""
         _check_at_least("attempts", self.attempts, 1)
         _check_positive("first_s", self.first_s)
         _check_positive("longest_s", self.longest_s)
@@ -83,22 +81,22 @@ class RetryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """Which answers are kept, for whom, and for how long."""
+    """Which answers are cached, for whom, and for how long."""
 
     seconds: float = 60.0
-    """How long an answer is given again; above 0."""
+    """How long an answer is reused, above 0."""
     max_entries: int = 1000
     max_bytes: int = 16 * 1024 * 1024
-    """About how much all answers together may hold; a larger one is not kept."""
+    """Approximate size of all answers together; a larger answer is not cached."""
     tools: tuple[str, ...] = ()
-    """Patterns of the tools whose answers are kept, whatever they say of themselves; empty means every tool with
+    """Patterns of the tools whose answers are cached, whatever their annotations; empty means every tool with
     `readOnlyHint: true`."""
     per: Literal["caller", "scope"] = "caller"
-    """Who shares answers: one caller with himself, or callers of one tenant whom the policy gives the same rights. The
-    second is for tools that answer everybody the same."""
+    """Who shares answers: the requests of one caller, or callers of one tenant to whom the policy gives the same
+    rights. The second is for tools that give everyone the same answer."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` for what cannot be."""
+        """Raise `SettingsError` if a field is out of range."""
         _check_positive("seconds", self.seconds)
         _check_at_least("max_entries", self.max_entries, 1)
         _check_at_least("max_bytes", self.max_bytes, 1)
@@ -109,35 +107,35 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """What stands in the way of every call; see the package for the order."""
+    """The middleware around every call; the docstring of `toolcrib.middleware` has the order."""
 
     audit: bool | str = False
-    """Log a line of JSON for every call, to the logger `toolcrib.audit` or to the one that is named."""
+    """Log a line of JSON for every call, to the logger `toolcrib.audit` or to the one named here."""
     deadline_s: float | None = None
-    """How long a call may take with all its attempts, in seconds. Remote servers have a limit of their own."""
+    """How long a call may take with all its attempts, in seconds. Remote servers also have their own limit."""
     rate: RateOptions | None = None
-    """For each caller, over all tools."""
+    """The limit for each caller over all tools."""
     tool_rates: tuple[tuple[str, RateOptions], ...] = ()
-    """For each caller and tool, beside `rate`: the first pattern that fits the tool's id."""
+    """Limits for each caller and tool, in addition to `rate`: the first pattern that matches the tool's id applies."""
     breaker: BreakerOptions | None = None
-    """For each backend. Off by default: a remote server that is away refuses calls at once anyhow, and calls of one
-    caller that hang would close a backend for all."""
+    """One breaker for each backend. Off by default: calls of an unreachable server fail at once anyway, and
+    hanging calls of one caller would cut off all others."""
     retry: RetryOptions | None = None
     cache: CacheOptions | None = None
     approval: ApprovalMode = "never"
-    """Which calls a person must agree to, beside those for which the policy asks."""
+    """Which calls need approval, in addition to those for which the policy asks."""
     approved: tuple[str, ...] = ()
-    """Patterns of the tools that `approval` leaves out. What a policy asks for, it does not touch."""
+    """Patterns of tools that `approval` does not apply to. The policy's own decisions are not affected."""
     approval_wait_s: float = 120.0
-    """How long a person who is asked during a call may think, in seconds."""
+    """How long a call waits for a person's answer, in seconds."""
     approval_expires_s: float = 600.0
-    """How long a question that a client carries to a person stays open, in seconds."""
+    """How long a question that a client shows to a person stays valid, in seconds."""
     approval_key: str | None = field(default=None, repr=False)
-    """Signs the questions; the same text for all processes that serve one address, at least 16 characters. Without it
-    each process has a key of its own."""
+    """Signs the questions; at least 16 characters, and the same for all processes that serve one address. Without it,
+    each process makes its own key."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` for what cannot be."""
+        """Raise `SettingsError` if a field is out of range."""
         for name in ("deadline_s", "approval_wait_s", "approval_expires_s"):
             if getattr(self, name) is not None:
                 _check_positive(name, getattr(self, name))
@@ -147,7 +145,7 @@ class CallOptions:
         Patterns([pattern for pattern, _ in self.tool_rates], field="tool_rates")
         if self.approval_key is not None and len(self.approval_key) < _MIN_KEY_CHARS:
             raise SettingsError(
-                f"approval_key is too short: {_MIN_KEY_CHARS} characters are the least.",
+                f"approval_key is too short: it needs at least {_MIN_KEY_CHARS} characters.",
                 hint="Make one with `python -c 'import secrets; print(secrets.token_urlsafe(32))'`.",
             )
 

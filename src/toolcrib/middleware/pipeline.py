@@ -6,7 +6,6 @@ import random as chance
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -32,8 +31,8 @@ from toolcrib.middleware.rate import RateMiddleware
 from toolcrib.middleware.retry import DeadlineMiddleware, RetryMiddleware
 from toolcrib.providers.base import call_by_key
 from toolcrib.providers.content import to_result
+from toolcrib.state.memory import MemoryStore
 from toolcrib.types import (
-    JSON,
     Backend,
     BackendKind,
     BackendSelector,
@@ -42,38 +41,36 @@ from toolcrib.types import (
     CallNext,
     Context,
     Policy,
+    StateStore,
     Tool,
     ToolResult,
 )
 
 logger = logging.getLogger(__name__)
 
-
 _NONE_HINT: Final = (
-    "From a provider, None means that it has no such tool; where it ran the tool and has nothing to tell, "
-    "it must return an empty text."
+    "A provider returns None only for a tool that it does not have; a tool that ran and has nothing to say "
+    "must return an empty text."
 )
-
-
-_RANK = {kind: place for place, kind in enumerate(BackendKind)}
+_RANK: Final = {kind: place for place, kind in enumerate(BackendKind)}
 
 
 def local_first(backends: Sequence[Backend]) -> Sequence[Backend]:
-    """Local functions, then providers, then remote servers; within a kind, in the order in which they offered it."""
+    """Order local functions before providers before remote servers; within a kind, keep the order."""
     return sorted(backends, key=lambda backend: _RANK[backend.kind])
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedCall(Call):
-    """A call with those who can run it, in the order in which they are tried."""
+    """A call with the backends that can run it, in the order in which they are tried."""
 
     backends: tuple[Backend, ...] = ()
     place: int = 0
-    """Of the one whose turn it is."""
+    """Index of the current backend."""
 
 
 class CallPipeline:
-    """What every call of a gateway passes."""
+    """What every call of a gateway goes through. Composed once."""
 
     def __init__(
         self,
@@ -84,163 +81,191 @@ class CallPipeline:
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
         mask_errors: bool = False,
+        state: StateStore | None = None,
     ) -> None:
-        """The first middleware is the outermost. With `mask_errors`, what any provider raises is masked."""
+        """The first middleware is the outermost. `mask_errors` hides the messages of exceptions from callers."""
         self._selector = selector
-        self._chain = build_stack(options, policy=policy, extra=middleware, failover=_fail_over, audit=audit)
-        self._call_next = self._chain(partial(_call_backend, mask_errors=mask_errors))
+        self._mask_errors = mask_errors
+        self._stack = build_stack(options, policy=policy, extra=middleware, audit=audit, state=state)
+        self._attempt = self._stack.around_attempt(self._call_backend)
+        self._call_next = self._stack.around_call(self._try_backends)
 
-    async def call(self, ctx: Context, found: ResolvedTool, arguments: dict[str, Any]) -> ToolResult:
-        """The result of the call, by the first backend that takes it.
+    async def call(self, ctx: Context, resolved: ResolvedTool, arguments: dict[str, Any]) -> ToolResult:
+        """Return the result of the first backend that takes the call.
 
-        Another is asked only where one was not available, so that nothing was run. Raises `HandlerNotFound` where
-        nobody runs the tool any more, and an `ExecutionFailed`.
+        The next backend is tried only if nothing was run. Raises `HandlerNotFound` if no backend runs the tool any
+        more, and `ExecutionFailed`.
         """
         try:
-            backends = self._ordered_backends(found)
+            backends = self._ordered_backends(resolved)
         except ToolcribError as error:
-            self.audit_refused(ctx, found.tool.id, error)
+            self.audit_refused(ctx, resolved.tool.id, error)
             raise
+        call = RoutedCall(resolved.tool, arguments, _backend_name(backends[0], resolved.tool), backends)
         try:
-            return await self._call_next(
-                ctx, RoutedCall(found.tool, arguments, _backend_name(backends[0], found.tool), backends)
-            )
+            return await self._call_next(ctx, call)
         except ToolcribError as error:
             record_call_error(error)
             raise
 
     def audit_refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
-        """Tell the audit, if any, of a call that was refused before it came so far."""
+        """Report a call to the audit, if there is one, that was refused before it entered the pipeline."""
         record_call_error(error)
-        self._chain.audit_refused(ctx, tool, error)
+        self._stack.audit_refused(ctx, tool, error)
 
     def breaker_states(self) -> tuple[BreakerState, ...]:
-        """How the breaker sees each backend, by name; empty without a breaker."""
-        return self._chain.breaker_states()
+        """Return the breaker's view of each backend, by name; empty without a breaker."""
+        return self._stack.breaker_states()
 
-    def _ordered_backends(self, found: ResolvedTool) -> tuple[Backend, ...]:
+    def _ordered_backends(self, resolved: ResolvedTool) -> tuple[Backend, ...]:
         if self._selector is not None:
-            chosen = _select_backends(self._selector, found)
-            if not chosen:
-                raise HandlerNotFound(f"{found.tool.id} is listed, but the selector leaves nobody to run it.")
-            return chosen
-        return found.backends if len(found.backends) == 1 else tuple(local_first(found.backends))
+            selected = _select_backends(self._selector, resolved)
+            if not selected:
+                raise HandlerNotFound(f"{resolved.tool.id} is listed, but the selector left no backend to run it.")
+            return selected
+        return resolved.backends if len(resolved.backends) == 1 else tuple(local_first(resolved.backends))
+
+    async def _try_backends(self, ctx: Context, call: Call) -> ToolResult:
+        """Call the backends in order; go on to the next one only if nothing was run."""
+        if not isinstance(call, RoutedCall):
+            raise ExecutionFailed(
+                f"A middleware made a new call of {call.tool.id}.",
+                hint="Change the call it was given with dataclasses.replace.",
+            )
+        if len(call.backends) == 1:
+            return await self._attempt(ctx, call)
+        last = len(call.backends) - 1
+        for place, backend in enumerate(call.backends):
+            try:
+                return await self._attempt(ctx, replace(call, backend=_backend_name(backend, call.tool), place=place))
+            except (ServerUnavailable, HandlerNotFound) as error:
+                if place == last:
+                    raise
+                logger.info("%s cannot run %s, trying the next backend: %s", backend.name, call.tool.id, error.message)
+        raise AssertionError("a call has one backend or more")
+
+    async def _call_backend(self, ctx: Context, call: Call) -> ToolResult:
+        """Return the answer of the current backend. Errors about the backend itself pass, such as `ServerUnavailable`.
+
+        An error of a nested call, and any other exception, becomes `ExecutionFailed`. It repeats the exception's
+        message if a provider of this process raised it, unless `mask_errors` is set.
+        """
+        assert isinstance(call, RoutedCall)  # noqa: S101 - `_try_backends` has checked it
+        tool, backend = call.tool, call.backends[call.place]
+        try:
+            with third_party_code():
+                try:
+                    value = await contained(call_by_key(backend.provider, ctx, tool.key, call.arguments))
+                except ToolcribError as error:
+                    if is_nested_call_error(error) and implies_not_run(error):
+                        raise nested_failure(error, tool.id) from error
+                    if not isinstance(error, ToolNotFound):
+                        raise
+                    value = None
+            if value is not None:
+                return to_result(value)
+        except ToolcribError:
+            raise
+        except Exception as error:
+            logger.exception("the provider of %s raised an exception", tool.id)
+            # A remote server's failure is already one of our errors; any other exception there is a bug of ours.
+            if self._mask_errors or backend.kind is BackendKind.MCP:
+                raise ExecutionFailed(
+                    f"{tool.id} failed inside its provider.", hint="Its log has the cause."
+                ) from error
+            raise ExecutionFailed(f"{tool.id} failed: {describe_exception(error)}") from error
+        logger.warning("%s is listed, but its provider does not run it: %s", tool.id, _NONE_HINT)
+        raise HandlerNotFound(f"{tool.id} is listed, but its provider no longer runs it.", hint=_NONE_HINT)
 
 
-def _select_backends(selector: BackendSelector, found: ResolvedTool) -> tuple[Backend, ...]:
-    """What the selector leaves, in its order. Raises `ExecutionFailed` where it fails."""
+def _select_backends(selector: BackendSelector, resolved: ResolvedTool) -> tuple[Backend, ...]:
+    """Return what the selector leaves, in its order. Raises `ExecutionFailed` if it fails."""
     try:
-        given = selector(found.backends)
-        chosen = (given,) if isinstance(given, Backend) else tuple(given)
+        selected = selector(resolved.backends)
+        backends = (selected,) if isinstance(selected, Backend) else tuple(selected)
     except ToolcribError:
         raise
     except Exception as error:
-        logger.exception("the selector of backends raised, or gave nothing that can be read")
+        logger.exception("the backend selector raised an exception, or returned something that cannot be read")
         raise ExecutionFailed(
-            f"{found.tool.id} was not run: the selector of backends failed.", hint="The log has the cause."
+            f"{resolved.tool.id} was not run: the backend selector failed.", hint="The log has the cause."
         ) from error
-    if all(isinstance(backend, Backend) for backend in chosen):
-        return chosen
+    if all(isinstance(backend, Backend) for backend in backends):
+        return backends
     raise ExecutionFailed(
-        f"{found.tool.id} was not run: the selector of backends gave something that is no backend.",
-        hint="It must give some of those it was given, in any order.",
+        f"{resolved.tool.id} was not run: the backend selector returned something that is not a backend.",
+        hint="It must return some of the backends it was given, in any order.",
     )
 
 
 def _backend_name(backend: Backend, tool: Tool) -> str:
-    """Who runs a call: a function of this process stands for itself alone, whatever becomes of the others."""
+    """Name the backend of a call. Each local function is a backend of its own: others may fail independently."""
     return tool.id if backend.kind is BackendKind.LOCAL else backend.name
 
 
-async def _fail_over(ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-    """The first backend that takes the call; the next one only where nothing was run."""
-    backends = _as_routed(call).backends
-    for place, backend in enumerate(backends[:-1]):
-        try:
-            return await proceed(ctx, replace(_as_routed(call), backend=_backend_name(backend, call.tool), place=place))
-        except (ServerUnavailable, HandlerNotFound) as error:
-            logger.info("%s cannot run %s, the next one is asked: %s", backend.name, call.tool.id, error.message)
-    if len(backends) == 1:
-        return await proceed(ctx, call)
-    last = replace(_as_routed(call), backend=_backend_name(backends[-1], call.tool), place=len(backends) - 1)
-    return await proceed(ctx, last)
+class ContainedMiddleware:
+    """Middleware of the application. Errors of toolcrib pass; any other exception becomes `ExecutionFailed`."""
 
+    def __init__(self, middleware: CallMiddleware) -> None:
+        self._middleware = middleware
 
-async def _call_backend(ctx: Context, call: Call, *, mask_errors: bool) -> ToolResult:
-    """What one backend answers. What it says of itself passes, such as that it is not available.
-
-    An error of a tool that it called in its turn, and anything else that it raises, becomes an `ExecutionFailed`:
-    with its words where a provider raised it, as those of a function, unless `mask_errors`.
-    """
-    tool: Tool = call.tool
-    routed = _as_routed(call)
-    try:
+    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        """Run the middleware. Raises `ExecutionFailed` if it raises an exception or returns no result."""
         with third_party_code():
-            value = await _backend_value(routed, ctx, tool)
-        if value is not None:
-            return to_result(value)
-    except ToolcribError:
-        raise
-    except Exception as error:
-        logger.exception("the provider of %s raised", tool.id)
-        # What goes wrong at a remote server is an error of ours already; anything else is our own fault.
-        if mask_errors or routed.backends[routed.place].kind is BackendKind.MCP:
-            raise ExecutionFailed(f"{tool.id} failed inside its provider.", hint="Its log has the cause.") from error
-        raise ExecutionFailed(f"{tool.id} failed: {describe_exception(error)}") from error
-    logger.warning("%s is listed, but its provider does not run it: %s", tool.id, _NONE_HINT)
-    raise HandlerNotFound(f"{tool.id} is listed, but its provider does not run it any more.", hint=_NONE_HINT)
-
-
-async def _backend_value(routed: RoutedCall, ctx: Context, tool: Tool) -> ToolResult | JSON | None:
-    """What the backend gives whose turn it is; None where it has no such tool."""
-    try:
-        return await contained(call_by_key(routed.backends[routed.place].provider, ctx, tool.key, routed.arguments))
-    except ToolcribError as error:
-        if is_nested_call_error(error) and implies_not_run(error):
-            raise nested_failure(error, tool.id) from error
-        if isinstance(error, ToolNotFound):
-            return None
-        raise
-
-
-def _as_routed(call: Call) -> RoutedCall:
-    if isinstance(call, RoutedCall):
-        return call
-    raise ExecutionFailed(
-        f"A middleware made a new call of {call.tool.id}.",
-        hint="Change the one it was given, with dataclasses.replace.",
-    )
+            try:
+                result = await contained(self._middleware(ctx, call, call_next))
+            except ToolcribError as error:
+                if is_nested_call_error(error) and implies_not_run(error):
+                    raise nested_failure(error, call.tool.id) from error
+                raise
+            except Exception as error:
+                logger.exception("a middleware raised an exception in a call of %s", call.tool.id)
+                raise ExecutionFailed(
+                    f"{call.tool.id} failed in a middleware.", hint="The log has the cause."
+                ) from error
+        if isinstance(result, ToolResult):
+            return result
+        raise ExecutionFailed(
+            f"{call.tool.id} failed: a middleware returned {type(result).__name__} instead of a result.",
+            hint="A middleware returns what `call_next` returns, or a ToolResult of its own.",
+        )
 
 
 class MiddlewareStack:
-    """What stands in the way of every call of one gateway; made once, safe to use from several tasks and threads."""
+    """The middleware of one gateway, from the outside in: around a whole call, and around each attempt at a backend."""
 
     def __init__(
         self,
-        layers: Sequence[CallMiddleware],
+        call_layers: Sequence[CallMiddleware],
+        attempt_layers: Sequence[CallMiddleware],
         *,
         audit: AuditMiddleware | None = None,
         breaker: CircuitBreaker | None = None,
     ) -> None:
-        """The layers from the outside in, of which the audit and the breaker can also be asked."""
-        self.layers = tuple(layers)
+        self._call_layers = tuple(call_layers)
+        self._attempt_layers = tuple(attempt_layers)
         self._audit = audit
         self._breaker = breaker
 
     def __call__(self, last: CallNext) -> CallNext:
-        """The whole way of a call that ends in `last`; `last` itself where nothing stands in it."""
-        way = last
-        for layer in reversed(self.layers):
-            way = _wrap(layer, way)
-        return way
+        """Wrap `last` in all layers; return `last` itself if there are none."""
+        return self.around_call(self.around_attempt(last))
+
+    def around_call(self, last: CallNext) -> CallNext:
+        """Wrap `last` in the layers that see a call once."""
+        return _compose(self._call_layers, last)
+
+    def around_attempt(self, last: CallNext) -> CallNext:
+        """Wrap `last` in the layers that see each attempt at a backend."""
+        return _compose(self._attempt_layers, last)
 
     def audit_refused(self, ctx: Context, tool: str, error: ToolcribError) -> None:
-        """Tell the audit, if any, of a call that was refused before it came to the chain."""
+        """Report a call to the audit, if there is one, that was refused before it came to the stack."""
         if self._audit is not None:
             self._audit.record_refused(ctx, tool, error)
 
     def breaker_states(self) -> tuple[BreakerState, ...]:
-        """How the breaker sees each backend, by name; empty without a breaker."""
+        """Return the breaker's view of each backend, by name; empty without a breaker."""
         return self._breaker.states() if self._breaker is not None else ()
 
 
@@ -249,40 +274,50 @@ def build_stack(
     *,
     policy: Policy | None = None,
     extra: Sequence[CallMiddleware] = (),
-    failover: CallMiddleware | None = None,
     audit: AuditSink | None = None,
+    state: StateStore | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     random: Callable[[], float] = chance.random,
 ) -> MiddlewareStack:
-    """The chain of these settings, in the order that the package describes.
+    """Build the stack of these options, in the order that the package describes.
 
-    `extra` is the application's own middleware; `failover` may let a call proceed several times, each with another
-    `backend`. A sink as `audit` takes the place of the log. `clock` is monotonic and `wall` since the epoch, both in
-    seconds; `random` gives 0 up to 1.
+    `extra` is the application's own middleware. An `audit` sink replaces the log. `state` holds what several
+    processes share, by default in memory. `clock` is monotonic and `wall` since the epoch, both in seconds; `random`
+    returns 0 up to 1.
     """
+    state = state or MemoryStore(clock=clock)
     auditing = _build_audit(options, audit, clock, wall)
-    breaker = CircuitBreaker(options.breaker, clock=clock, wall=wall) if options.breaker is not None else None
-    limited = options.rate is not None or options.tool_rates
-    layers: list[CallMiddleware | None] = [
+    breaker = None if options.breaker is None else CircuitBreaker(options.breaker, state, wall=wall)
+    is_limited = options.rate is not None or options.tool_rates
+    call_layers: list[CallMiddleware | None] = [
         auditing,
         *map(ContainedMiddleware, extra),
-        _build_approval(options, policy, wall),
-        CacheMiddleware(options.cache, policy, clock=clock) if options.cache is not None else None,
-        RateMiddleware(options.rate, options.tool_rates, clock=clock) if limited else None,
+        _build_approval(options, policy, state, wall),
+        CacheMiddleware(options.cache, policy, state) if options.cache is not None else None,
+        RateMiddleware(options.rate, options.tool_rates, state, wall=wall) if is_limited else None,
         DeadlineMiddleware(options.deadline_s) if options.deadline_s is not None else None,
         RetryMiddleware(options.retry, sleep=sleep, random=random) if options.retry is not None else None,
-        failover,
-        breaker,
-        record_attempt if auditing is not None else None,
     ]
-    return MiddlewareStack([layer for layer in layers if layer is not None], audit=auditing, breaker=breaker)
+    attempt_layers: list[CallMiddleware | None] = [breaker, record_attempt if auditing is not None else None]
+    return MiddlewareStack(
+        [layer for layer in call_layers if layer is not None],
+        [layer for layer in attempt_layers if layer is not None],
+        audit=auditing,
+        breaker=breaker,
+    )
 
 
-def _wrap(layer: CallMiddleware, proceed: CallNext) -> CallNext:
+def _compose(layers: Sequence[CallMiddleware], last: CallNext) -> CallNext:
+    for layer in reversed(layers):
+        last = _wrap(layer, last)
+    return last
+
+
+def _wrap(layer: CallMiddleware, call_next: CallNext) -> CallNext:
     def step(ctx: Context, call: Call) -> Awaitable[ToolResult]:
-        return layer(ctx, call, proceed)
+        return layer(ctx, call, call_next)
 
     return step
 
@@ -300,39 +335,10 @@ def _build_audit(
 
 
 def _build_approval(
-    options: CallOptions, policy: Policy | None, wall: Callable[[], float]
+    options: CallOptions, policy: Policy | None, state: StateStore, wall: Callable[[], float]
 ) -> ApprovalMiddleware | None:
-    """The layer, where the settings or a policy may ask for it."""
+    """Build the approval layer if the options or the policy may ask for approval."""
     if options.approval == "never" and (policy is None or isinstance(policy, AllowAll)):
         return None
-    tickets = ApprovalTokens(options.approval_key, expires_s=options.approval_expires_s, wall=wall)
-    return ApprovalMiddleware(options, policy, tickets)
-
-
-class ContainedMiddleware:
-    """One middleware, of which nobody knows what it raises and gives."""
-
-    def __init__(self, middleware: CallMiddleware) -> None:
-        """Errors of toolcrib pass through it, and from it; anything else it raises becomes an `ExecutionFailed`."""
-        self._middleware = middleware
-
-    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        """What the middleware answers."""
-        with third_party_code():
-            try:
-                result = await contained(self._middleware(ctx, call, proceed))
-            except ToolcribError as error:
-                if is_nested_call_error(error) and implies_not_run(error):
-                    raise nested_failure(error, call.tool.id) from error
-                raise
-            except Exception as error:
-                logger.exception("a middleware raised in a call of %s", call.tool.id)
-                raise ExecutionFailed(
-                    f"{call.tool.id} failed in a middleware.", hint="The log has the cause."
-                ) from error
-        if isinstance(result, ToolResult):
-            return result
-        raise ExecutionFailed(
-            f"{call.tool.id} failed: a middleware gave {type(result).__name__} instead of a result.",
-            hint="A middleware returns what `proceed` gives, or a ToolResult of its own.",
-        )
+    tokens = ApprovalTokens(options.approval_key, state, expires_s=options.approval_expires_s, wall=wall)
+    return ApprovalMiddleware(options, policy, tokens)

@@ -1,35 +1,33 @@
 """Rate limits: a token bucket for each caller, kept as a single number.
 
 The number is the moment at which the bucket is full again (the generic cell rate algorithm, ITU-T I.371): a call moves
-it on by one interval, and is refused if that would put it further ahead than the burst allows.
-
+it on by one interval, and is refused if that would put it further ahead than the burst allows. The numbers are kept in
+the gateway's state store, so processes that share a store share the limits.
 """
 
 import math
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from toolcrib.errors import RateLimited
 from toolcrib.gateway.policy import Patterns
+from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.middleware.options import RateOptions
-from toolcrib.types import Call, Caller, CallNext, Context, ToolResult
+from toolcrib.types import Call, Caller, CallNext, Context, StateCodec, StateStore, ToolResult
 
-MAX_BUCKETS: Final = 50_000
-"""Callers, and pairs of caller and tool, that are remembered; who called longest ago is forgotten first."""
+MAX_CALLERS: Final = 50_000
+"""Callers whose buckets are kept; the one who called longest ago is forgotten first."""
 
+_ROUNDING_S: Final = 1e-6
+"""More than the rounding error of the sums below: seconds since the epoch have 0.24 microseconds at best."""
 
-_ROUNDING_S: Final = 1e-9
-"""What rounding may add up to."""
+_Buckets = Mapping[str, float]
+"""When each bucket of a caller is full again, in seconds since the epoch, by tool; "" is the bucket for all tools."""
 
-
-_BucketKey = tuple[str | None, str, str]
+_CODEC: Final[StateCodec[_Buckets]] = StateCodec(dict, dict)
 
 
 class _RateLimit(NamedTuple):
-    """A rate, as it is reckoned with."""
-
     interval_s: float
     """Between two calls, in the long run."""
     span_s: float
@@ -41,27 +39,28 @@ class _RateLimit(NamedTuple):
 
 
 class RateMiddleware:
-    """Refuses calls that come too often; it never makes one wait."""
+    """Refuses calls that come too often, and never delays one."""
 
     def __init__(
         self,
         rate: RateOptions | None,
-        tool_rates: Sequence[tuple[str, RateOptions]] = (),
+        tool_rates: Sequence[tuple[str, RateOptions]],
+        state: StateStore,
         *,
-        clock: Callable[[], float],
-        max_buckets: int = MAX_BUCKETS,
+        wall: Callable[[], float],
+        max_callers: int = MAX_CALLERS,
     ) -> None:
-        """`clock` is monotonic, in seconds."""
+        """`wall` counts seconds since the epoch."""
         self._limit = None if rate is None else _RateLimit.of(rate)
         self._tool_limits = [(Patterns((pattern,)), _RateLimit.of(tool_rate)) for pattern, tool_rate in tool_rates]
-        self._clock = clock
-        self._max = max_buckets
-        self._full_at: OrderedDict[_BucketKey, float] = OrderedDict()
-        self._lock = threading.Lock()
+        self._wall = wall
+        self._buckets = state.table("rates", _CODEC, max_entries=max_callers)
+        spans = [limit.span_s + limit.interval_s for _, limit in self._tool_limits]
+        self._ttl_s = max([*spans, 0.0 if self._limit is None else self._limit.span_s + self._limit.interval_s])
 
-    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        """Let the call proceed, or raise `RateLimited`."""
-        wait = self.take(ctx.caller, call.tool.id)
+    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        """Run the call, or raise `RateLimited`."""
+        wait = await self.take(ctx.caller, call.tool.id)
         if wait > 0:
             after = max(math.ceil(wait * 1000) / 1000, 0.001)
             raise RateLimited(
@@ -69,35 +68,32 @@ class RateMiddleware:
                 hint=f"Wait {after:g} s before the next call.",
                 data={"retry_after_s": after},
             )
-        return await proceed(ctx, call)
+        return await call_next(ctx, call)
 
-    def take(self, caller: Caller, tool: str) -> float:
-        """Count a call and give 0, or count nothing and give the seconds until one would be allowed."""
-        limits = self._limits(caller, tool)
-        now = self._clock()
-        moved: list[tuple[_BucketKey, float]] = []
+    async def take(self, caller: Caller, tool: str) -> float:
+        """Count a call and return 0, or count nothing and return the seconds until one would be allowed."""
+        limits = self._limits(tool)
+        if not limits:
+            return 0.0
+        key = canonical_json([caller.tenant, caller.id]) or ""
+        return await self._buckets.update(key, lambda old: self._taken(old or {}, limits), ttl_s=self._ttl_s)
+
+    def _taken(self, buckets: _Buckets, limits: Mapping[str, _RateLimit]) -> tuple[_Buckets, float]:
+        now = self._wall()
+        filling = {name: full_at for name, full_at in buckets.items() if full_at > now}
+        moved: dict[str, float] = {}
         wait = 0.0
-        with self._lock:
-            for key, limit in limits:
-                full_at = max(self._full_at.get(key, now), now) + limit.interval_s
-                wait = max(wait, full_at - now - limit.span_s)
-                moved.append((key, full_at))
-            if wait > _ROUNDING_S:
-                return wait
-            for key, full_at in moved:
-                self._remember(key, full_at)
-        return 0.0
+        for name, limit in limits.items():
+            # A clock that was set back must not keep a caller out for longer than its burst takes to refill.
+            full_at = min(max(filling.get(name, now), now), now + limit.span_s) + limit.interval_s
+            wait = max(wait, full_at - now - limit.span_s)
+            moved[name] = full_at
+        return (filling, wait) if wait > _ROUNDING_S else ({**filling, **moved}, 0.0)
 
-    def _limits(self, caller: Caller, tool: str) -> list[tuple[_BucketKey, _RateLimit]]:
-        limits = [] if self._limit is None else [((caller.tenant, caller.id, ""), self._limit)]
+    def _limits(self, tool: str) -> dict[str, _RateLimit]:
+        limits = {} if self._limit is None else {"": self._limit}
         for patterns, limit in self._tool_limits:
             if patterns.matches(tool):
-                limits.append(((caller.tenant, caller.id, tool), limit))
+                limits[tool] = limit
                 break
         return limits
-
-    def _remember(self, key: _BucketKey, full_at: float) -> None:
-        self._full_at[key] = full_at
-        self._full_at.move_to_end(key)
-        if len(self._full_at) > self._max:
-            self._full_at.popitem(last=False)

@@ -9,9 +9,38 @@ from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, Server
 from toolcrib.middleware.options import RetryOptions
 from toolcrib.types import Call, CallNext, Context, Tool, ToolResult, is_repeatable
 
+_deadline_scope: ContextVar[anyio.CancelScope | None] = ContextVar("toolcrib.deadline", default=None)
+
+
+def deadline_exceeded() -> bool:
+    """Whether the call that is being cancelled ran out of time; False if its caller gave up on it."""
+    scope = _deadline_scope.get()
+    return scope is not None and scope.cancel_called
+
+
+class DeadlineMiddleware:
+    """Cancels a call that takes longer than `seconds`, with all its attempts."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        """Run the call, or raise `CallTimeout` when its time is up."""
+        with anyio.move_on_after(self._seconds) as scope:
+            token = _deadline_scope.set(scope)
+            try:
+                return await call_next(ctx, call)
+            finally:
+                _deadline_scope.reset(token)
+        raise CallTimeout(
+            f"{call.tool.id} did not answer within {self._seconds:g} s and was cancelled.",
+            hint="It may have taken effect: check before you call it again.",
+            data={"tool": call.tool.id, "deadline_s": self._seconds},
+        )
+
 
 class RetryMiddleware:
-    """Repeats what provably never left; after a lost answer, only what the tool says may be repeated."""
+    """Repeats calls that provably never left; after a lost answer, only calls of repeatable tools."""
 
     def __init__(
         self,
@@ -20,17 +49,17 @@ class RetryMiddleware:
         sleep: Callable[[float], Awaitable[None]],
         random: Callable[[], float],
     ) -> None:
-        """`random` gives 0 up to 1, `sleep` takes seconds."""
+        """`random` returns 0 up to 1, `sleep` takes seconds."""
         self._options = options
         self._sleep = sleep
         self._random = random
 
-    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        """The first answer, or the last error."""
+    async def __call__(self, ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        """Return the first answer, or raise the last error."""
         attempt = 1
         while True:
             try:
-                return await proceed(ctx, call)
+                return await call_next(ctx, call)
             except (ServerUnavailable, CallTimeout, ConnectionLost) as error:
                 pause = self._pause(attempt)
                 if attempt >= self._options.attempts or _carries_answer(ctx) or not _is_safe(call.tool, error):
@@ -46,7 +75,7 @@ class RetryMiddleware:
 
 
 def _carries_answer(ctx: Context) -> bool:
-    """The call carries a person's answer, which must not be spent twice."""
+    """Whether the call carries a person's answer, which must not be used twice."""
     return ctx.input_responses is not None or ctx.request_state is not None
 
 
@@ -55,38 +84,7 @@ def _is_safe(tool: Tool, error: ExecutionFailed) -> bool:
 
 
 def _too_late(error: ExecutionFailed, pause: float) -> bool:
-    """The next attempt would come before the server is tried again, or after the call's own deadline."""
+    """Whether the next attempt would come before the server is tried again, or after the call's own deadline."""
     if pause < error.data.get("retry_after_s", 0):
         return True
     return anyio.current_time() + pause >= anyio.current_effective_deadline()
-
-
-_deadline_scope: ContextVar[anyio.CancelScope | None] = ContextVar("toolcrib.deadline", default=None)
-
-
-def deadline_exceeded() -> bool:
-    """Whether the call that is being cancelled here has used up its time; False where its caller gave up on it."""
-    scope = _deadline_scope.get()
-    return scope is not None and scope.cancel_called
-
-
-class DeadlineMiddleware:
-    """Cancels what takes too long."""
-
-    def __init__(self, seconds: float) -> None:
-        """`seconds` for the call with all its attempts; above 0."""
-        self._seconds = seconds
-
-    async def __call__(self, ctx: Context, call: Call, proceed: CallNext) -> ToolResult:
-        """Let the call proceed, or raise `CallTimeout` when its time is up."""
-        with anyio.move_on_after(self._seconds) as scope:
-            token = _deadline_scope.set(scope)
-            try:
-                return await proceed(ctx, call)
-            finally:
-                _deadline_scope.reset(token)
-        raise CallTimeout(
-            f"{call.tool.id} did not answer within {self._seconds:g} s and was given up.",
-            hint="Whether it took effect is unknown: look before calling it again.",
-            data={"tool": call.tool.id, "deadline_s": self._seconds},
-        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from toolcrib.types import StateCodec
+from toolcrib.types import StateCodec, StateTable
 
 V = TypeVar("V")
 R = TypeVar("R")
@@ -105,7 +105,7 @@ class MemoryStore:
         *,
         max_entries: int | None = None,
         max_size: int | None = None,
-    ) -> MemoryTable[V]:
+    ) -> StateTable[V]:
         """Return the table of that name; the first call sets its limits."""
         table = self._tables.get(name)
         if table is None:
