@@ -249,7 +249,7 @@ async def test_servers_added_in_the_loop_and_from_a_thread_at_once_are_both_ther
 async def test_an_app_that_is_not_started_says_so_where_it_has_servers() -> None:
     app = App(Settings(servers=(notes(),)))
     for ask in (app.call, app.find):
-        with pytest.raises(ToolNotFound, match="The app is not started, so that no remote server is connected"):
+        with pytest.raises(ToolNotFound, match="The app is not started, so no remote server is connected"):
             await ask("notes:add_note")
     assert "The app is not started" in (await app.search("note")).note
     with pytest.raises(ToolNotFound) as caught:

@@ -1,4 +1,4 @@
-"""The only place where the parts are joined: settings in, a running gateway out."""
+"""The application: builds the gateway, the servers and the surfaces from the settings, and runs them."""
 
 import asyncio
 import contextlib
@@ -51,6 +51,7 @@ from toolcrib.types import (
     SearchRequest,
     ServerState,
     ServerStatus,
+    StateStore,
     Tool,
     ToolResult,
 )
@@ -58,16 +59,16 @@ from toolcrib.upstream.fleet import Fleet, ServerManager
 from toolcrib.upstream.options import ServerOptions
 
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
-_NOT_STARTED: Final = "The app is not started, so that no remote server is connected: use it inside `async with`."
+_NOT_STARTED: Final = "The app is not started, so no remote server is connected: use it inside `async with`."
 
 
 class App(ServableApp):
     """A gateway over functions of this process, providers, and the servers of its settings.
 
-    `async with App(settings) as app` starts the servers without waiting for any; `settled` waits. Only an embedder
-    that the settings name is waited for. Functions and providers can be found and called without starting it. A
-    stopped app can be started again. Registering is safe from any thread; searches and calls from another thread's
-    event loop are carried over to the one in which the app was started.
+    `async with App(settings) as app` starts the servers without waiting for them; `settled` waits. Only an embedder
+    that the settings name is loaded first. Functions and providers can be found and called without starting the app.
+    A stopped app can be started again. Registering is safe from any thread. A started app lives in the event loop it
+    was started in; searches and calls from another thread's loop run there.
     """
 
     def __init__(
@@ -82,11 +83,14 @@ class App(ServableApp):
         middleware: Sequence[CallMiddleware] = (),
         selector: BackendSelector | None = None,
         audit: AuditSink | None = None,
+        state: StateStore | None = None,
     ) -> None:
-        """Nothing is started yet. `name`, `version` and `title` are what clients are told of the server; `audit`
-        is told of every call, in place of the log.
+        """Build an app without starting it.
 
-        Raises `SettingsError` for a surface that does not exist, `MissingExtra` for tokens that cannot be counted here.
+        Clients see `name`, `version` and `title` as those of the server. `audit` gets an event for every call and
+        replaces the audit log. `state` keeps what several processes that serve one address share, by default in memory;
+        the app neither opens nor closes it. Raises `SettingsError` for an unknown surface, and `MissingExtra` if the
+        tokenizer that the settings name is not installed.
         """
         self.settings = settings or Settings()
         self.local = LocalTools(
@@ -103,6 +107,7 @@ class App(ServableApp):
             audit=audit,
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
+            state=state,
         )
         self.scripts = make_script_runner(
             self.gateway,
@@ -124,7 +129,7 @@ class App(ServableApp):
         )
         self.local.reserve(self.facade.meta_names)
         self.tool = self.local.tool
-        """A decorator that registers a function: `@app.tool`, or with anything of `Tool` beside its schema."""
+        """A decorator that registers a function: `@app.tool`, or with fields of `Tool` other than its schema."""
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 
@@ -134,8 +139,8 @@ class App(ServableApp):
         return self.servers.fleet
 
     async def __aenter__(self) -> Self:
-        """Start. Raises `ServerUnavailable` when a server that is required cannot be had, and `SettingsError` or
-        `MissingExtra` when the embedder cannot.
+        """Start. Raises `ServerUnavailable` if a required server does not become ready, and `SettingsError` or
+        `MissingExtra` if the embedder cannot be loaded.
         """
         self._discard_closed_loop()
         if self._stack is not None or self._starting:
@@ -159,7 +164,7 @@ class App(ServableApp):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop: no new calls, connections closed, children reaped."""
+        """Stop: refuse new calls, close connections, and end child processes."""
         stack, self._stack, self._loop, self._group = self._stack, None, None, None
         if stack is not None:
             await stack.aclose()
@@ -177,7 +182,7 @@ class App(ServableApp):
 
     @contextlib.asynccontextmanager
     async def _embedding(self) -> AsyncIterator[None]:
-        """The gateway compares meanings with what its settings name; servers connect while that is loaded."""
+        """Load the embedder that the settings name, while the servers connect."""
         options = self.settings.gateway
         if options.embedder.strip() == BUILT_IN_EMBEDDER:
             yield
@@ -195,33 +200,34 @@ class App(ServableApp):
             if status.name in required and status.state is not ServerState.READY:
                 raise ServerUnavailable(
                     f"Server {status.name} is required and {describe_state(status)}.",
-                    hint="Mend it, or set required to false.",
+                    hint="Fix the server, or set `required` to false.",
                 )
 
     # -- registering -----------------------------------------------------------------------------------------------
 
     def register(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
-        """Register a function for a tool whose schema is written out.
+        """Register a function for a tool with an explicit schema.
 
-        The handler takes the arguments by name, or as one dict, with or without a leading context. A tool of that name
-        is replaced; with `strict`, another definition raises `NameCollision`. Raises `InvalidTool` or `InvalidName`.
+        The handler takes the arguments by name, or as one dict, with or without a leading context. A tool of the same
+        name is replaced; with `strict`, a different definition raises `NameCollision`. Raises `InvalidTool` or
+        `InvalidName`.
         """
         return self.local.register(tool, handler, strict=strict)
 
     def unregister(self, tool_id: str) -> None:
-        """Forget a function. Raises `ToolNotFound`."""
+        """Unregister a function. Raises `ToolNotFound`."""
         self.local.unregister(tool_id)
 
     def add_provider(self, provider: object) -> None:
-        """Share a provider's tools with all callers. Raises `InvalidRequest` for what is no provider."""
+        """Offer a provider's tools to all callers. Raises `InvalidRequest` if it is not a provider."""
         self.shared.add(provider)
 
     def remove_provider(self, provider: object) -> None:
-        """Share them no longer. Raises `BackendNotFound`."""
+        """Stop offering a provider's tools. Raises `BackendNotFound`."""
         self.shared.remove(provider)
 
     def add_server(self, options: ServerOptions) -> None:
-        """Add a remote server: connected when the app starts, or at once. Raises `InvalidRequest` for a taken name."""
+        """Add a remote server; it connects at once if the app is started. Raises `InvalidRequest` for a taken name."""
         self.servers.add(options)
 
     def remove_server(self, name: str) -> None:
@@ -238,10 +244,10 @@ class App(ServableApp):
         language: str = "lua",
         **more: Any,
     ) -> Tool:
-        """Keep a script as the tool `scripts:name`, run with its caller's rights; it has its arguments as `args`.
+        """Add a script as the tool `scripts:name`. It runs with its caller's rights, and gets its arguments as `args`.
 
-        `parameters` is their schema, and `more` are other fields of `StoredScript`. A script of that name is replaced.
-        Raises `InvalidTool`, `InvalidName` or `InvalidRequest`.
+        `parameters` is their schema, and `more` are other fields of `StoredScript`. A script of the same name is
+        replaced. Raises `InvalidTool`, `InvalidName` or `InvalidRequest`.
         """
         script = make_script(name, source, description=description, parameters=parameters, language=language, **more)
         tool = self.stored.add(script)
@@ -249,22 +255,22 @@ class App(ServableApp):
         return tool
 
     def include(self, server: object, name: str) -> None:
-        """Stand in front of an MCP server of this process, an SDK server or a FastMCP; `name` is its namespace."""
+        """Add an MCP server object of this process, an SDK server or a FastMCP; `name` is its namespace."""
         self.add_server(ServerOptions(name=name, target=server))
 
     # -- use -------------------------------------------------------------------------------------------------------
 
     def local_context(self) -> Context:
-        """The context of whoever runs this process, with what the code around says of providers and show-all."""
+        """Return the context of local requests, with the providers and show-all flag of the surrounding code."""
         return apply_scope(Context(caller=LOCAL, session="local"))
 
     async def search(
         self, query: str, *, limit: int | None = None, cursor: str | None = None, ctx: Context | None = None
     ) -> SearchReply:
-        """The tools that fit; an empty query lists them all, a page at a time.
+        """Return the tools that match; an empty query lists all, a page at a time.
 
-        `cursor`, from the reply before, gives the next page of a list. Raises `StaleCursor` where the list has changed,
-        and `InvalidRequest` for a cursor beside a query.
+        `cursor`, from the previous reply, gives the next page of a list. Raises `StaleCursor` if the list has changed,
+        and `InvalidRequest` for a cursor together with a query.
         """
         _check_text(query, "The query", 'Give one text, such as "send mail"; an empty one lists every tool.')
         asker = ctx or self.local_context()
@@ -273,19 +279,19 @@ class App(ServableApp):
         return replace(reply, note=f"{reply.note} {_NOT_STARTED}".strip()) if self._lacks_servers() else reply
 
     async def tools(self, *, ctx: Context | None = None) -> tuple[Tool, ...]:
-        """Every tool that could be found, by id."""
+        """Return every tool that a search can find, by id."""
         asker = ctx or self.local_context()
         return await self._in_app_loop(lambda: self.gateway.tools(asker))
 
     async def find(self, name: str, *, ctx: Context | None = None) -> ResolvedTool:
-        """The tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
+        """Return the tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
         _check_text(name, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._hint_when_not_started():
             return await self._in_app_loop(lambda: self.gateway.find(asker, name))
 
     async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
-        """Call a tool. Raises all that `Gateway.call` does; a tool that fails in its own way gives `is_error`."""
+        """Call a tool. Raises like `Gateway.call`; an error that the tool itself reports is a result with `is_error`."""
         _check_text(name, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._hint_when_not_started():
@@ -300,14 +306,14 @@ class App(ServableApp):
         read_only: bool = False,
         ctx: Context | None = None,
     ) -> ToolResult:
-        """What a script gives that calls tools; a script that fails gives `is_error`. Raises as `ScriptRunner.run` does."""
+        """Run a script that can call tools; if it fails, the result has `is_error`. Raises like `ScriptRunner.run`."""
         asker = ctx or self.local_context()
         return await self._in_app_loop(
             lambda: self.scripts.run(asker, source, language=language, arguments=arguments, read_only=read_only)
         )
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """One status a server, by name, and one of each provider that failed or some of whose tools were set aside."""
+        """Return the status of each server, and of each provider that failed or has rejected tools, by name."""
         return self.gateway.refresher.statuses()
 
     async def settled(self) -> None:
@@ -315,9 +321,9 @@ class App(ServableApp):
         await self._in_app_loop(self.gateway.refresher.wait_settled)
 
     async def refresh(self) -> None:
-        """Ask every provider for its tools again, and read the folder of scripts; wait until they are in.
+        """List the tools of every provider and the folder of scripts again, and wait for the result.
 
-        Raises `NotStarted` if stopped.
+        Raises `NotStarted` if the app is stopped meanwhile.
         """
 
         async def again() -> None:
@@ -328,7 +334,7 @@ class App(ServableApp):
         await self._in_app_loop(again)
 
     def _lacks_servers(self) -> bool:
-        """Whether there are remote servers of which nothing is known, as the app is not started."""
+        """Whether there are remote servers whose tools are unknown because the app is not started."""
         return not self.running and not self._starting and self.servers.configured
 
     @contextlib.contextmanager
@@ -340,11 +346,11 @@ class App(ServableApp):
                 error.hint = f"{error.hint} {_NOT_STARTED}".strip()
             raise
 
-    # -- for whoever serves it -------------------------------------------------------------------------------------
+    # -- serving -------------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def _watch_collisions(self) -> AsyncIterator[None]:
-        """While it is served: end that where names are found to collide soon after the start."""
+        """Stop serving if wire names turn out to collide soon after the start."""
         if self._stack is None:
             raise NotStarted("The app is not running.", hint="Use it inside `async with`.")
         if self.settings.surfaces.prefix:
@@ -359,7 +365,7 @@ class App(ServableApp):
                 except NameCollision as error:
                     ends.append(error)
                     group.cancel_scope.cancel()
-                except NotStarted:  # it stops anyhow
+                except NotStarted:  # the app is stopping anyway
                     return
 
             group.start_soon(watch)
@@ -378,7 +384,7 @@ class App(ServableApp):
 
 
 def _embedder(options: GatewayOptions) -> CachedEmbedder:
-    """The embedder that the settings name, which remembers what it has seen."""
+    """Load the embedder that the settings name, with a cache."""
     try:
         return CachedEmbedder(load(options.embedder), options.embedder_cache)
     except SettingsError as error:
@@ -388,6 +394,6 @@ def _embedder(options: GatewayOptions) -> CachedEmbedder:
 
 
 def _check_text(value: object, what: str, hint: str) -> None:
-    """Raise `InvalidRequest` for what is no text."""
+    """Raise `InvalidRequest` unless the value is a string."""
     if not isinstance(value, str):
         raise InvalidRequest(f"{what} must be a text, not {type(value).__name__}.", hint=hint)

@@ -529,7 +529,7 @@ class StateCodec(Generic[_V]):
 
 
 class StateTable(Protocol[_V]):
-    """Values of one kind, by key. Values are immutable: to change one, store another."""
+    """Values of one kind, by key. A value that was read must not be changed, except by `update`."""
 
     async def get(self, key: str) -> _V | None:
         """Return the value, or None if there is none or it has expired."""
@@ -542,8 +542,8 @@ class StateTable(Protocol[_V]):
     ) -> _R:
         """Replace a value atomically, and return the second item that `change` returned.
 
-        `change` gets the value, or None, and returns the new one, or None to delete it. It must be a plain function
-        without side effects: it runs again if another process changed the value meanwhile.
+        `change` gets the value, or None, and returns the new one, or None to delete it. It may change the value it was
+        given but must have no other side effects: it runs again if another process changed the value meanwhile.
         """
 
     async def delete(self, key: str) -> None:

@@ -165,7 +165,7 @@ async def test_a_failing_embedder_leaves_a_search_by_words_with_a_note() -> None
         topics.broken = True
         reply = await it.gateway.search(ME, asked("hand over a letter"))
         assert reply.hits[0].tool.id == "post:deliver"
-        assert reply.note.endswith("The embedder failed (ConnectionError), so that only words were compared.")
+        assert reply.note.endswith("The embedder failed (ConnectionError), so only words were compared.")
         assert "hunter2" not in reply.note
         topics.broken = False
         assert "embedder" not in (await it.gateway.search(ME, asked("hand over a letter"))).note

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.middleware.support import immediate
 
 from toolcrib.gateway.result_shapes import ResultShapes, shape_of
+from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Caller, Context, Tool, ToolResult
 
 SECRET = "s3cret-value"
@@ -46,13 +48,13 @@ def test_names_that_may_be_data_are_not_kept() -> None:
 
 
 def test_only_so_many_shapes_are_kept_and_only_of_what_succeeded() -> None:
-    shapes = ResultShapes(kept=2)
+    shapes = ResultShapes(MemoryStore(), max_shapes=2)
     ctx = Context(caller=Caller(id="me"))
     tools = [Tool(name=name) for name in "abc"]
-    shapes.record(ctx, tools[0], ToolResult(structured={"x": 1}))
-    assert shapes.get(ctx, tools[0]) == ""  # nobody shows shapes yet
+    immediate(shapes.record(ctx, tools[0], ToolResult(structured={"x": 1})))
+    assert immediate(shapes.get(ctx, tools[0])) == ""  # no surface shows shapes yet
     shapes.enabled = True
     for tool in tools:
-        shapes.record(ctx, tool, ToolResult(structured={"x": 1}))
-    shapes.record(ctx, tools[2], ToolResult(is_error=True))
-    assert [shapes.get(ctx, tool) for tool in tools] == ["", "{ x: integer }", "{ x: integer }"]
+        immediate(shapes.record(ctx, tool, ToolResult(structured={"x": 1})))
+    immediate(shapes.record(ctx, tools[2], ToolResult(is_error=True)))
+    assert [immediate(shapes.get(ctx, tool)) for tool in tools] == ["", "{ x: integer }", "{ x: integer }"]

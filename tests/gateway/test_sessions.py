@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.middleware.support import Clock
+from tests.middleware.support import Clock, immediate
 
+from toolcrib.discovery.session import Session
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.options import GatewayOptions, SessionOptions
-from toolcrib.gateway.sessions import LOCAL, SESSION_META, TURN_META, Sessions, is_anonymous
+from toolcrib.gateway.sessions import _CODEC, LOCAL, SESSION_META, TURN_META, Sessions, is_anonymous
+from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeProvider, FakeSource, running
 from toolcrib.types import Caller, Context, Object, SearchRequest, Tool, ToolResult
 
@@ -25,8 +27,28 @@ def by(ctx: Context, **meta: Any) -> Context:
     return replace(ctx, meta={f"toolcrib/{key}": value for key, value in meta.items()})
 
 
-def sessions(clock: Clock | None = None, **options: Any) -> Sessions:
-    return Sessions(SessionOptions(**options), clock=clock or Clock())
+class SyncSessions:
+    """The sessions of a store in memory, which never waits."""
+
+    def __init__(self, clock: Clock, options: SessionOptions) -> None:
+        self._store = MemoryStore(clock=clock)
+        self._sessions = Sessions(options, self._store, wall=clock)
+
+    def record(self, ctx: Context, tool: str, *, success: bool) -> None:
+        immediate(self._sessions.record(ctx, tool, success=success))
+
+    def boosts(self, ctx: Context) -> Mapping[str, float]:
+        return immediate(self._sessions.boosts(ctx))
+
+    def get(self, ctx: Context) -> Session:
+        return immediate(self._sessions.get(ctx))
+
+    def __len__(self) -> int:
+        return len(immediate(self._store.table("sessions", _CODEC).items()))
+
+
+def sessions(clock: Clock | None = None, **options: Any) -> SyncSessions:
+    return SyncSessions(clock or Clock(), SessionOptions(**options))
 
 
 # -- turns -----------------------------------------------------------------------------------------------------------
@@ -131,7 +153,7 @@ def test_nothing_is_remembered_of_whoever_cannot_be_told_from_others() -> None:
     known.record(NOBODY, "x:a", success=True)
     assert known.boosts(NOBODY) == {}
     assert known.get(NOBODY) is not known.get(NOBODY)
-    assert len(known._known) == 0
+    assert len(known) == 0
 
 
 @pytest.mark.parametrize("session", ["stdio", "local", "0af3"])
@@ -176,20 +198,20 @@ def test_there_are_never_more_sessions_than_set(uses: list[tuple[int, bool]], mo
         known.record(replace(ANN, session=str(number)), "x:a", success=success)
         known.boosts(replace(ANN, session=str(number + 1)))
         known.get(by(ANN, session=number))
-    assert len(known._known) <= most
+    assert len(known) <= most
 
 
 def test_a_search_alone_is_not_remembered() -> None:
     known = sessions()
     known.boosts(ANN)
-    assert len(known._known) == 0
+    assert len(known) == 0
 
 
 def test_where_nothing_is_to_be_learnt_nothing_is_kept() -> None:
     known = sessions(learn=False)
     known.record(ANN, "x:a", success=True)
     assert known.boosts(ANN) == {}
-    assert len(known._known) == 0
+    assert len(known) == 0
 
 
 # -- through the gateway ---------------------------------------------------------------------------------------------
@@ -241,7 +263,8 @@ async def test_a_call_that_was_refused_for_its_arguments_is_no_use_of_the_tool()
     async with running(FakeSource(FakeProvider([strict]))) as gateway:
         with pytest.raises(Exception, match="to"):
             await gateway.call(ANN, "post:send_fax", {})
-        assert gateway.sessions.get(ANN).stats("post:send_fax") is None
+        session = await gateway.sessions.get(ANN)
+        assert session.stats("post:send_fax") is None
 
 
 async def test_a_question_to_the_person_in_front_is_no_success_yet() -> None:
@@ -250,7 +273,8 @@ async def test_a_question_to_the_person_in_front_is_no_success_yet() -> None:
 
     async with running(FakeSource(FakeProvider(tools(), ask))) as gateway:
         await gateway.call(ANN, "post:send_letter", {})
-        assert gateway.sessions.get(ANN).stats("post:send_letter") is None
+        session = await gateway.sessions.get(ANN)
+        assert session.stats("post:send_letter") is None
 
 
 async def test_a_gateway_that_does_not_learn_ranks_as_before() -> None:

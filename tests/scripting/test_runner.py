@@ -172,7 +172,7 @@ async def test_middleware_applies_to_a_scripts_calls() -> None:
 async def test_the_session_remembers_what_a_script_used() -> None:
     async with scripts() as run:
         await run.run(ME, "return calc.add{a=1, b=2}:await()")
-        assert "calc:add" in run._gateway.sessions.boosts(ME)
+        assert "calc:add" in await run._gateway.sessions.boosts(ME)
 
 
 async def test_a_call_that_needs_approval_is_refused_if_the_scripts_client_cannot_ask() -> None:

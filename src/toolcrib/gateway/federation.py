@@ -1,4 +1,4 @@
-"""Tools outside the snapshot: from request-scoped providers, and from providers that search or look up tools themselves.
+"""Tools outside the snapshot: of request-scoped providers, and of providers that search or look up tools themselves.
 
 Providers are asked concurrently. One that fails or hangs is named in the reply and costs the others nothing.
 

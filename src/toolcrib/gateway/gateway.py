@@ -1,4 +1,4 @@
-"""Browse, search, describe and call, for one caller at a time.
+"""The gateway: list, search, describe and call tools, for one caller at a time.
 
 Every method takes the request's `Context` first. A tool that the policy denies is treated as if it did not exist.
 """
@@ -53,6 +53,7 @@ from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.text import parse_query
 from toolcrib.search.vectors import Embedder
+from toolcrib.state.memory import MemoryStore
 from toolcrib.types import (
     PATH_META,
     Action,
@@ -69,11 +70,12 @@ from toolcrib.types import (
     SearchRequest,
     ServerState,
     ServerStatus,
+    StateStore,
     Tool,
     ToolResult,
 )
 
-SEARCH_ELSEWHERE_HINT: Final = "Search for a tool of another server, or try again once this one is mended."
+SEARCH_ELSEWHERE_HINT: Final = "Search for a tool of another server, or try again once this server works."
 """The hint where a server cannot be asked."""
 
 
@@ -100,11 +102,11 @@ class ToolDescription:
     wire_name: str
     signature: str
     example: Object
-    """Arguments that fit the schema, ready to send."""
+    """Arguments that match the schema, ready to send."""
 
 
 class Gateway:
-    """All tools behind one door."""
+    """Tools of all sources, for every caller."""
 
     def __init__(
         self,
@@ -118,17 +120,19 @@ class Gateway:
         audit: AuditSink | None = None,
         gateway_id: str = "",
         mask_errors: bool = False,
+        state: StateStore | None = None,
     ) -> None:
-        """A gateway over providers that come and go; run `live.run` in a task group to keep it current.
+        """Serve the tools of these sources; run `refresher.run` in a task group to keep them current.
 
-        Without `run` it works too: whoever asks after a change waits until it is in. Without an embedder, meanings
-        are those of the table in the package. The one that the options name is not loaded here: that takes time, and
-        is left to whoever starts the gateway. `middleware` stands in the way of every call, the first outermost;
-        `selector` orders those who can run a tool, by default local functions first and remote servers last; `audit`
-        is told of every call. With `mask_errors`, what a provider raises is kept from its caller. A search that
-        `gateway_id` has passed on already, and that comes back to it through other gateways, finds nothing.
+        Without `run`, the next request after a change polls the providers and waits. Without an embedder, meanings are
+        compared with the built-in table. The embedder that the options name is not loaded here, because that takes
+        time. `middleware` runs around every call, the first one outermost; `selector` orders the backends of a tool,
+        by default local functions first and remote servers last; `audit` gets an event for every call. `mask_errors`
+        hides the messages of providers' exceptions from callers. `state` keeps what several processes share, by
+        default in memory. `gateway_id` lets a search that comes back through other gateways find nothing.
         """
         self.options = options or GatewayOptions()
+        self.state: StateStore = state or MemoryStore()
         self.refresher = CatalogRefresher(sources, self.options)
         self._policy: Policy = policy or AllowAll()
         self._lexicon = Lexicon.default().with_pairs(self.options.synonyms) if self.options.synonyms else None
@@ -146,33 +150,34 @@ class Gateway:
             selector=selector,
             audit=audit,
             mask_errors=mask_errors,
+            state=self.state,
         )
         self.resources = ResourceManager(self.refresher, self._policy, self._pipeline, self.options)
-        """What the servers offer to read."""
-        self.sessions = Sessions(self.options.sessions)
-        self.result_shapes = ResultShapes()
+        """Prompts and resources of the servers."""
+        self.sessions = Sessions(self.options.sessions, self.state)
+        self.result_shapes = ResultShapes(self.state)
         self.gateway_id = gateway_id
         self.exclusions: ExclusionReasons = no_exclusions
-        """What a surface lists under no name, and why; the statuses tell it."""
+        """The tools that a surface cannot list, with the reasons that the statuses show."""
         self._violating_tools: dict[int, Tool] = {}
         self.schema_violations = 0
-        """Counts up with each tool found to answer without the structured content that its output schema promises."""
+        """Counts the tools that were found to return no structured content, although they have an output schema."""
 
     def use_embedder(self, embedder: Embedder) -> None:
-        """Compare meanings with this embedder from now on; where it fails, words alone are compared.
+        """Compare meanings with this embedder from now on; if it fails, only words are compared.
 
-        It must be safe to use from several threads. Closing it is left to the caller.
+        It must be thread-safe. The caller closes it.
         """
         self.refresher.use_embedder(embedder)
 
     # -- views -----------------------------------------------------------------------------------------------------
 
     async def view(self, ctx: Context) -> View:
-        """What the caller sees at this moment."""
+        """Return what the caller sees at this moment."""
         return (await self._view_and_failures(ctx))[0]
 
     async def _view_and_failures(self, ctx: Context) -> tuple[View, tuple[ServerStatus, ...]]:
-        """The caller's view, and the providers of his request that could not be asked."""
+        """Return the caller's view, and the statuses of request providers that failed to list their tools."""
         await self.refresher.wait_ready()
         snapshot = self.refresher.snapshot
         if self._views.snapshot is not snapshot:
@@ -193,7 +198,7 @@ class Gateway:
     # -- finding ---------------------------------------------------------------------------------------------------
 
     async def search(self, ctx: Context, request: SearchRequest) -> SearchReply:
-        """The tools that fit; a request without words lists all, a page at a time."""
+        """Return the tools that match; a request without words lists all, a page at a time."""
         await self.refresher.wait_startup()
         if self._is_own_request(ctx):
             return SearchReply()
@@ -203,7 +208,7 @@ class Gateway:
                 raise InvalidRequest(
                     "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
                 )
-            reply = await self._run(view, self._search, view, request, self.sessions.boosts(ctx))
+            reply = await self._run(view, self._search, view, request, await self.sessions.boosts(ctx))
             asked = await self.federation.search(ctx, view, request)
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
@@ -213,12 +218,12 @@ class Gateway:
         return replace(reply, servers=(*unavailable_servers(self._servers(ctx, view), request.filters), *troubled))
 
     def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float]) -> SearchReply:
-        """The hits of a view; with a note where they could not be compared in meaning."""
+        """Search a view; if the embedder fails, the reply has a note."""
         with embedder_failures() as failures:
             reply = view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts)
         if not failures:
             return reply
-        note = f"The embedder failed ({failures[0]}), so that only words were compared."
+        note = f"The embedder failed ({failures[0]}), so only words were compared."
         return replace(reply, note=f"{reply.note} {note}".strip())
 
     def _is_own_request(self, ctx: Context) -> bool:
@@ -226,7 +231,7 @@ class Gateway:
         return bool(self.gateway_id) and isinstance(path, list) and self.gateway_id in path
 
     async def _run(self, view: View, work: Callable[..., _T], *arguments: Any) -> _T:
-        """What the work gives: done at once, or in a thread where an embedder takes part, which takes milliseconds."""
+        """Run search work: inline, or in a thread if an embedder takes part, because that takes milliseconds."""
         if view.snapshot.index.model.embedder is None:
             return work(*arguments)
         if self._threads is None:
@@ -234,7 +239,7 @@ class Gateway:
         return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._threads, abandon_on_cancel=True)
 
     def _list(self, view: View, request: SearchRequest) -> SearchReply:
-        """One page of all tools that pass the filters."""
+        """Return one page of all tools that pass the filters."""
         filters = request.filters
         tools = searchable_tools(view) if filters == Filters() else view.listing(filters)
         limit = self.options.page_size if request.limit is None else min(request.limit, self.options.search.max_limit)
@@ -245,12 +250,12 @@ class Gateway:
         return SearchReply(hits=hits, total=len(tools), cursor=part.cursor)
 
     async def tools(self, ctx: Context) -> tuple[Tool, ...]:
-        """Every tool the caller sees, by id; without the hidden ones."""
+        """Return every tool the caller sees, by id, except hidden ones."""
         await self.refresher.wait_startup()
         return searchable_tools(await self.view(ctx))
 
     async def describe(self, ctx: Context, name: str) -> ToolDescription:
-        """How to call the tool. Raises like `call` for a name."""
+        """Return how to call a tool. Raises like `find`."""
         found = await self.find(ctx, name)
         tool = found.tool
         return ToolDescription(
@@ -266,16 +271,16 @@ class Gateway:
     async def call(self, ctx: Context, name: str, arguments: Any = None, *, loose: Object | None = None) -> ToolResult:
         """Call the tool that a spelling names.
 
-        `arguments` is an object, a JSON string of one, or None; `loose` holds keys that stood beside it. Raises
-        `ToolNotFound`, `AmbiguousName`, `InvalidArguments`, or an `ExecutionFailed`; a tool that fails in its own way
-        gives a result with `is_error`.
+        `arguments` is an object, a JSON string of one, or None; `loose` holds keys that were given beside it. Raises
+        `ToolNotFound`, `AmbiguousName`, `InvalidArguments`, or an `ExecutionFailed`; an error that the tool itself
+        reports is a result with `is_error`.
         """
         return await self.run(ctx, await self.find(ctx, name), arguments, loose=loose)
 
     async def run(
         self, ctx: Context, found: ResolvedTool, arguments: Any, *, loose: Object | None = None
     ) -> ToolResult:
-        """Call a tool that was found in the caller's own view."""
+        """Call a tool that was found in the caller's own view; raises like `call`."""
         tool = found.tool
         try:
             if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
@@ -288,7 +293,7 @@ class Gateway:
         result = await self._run_recorded(ctx, found, settled)
         promised = tool.output_schema is not None and result.kind == "complete" and not result.is_error
         if promised and result.structured is None and self._is_shared(tool) and self.honors_output_schema(tool):
-            # By the very object: two tenants may have tools of one key, and what one breaks is not the other's.
+            # By identity: two tenants may have different tools of one key.
             self._violating_tools[id(tool)] = tool
             if len(self._violating_tools) > _MAX_VIOLATIONS:
                 self._violating_tools.pop(next(iter(self._violating_tools)))
@@ -296,39 +301,39 @@ class Gateway:
         return result
 
     async def _run_recorded(self, ctx: Context, found: ResolvedTool, settled: dict[str, Any]) -> ToolResult:
-        """The result of the call; the session remembers how it went."""
+        """Run the call and record its outcome in the session."""
         try:
             result = await self._pipeline.call(ctx, found, settled)
         except ExecutionFailed:
-            self.sessions.record(ctx, found.tool.id, success=False)
+            await self.sessions.record(ctx, found.tool.id, success=False)
             raise
         except HandlerNotFound:
             self.refresher.invalidate(found.backends)
             raise
         if result.kind == "complete":
-            self.sessions.record(ctx, found.tool.id, success=not result.is_error)
-            self.result_shapes.record(ctx, found.tool, result)
+            await self.sessions.record(ctx, found.tool.id, success=not result.is_error)
+            await self.result_shapes.record(ctx, found.tool, result)
         return self.resources.rewrite_uris(ctx, found.tool.namespace, result)
 
     def breakers(self) -> tuple[BreakerState, ...]:
-        """How the circuit breaker sees each of those that run tools, by name; empty without one."""
+        """Return the circuit breaker's view of each backend, by name; empty without a breaker."""
         return self._pipeline.breaker_states()
 
     def _is_shared(self, tool: Tool) -> bool:
-        """Whether it is in the snapshot: what a request's own tool does is remembered for nobody."""
+        """Whether the tool is in the snapshot; nothing is remembered of a request's own tools."""
         catalog = self.refresher.snapshot.catalog
         position = catalog.by_id(tool.id)
         return position is not None and catalog.tools[position] is tool
 
     def honors_output_schema(self, tool: Tool) -> bool:
-        """Whether this very definition was never seen to break what its output schema promises."""
+        """Whether this definition has always returned the structured content that its output schema promises."""
         return id(tool) not in self._violating_tools
 
     async def find(self, ctx: Context, name: str) -> ResolvedTool:
-        """The tool that a spelling names in the caller's view.
+        """Return the tool that a spelling names in the caller's view.
 
-        Waits a while for a server that is still connecting, when the spelling gives its namespace. Raises
-        `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`.
+        If the spelling gives the namespace of a server that is still connecting, waits for that server for a while.
+        Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`.
         """
         if (ctx.providers or ctx.overriding) and (shared := await self._shared(ctx, name)) is not None:
             return shared
@@ -349,13 +354,14 @@ class Gateway:
             if late:
                 missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
             for status in troubled:
-                missing.hint = f"{missing.hint} It may be one of {status.name}: {status.reason}.".strip()
+                missing.hint = f"{missing.hint} {status.name} may have it: {status.reason}.".strip()
             self._pipeline.audit_refused(ctx, name, missing)
             raise
 
     async def _shared(self, ctx: Context, name: str) -> ResolvedTool | None:
-        """The shared tool of exactly that id or wire name, which no plain provider of the request comes before: so
-        that one of those which hangs costs a call of it nothing.
+        """Return the shared tool of exactly that id or wire name.
+
+        It takes precedence over the request's plain providers, so a call of it need not wait for them.
         """
         if ctx.overriding:
             return None
@@ -363,7 +369,7 @@ class Gateway:
         return view.find_exact(name)
 
     async def _find_when_connected(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> ResolvedTool:
-        """The tool of a server that is still connecting, or why that server cannot be asked."""
+        """Return the tool of a server that is still connecting, or raise why it is not available."""
         with anyio.move_on_after(self.options.call_grace_s):
             while (status := await self._status(ctx, server)) and status.state in CONNECTING_STATES:
                 await self.refresher.wait_changed()
@@ -380,13 +386,13 @@ class Gateway:
             ) from None
 
     def _explain_rejected(self, ctx: Context, name: str) -> ToolNotFound | None:
-        """Why a tool that some provider lists cannot be used; None where the caller may not know of such a one."""
+        """Return why a listed tool cannot be used; None if the caller may not know of it."""
         return explain_rejected(name, self.refresher.rejected_definitions(), self._policy, ctx.caller)
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
     async def servers(self, ctx: Context, view: View | None = None) -> tuple[ServerStatus, ...]:
-        """The servers that the caller may know of, by name; the same tuple while nothing changed.
+        """Return the servers that the caller may know of, by name; the same tuple while nothing changes.
 
         A caller that already has the view passes it.
         """
@@ -396,12 +402,12 @@ class Gateway:
         return visible_servers(view, self.refresher.statuses(), self._policy, ctx.caller, self.exclusions)
 
     async def namespaces(self, ctx: Context) -> frozenset[str]:
-        """The namespaces of the caller's tools, and of the servers he may know of."""
+        """Return the namespaces of the caller's tools, and of the servers that the caller may know of."""
         view = await self.view(ctx)
         return frozenset((*namespace_counts(view), *map(namespace_of, self._servers(ctx, view)))) - {""}
 
     async def tags(self, ctx: Context) -> frozenset[str]:
-        """The tags of the tools that the caller could find."""
+        """Return the tags of the tools that the caller can find."""
         return searchable_tags(await self.view(ctx))
 
     async def _status(self, ctx: Context, name: str) -> ServerStatus | None:

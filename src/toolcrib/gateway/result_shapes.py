@@ -1,87 +1,63 @@
 """The shapes of tools' results: types and field names, never values, kept separately for each caller.
 
 Field names are kept only for objects with few fields: an object with many is a table whose keys are data.
-
 """
 
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from toolcrib.errors import ExecutionFailed
+from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.providers.content import script_value
-from toolcrib.types import JSON, Context, Tool, ToolResult
+from toolcrib.types import JSON, Context, StateCodec, StateStore, Tool, ToolResult
 
 _MAX_SHAPES: Final = 2_000
-
-
 _MAX_SHAPE_CHARS: Final = 600
-"""Characters of a shape."""
-
-
 _MAX_FIELDS: Final = 25
-"""An object with more of them is a table."""
-
+"""An object with more fields is a table."""
 
 _SAMPLED_ITEMS: Final = 5
-"""Items of an array that are looked at."""
-
-
 _MAX_DEPTH: Final = 5
-
-
 _MAX_TEXT_CHARS: Final = 256 * 1024
-"""Characters of a text that are read as JSON."""
-
+"""A longer text is not read as JSON."""
 
 _FIELD_NAME: Final = re.compile(r"[^\W\d][\w.-]{0,39}")
+_CODEC: Final[StateCodec[str]] = StateCodec(str, str)
 
 
 class ResultShapes:
-    """The last shapes, the ones unused for longest forgotten first. Safe to use from several threads."""
+    """The shape of each caller's last result of each tool, in the gateway's state store."""
 
-    def __init__(self, *, kept: int = _MAX_SHAPES) -> None:
-        """Nothing was seen yet, and nothing is looked at before `on` is set."""
+    def __init__(self, state: StateStore, *, max_shapes: int = _MAX_SHAPES) -> None:
         self.enabled = False
-        """Whether responses are looked at; set by whoever shows shapes."""
-        self._kept = kept
-        self._shapes: OrderedDict[Hashable, str] = OrderedDict()
-        self._lock = threading.Lock()
+        """Whether results are looked at; set by a surface that shows shapes."""
+        self._shapes = state.table("result shapes", _CODEC, max_entries=max_shapes)
 
-    def record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
-        """Keep what a successful response of this caller's looked like."""
+    async def record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
+        """Keep the shape of a successful result."""
         if not self.enabled or result.is_error or result.kind != "complete":
             return
-        if (
-            result.structured is None
-            and sum(len(str(block.get("text", ""))) for block in result.content) > _MAX_TEXT_CHARS
-        ):
+        size = sum(len(str(block.get("text", ""))) for block in result.content)
+        if result.structured is None and size > _MAX_TEXT_CHARS:
             return
         try:
             shape = shape_of(script_value(result))
         except ExecutionFailed:
             return
-        key = _shape_key(ctx, tool)
-        with self._lock:
-            self._shapes[key] = shape
-            self._shapes.move_to_end(key)
-            while len(self._shapes) > self._kept:
-                self._shapes.popitem(last=False)
+        await self._shapes.set(_shape_key(ctx, tool), shape)
 
-    def get(self, ctx: Context, tool: Tool) -> str:
-        """What the caller's last response of the tool looked like; empty where there was none."""
-        with self._lock:
-            return self._shapes.get(_shape_key(ctx, tool), "")
+    async def get(self, ctx: Context, tool: Tool) -> str:
+        """Return the shape of the caller's last result of the tool; empty if there is none."""
+        return await self._shapes.get(_shape_key(ctx, tool)) or ""
 
 
-def _shape_key(ctx: Context, tool: Tool) -> Hashable:
-    return ctx.caller.tenant, ctx.caller.id, tool.key
+def _shape_key(ctx: Context, tool: Tool) -> str:
+    return canonical_json([ctx.caller.tenant, ctx.caller.id, *tool.key]) or ""
 
 
 def shape_of(value: JSON) -> str:
-    """The types of a value, on one line of at most 600 characters.
+    """Write the types of a value on one line of at most 600 characters.
 
     >>> shape_of({"users": [{"id": 1, "name": "Ann"}, {"id": 2}], "next": None})
     '{ users: { id: integer, name?: string }[], next: null }'
@@ -114,14 +90,14 @@ def _array(items: list[Any], depth: int) -> str:
 
 
 def _union(values: list[Any], depth: int) -> str:
-    """The shape of values that stand in one place."""
+    """Merge the shapes of several values for the same place."""
     objects = [value for value in values if isinstance(value, dict)]
     others = dict.fromkeys(_shape(value, depth) for value in values if not isinstance(value, dict))
     return " | ".join([*([_object_shape(objects, depth)] if objects else []), *others])
 
 
 def _object_shape(values: list[dict[str, Any]], depth: int) -> str:
-    """Objects of one kind: a field that some of them lack is marked."""
+    """Merge objects of one kind; a `?` marks a field that some of them lack."""
     names = list(dict.fromkeys(name for value in values for name in value))
     if not names:
         return "{}"

@@ -5,43 +5,38 @@ belongs to one caller, so another caller's handle gives access to nothing. A new
 pause, or with another value of `_meta["toolcrib/turn"]`, which a host sends when its user starts something new.
 Nothing is remembered for anonymous requests without a session and without a handle: they may come from different
 people.
-
 """
 
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 from toolcrib.discovery.session import Session
 from toolcrib.gateway.options import SessionOptions
-from toolcrib.types import Caller, Context
+from toolcrib.middleware.fingerprint import canonical_json
+from toolcrib.types import JSON, Caller, Context, StateCodec, StateStore
+
+_T = TypeVar("_T")
 
 LOCAL: Final = Caller(id="local")
-"""Who asks from this process or over stdio, and whoever asks over HTTP without authentication."""
-
+"""The caller of requests from this process, over stdio, and over HTTP without authentication."""
 
 SESSION_META: Final = "toolcrib/session"
-"""The key under which a client names its session, where the protocol has none."""
-
+"""The `_meta` key by which a client names its session if the protocol has none."""
 
 TURN_META: Final = "toolcrib/turn"
-"""The key under which a host says which turn it is; any text or number."""
-
+"""The `_meta` key by which a host identifies the current turn; any text or number."""
 
 _MAX_HANDLE_CHARS: Final = 128
-"""Characters of a handle that count."""
-
-
 _NO_BOOSTS: Final[Mapping[str, float]] = {}
 
 
 def is_anonymous(ctx: Context) -> bool:
-    """Whether two requests with such a context may be of different people: no authentication, and no session.
+    """Whether two requests with this context may come from different people: no authentication, and no session.
 
-    So it is over HTTP in versions without sessions. What one of them did must show in nothing that the next one gets.
+    Such requests come over HTTP in protocol versions without sessions. Nothing that one of them did may show in the
+    answers to another.
 
     >>> is_anonymous(Context(caller=LOCAL)), is_anonymous(Context(caller=LOCAL, session="stdio"))
     (True, False)
@@ -51,67 +46,82 @@ def is_anonymous(ctx: Context) -> bool:
     return ctx.session is None and ctx.caller == LOCAL
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _SessionState:
     session: Session = field(default_factory=Session)
     active: float = 0.0
-    turn: object = None
+    """When it was used last; seconds since the epoch."""
+    turn: JSON = None
+    """The host's last value of the turn."""
+
+
+def _encode(state: _SessionState) -> JSON:
+    return {"session": state.session.to_dict(), "active": state.active, "turn": state.turn}
+
+
+def _decode(saved: Any) -> _SessionState:
+    return _SessionState(Session.from_dict(saved["session"]), saved["active"], saved["turn"])
+
+
+_CODEC: Final[StateCodec[_SessionState]] = StateCodec(_encode, _decode)
 
 
 class Sessions:
-    """The sessions of a gateway. Safe to use from several threads."""
+    """The sessions of a gateway, in its state store."""
 
-    def __init__(self, options: SessionOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """None yet."""
+    def __init__(self, options: SessionOptions, state: StateStore, *, wall: Callable[[], float] = time.time) -> None:
+        """`wall` counts seconds since the epoch."""
         self._options = options
-        self._clock = clock
-        self._known: OrderedDict[Hashable, _SessionState] = OrderedDict()
-        self._lock = threading.Lock()
+        self._wall = wall
+        self._states = state.table("sessions", _CODEC, max_entries=options.sessions)
 
-    def boosts(self, ctx: Context) -> Mapping[str, float]:
-        """What this session's use of each tool is worth in a search that begins now: id to multiplier, above 1."""
+    async def boosts(self, ctx: Context) -> Mapping[str, float]:
+        """Return what to multiply the odds of each used tool with in a search that begins now, above 1, by id."""
         if not self._options.learn or (key := session_key(ctx)) is None:
             return _NO_BOOSTS
-        with self._lock:
-            known = self._known.get(key)
-        if known is None:
-            return _NO_BOOSTS
-        now, turn = self._clock(), ctx.meta.get(TURN_META)
-        said = turn is not None and turn != known.turn
-        if said or (turn is None and now - known.active > self._options.pause_s):
-            known.session.advance_turn()
-        known.active, known.turn = now, turn if turn is not None else known.turn
-        return known.session.boosts()
+        return await self._states.update(key, lambda state: self._searched(state, ctx.meta.get(TURN_META)))
 
-    def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
-        """The session called a tool."""
-        if not self._options.learn or (key := session_key(ctx)) is None:
-            return
-        known = self._of(key)
-        known.active = self._clock()
-        known.session.record(tool_id, success, by="call")
+    def _searched(self, state: _SessionState | None, turn: JSON) -> tuple[_SessionState | None, Mapping[str, float]]:
+        if state is None:
+            return None, _NO_BOOSTS
+        now = self._wall()
+        is_new_turn = now - state.active > self._options.pause_s if turn is None else turn != state.turn
+        if is_new_turn:
+            state.session.advance_turn()
+        used = replace(state, active=now, turn=state.turn if turn is None else turn)
+        return used, state.session.boosts()
 
-    def get(self, ctx: Context) -> Session:
-        """The session of a context, to be saved, restored, reset, or told of a new turn.
+    async def record(self, ctx: Context, tool_id: str, *, success: bool) -> None:
+        """Record that the session called a tool."""
+        if self._options.learn:
+            await self.update(ctx, lambda session: session.record(tool_id, success, by="call"))
 
-        Of an anonymous context without a handle it is a new one every time.
+    async def get(self, ctx: Context) -> Session:
+        """Return the session of a context, to be read; a new one if nothing is known of it."""
+        key = session_key(ctx)
+        state = None if key is None else await self._states.get(key)
+        return Session() if state is None else state.session
+
+    async def update(self, ctx: Context, change: Callable[[Session], _T]) -> _T:
+        """Change the session of a context, and return what `change` returned.
+
+        A session of an anonymous context without a handle is forgotten at once.
         """
         key = session_key(ctx)
-        return Session() if key is None else self._of(key).session
+        if key is None:
+            return change(Session())
 
-    def _of(self, key: Hashable) -> _SessionState:
-        with self._lock:
-            known = self._known.setdefault(key, _SessionState(active=self._clock()))
-            self._known.move_to_end(key)
-            while len(self._known) > self._options.sessions:
-                self._known.popitem(last=False)
-        return known
+        def changed(state: _SessionState | None) -> tuple[_SessionState, _T]:
+            state = replace(state or _SessionState(), active=self._wall())
+            return state, change(state.session)
+
+        return await self._states.update(key, changed)
 
 
-def session_key(ctx: Context) -> Hashable | None:
-    """What tells the session of a request from others; None where that cannot be known."""
+def session_key(ctx: Context) -> str | None:
+    """Return what identifies the session of a request; None if that cannot be known."""
     handle = ctx.meta.get(SESSION_META)
     named = str(handle)[:_MAX_HANDLE_CHARS] if isinstance(handle, (str, int)) else None
     if named is None and is_anonymous(ctx):
         return None
-    return ctx.caller.tenant, ctx.caller.id, ctx.session, named
+    return canonical_json([ctx.caller.tenant, ctx.caller.id, ctx.session, named])

@@ -1,18 +1,17 @@
 """The surface `dynamic`: five meta-tools to list, search, describe and call tools, as agent loops know them."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from toolcrib.discovery.envelope import Envelope, to_envelope
 from toolcrib.discovery.guards import Guard, GuardOptions
 from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage
 from toolcrib.discovery.results import describe_match
-from toolcrib.discovery.session import Session
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.view import View
 from toolcrib.search.options import PointsOptions
 from toolcrib.surfaces.base import json_text, text_result
@@ -37,8 +36,7 @@ class DynamicSurface:
         """A surface over one gateway; `guards` say when a session is told that it goes round in circles."""
         self._gateway = gateway
         self._guards = guards or GuardOptions()
-        self._guarded: WeakKeyDictionary[Session, Guard] = WeakKeyDictionary()
-        self._lock = Lock()
+        self._guarded: OrderedDict[str, Guard] = OrderedDict()
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """The five."""
@@ -49,8 +47,8 @@ class DynamicSurface:
         if name not in self.names:
             return None
         port = GatewayPort(self._gateway, ctx)
-        session = self._gateway.sessions.get(ctx)
-        meta = MetaTools(port, guard=self._guard(session), turn=lambda: session.turn)
+        session = await self._gateway.sessions.get(ctx)
+        meta = MetaTools(port, guard=self._guard(ctx), turn=lambda: session.turn)
         answer = await meta.run(name, arguments)
         result = port.result
         if result is not None and result.kind == "input_required":
@@ -59,10 +57,16 @@ class DynamicSurface:
         more = tuple(block for block in result.content if block.get("type") != "text") if result is not None else ()
         return replace(made, content=(*made.content, *more), meta=result.meta if result is not None else {})
 
-    def _guard(self, session: Session) -> Guard:
-        """The guard of a session; it goes when the gateway forgets the session."""
-        with self._lock:
-            return self._guarded.setdefault(session, Guard(self._guards))
+    def _guard(self, ctx: Context) -> Guard:
+        """Return the guard of a session; the one unused for longest is forgotten first."""
+        key = session_key(ctx)
+        if key is None:
+            return Guard(self._guards)
+        guard = self._guarded.setdefault(key, Guard(self._guards))
+        self._guarded.move_to_end(key)
+        if len(self._guarded) > self._gateway.options.sessions.sessions:
+            self._guarded.popitem(last=False)
+        return guard
 
 
 class GatewayPort:

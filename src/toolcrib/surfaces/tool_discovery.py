@@ -90,7 +90,7 @@ class ToolDiscoveryService:
         """How a tool is called. Raises `BackendNotFound`, `ServerUnavailable` and `ToolNotFound`."""
         page, found, names = await self._tool(server, tool)
         calls = placeholder_calls(page.identifiers, names, found.input_schema)
-        shape = self._gateway.result_shapes.get(self._ctx, found)
+        shape = await self._gateway.result_shapes.get(self._ctx, found)
         entry: dict[str, Any] = {
             "server": {"name": page.name, **page.identifiers},
             **_tool_entry(found, names),
