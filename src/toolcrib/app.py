@@ -265,7 +265,7 @@ class App(ServableApp):
         return apply_scope(Context(caller=LOCAL, session="local"))
 
     async def search(
-        self, query: str, *, limit: int | None = None, cursor: str | None = None, ctx: Context | None = None
+        self, query: str, limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
     ) -> SearchReply:
         """Return the tools that match; an empty query lists all, a page at a time.
 

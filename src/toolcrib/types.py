@@ -5,7 +5,7 @@ it was received. Nothing here imports another module of toolcrib except the erro
 
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -282,6 +282,12 @@ class SearchReply:
     """Continues a list; None at its end."""
     total: int = 0
     """How many tools matched before the limit."""
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import pickle
 import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ import mcp
 import pytest
 from fastmcp import FastMCP
 
-from toolcrib import Context, ExecutionFailed, Tool, ToolNotFound, new_tool
+from toolcrib import App, Context, ExecutionFailed, Tool, ToolNotFound, new_tool
 from toolcrib.errors import (
     AlreadyStarted,
     BackendNotFound,
@@ -24,11 +25,11 @@ from toolcrib.errors import (
 )
 from toolcrib.fields import String
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.registry import BackendConfig, Config, Registry
+from toolcrib.registry import BackendConfig, Config, Registry, ToolRegistry
 from toolcrib.search.options import SearchOptions
 from toolcrib.settings.options import Settings
 from toolcrib.testing import FakeProvider, text_of
-from toolcrib.types import ServerInfo
+from toolcrib.types import SearchReply, ServerInfo
 
 pytestmark = pytest.mark.anyio
 
@@ -308,3 +309,23 @@ def test_configurations_can_be_copied_pickled_and_read_as_dicts(made: Any) -> No
     assert copy.deepcopy(made) == made
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - written here
     assert set(dataclasses.asdict(made)) == {field.name for field in dataclasses.fields(made)}
+
+
+@pytest.mark.parametrize("make", [App, Registry, ToolRegistry])
+async def test_every_door_registers_searches_and_calls_alike(
+    make: type[App] | type[Registry] | type[ToolRegistry],
+) -> None:
+    tool = Tool(name="add", namespace="math", description="Add two numbers.", input_schema={"type": "object"})
+    async with AsyncExitStack() as stack:
+        door = make()
+        if isinstance(door, Registry):
+            await stack.enter_async_context(door)
+        assert door.register(tool, lambda arguments: arguments["a"] + arguments["b"]).id == "math:add"
+        reply = await door.search("sum of two numbers", 1)
+        assert isinstance(reply, SearchReply)
+        assert (len(reply), [hit.tool.id for hit in reply]) == (1, ["math:add"])
+        result = await door.call("math:add", {"a": 1, "b": 2})
+        assert result.structured == 3
+        door.unregister("math:add")
+        with pytest.raises(ToolNotFound):
+            await door.call("math:add", {})

@@ -74,7 +74,48 @@ class BackendConfig:
     """Of its tools. Servers that share a namespace and offer the same tools are replicas of each other."""
 
 
-class Registry:
+class AppRegistry:
+    """What the registries share: an app's `register`, `search` and `call`, with the same arguments and results."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    def register(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
+        """Register a function for a tool whose schema is written out.
+
+        The handler takes the arguments by name, or as one dict, with or without a leading context. A tool of that name
+        is replaced; with `strict`, a different definition raises `NameCollision`. Raises `InvalidTool` or
+        `InvalidName`, and then registers nothing.
+        """
+        return self.app.register(tool, handler, strict=strict)
+
+    def unregister(self, tool_id: str) -> None:
+        """Remove a registered tool. Raises `ToolNotFound`."""
+        self.app.unregister(tool_id)
+
+    def add_provider(self, provider: object) -> None:
+        """Share a provider's tools with all callers."""
+        self.app.add_provider(provider)
+
+    def remove_provider(self, provider: object) -> None:
+        """Stop sharing a provider's tools. Raises `BackendNotFound`."""
+        self.app.remove_provider(provider)
+
+    async def search(
+        self, query: str = "", limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
+    ) -> SearchReply:
+        """Return the tools that match. An empty query lists them all, in pages; `cursor` is that of the previous page.
+
+        Raises `StaleCursor` if the list has changed, and `InvalidRequest` for a cursor with a query.
+        """
+        return await self.app.search(query, limit, cursor=cursor, ctx=ctx)
+
+    async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
+        """Run a tool and return its whole result. Raises `ToolNotFound` and all that a call raises."""
+        return await self.app.call(name, arguments, ctx=ctx)
+
+
+class Registry(AppRegistry):
     """Local functions, providers and remote MCP servers in one registry.
 
     `async with registry` or `start` and `stop`; a stopped registry can be started again.
@@ -82,7 +123,7 @@ class Registry:
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or Config()
-        self.app = App(
+        app = App(
             app_settings(self.config),
             name=self.config.server_info.name or "toolcrib",
             version=self.config.server_info.version or VERSION,
@@ -91,6 +132,7 @@ class Registry:
             authenticator=self.config.authenticator,
             selector=self.config.backend_selector,
         )
+        super().__init__(app)
         self.tool = self.app.tool
         """A decorator: `@registry.tool`, with all that `App.tool` takes."""
 
@@ -154,22 +196,8 @@ class Registry:
         return self.app.register(tool, handler, strict=strict)
 
     def register_local(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
-        """Register a function for a tool. With `strict`, a different definition of a known tool raises
-        `NameCollision`.
-        """
-        return self.app.register(tool, handler, strict=strict)
-
-    def unregister(self, tool_id: str) -> None:
-        """Remove a local tool. Raises `ToolNotFound`."""
-        self.app.unregister(tool_id)
-
-    def add_provider(self, provider: object) -> None:
-        """Share a provider's tools with all callers."""
-        self.app.add_provider(provider)
-
-    def remove_provider(self, provider: object) -> None:
-        """Stop sharing a provider's tools. Raises `BackendNotFound`."""
-        self.app.remove_provider(provider)
+        """Like `register`."""
+        return self.register(tool, handler, strict=strict)
 
     def register_mcp(self, backend: BackendConfig) -> None:
         """Add a remote server: connected at `start`, or at once if that has passed.
@@ -196,15 +224,6 @@ class Registry:
         """Run a tool and return its whole result. Raises as `execute`, but not if the tool itself reports an error."""
         self._check()
         return await self.app.call(tool_id, arguments, ctx=ctx)
-
-    async def search(
-        self, query: str, limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
-    ) -> SearchReply:
-        """Return the tools that match. An empty query lists them all, in pages; `cursor` is that of the previous page.
-
-        Raises `StaleCursor` if the list has changed, and `InvalidRequest` for a cursor with a query.
-        """
-        return await self.app.search(query, limit=limit, cursor=cursor, ctx=ctx)
 
     async def list_all(self, *, ctx: Context | None = None) -> tuple[Tool, ...]:
         """Return every tool, by id."""

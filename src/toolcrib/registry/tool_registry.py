@@ -10,15 +10,16 @@ from toolcrib.errors import NotFound, StaleCursor, ToolNotFound
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.definitions import validated
 from toolcrib.providers.request_scope import allow_recursion, guard_recursion
+from toolcrib.registry.registry import AppRegistry
 from toolcrib.server.attach import attach
 from toolcrib.settings.options import Settings
-from toolcrib.types import Context, Hit, Key, Object, Tool, ToolResult, Unsubscribe, Visibility
+from toolcrib.types import Context, Key, Object, SearchReply, Tool, ToolResult, Unsubscribe, Visibility
 
 _LIST_ATTEMPTS = 3
 """How often a list is read again from its beginning if it changes between two of its pages."""
 
 
-class ToolRegistry:
+class ToolRegistry(AppRegistry):
     """Tools that are not listed by a server, but searched.
 
     Ready without being started. It is itself a `ToolProvider` of its own tools and its providers'. It ignores the
@@ -26,9 +27,13 @@ class ToolRegistry:
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self.app = App(settings)
+        super().__init__(App(settings))
 
     # -- registration ----------------------------------------------------------------------------------------------
+
+    def register(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
+        """Like `register_tool`, without keywords."""
+        return self.register_tool(tool, handler, strict=strict)
 
     def register_tool(
         self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *keywords: str, strict: bool = False
@@ -44,16 +49,8 @@ class ToolRegistry:
         return self.app.register(searched, handler, strict=strict)
 
     def unregister_tool(self, name: str) -> None:
-        """Remove a tool. Raises `ToolNotFound`."""
-        self.app.unregister(name)
-
-    def add_provider(self, provider: object) -> None:
-        """Offer a provider's tools to every request."""
-        self.app.add_provider(provider)
-
-    def remove_provider(self, provider: object) -> None:
-        """Stop offering a provider's tools. Raises `BackendNotFound`."""
-        self.app.remove_provider(provider)
+        """Like `unregister`."""
+        self.unregister(name)
 
     def attach(self, server: object) -> None:
         """Add `tool_search` and `execute_tool` to an SDK `Server`, an `MCPServer` or a `FastMCP`; harmless if
@@ -63,27 +60,35 @@ class ToolRegistry:
 
     # -- use -------------------------------------------------------------------------------------------------------
 
-    async def search(self, query: str = "", max_results: int | None = None, *, ctx: Context | None = None) -> list[Hit]:
-        """Return the tools that match, best first; an empty query lists all, by id."""
+    async def search(
+        self, query: str = "", limit: int | None = None, *, cursor: str | None = None, ctx: Context | None = None
+    ) -> SearchReply:
+        """Return the tools that match, best first. An empty query lists them all, by id, in one reply.
+
+        With a cursor, return the page that it names. Raises as `AppRegistry.search` does.
+        """
+        if cursor is not None:
+            return await super().search(query, limit, cursor=cursor, ctx=ctx)
         for _ in range(_LIST_ATTEMPTS):
             try:
-                return await self._pages(query, max_results, ctx)
+                return await self._whole(query, limit, ctx)
             except StaleCursor:  # a tool was added or removed between two pages
                 continue
-        return await self._pages(query, max_results, ctx)
+        return await self._whole(query, limit, ctx)
 
-    async def _pages(self, query: str, limit: int | None, ctx: Context | None) -> list[Hit]:
+    async def _whole(self, query: str, limit: int | None, ctx: Context | None) -> SearchReply:
         """Read all pages of a list up to the limit, or the single page of a search."""
-        reply = await self.app.search(query, limit=limit, ctx=ctx)
-        hits = list(reply.hits)
+        reply = await super().search(query, limit, ctx=ctx)
+        hits, first = list(reply.hits), reply
         while reply.cursor and (limit is None or len(hits) < limit):
-            reply = await self.app.search(query, limit=limit, cursor=reply.cursor, ctx=ctx)
+            reply = await super().search(query, limit, cursor=reply.cursor, ctx=ctx)
             hits.extend(reply.hits)
-        return hits if limit is None or limit < 1 else hits[:limit]
+        kept = hits if limit is None or limit < 1 else hits[:limit]
+        return replace(first, hits=tuple(kept), cursor=reply.cursor)
 
     async def execute(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
-        """Run a tool. Raises `ToolNotFound` and all that a call raises."""
-        return await self.app.call(name, arguments, ctx=ctx)
+        """Like `call`."""
+        return await self.call(name, arguments, ctx=ctx)
 
     # -- as a provider ---------------------------------------------------------------------------------------------
 
