@@ -51,7 +51,7 @@ def test_every_verb_has_help_for_itself_and_each_option(command: Callable[..., R
     assert shown.code == 0
     assert "--debug" in shown.out
     assert ("--config" in shown.out) is (verb not in ("eval", "demo"))
-    info = next(known for known in app.registered_commands if known.callback and known.callback.__name__ == verb)
+    info = next(known for known in app.registered_commands if known.callback and known.name == verb)
     assert info.callback is not None
     assert info.callback.__doc__
 

@@ -148,7 +148,7 @@ def test_every_failure_of_a_url_has_advice_that_names_no_command(reason: str, wo
         ("environment variable SERVER is empty (command)", "Set SERVER where toolcrib is started."),
         ('"allowTools" is not a setting; did you mean "allowedTools"?', "Write allowedTools in place of allowTools."),
         ("the file .env does not exist (envFile)", "Create the file"),
-        ("headers.Key holds a line break or another control character", "Mend its entry"),
+        ("headers.Key holds a line break or another control character", "Fix its entry"),
     ],
 )
 @pytest.mark.parametrize("server", [CHILD, REMOTE])

@@ -356,11 +356,28 @@ def test_no_settings_file_names_the_places_searched(command: Command, verb: str)
     assert ".vscode/mcp.json" in ran.err
 
 
-def test_a_wrong_settings_file_is_told_with_its_line_as_text_and_as_json(command: Command, tmp_path: Path) -> None:
-    (tmp_path / ".mcp.json").write_text('{"mcpServers": {\n  "time": {"command": "uvx", "args": "UTC"}}}')
-    said = '.mcp.json:2: mcpServers.time.args must be a list of strings, not "UTC"'
+def test_an_error_in_a_settings_file_names_its_line_as_text_and_as_json(command: Command, tmp_path: Path) -> None:
+    (tmp_path / ".mcp.json").write_text('{"toolcrib": {\n  "prefix": "no"}}')
+    said = '.mcp.json:2: toolcrib.prefix must be true or false, not "no"'
     assert command("tools") == Ran(3, "", f"toolcrib: {said}\n")
     assert command("tools", "--json").json["error"]["message"] == said
+
+
+def test_a_wrong_entry_disables_its_server_alone(command: Command, tmp_path: Path) -> None:
+    servers = {"good": toolbox(), "time": {"command": "uvx", "args": "UTC"}}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": servers}, indent=1))
+    said = '.mcp.json:11: mcpServers.time.args must be a list of strings, not "UTC"'
+    ran = command("tools")
+    assert (ran.code, ran.err) == (0, f"toolcrib: server time has failed: {said}\n")
+    assert "good:greet" in ran.out
+    assert {row["name"]: row["state"] for row in command("servers", "--json").json["servers"]} == {
+        "good": "ready",
+        "time": "failed",
+    }
+    ran = command("doctor")
+    assert ran.code == 6
+    assert f"BAD time: failed: {said}" in ran.out
+    assert "do: Fix its entry in the settings file." in ran.out
 
 
 # -- doctor ------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from toolcrib.types import Tool
 from toolcrib.upstream.options import ServerOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
-VERBS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback is not None)
+VERBS = sorted(command.name for command in app.registered_commands if command.name is not None)
 
 
 def page(name: str) -> str:

@@ -208,10 +208,10 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ({"surface": []}, 'mcp.json:3: toolcrib.surface is not a setting; did you mean "surfaces"?'),
         ({"zzz": 1}, "mcp.json:3: toolcrib.zzz is not a setting; known here: always_visible, backoff, "),
         ({"http": {"prt": 1}}, 'mcp.json:4: toolcrib.http.prt is not a setting; did you mean "port"?'),
-        ({"surfaces": ["serch"]}, 'mcp.json:4: toolcrib.surfaces[0] "serch" is no surface; did you mean "search"?'),
+        ({"surfaces": ["serch"]}, 'mcp.json:4: toolcrib.surfaces[0] cannot be "serch"; did you mean "search"?'),
         (
             {"surfaces": ["all"]},
-            f'mcp.json:4: toolcrib.surfaces[0] "all" is no surface; there are {", ".join(SURFACES)}',
+            'toolcrib.surfaces[0] cannot be "all"; there are "search", "dynamic", "progressive", "direct"',
         ),
         ({"surfaces": []}, f"mcp.json:3: toolcrib.surfaces must name one of {', '.join(SURFACES)}"),
         ({"http": {"port": 70000}}, "mcp.json:4: toolcrib.http.port must be a whole number from 0 to 65535, not 70000"),
@@ -240,8 +240,8 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ({"search": {"embeder": "x"}}, 'toolcrib.search.embeder is not a setting; did you mean "embedder"?'),
         ({"search": {"group": 1}}, "mcp.json:4: toolcrib.search.group must be true or false, not 1"),
         ({"search": {"synonyms": ["a"]}}, "mcp.json:4: toolcrib.search.synonyms must be an object, not a list"),
-        ({"search": {"synonyms": {"a": 1}}}, "mcp.json:5: toolcrib.search.synonyms.a must be a list of words, not 1"),
-        ({"search": {"synonyms": {"a": [" "]}}}, 'synonyms.a must be a list of words, not of " "'),
+        ({"search": {"synonyms": {"a": 1}}}, "mcp.json:5: toolcrib.search.synonyms.a must be a list of strings, not 1"),
+        ({"search": {"synonyms": {"a": [" "]}}}, "mcp.json:6: toolcrib.search.synonyms.a[0] must not be empty"),
         ({"reply_tokens": -1}, "mcp.json:3: toolcrib.reply_tokens must be a whole number of at least 0, not -1"),
         ({"backoff": {"first": 9, "max": 5}}, "mcp.json:3: toolcrib.backoff has first above max, which is 5"),
         ({"prefix": "no"}, 'mcp.json:3: toolcrib.prefix must be true or false, not "no"'),
@@ -313,7 +313,7 @@ def test_a_secret_that_is_not_to_be_had_forbids_http_and_nothing_else(
 
 def test_two_callers_with_one_secret_forbid_http(loading: Loading) -> None:
     settings = loading(tokens({"env": "A", "caller": "a"}, {"env": "B", "caller": "b"}), A=SECRET, B=SECRET)
-    assert settings.http_problem == "two tokens have the same secret, so that they cannot be told apart"
+    assert settings.http_problem == "two tokens have the same secret, so their callers cannot be distinguished"
 
 
 GUESSABLE = "a secret of fewer than 16 characters, which can be guessed"
@@ -339,7 +339,7 @@ def test_a_secret_that_can_be_guessed_is_warned_of_wherever_it_stands(loading: L
             {"env": "A", "file": "b", "caller": "a"},
             "must say where its secret is: env (a variable) or file",
         ),
-        ({"env": "A"}, "toolcrib.http.tokens[0] must name its caller"),
+        ({"env": "A"}, "toolcrib.http.tokens[0] needs caller"),
         (
             {"token": "hunter2", "env": "A", "caller": "a"},
             "toolcrib.http.tokens[0].token does not belong in this file; name its place with env or file",
@@ -359,9 +359,9 @@ def test_a_wrong_token_is_refused_and_no_secret_is_shown(loading: Loading, entry
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[]", 'tokens.json:1: must hold "tokens"'),
-        ('{"tokens": [{"caller": "a"}]}', "tokens.json:1: tokens[0] must have a token"),
-        ('{"tokens": [\n{"token": "hunter2"}]}', "tokens.json:2: tokens[0] must have a caller"),
+        ("[]", "tokens.json:1: must be an object, not a list"),
+        ('{"tokens": [{"caller": "a"}]}', "tokens.json:1: tokens[0] needs token"),
+        ('{"tokens": [\n{"token": "hunter2"}]}', "tokens.json:2: tokens[0] needs caller"),
         ('{"tokens": [{"token": ["hunter2"], "caller": "a"}]}', "tokens[0].token must be a string, not a list"),
         ('{"tokens": [{"token": hunter2}]}', "tokens.json:1:23: this is no JSON value"),
     ],

@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_read_is_refused(
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "mine").mkdir()
-    monkeypatch.setattr("toolcrib.scripting.stored.script_files", closed)
+    monkeypatch.setattr("toolcrib.settings.loader.script_files", closed)
     with pytest.raises(
         SettingsError, match=r"mcp\.json:4: toolcrib\.scripts\.folder cannot be read: .*mine: Permission"
     ):
@@ -163,7 +163,7 @@ def test_a_broken_script_is_left_out_alone_with_a_warning_that_names_it(
         ({"limits": {"nodes": True}}, "scripts.limits.nodes must be a whole number of at least 1, not true"),
         (
             {"levels": 2, "limits": {"out_bytes": 8388608}},
-            "mcp.json:5: toolcrib.scripts.limits cannot be kept: frame_bytes (4194304) must exceed out_bytes (8388608)",
+            "mcp.json:5: toolcrib.scripts.limits cannot be used: frame_bytes (4194304) must exceed out_bytes (8388608)",
         ),
         ({"sandbox": True}, "mcp.json:4: toolcrib.scripts.sandbox must be an object, not true"),
         ({"sandbox": {"seccomp": "never"}}, 'scripts.sandbox.seccomp cannot be "never"; there are "require", "try"'),

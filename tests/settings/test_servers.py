@@ -268,20 +268,43 @@ def test_two_keys_that_become_one_namespace_are_refused_naming_both(loading: Loa
         ),
     ],
 )
-def test_a_wrong_entry_is_refused_with_file_line_and_field(loading: Loading, fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        loading(entry(**fields))
-    assert caught.value.message == said
+def test_a_wrong_entry_disables_its_server_with_file_line_and_field(
+    loading: Loading, fields: dict[str, Any], said: str
+) -> None:
+    assert loading(entry(**fields)).servers[0].problem == said
 
 
-def test_all_problems_of_a_file_are_told_at_once_in_the_order_of_its_lines(loading: Loading) -> None:
+def test_the_other_servers_of_a_file_with_wrong_entries_are_used(loading: Loading) -> None:
+    settings = loading(
+        '{"mcpServers": {\n "a": {},\n "b": [],\n "c": {"command": "run"},\n'
+        ' "d": {"url": "https://a/mcp", "required": true, "retries": -1}}}'
+    )
+    assert {server.name: server.problem for server in settings.servers} == {
+        "a": "mcp.json:2: mcpServers.a needs a command, or a url if it is remote",
+        "b": "mcp.json:3: mcpServers.b must be an object with command or url, not a list",
+        "c": "",
+        "d": "mcp.json:5: mcpServers.d.retries must be a whole number of at least 0, not -1",
+    }
+    last = settings.servers[-1]
+    assert (last.transport, last.url, last.required) == ("http", "https://a/mcp", True)
+
+
+def test_every_problem_of_an_entry_is_named(loading: Loading) -> None:
+    problem = loading(entry(command="run", args="UTC", retries=-1)).servers[0].problem
+    assert problem == (
+        'mcp.json:5: mcpServers.it.args must be a list of strings, not "UTC"; '
+        "mcp.json:6: mcpServers.it.retries must be a whole number of at least 0, not -1"
+    )
+
+
+def test_all_problems_of_a_file_are_reported_together_in_the_order_of_its_lines(loading: Loading) -> None:
     with pytest.raises(SettingsError) as caught:
-        loading('{"mcpServers": {\n "a": {},\n "b": []},\n "toolcrib": {"prefix": 1}}')
+        loading('{"toolcrib": {\n "prefix": 1,\n "http": {"port": "a"}},\n "mcpServers": {"a:b": {}, "a-b": {}}}')
     assert caught.value.message.splitlines() == [
         "mcp.json has 3 problems:",
-        "  mcp.json:2: mcpServers.a needs a command, or a url if it is remote",
-        "  mcp.json:3: mcpServers.b must be an object with command or url, not a list",
-        "  mcp.json:4: toolcrib.prefix must be true or false, not 1",
+        "  mcp.json:2: toolcrib.prefix must be true or false, not 1",
+        '  mcp.json:3: toolcrib.http.port must be a whole number from 0 to 65535, not "a"',
+        '  mcp.json:4: mcpServers.a-b would be called "a-b", as "a:b" of mcp.json:4 is; rename one of them',
     ]
     assert [problem["line"] for problem in caught.value.data["problems"]] == [2, 3, 4]
 
@@ -355,10 +378,9 @@ def test_a_search_waits_for_the_server_that_may_search_for_longest(loading: Load
         ({"timeouts": {"find": "3"}}, "mcpServers.it.timeouts.find must be a number of seconds above 0"),
     ],
 )
-def test_a_wrong_way_of_being_found_is_refused_with_line_and_field(
+def test_a_wrong_setting_of_an_entry_disables_its_server_with_line_and_field(
     loading: Loading, fields: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(SettingsError) as caught:
-        loading(entry(command="run", **fields))
-    assert caught.value.message.startswith("mcp.json:")
-    assert said in caught.value.message
+    problem = loading(entry(command="run", **fields)).servers[0].problem
+    assert problem.startswith("mcp.json:")
+    assert said in problem

@@ -213,7 +213,8 @@ _SETTINGS: Final[_AdviceTable] = (
     (r"asked for by the editor|known to the editor", "Write ${{env:NAME}} in its place and set that variable."),
     (r"the file .+ does not exist", "Create the file, or correct its path."),
     (r'"([^"]+)" is not a setting; did you mean "([^"]+)"', "Write {1} in place of {0}."),
-    (r"", "Mend its entry in the settings file."),
+    (r'is not a setting; did you mean "([^"]+)"', 'Write "{0}" instead.'),
+    (r"", "Fix its entry in the settings file."),
 )
 """For a server that its entry in the settings keeps from being tried."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from toolcrib.discovery.envelope import Envelope, failure
 from toolcrib.errors import SettingsError
+from toolcrib.ranges import Count
 
 _MAX_SHOWN: Final = 5
 """Tools of the last search that a note names."""
@@ -29,11 +30,11 @@ class GuardOptions:
     Only `misses` is on by default: it extends a response that is an error anyway.
     """
 
-    repeats: int | None = None
+    repeats: Count | None = None
     """Calls in a row of one tool with the same arguments and the same response; further ones get a note."""
-    misses: int | None = 3
+    misses: Count | None = 3
     """Names in a row that do not exist; from then on, the error says how to find names."""
-    lookups: int | None = None
+    lookups: Count | None = None
     """Lists, searches and schemas in a row without a call; further ones get a note."""
     refuse: bool = False
     """Whether to refuse what would get a note: nothing runs, and the response is an error. Off by default, since a

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolcrib.middleware.options import CallOptions
+from toolcrib.ranges import Count, Seconds
 from toolcrib.search.options import SearchOptions
 
 
@@ -11,11 +12,11 @@ from toolcrib.search.options import SearchOptions
 class ScriptOptions:
     """How scripts are run."""
 
-    levels: int = 3
+    levels: Count = 3
     """How deep scripts may stand in one another: a script, one that it calls, and so on; 1 or more."""
     read_only: bool = False
     """Whether every script sees only tools that say of themselves that they only read."""
-    watch_s: float = 2.0
+    watch_s: Seconds = 2.0
     """How often the folder of stored scripts is looked at for changes, in seconds, above 0."""
 
 
@@ -25,9 +26,9 @@ class SessionOptions:
 
     learn: bool = True
     """Whether tools that a session used with success are found first."""
-    sessions: int = 10_000
+    sessions: Count = 10_000
     """How many are remembered; the one unused for longest is forgotten first."""
-    pause_s: float = 30.0
+    pause_s: Seconds = 30.0
     """A search after so long without a search or a call begins a new turn, in seconds."""
 
 

@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.policy import Patterns
+from toolcrib.ranges import Count, Positive, PositiveShare, Seconds, Share
 
 ApprovalMode = Literal["never", "destructive", "writing", "always"]
 """Which calls a person must agree to.
@@ -24,9 +25,9 @@ _MIN_KEY_CHARS: Final = 16
 class RateOptions:
     """Limit of one caller's calls."""
 
-    per_second: float
+    per_second: Positive
     """Calls a second in the long run, above 0."""
-    burst: int = 10
+    burst: Count = 10
     """Calls at once after a pause, 1 or more."""
 
     def __post_init__(self) -> None:
@@ -39,13 +40,13 @@ class RateOptions:
 class BreakerOptions:
     """When calls of a backend stop, and for how long."""
 
-    failures: int = 5
+    failures: Count = 5
     """Failures in a row that open the breaker, 1 or more."""
-    share: float | None = None
+    share: PositiveShare | None = None
     """The breaker also opens when this share of the last `window` calls failed, above 0 and up to 1; or None."""
-    window: int = 20
+    window: Count = 20
     """Number of calls that `share` is a share of; it has no effect before there were as many."""
-    open_s: float = 15.0
+    open_s: Seconds = 15.0
     """How long the breaker stays open, in seconds; then one call is let through as a probe."""
 
     def __post_init__(self) -> None:
@@ -61,13 +62,13 @@ class BreakerOptions:
 class RetryOptions:
     """How often a call is tried if repeating it is safe."""
 
-    attempts: int = 3
+    attempts: Count = 3
     """Attempts in all, 1 or more."""
-    first_s: float = 0.2
+    first_s: Seconds = 0.2
     """The first pause, in seconds; each further one is twice as long."""
-    longest_s: float = 5.0
+    longest_s: Seconds = 5.0
     """No pause is longer, in seconds."""
-    jitter: float = 0.5
+    jitter: Share = 0.5
     """The largest share by which a pause is shortened at random, 0 to 1."""
 
     def __post_init__(self) -> None:
@@ -83,10 +84,10 @@ class RetryOptions:
 class CacheOptions:
     """Which answers are cached, for whom, and for how long."""
 
-    seconds: float = 60.0
+    seconds: Seconds = 60.0
     """How long an answer is reused, above 0."""
-    max_entries: int = 1000
-    max_bytes: int = 16 * 1024 * 1024
+    max_entries: Count = 1000
+    max_bytes: Count = 16 * 1024 * 1024
     """Approximate size of all answers together; a larger answer is not cached."""
     tools: tuple[str, ...] = ()
     """Patterns of the tools whose answers are cached, whatever their annotations; empty means every tool with
@@ -111,7 +112,7 @@ class CallOptions:
 
     audit: bool | str = False
     """Log a line of JSON for every call, to the logger `toolcrib.audit` or to the one named here."""
-    deadline_s: float | None = None
+    deadline_s: Seconds | None = None
     """How long a call may take with all its attempts, in seconds. Remote servers also have their own limit."""
     rate: RateOptions | None = None
     """The limit for each caller over all tools."""
@@ -126,9 +127,9 @@ class CallOptions:
     """Which calls need approval, in addition to those for which the policy asks."""
     approved: tuple[str, ...] = ()
     """Patterns of tools that `approval` does not apply to. The policy's own decisions are not affected."""
-    approval_wait_s: float = 120.0
+    approval_wait_s: Seconds = 120.0
     """How long a call waits for a person's answer, in seconds."""
-    approval_expires_s: float = 600.0
+    approval_expires_s: Seconds = 600.0
     """How long a question that a client shows to a person stays valid, in seconds."""
     approval_key: str | None = field(default=None, repr=False)
     """Signs the questions; at least 16 characters, and the same for all processes that serve one address. Without it,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from toolcrib.ranges import Count, Natural, Seconds
+
 KIB = 1024
 MIB = 1024 * 1024
 
@@ -14,37 +16,37 @@ Seccomp = Literal["require", "try", "off"]
 class Limits:
     """Limits of one script, each above 0. Exceeding one ends the script, or is an error in it."""
 
-    wall_s: float = 60.0
+    wall_s: Seconds = 60.0
     """Seconds from the first instruction to the last, including waiting for tools."""
-    stall_s: float = 10.0
+    stall_s: Seconds = 10.0
     """Seconds without any sign of life while no call is running."""
-    soft_cpu_s: float = 4.0
+    soft_cpu_s: Seconds = 4.0
     """Seconds of processor time after which the script ends with an error that names the line."""
-    cpu_s: int = 5
+    cpu_s: Count = 5
     """Whole seconds of processor time after which the kernel ends the process."""
-    lua_bytes: int = 64 * MIB
+    lua_bytes: Count = 64 * MIB
     """Memory of a script's own values."""
-    as_bytes: int = 512 * MIB
+    as_bytes: Count = 512 * MIB
     """Address space of its process."""
-    calls: int = 1000
+    calls: Count = 1000
     """Tool calls in one script."""
-    inflight: int = 16
+    inflight: Count = 16
     """Tool calls at the same time; others wait for their turn."""
-    script_bytes: int = 256 * KIB
+    script_bytes: Count = 256 * KIB
     """Size of the source, in UTF-8."""
-    out_bytes: int = MIB
+    out_bytes: Count = MIB
     """Size of a result, and of the arguments of one call, as JSON."""
-    depth: int = 64
+    depth: Count = 64
     """Nesting of a result or of arguments."""
-    nodes: int = 200_000
+    nodes: Count = 200_000
     """Number of values in a result or in arguments."""
-    response_bytes: int = 4 * MIB
+    response_bytes: Count = 4 * MIB
     """Size of one tool's response, as JSON; a larger one is an error of that call."""
-    frame_bytes: int = 4 * MIB
+    frame_bytes: Count = 4 * MIB
     """Size of one message from the script's process, and of the arguments of all running calls."""
-    print_bytes: int = 64 * KIB
+    print_bytes: Count = 64 * KIB
     """Size of printed text; the rest is cut."""
-    error_bytes: int = 4 * KIB
+    error_bytes: Count = 4 * KIB
     """Size of an error message; the rest is cut."""
 
     def __post_init__(self) -> None:
@@ -65,13 +67,13 @@ class SandboxOptions:
 
     seccomp: Seccomp = "require"
     """Whether scripts may run without the system call filter; without it, a hole in the engine leads further."""
-    pool: int = 2
+    pool: Natural = 2
     """Processes kept ready, each for one script."""
-    workers: int | None = None
+    workers: Count | None = None
     """Scripts at the same time; None means twice the number of processors."""
-    queue_wait_s: float = 30.0
+    queue_wait_s: Seconds = 30.0
     """How long a script may wait for its turn, in seconds."""
     zygote: bool = True
     """Fork processes from a prepared one where the system can (Linux); otherwise start each from scratch."""
-    start_s: float = 20.0
+    start_s: Seconds = 20.0
     """How long a process may take to get ready, in seconds."""

@@ -60,7 +60,7 @@ class Problems:
 
     def raise_any(self) -> None:
         """Raise one `SettingsError` for everything that is wrong, in the order of the lines."""
-        lines = sorted({self._line(at, message) for at, message in self.found})
+        lines = self._lines()
         if not lines:
             return
         messages = [message for _, message in lines]
@@ -69,6 +69,13 @@ class Problems:
             head + "\n  ".join(messages),
             data={"file": str(self.document.path), "problems": [{"line": line, "message": m} for line, m in lines]},
         )
+
+    def summary(self) -> str:
+        """Everything that is wrong, on one line; empty if nothing is."""
+        return "; ".join(message for _, message in self._lines())
+
+    def _lines(self) -> list[tuple[int, str]]:
+        return sorted({self._line(at, message) for at, message in self.found})
 
     def _line(self, at: FieldPath, message: str) -> tuple[int, str]:
         return int(self.document.where(at).rpartition(":")[2]), self._message(at, message)

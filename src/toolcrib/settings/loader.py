@@ -7,14 +7,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from toolcrib.errors import SettingsError
+from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.settings import clients, document, toolcrib_section
+from toolcrib.names import check_name
+from toolcrib.schema import Schema
+from toolcrib.scripting.stored import read_script, script_files
+from toolcrib.settings import document
+from toolcrib.settings.clients import FORMS, ServerReader
 from toolcrib.settings.document import Problems, SettingsFile
 from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, search_paths
+from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
-from toolcrib.settings.section import kind
-from toolcrib.settings.toolcrib_section import CallsTable, TokenReader
+from toolcrib.settings.secrets import SecretReader
+from toolcrib.settings.validation import Place, kind, validate
 from toolcrib.upstream.options import ServerOptions
 
 EXAMPLE: Final = (
@@ -65,29 +70,72 @@ def _settings(read: SettingsFile, environ: Mapping[str, str]) -> Settings:
     problems = Problems(read)
     value = _top(read, problems)
     folder = read.path.absolute().parent
-    tokens = TokenReader(environ, folder)
-    surroundings = VariableSource(environ=environ, workspace=_workspace(folder))
-    calls = CallsTable(surroundings)
-    ours = toolcrib_section.read_toolcrib_section(value.get("toolcrib") or {}, problems, tokens, calls)
-    reader = clients.ServerReader(problems=problems, surroundings=surroundings, defaults=ours.defaults)
-    found = reader.read(clients.server_tables(value, problems))
+    variables = VariableSource(environ=environ, workspace=_workspace(folder))
+    secrets = SecretReader(variables=variables, folder=folder)
+    section = validate(ToolcribTable, value.get("toolcrib") or {}, ("toolcrib",), problems)
+    own = _own_settings(section, secrets)
+    servers = ServerReader(problems=problems, variables=variables, defaults=section.table.server_defaults()).read(value)
     problems.raise_any()
-    return Settings(
-        servers=found,
-        fleet=ours.fleet,
-        gateway=_with_longest_find_timeout(ours.gateway, found),
-        surfaces=ours.surfaces,
-        local=ours.local,
-        policy=ours.policy,
-        scripts=ours.scripts.options,
-        limits=ours.scripts.limits,
-        sandbox=ours.scripts.sandbox,
-        script_folder=ours.scripts.folder,
-        http=ours.http,
-        http_problem="; ".join((*tokens.missing, *calls.missing)),
+    return replace(
+        own,
+        servers=servers,
+        gateway=_with_longest_find_timeout(own.gateway, servers),
+        http_problem="; ".join(secrets.missing),
         source=read.path,
         warnings=tuple(problems.warnings),
     )
+
+
+def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Settings:
+    """What the section `toolcrib` sets."""
+    table, folder = place.table, secrets.folder
+    check_combinations(place)
+    tokens, key = secrets.tokens(place), secrets.approval_key(place)
+    gateway = table.gateway(folder)
+    return Settings(
+        fleet=table.fleet(),
+        gateway=replace(gateway, calls=replace(gateway.calls, approval_key=key)),
+        surfaces=table.surface_options(),
+        local=table.local,
+        policy=table.access_policy(),
+        scripts=table.script_options(),
+        limits=table.scripts.limits,
+        sandbox=table.scripts.sandbox,
+        script_folder=_script_folder(place, folder),
+        http=replace(table.http_options(), tokens=tokens),
+    )
+
+
+def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:
+    """The folder of stored scripts, which must exist. Warn of a script in it that cannot be used."""
+    name = place.table.scripts.folder
+    if name is None:
+        return None
+    folder = base / Path(name).expanduser()
+    if not folder.is_dir():
+        place.add(f"is no folder of scripts: {folder}; make it, or take the setting out", "scripts", "folder")
+        return None
+    try:
+        paths = script_files(folder)
+    except OSError as error:
+        place.add(f"cannot be read: {folder}: {error.strerror or error}", "scripts", "folder")
+        return None
+    for path in paths:
+        if problem := _script_problem(path):
+            place.warn(f"holds a script that is left out: {problem}", "scripts", "folder")
+    return folder
+
+
+def _script_problem(path: Path) -> str:
+    """Why a script will not become a tool; empty if it will."""
+    try:
+        script = read_script(path)
+        check_name(script.name)
+        Schema(script.parameters, script.name)
+    except ToolcribError as error:
+        message = str(error)
+        return message if path.name in message else f"{path.name}: {message}"
+    return ""
 
 
 def _with_longest_find_timeout(options: GatewayOptions, found: Sequence[ServerOptions]) -> GatewayOptions:
@@ -108,7 +156,7 @@ def _top(read: SettingsFile, problems: Problems) -> Mapping[str, Any]:
         near = get_close_matches(key, _TOP, n=1, cutoff=0.8)
         if near and near[0] != key:
             problems.warn((key,), f'is ignored; did you mean "{near[0]}"?')
-    if "toolcrib" not in read.value and not any(_holds(read.value, form) for form in clients.FORMS):
+    if "toolcrib" not in read.value and not any(_holds(read.value, form) for form in FORMS):
         stray = f" {problems.warnings[0]}" if problems.warnings else ""
         raise SettingsError(f'{read.shown} has no section "mcpServers".{stray}', hint=f"It should look like {EXAMPLE}")
     return read.value

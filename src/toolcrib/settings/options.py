@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolcrib.gateway.options import GatewayOptions, ScriptOptions
+from toolcrib.ranges import Count
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.options import SurfaceOptions
@@ -15,7 +16,7 @@ from toolcrib.upstream.options import FleetOptions, ServerOptions
 class LocalOptions:
     """The functions of this process."""
 
-    max_threads: int = 40
+    max_threads: Count = 40
     """How many that are not async may run at once, in threads, 1 or more."""
     mask_errors: bool = False
     """Whether what an exception of a function or a provider says is kept from the caller; the log has it in any case.

@@ -1,0 +1,299 @@
+"""The section `toolcrib` of a settings file as pydantic models, and the options that it sets.
+
+A table whose keys are those of an options class is validated as that class. The other models name only what a file
+can set.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from toolcrib.discovery.guards import GuardOptions
+from toolcrib.errors import SettingsError
+from toolcrib.gateway.options import GatewayOptions, ScriptOptions, SessionOptions
+from toolcrib.gateway.policy import ByScopes, Effect, Patterns, Rule
+from toolcrib.middleware.options import (
+    ApprovalMode,
+    BreakerOptions,
+    CacheOptions,
+    CallOptions,
+    RateOptions,
+    RetryOptions,
+)
+from toolcrib.ranges import Constraint, Count, Natural, Seconds, Share, whole_from
+from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.server.options import HttpOptions
+from toolcrib.settings.options import LocalOptions
+from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
+from toolcrib.tokens import ENCODINGS, ESTIMATE
+from toolcrib.types import Action
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+
+
+def _pattern_problem(text: str) -> str:
+    try:
+        Patterns((text,), field="pattern")
+    except SettingsError as error:
+        return error.message.removeprefix("pattern[0] ").removesuffix(".")
+    return ""
+
+
+def _empty_problem(items: tuple[str, ...]) -> str:
+    return "" if items else "is empty, which would mean all of them; leave it out to say so"
+
+
+def _path_problem(path: str) -> str:
+    return "" if path.startswith("/") else f'must begin with "/", not {display(path)}'
+
+
+def _surfaces_problem(names: tuple[str, ...]) -> str:
+    return "" if names else f"must name one of {', '.join(SURFACES)}"
+
+
+Audit = Annotated[bool | NonEmpty, Constraint("true, false or the name of a logger")]
+Pattern = Annotated[NonEmpty, checked(_pattern_problem)]
+_Bytes = Annotated[int, whole_from(1024)]
+_RulePatterns = Annotated[tuple[Pattern, ...], checked(_empty_problem)]
+_RuleWords = Annotated[Words, checked(_empty_problem)]
+
+
+class SearchTable(Table):
+    """`search`: ranking, and what meanings are compared with."""
+
+    scorer: Scorer | None = None
+    fallback: Literal["", "popular"] | None = None
+    nothing_below: Share | None = None
+    weak_below: Share | None = None
+    default_limit: Count | None = None
+    max_limit: Count | None = None
+    synonyms: dict[str, Words] = Field(default_factory=dict)
+    embedder: NonEmpty | None = None
+    embedder_cache: NonEmpty | None = None
+    group: bool = False
+    page_size: Count | None = None
+    tokens: Annotated[str, one_of((ESTIMATE, *ENCODINGS))] | None = None
+
+
+class TimeoutsTable(Table):
+    """`timeouts`: deadlines of servers, and how long requests wait for them."""
+
+    start_s: Seconds | None = None
+    list_s: Seconds | None = None
+    call_s: Seconds | None = None
+    find_s: Seconds | None = None
+    start_grace_s: Seconds | None = None
+    call_grace_s: Seconds | None = None
+
+
+class ProvidersTable(Table):
+    """`providers`: providers of this process."""
+
+    list_timeout_s: Seconds | None = None
+    cache_s: Seconds | None = None
+    request_tools: Natural | None = None
+
+
+class BackoffTable(Table):
+    """`backoff`: pauses between attempts to connect."""
+
+    first_s: Seconds | None = None
+    max_s: Seconds | None = None
+
+
+class CacheTable(Table):
+    """`calls.cache`, whose `tools` are patterns."""
+
+    seconds: Seconds | None = None
+    max_entries: Count | None = None
+    max_bytes: Count | None = None
+    tools: tuple[Pattern, ...] = ()
+    per: Literal["caller", "scope"] | None = None
+
+
+class CallsTable(Table):
+    """`calls`: the middleware of every call."""
+
+    audit: Audit = False
+    deadline_s: Seconds | None = None
+    rate: RateOptions | None = None
+    tool_rates: dict[Pattern, RateOptions] = Field(default_factory=dict)
+    breaker: BreakerOptions | None = None
+    retry: RetryOptions | None = None
+    cache: CacheTable | None = None
+    approval: ApprovalMode | None = None
+    approved: tuple[Pattern, ...] = ()
+    approval_wait_s: Seconds | None = None
+    approval_expires_s: Seconds | None = None
+    approval_key: NonEmpty | None = None
+
+
+class RuleTable(Table):
+    """One of `policy.rules`."""
+
+    tools: _RulePatterns = ()
+    tags: _RuleWords = ()
+    scopes: _RuleWords = ()
+    need: Literal["any", "all"] = "any"
+    tenants: _RuleWords = ()
+    action: Action | None = None
+    effect: Effect = "allow"
+    otherwise: Literal["allow", "hide", "approve", "next"] = "hide"
+
+
+class PolicyTable(Table):
+    """`policy`: who may see and call what."""
+
+    default: Effect = "allow"
+    roles: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    rules: tuple[RuleTable, ...] = ()
+
+
+class ScriptsTable(Table):
+    """`scripts`: how scripts run, and where stored ones are."""
+
+    levels: Count | None = None
+    read_only: bool = False
+    watch_s: Seconds | None = None
+    folder: NonEmpty | None = None
+    limits: Limits = Field(default_factory=Limits)
+    sandbox: SandboxOptions = Field(default_factory=SandboxOptions)
+
+
+class TokenTable(Table):
+    """One of `http.tokens`: a caller, and where the secret is."""
+
+    env: NonEmpty | None = None
+    file: NonEmpty | None = None
+    caller: NonEmpty
+    tenant: NonEmpty | None = None
+    scopes: tuple[str, ...] = ()
+
+
+class HttpTable(Table):
+    """`http`: the address and who may connect."""
+
+    host: NonEmpty | None = None
+    port: Annotated[int, whole_from(0, 65535)] | None = None
+    path: Annotated[NonEmpty, checked(_path_problem)] | None = None
+    tokens: tuple[TokenTable, ...] = ()
+    tokens_file: NonEmpty | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: _Bytes | None = None
+    drain_s: Seconds | None = None
+
+
+class ToolcribTable(Table):
+    """The section `toolcrib`."""
+
+    surfaces: Annotated[tuple[Annotated[str, one_of(SURFACES)], ...], checked(_surfaces_problem)] = ()
+    instructions: NonEmpty | None = None
+    always_visible: tuple[str, ...] = ()
+    meta_only: bool = False
+    call_many: bool = False
+    summary: bool = False
+    prefix: bool = True
+    digest_tokens: Natural | None = None
+    list_page_bytes: _Bytes | None = None
+    reply_tokens: Natural | None = None
+    max_message_bytes: _Bytes | None = None
+    search: SearchTable = Field(default_factory=SearchTable)
+    timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable)
+    providers: ProvidersTable = Field(default_factory=ProvidersTable)
+    backoff: BackoffTable = Field(default_factory=BackoffTable)
+    calls: CallsTable = Field(default_factory=CallsTable)
+    policy: PolicyTable | None = None
+    scripts: ScriptsTable = Field(default_factory=ScriptsTable)
+    guards: GuardOptions = Field(default_factory=GuardOptions)
+    sessions: SessionOptions = Field(default_factory=SessionOptions)
+    local: LocalOptions = Field(default_factory=LocalOptions)
+    http: HttpTable = Field(default_factory=HttpTable)
+
+    def fleet(self) -> FleetOptions:
+        """How servers are connected."""
+        names = {"first_s": "backoff_first_s", "max_s": "backoff_max_s"}
+        return FleetOptions(**{names[name]: value for name, value in self.backoff.given().items()})
+
+    def gateway(self, folder: Path) -> GatewayOptions:
+        """How the gateway lists, searches and waits; `folder` is where relative paths begin."""
+        search, waits = self.search.given(), self.timeouts.given("start_grace_s", "call_grace_s")
+        options: dict[str, Any] = {name: search[name] for name in ("embedder", "group", "page_size") if name in search}
+        if "embedder_cache" in search:
+            options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()
+        if "find_s" in self.timeouts.model_fields_set:
+            options["find_timeout_s"] = self.timeouts.find_s
+        if "cache_s" in self.providers.model_fields_set:
+            options["provider_cache_s"] = self.providers.cache_s
+        return GatewayOptions(
+            search=SearchOptions(**self.search.given(*_RANKING)),
+            synonyms=tuple(self.search.synonyms.items()),
+            calls=self.call_options(),
+            sessions=self.sessions,
+            **waits,
+            **self.providers.given("list_timeout_s", "request_tools"),
+            **options,
+        )
+
+    def call_options(self) -> CallOptions:
+        """The middleware of every call, without the key that signs approvals."""
+        given = self.calls.given()
+        given.pop("approval_key", None)
+        if "tool_rates" in given:
+            given["tool_rates"] = tuple(self.calls.tool_rates.items())
+        if self.calls.cache is not None:
+            given["cache"] = CacheOptions(**self.calls.cache.given())
+        return CallOptions(**given)
+
+    def surface_options(self) -> SurfaceOptions:
+        """What the agent sees."""
+        given = self.given(*_SURFACES) | self.search.given("tokens") | {"guards": self.guards}
+        if "surfaces" in given:
+            given["surfaces"] = tuple(dict.fromkeys(self.surfaces))
+        return SurfaceOptions(**given)
+
+    def access_policy(self) -> ByScopes | None:
+        """Who may see and call what; None if the file does not say."""
+        if self.policy is None:
+            return None
+        rules = [Rule(**rule.given()) for rule in self.policy.rules]
+        return ByScopes(rules, default=self.policy.default, roles=self.policy.roles)
+
+    def script_options(self) -> ScriptOptions:
+        """How scripts run."""
+        return ScriptOptions(**self.scripts.given("levels", "read_only", "watch_s"))
+
+    def http_options(self) -> HttpOptions:
+        """Where and how HTTP is served, without the tokens."""
+        names = ("host", "port", "path", "allowed_hosts", "allowed_origins", "max_body_bytes", "drain_s")
+        return HttpOptions(**self.http.given(*names))
+
+    def server_defaults(self) -> ServerOptions:
+        """Deadlines and sizes of servers that set none."""
+        timeouts = self.timeouts.given("start_s", "list_s", "call_s", "find_s")
+        options = {f"{name.removesuffix('_s')}_timeout_s": value for name, value in timeouts.items()}
+        return ServerOptions(name="", transport="stdio", **options, **self.given("max_message_bytes"))
+
+
+_RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
+_SURFACES: Final = (
+    *("surfaces", "instructions", "always_visible", "meta_only", "call_many", "summary", "prefix"),
+    *("digest_tokens", "list_page_bytes", "reply_tokens"),
+)
+
+
+def check_combinations(place: Place[ToolcribTable]) -> None:
+    """Report settings that contradict each other."""
+    table = place.table
+    search = SearchOptions(**table.search.given(*_RANKING))
+    if search.default_limit > search.max_limit:
+        place.add(f"has default_limit above max_limit, which is {search.max_limit}", "search")
+    if search.nothing_below > search.weak_below:
+        place.add(f"has nothing_below above weak_below, which is {search.weak_below:g}: nothing is weak", "search")
+    fleet = table.fleet()
+    if fleet.backoff_first_s > fleet.backoff_max_s:
+        place.add(f"has first above max, which is {fleet.backoff_max_s:g}", "backoff")
+    if table.meta_only and "direct" in table.surfaces:
+        place.add("leaves nothing of the surface direct, which lists every tool by name; keep one", "meta_only")

@@ -1,0 +1,132 @@
+"""Secrets that a settings file refers to: bearer tokens of the HTTP server, and the key that signs approvals.
+
+The settings file itself never contains a secret, and no message does. A secret that cannot be read does not make the
+file unusable, since most verbs need none: it is a reason not to serve HTTP.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from toolcrib.server.options import Token
+from toolcrib.settings.document import FieldPath, Problems, dotted, read_file
+from toolcrib.settings.env import VariableExpander, VariableSource
+from toolcrib.settings.models import TokenTable, ToolcribTable
+from toolcrib.settings.validation import NonEmpty, Place, Table, validate
+
+AUTH_VARIABLE: Final = "TOOLCRIB_TOKEN"
+"""The secret of one more token, whose caller is `token`."""
+
+_MIN_CHARS: Final = 16
+_WEAK: Final = f"a secret of fewer than {_MIN_CHARS} characters, which can be guessed"
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*\}")
+
+
+class FileToken(Table):
+    """One token of a file of tokens."""
+
+    token: NonEmpty
+    caller: NonEmpty
+    tenant: NonEmpty | None = None
+    scopes: tuple[str, ...] = ()
+
+
+class TokenFile(Table):
+    """A file of tokens."""
+
+    tokens: tuple[FileToken, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class SecretReader:
+    """Reads secrets, and collects why some cannot be read."""
+
+    variables: VariableSource
+    folder: Path
+    missing: list[str] = field(default_factory=list)
+
+    def tokens(self, place: Place[ToolcribTable]) -> tuple[Token, ...]:
+        """The tokens of `http.tokens`, of `http.tokens_file` and of the environment's own variable."""
+        found = [*self._listed(place), *self._from_file(place)]
+        if secret := self.variables.environ.get(AUTH_VARIABLE, "").strip():
+            found.append(Token(secret=secret, caller="token"))
+            if len(secret) < _MIN_CHARS:
+                place.problems.warnings.append(f"{AUTH_VARIABLE} is {_WEAK}")
+        if len({token.secret for token in found}) < len(found):
+            self.missing.append("two tokens have the same secret, so their callers cannot be distinguished")
+        return tuple(found)
+
+    def approval_key(self, place: Place[ToolcribTable]) -> str | None:
+        """The key that signs approvals; without it, each process makes its own."""
+        text = (place.table.calls.approval_key or "").strip()
+        if not text:
+            return None
+        at = place.path("calls", "approval_key")
+        if not _VARIABLE.fullmatch(text):
+            place.problems.add(at, "is a secret, which does not belong in this file; write ${NAME} and set NAME")
+            return None
+        expander = VariableExpander(self.variables)
+        key = expander.fill(text, dotted(at)).strip()
+        self.missing += expander.missing
+        if not expander.missing and len(key) < _MIN_CHARS:
+            self.missing.append(f"{dotted(at)} is too short: it needs at least {_MIN_CHARS} characters")
+        return key if len(key) >= _MIN_CHARS else None
+
+    def _listed(self, place: Place[ToolcribTable]) -> Iterator[Token]:
+        for position, entry in enumerate(place.table.http.tokens):
+            at = ("http", "tokens", position)
+            if (entry.env is None) == (entry.file is None):
+                place.add("must say where its secret is: env (a variable) or file, one of them", *at)
+                continue
+            secret = self._secret(entry, place.path(*at))
+            if secret is None:
+                continue
+            if len(secret) < _MIN_CHARS:
+                place.warn(f"is {_WEAK}", *at)
+            yield Token(secret=secret, caller=entry.caller, tenant=entry.tenant, scopes=frozenset(entry.scopes))
+
+    def _secret(self, entry: TokenTable, at: FieldPath) -> str | None:
+        if entry.env is None:
+            return self._read_secret(str(entry.file), dotted((*at, "file")))
+        secret = self.variables.environ.get(entry.env, "").strip()
+        if not secret:
+            self.missing.append(f"environment variable {entry.env} is not set ({dotted((*at, 'env'))})")
+        return secret or None
+
+    def _read_secret(self, name: str, where: str) -> str | None:
+        try:
+            secret = (self.folder / Path(name).expanduser()).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be read"
+            self.missing.append(f"the file {name} {why} ({where})")
+            return None
+        if not secret:
+            self.missing.append(f"the file {name} is empty ({where})")
+        return secret or None
+
+    def _from_file(self, place: Place[ToolcribTable]) -> list[Token]:
+        """The tokens of a file of their own: `{"tokens": [{"token", "caller", "tenant", "scopes"}]}`."""
+        name = place.table.http.tokens_file
+        if name is None:
+            return []
+        path = self.folder / Path(name).expanduser()
+        if not path.exists():
+            self.missing.append(f"the file {name} does not exist ({dotted(place.path('http', 'tokens_file'))})")
+            return []
+        document = read_file(path, name)
+        problems = Problems(document)
+        listed = _token_entries(validate(TokenFile, document.value, (), problems))
+        problems.raise_any()
+        if any(len(token.secret) < _MIN_CHARS for token in listed):
+            place.warn(f"holds {_WEAK}", "http", "tokens_file")
+        return listed
+
+
+def _token_entries(place: Place[TokenFile]) -> list[Token]:
+    entries: tuple[FileToken, ...] = getattr(place.table, "tokens", ())
+    return [
+        Token(secret=entry.token.strip(), caller=entry.caller, tenant=entry.tenant, scopes=frozenset(entry.scopes))
+        for entry in entries
+    ]

@@ -1,0 +1,300 @@
+"""Validate a table of a settings file against a pydantic model, and word what does not fit.
+
+Keys may be written in snake_case, camelCase or kebab-case; null is the same as leaving a key out. Each error names
+the field as the file spells it, its line, and the closest known key or value.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, Generic, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from toolcrib.settings.document import FieldPath, Problems
+
+M = TypeVar("M", bound="Table")
+
+_MAX_SHOWN = 60
+_CUTOFF: Final = 0.7
+"""How similar a key must be to be suggested, 0 to 1."""
+_FREE: Final = frozenset({"synonyms", "roles", "tool_rates", "env", "headers"})
+"""Tables whose keys are the user's own words."""
+_SWITCHES: Final = frozenset({"breaker", "retry", "cache"})
+"""Tables that `true` turns on as they are by default, and `false` turns off."""
+_FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
+_SECRETS: Final = frozenset({"tokens", "token", "approval_key", "env", "headers", "url", "server_url", "http_url"})
+_LITERAL_SECRETS: Final = frozenset({"token", "secret", "value"})
+_LISTS_OF_TABLES: Final = frozenset({"tokens", "rules"})
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
+    (type(None), "null"),
+    (bool, "true or false"),
+    (str, "a string"),
+    ((int, float), "a number"),
+    (dict, "an object"),
+    (list, "a list"),
+)
+
+
+class Table(BaseModel):
+    """A table of the file. Unknown keys are errors, and no value is converted from another type.
+
+    Options classes inside a table follow the same rules. A key of seconds is written without the `_s` of its option.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        populate_by_name=False,
+        alias_generator=lambda name: name.removesuffix("_s"),
+    )
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """The values that the file sets, of all fields or of those named."""
+        return {name: getattr(self, name) for name in names or type(self).model_fields if name in self.model_fields_set}
+
+
+@dataclass(slots=True, kw_only=True)
+class Place(Generic[M]):
+    """A validated table, and where its fields are in the file."""
+
+    table: M
+    at: FieldPath
+    problems: Problems
+    paths: Mapping[tuple[str | int, ...], FieldPath] = field(default_factory=dict)
+
+    def path(self, *keys: str | int) -> FieldPath:
+        """The path of a field, as the file spells it."""
+        return self.paths.get(keys, (*self.at, *keys))
+
+    def add(self, message: str, *keys: str | int) -> None:
+        """Report a problem with the field, or with the table itself."""
+        self.problems.add(self.path(*keys), message)
+
+    def warn(self, message: str, *keys: str | int) -> None:
+        """Report something odd about the field, which can be used anyway."""
+        self.problems.warn(self.path(*keys), message)
+
+
+def validate(model: type[M], value: Any, at: FieldPath, problems: Problems) -> Place[M]:
+    """Validate the value that the file has at `at`. If it does not fit, report every problem and use the defaults."""
+    reader = _Normalizer(at=at, problems=problems)
+    normal = reader.normalize(value, ())
+    place: Place[M] = Place(table=model.model_construct(), at=at, problems=problems, paths=reader.paths)
+    try:
+        place.table = model.model_validate_json(json.dumps(normal, default=_not_json))
+    except ValidationError as error:
+        for details in error.errors(include_url=False, include_input=False):
+            loc = tuple(part for part in details["loc"] if part != "[key]")
+            keys = loc[:-1] if details["type"] == "missing" else loc
+            place.add(_message(details, loc, _value_at(normal, loc), model), *keys)
+    return place
+
+
+@dataclass(slots=True, kw_only=True)
+class _Normalizer:
+    """Brings keys to snake_case, and remembers how the file spells them."""
+
+    at: FieldPath
+    problems: Problems
+    paths: dict[tuple[str | int, ...], FieldPath] = field(default_factory=dict)
+
+    def normalize(self, value: Any, loc: tuple[str | int, ...]) -> Any:
+        self.paths.setdefault(loc, self.at)
+        if isinstance(value, list):
+            items = list(self._items(enumerate(value), loc))
+            return [item for _, item in items]
+        if isinstance(value, dict):
+            return dict(self._items(self._entries(value, loc), loc))
+        return value
+
+    def _items(self, entries: Any, loc: tuple[str | int, ...]) -> Iterator[tuple[Any, Any]]:
+        for key, item in entries:
+            self.paths.setdefault((*loc, key), (*self.paths[loc], key))
+            yield key, self.normalize(item, (*loc, key))
+
+    def _entries(self, table: Mapping[str, Any], loc: tuple[str | int, ...]) -> Iterator[tuple[str, Any]]:
+        """The entries under their normal keys, without those that are null or switched off."""
+        free = bool(loc) and loc[-1] in _FREE
+        spelled: dict[str, str] = {}
+        for entry, item in table.items():
+            key = entry if free else snake(entry)
+            if item is None or (key in _SWITCHES and item is False):
+                continue
+            if key in spelled:
+                message = f'says the same as "{spelled[key]}"; keep one of them'
+                self.problems.add((*self.paths[loc], entry), message)
+                continue
+            spelled[key] = entry
+            self.paths[(*loc, key)] = (*self.paths[loc], entry)
+            yield key, _expand(key, item, loc)
+
+
+def _expand(key: str, item: Any, loc: tuple[str | int, ...]) -> Any:
+    """The long form of a value that has a short one."""
+    if key in _SWITCHES and item is True:
+        return {}
+    if key in _FALSE_IS_NONE and item is False:
+        return None
+    if loc and loc[-1] == "synonyms" and isinstance(item, str):
+        return [item]
+    return item
+
+
+def _not_json(value: object) -> dict[str, str]:
+    """TOML's dates and times, which no setting takes."""
+    return {"date": str(value)}
+
+
+def _value_at(value: Any, loc: tuple[str | int, ...]) -> Any:
+    for part in loc:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _message(error: ErrorDetails, loc: tuple[str | int, ...], value: Any, model: type[BaseModel]) -> str:
+    """What is wrong, to follow the name of the field."""
+    name = next((part for part in reversed(loc) if isinstance(part, str)), "")
+    kind_of_error = error["type"]
+    if kind_of_error in ("extra_forbidden", "unexpected_keyword_argument"):
+        return _unknown_key(str(loc[-1]), loc[:-1], model)
+    if kind_of_error in ("literal_error", "enum"):
+        return _wrong_choice(value, re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", ""))))
+    if kind_of_error == "missing":
+        return f"needs {loc[-1]}"
+    if kind_of_error == "value_error":
+        return f"cannot be used: {error['ctx']['error']}"
+    must = error["msg"] if kind_of_error in ("range", "setting") else _expected(kind_of_error, name)
+    if name in _FALSE_IS_NONE:
+        must += ", or false"
+    return must if kind_of_error == "setting" else f"{must}{_instead(loc, value)}"
+
+
+def _expected(kind_of_error: str, name: str) -> str:
+    match kind_of_error:
+        case "bool_type":
+            return "must be true or false"
+        case "string_type":
+            return "must be a string"
+        case "tuple_type":
+            return "must be a list of objects" if name in _LISTS_OF_TABLES else "must be a list of strings"
+        case _ if name in _SWITCHES:
+            return "must be true, false or an object"
+        case _:
+            return "must be an object"
+
+
+def _instead(loc: tuple[str | int, ...], value: Any) -> str:
+    """The value that was found, unless it may be secret."""
+    name = next((part for part in reversed(loc) if isinstance(part, str)), "")
+    if name in _SECRETS or (len(loc) > 1 and loc[-2] in _SECRETS):
+        return f", not {kind(value)}"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    quoted = f' (write "{value}")' if number and isinstance(loc[-1], int) else ""
+    return f", not {display(value)}{quoted}"
+
+
+def _unknown_key(entry: str, loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
+    if entry in _LITERAL_SECRETS and "tokens" in loc:
+        return "does not belong in this file; name its place with env or file"
+    known = known_keys(model, loc)
+    near = closest(entry, known)
+    return "is not a setting; " + (f'did you mean "{near}"?' if near else f"known here: {', '.join(sorted(known))}")
+
+
+def _wrong_choice(value: Any, choices: Sequence[str]) -> str:
+    near = closest(value, set(choices)) if isinstance(value, str) else ""
+    hint = f'did you mean "{near}"?' if near else f"there are {', '.join(map(display, choices))}"
+    return f"cannot be {display(value)}; {hint}"
+
+
+def known_keys(model: type, loc: tuple[str | int, ...] = ()) -> set[str]:
+    """The keys of the table at `loc` inside a table of this model."""
+    for part in loc:
+        annotation = _annotations(model).get(str(part))
+        model = next(_tables_in(annotation), model) if annotation is not None else model
+    return set(_annotations(model))
+
+
+def _annotations(model: type) -> dict[str, Any]:
+    """The keys of a model or options class, each with its type."""
+    if is_dataclass(model):
+        return {item.name.removesuffix("_s"): item.type for item in fields(model)}
+    return {name.removesuffix("_s"): item.annotation for name, item in model.model_fields.items()}  # type: ignore[attr-defined]  # it is a Table
+
+
+def _tables_in(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and (is_dataclass(annotation) or issubclass(annotation, BaseModel)):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _tables_in(part)
+
+
+# -- types of fields ---------------------------------------------------------------------------------------------------
+
+
+def problem(message: str) -> PydanticCustomError:
+    """An error that says just this about its field."""
+    return PydanticCustomError("setting", message.replace("{", "(").replace("}", ")"))
+
+
+def checked(check: Callable[[Any], str]) -> AfterValidator:
+    """Validate with a function that returns what is wrong, or an empty string."""
+
+    def run(value: Any) -> Any:
+        if message := check(value):
+            raise problem(message)
+        return value
+
+    return AfterValidator(run)
+
+
+def one_of(words: tuple[str, ...]) -> AfterValidator:
+    """Accept these words only."""
+    return checked(lambda text: "" if text in words else _wrong_choice(text, words))
+
+
+NonEmpty = Annotated[str, checked(lambda text: "" if text.strip() else "must not be empty")]
+Words = tuple[NonEmpty, ...]
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def snake(key: str) -> str:
+    """The normal spelling of a key.
+
+    >>> snake("allowedTools"), snake("allowed-tools")
+    ('allowed_tools', 'allowed_tools')
+    """
+    return _HUMP.sub("_", key).replace("-", "_").lower()
+
+
+def closest(entry: str, known: set[str]) -> str:
+    """The known word most similar to the entry; empty if none is close."""
+    return next(iter(get_close_matches(snake(entry), sorted(known), n=1, cutoff=_CUTOFF)), "")
+
+
+def display(value: Any) -> str:
+    """A value as the file has it, cut to 60 characters; of lists, objects and dates only the kind."""
+    if not isinstance(value, (str, int, float, bool, type(None))):
+        return kind(value)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
+
+def kind(value: Any) -> str:
+    """The kind of a value, without the value."""
+    return next((name for types, name in _KINDS if isinstance(value, types)), "a date or time")
