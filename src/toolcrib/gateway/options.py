@@ -13,11 +13,11 @@ class ScriptOptions:
     """How scripts are run."""
 
     levels: Count = 3
-    """How deep scripts may stand in one another: a script, one that it calls, and so on; 1 or more."""
+    """How deep scripts may be nested: a script, one that it calls, and so on; 1 or more."""
     read_only: bool = False
-    """Whether every script sees only tools that say of themselves that they only read."""
+    """Whether every script sees only tools that are marked as read-only."""
     watch_s: Seconds = 2.0
-    """How often the folder of stored scripts is looked at for changes, in seconds, above 0."""
+    """How often the folder of stored scripts is checked for changes, in seconds, above 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
