@@ -1,4 +1,4 @@
-"""Search the servers of toolcrib.json, and call what was found."""
+"""Search the servers in toolcrib.json and call the best hit."""
 
 import anyio
 
@@ -6,7 +6,7 @@ from toolcrib import App, SearchRequest, load_settings
 
 
 async def main() -> None:
-    """Print the best hit, and what it answers."""
+    """Print the best hit and its result."""
     async with App(load_settings()) as app:
         await app.settled()
         me = app.local_context()
