@@ -92,14 +92,14 @@ def test_tools_are_sorted_by_id_and_have_positions() -> None:
 
 def test_a_bare_name_that_several_answer_to_is_refused_with_the_candidates() -> None:
     error = ambiguous(GITHUB, "create_issue")
-    assert error.message == '"create_issue" is ambiguous: 2 tools answer to it.'
+    assert error.message == '"create_issue" is ambiguous: 2 tools match it.'
     assert error.hint == "Use one of: github:create_issue, gitlab:create_issue."
     assert error.suggestions == ("github:create_issue", "gitlab:create_issue")
 
 
 def test_many_candidates_are_counted_and_not_all_listed() -> None:
     error = ambiguous(catalog(*(f"s{number:03}:search" for number in range(300))), "search")
-    assert error.message == '"search" is ambiguous: 300 tools answer to it.'
+    assert error.message == '"search" is ambiguous: 300 tools match it.'
     assert len(error.suggestions) == 10
     assert error.hint.endswith("s009:search, … +290 more.")
 
@@ -260,7 +260,7 @@ def test_a_broken_tool_is_set_aside_alone_with_the_reason() -> None:
     tools = Catalog.build([tool("a:good"), broken, unnamed, endless, again])
     assert [t.id for t in tools.tools] == ["a:good"]
     assert [(t, reason.split(":")[-1].strip()) for t, reason in tools.rejected[3:]] == [
-        (again, "another tool of that name came before it.")
+        (again, "another tool has the same name and came first.")
     ]
     assert [t for t, _ in tools.rejected] == [broken, unnamed, endless, again]
     assert 'must say "type": "object"' in tools.rejected[0][1]
@@ -280,7 +280,7 @@ def test_a_definition_with_half_a_character_is_set_aside(where: str) -> None:
     tools = Catalog.build([tool("a:good", **{where: made(whole)}), tool("a:bad", **{where: made(half)})])
     assert [t.id for t in tools.tools] == ["a:good"]
     assert [reason for _, reason in tools.rejected] == [
-        "a:bad: the definition holds half of a character, near " + tools.rejected[0][1].partition("near ")[2]
+        "a:bad: the definition contains a lone surrogate, near " + tools.rejected[0][1].partition("near ")[2]
     ]
     assert "\\udce9" in tools.rejected[0][1]
 

@@ -39,7 +39,7 @@ def test_a_page_is_cut_by_size_but_never_empty() -> None:
 def test_a_cursor_of_an_older_view_is_refused_with_what_to_do() -> None:
     with pytest.raises(StaleCursor) as caught:
         page("abc", view_version="new", cursor=encode_cursor("old", 1))
-    assert str(caught.value) == "The list has changed since this cursor was made. Start again without a cursor."
+    assert str(caught.value) == "The list has changed since this cursor was created. Start again without a cursor."
 
 
 def encoded(text: str) -> str:
@@ -64,7 +64,7 @@ def encoded(text: str) -> str:
     ],
 )
 def test_what_is_no_cursor_of_this_list_is_refused(text: str) -> None:
-    with pytest.raises(StaleCursor, match=r"That is not a cursor of this list\. Start again without a cursor\."):
+    with pytest.raises(StaleCursor, match=r"The cursor is not valid for this list\. Start again without a cursor\."):
         page("abc", view_version="v", cursor=text)
 
 

@@ -94,13 +94,13 @@ class TestOnnx:
 
     def test_a_model_without_a_tokenizer_says_where_it_was_looked_for(self, tmp_path: Path) -> None:
         model = make_onnx(tmp_path / "model.onnx")
-        with pytest.raises(SettingsError, match=r"no tokenizer\.json beside .*model\.onnx"):
+        with pytest.raises(SettingsError, match=r"no tokenizer\.json next to .*model\.onnx"):
             OnnxEmbedder(model)
 
     def test_a_model_that_wants_more_than_text_is_refused(self, tmp_path: Path, onnx_folder: Path) -> None:
         inputs = {"input_ids": TensorProto.INT64, "pixel_values": TensorProto.INT64}
         model = make_onnx(tmp_path / "model.onnx", inputs=inputs)
-        with pytest.raises(SettingsError, match="wants pixel_values"):
+        with pytest.raises(SettingsError, match="cannot provide: pixel_values"):
             OnnxEmbedder(model, onnx_folder / "tokenizer.json")
 
     @pytest.mark.parametrize("content", [b"", b"no model at all"])
@@ -111,7 +111,7 @@ class TestOnnx:
             OnnxEmbedder(broken, onnx_folder / "tokenizer.json")
 
     def test_a_missing_model_is_named(self, onnx_folder: Path) -> None:
-        with pytest.raises(SettingsError, match=r"nowhere\.onnx' cannot be used: .*a path on this machine does not"):
+        with pytest.raises(SettingsError, match=r"nowhere\.onnx' cannot be used: .*a local path does not"):
             OnnxEmbedder("nowhere.onnx", onnx_folder / "tokenizer.json")
 
 

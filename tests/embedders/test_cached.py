@@ -164,7 +164,7 @@ def test_a_damaged_file_is_put_aside_and_begun_anew(
         assert inner.asked == asked
     assert path.with_name("vectors.sqlite.damaged").read_bytes() == damage
     [message] = caplog.messages
-    assert message.startswith(f"The cache of vectors {path} is damaged (")
+    assert message.startswith(f"The vector cache {path} is damaged (")
 
 
 def test_damage_while_it_is_in_use_is_survived(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -197,7 +197,7 @@ def test_another_database_is_never_touched(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE accounts (name TEXT)")
     before = path.read_bytes()
-    with pytest.raises(SettingsError, match="is a database, but not a cache of vectors"):
+    with pytest.raises(SettingsError, match="is a database, but not a vector cache"):
         CachedEmbedder(Counting(), path)
     assert path.read_bytes() == before
 
@@ -212,7 +212,7 @@ def test_without_a_place_to_write_it_works_from_memory_and_says_so(
         cached.embed(TEXTS)
     assert inner.asked == ["find", "send", "", "\ud800"]
     [message] = caplog.messages
-    assert "cannot be opened, vectors are kept in memory only" in message
+    assert "cannot be opened, so vectors are kept in memory only" in message
 
 
 def test_a_file_that_another_process_holds_is_worked_without(
@@ -225,7 +225,7 @@ def test_a_file_that_another_process_holds_is_worked_without(
         other.execute("ROLLBACK")
         cached.embed(["later"])
     [message] = caplog.messages
-    assert "cannot be used now, vectors are computed anew: database is locked" in message
+    assert "cannot be used at the moment, so vectors are computed again: database is locked" in message
     inner = Counting()
     with CachedEmbedder(inner, path) as cached:
         cached.embed(["later"])

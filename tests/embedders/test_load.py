@@ -90,16 +90,16 @@ def test_a_model_may_be_a_path_with_options(onnx_folder: Path) -> None:
         ("static:table", "There is no embedder 'static'. Did you mean 'static'?"),
         (
             "",
-            "There is no embedder ''. There are static, fastembed, model2vec, onnx, sentence-transformers, and packag",
+            "There is no embedder ''. Use one of static, fastembed, model2vec, onnx, sentence-transformers, or packag",
         ),
-        ("no.such.module:make", "There is no embedder 'no.such.module'. There are static, "),
+        ("no.such.module:make", "There is no embedder 'no.such.module'. Use one of static, "),
         ("..:make", "There is no embedder '..'."),
         ("onnx:", "The embedder 'onnx' needs a model. Write \"onnx:\" and its name or path."),
         ("onnx:?threads=2", "The embedder 'onnx' needs a model."),
         ("onnx:m?thread=2", "There is no option 'thread'. Did you mean 'threads'?"),
-        ("onnx:m?threads=two", "The option 'threads' is a number, not 'two'."),
-        ("onnx:m?pooling=max", "The option 'pooling' is one of mean, cls, not 'max'."),
-        ("model2vec:m?zzz", "There is no option 'zzz'. There are batch."),
+        ("onnx:m?threads=two", "The option 'threads' must be a number, not 'two'."),
+        ("onnx:m?pooling=max", "The option 'pooling' must be one of mean, cls, not 'max'."),
+        ("model2vec:m?zzz", "There is no option 'zzz'. The options are: batch."),
     ],
 )
 def test_what_cannot_be_meant_is_told_with_what_could_be(spec: str, said: str) -> None:
@@ -123,12 +123,12 @@ class TestOwn:
     @pytest.mark.parametrize(
         ("factory", "said"),
         [
-            ("Long", "theirs.models:Long must give rows of unit length, or zero. Divide each by its length."),
-            ("Wide", "theirs.models:Wide must give float32 of shape (2, 4) for two texts."),
-            ("Nameless", "theirs.models:Nameless gives Nameless, which lacks `name`, `dim` or `embed`."),
+            ("Long", "theirs.models:Long must return rows of unit length or zero. Divide each row by its length."),
+            ("Wide", "theirs.models:Wide must return float32 of shape (2, 4) for two texts."),
+            ("Nameless", "theirs.models:Nameless returns Nameless, which lacks `name`, `dim` or `embed`."),
             (
                 "broken",
-                "'theirs.models:broken' cannot be used: RuntimeError: no licence. It was raised by theirs.models",
+                "'theirs.models:broken' cannot be used: RuntimeError: no licence. The error comes from theirs.models",
             ),
             ("SETTING", "cannot be used: TypeError: 'int' object is not callable"),
             ("missing", "cannot be used: AttributeError: module 'theirs.models' has no attribute 'missing'"),

@@ -20,12 +20,12 @@ from toolcrib.schema import Schema
 from toolcrib.types import Tool, Visibility
 
 Mask = bytes | None
-"""One byte a position of the catalog, nonzero = visible to the caller; None = everything is."""
+"""One byte per position of the catalog, nonzero if the caller may see the tool; None means all are visible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CatalogEntry:
-    """A tool and what follows from its definition alone."""
+    """A tool, with everything that is computed once from its definition."""
 
     tool: Tool
     id: str
@@ -37,29 +37,29 @@ class CatalogEntry:
     folded: str
     """The folded name, without the namespace."""
     listed: bool
-    """False for a tool that is found by its exact name only, and never suggested."""
+    """False for a tool that is only found by its exact name, and never suggested."""
 
 
 class Catalog:
-    """An immutable set of tools, sorted by id. A position is a tool's place in `tools`."""
+    """An immutable set of tools, sorted by id. A position is an index into `tools`."""
 
     __slots__ = ("_digests", "_lookup", "entries", "rejected", "tools")
 
     def __init__(self, entries: list[CatalogEntry], rejected: tuple[tuple[Tool, str], ...]) -> None:
-        """Use `Catalog.build`."""
+        """Call `Catalog.build` instead."""
         self.entries = entries
-        """What was worked out for each tool, by position."""
+        """The entry of each tool, by position."""
         self._digests = [entry.digest for entry in entries]
         self._lookup = NameLookup(entries)
         self.tools: tuple[Tool, ...] = tuple(entry.tool for entry in entries)
         self.rejected = rejected
-        """The definitions that were set aside, and why, in the order they came."""
+        """The rejected definitions with the reason, in their original order."""
 
     @classmethod
     def build(cls, tools: Iterable[Tool], *, previous: "Catalog | None" = None) -> "Catalog":
-        """A catalog of these tools. The first of several with one id stays; broken ones are set aside.
+        """Build a catalog. Of several tools with one id the first is kept; the others and invalid tools are rejected.
 
-        What was worked out for a tool is taken over from `previous` where the very same object comes again.
+        Entries of tool objects that `previous` holds are reused.
         """
         known = {id(entry.tool): entry for entry in previous.entries} if previous else {}
         entries: dict[str, CatalogEntry] = {}
@@ -71,11 +71,10 @@ class Catalog:
                 rejected.append((tool, str(error)))
                 continue
             if entries.setdefault(entry.id, entry) is not entry:
-                rejected.append((tool, "another tool of that name came before it."))
+                rejected.append((tool, "another tool has the same name and came first."))
         return cls([entries[id_] for id_ in sorted(entries)], tuple(rejected))
 
     def __len__(self) -> int:
-        """How many tools there are."""
         return len(self.tools)
 
     def schema(self, position: int) -> Schema:
@@ -95,29 +94,28 @@ class Catalog:
         return self._lookup.find_exact(id_, Tier.ID)
 
     def find(self, spelling: str, mask: Mask = None, namespace: str | None = None) -> int:
-        """The position of the one visible tool that answers to the spelling.
+        """The position of the one visible tool with that spelling.
 
-        With a `namespace`, given here or in the spelling, only its tools are looked at. Raises `ToolNotFound`,
-        suggesting visible tools, and `AmbiguousName`, naming the visible candidates.
+        A `namespace`, given here or in the spelling, restricts the lookup to its tools. Raises `ToolNotFound` with
+        suggestions, or `AmbiguousName` with the candidates, both only from visible tools.
         """
         return self._lookup.find(spelling, mask, namespace)
 
     def fingerprint(self, mask: Mask = None) -> str:
-        """A short hash of the visible tools, ids and definitions; independent of all others."""
+        """A short hash of the ids and definitions of the visible tools; other tools do not change it."""
         visible = self._digests if mask is None else compress(self._digests, mask)
         return blake2b(b"".join(visible), digest_size=12).hexdigest()
 
     def definitions(self) -> dict[str, tuple[Tool, bytes]]:
-        """Each tool by id, with a digest of its definition."""
+        """Each tool and the digest of its definition, by id."""
         return {entry.id: (entry.tool, entry.digest) for entry in self.entries}
 
     def __iter__(self) -> Iterator[Tool]:
-        """The tools, by id."""
         return iter(self.tools)
 
 
 def build_entry(tool: Tool) -> CatalogEntry:
-    """The entry of a tool. Raises `InvalidName` or `InvalidTool`."""
+    """Build the entry of a tool. Raises `InvalidName` or `InvalidTool`."""
     check_key(tool.key)
     listed = tool.visibility is not Visibility.HIDDEN
     return CatalogEntry(
@@ -133,7 +131,7 @@ def build_entry(tool: Tool) -> CatalogEntry:
 
 
 def check_encodable(tool: Tool) -> None:
-    """Refuse a definition that cannot be written, such as half of a character. Raises `InvalidTool`."""
+    """Check that a definition can be encoded as JSON and UTF-8. Raises `InvalidTool`."""
     _digest(tool)
 
 
@@ -146,7 +144,7 @@ def _digest(tool: Tool) -> bytes:
         text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidTool(f"{tool.id}: the definition is not JSON: {str(error)[:200]}.") from error
-    if "\\ud" in text:  # a pair of surrogates, which is one character, or half of one, which is none
+    if "\\ud" in text:  # a surrogate pair, which is valid, or a lone surrogate, which is not
         _check_unicode(text, tool.id)
     return blake2b(text.encode(), digest_size=16).digest()
 
@@ -157,16 +155,16 @@ def _check_unicode(text: str, name: str) -> None:
     except UnicodeEncodeError as error:
         near = ascii(error.object[max(0, error.start - 20) : error.end])[1:-1]
         raise InvalidTool(
-            f"{name}: the definition holds half of a character, near {near}.",
-            hint='Use text.encode(errors="replace").decode() where it comes from.',
+            f"{name}: the definition contains a lone surrogate, near {near}.",
+            hint='Replace it where the text comes from: text.encode(errors="replace").decode().',
         ) from None
 
 
 _MAX_SPELLING = 512
-"""Longer texts are no spelling of anything."""
+"""Longer texts are never a spelling."""
 
 _MAX_MARKS = 16
-"""How many places of a text may be the end of a namespace."""
+"""How many separators in a text are tried as the end of a namespace."""
 
 _NAMESPACE_END = re.compile(r"[./]|__")
 
@@ -174,7 +172,7 @@ _TIER_COUNT = len(Tier)
 
 
 class NameLookup:
-    """The table of spellings of a catalog's entries.
+    """The table of all spellings of a catalog's entries.
 
     A value of the table is one code, or several: `position * 5 + tier`.
     """
@@ -182,7 +180,7 @@ class NameLookup:
     __slots__ = ("_by_fold", "_entries", "_guesses", "_namespaces", "_table")
 
     def __init__(self, entries: Sequence[CatalogEntry]) -> None:
-        """Positions are places in `entries`, which are sorted by id."""
+        """A position is an index into `entries`, which are sorted by id."""
         self._entries = entries
         self._table = _spelling_table(entries)
         self._guesses: NameSuggestions | None = None
@@ -195,7 +193,7 @@ class NameLookup:
             self._by_fold.setdefault(fold(namespace), []).append(namespace)
 
     def find_exact(self, text: str, tier: Tier) -> int | None:
-        """The position of the tool whose id, or wire name, is exactly that text."""
+        """The position of the tool whose id or wire name, depending on the tier, is exactly this text."""
         for code in self._codes(text):
             position, found = divmod(code, _TIER_COUNT)
             if found == tier or (tier is Tier.WIRE and self._entries[position].wire == text):
@@ -223,7 +221,7 @@ class NameLookup:
         return self._one(found, text, mask, scope, namespace)
 
     def _best(self, text: str, mask: bytes | None, namespaces: Sequence[str] | None) -> list[int]:
-        """The visible tools whose exact spelling this is, of the best tier that has any."""
+        """The visible tools with exactly this spelling, of the best tier that has any."""
         tiers: dict[int, list[int]] = {}
         for position, tier in self._decoded(text):
             inside = namespaces is None or self._namespace(position) in namespaces
@@ -237,7 +235,7 @@ class NameLookup:
         return tiers[best]
 
     def _folded(self, text: str, mask: bytes | None, scope: Sequence[str] | None) -> list[int]:
-        """The visible tools of the scope with a spelling that differs in case and separators only."""
+        """The visible tools of the scope with a spelling that differs only in case and separators."""
         if len(text) > _MAX_SPELLING:
             return []
         head, colon, tail = text.partition(":")
@@ -250,14 +248,14 @@ class NameLookup:
         return sorted(p for p in found if scope is None or self._namespace(p) in scope)
 
     def _scope(self, text: str, mask: bytes | None) -> tuple[str, ...] | None:
-        """The visible namespaces that the text may name explicitly; None when it names none."""
+        """The visible namespaces that the text may name explicitly; None if it names none."""
         if ":" in text:
             return self._visible(text.partition(":")[0], mask)
         named = dict.fromkeys(n for head in _possible_namespaces(text) for n in self._visible(head, mask))
         return tuple(named) or None
 
     def _visible(self, namespace: str, mask: bytes | None) -> tuple[str, ...]:
-        """The namespace of that name, else those that differ in case and separators, where anything is visible."""
+        """The visible namespace of that name, else the visible ones that differ only in case and separators."""
         if self._shows(namespace, mask):
             return (namespace,)
         if len(namespace) > _MAX_SPELLING:
@@ -322,36 +320,36 @@ def _is_visible(mask: bytes | None, position: int) -> bool:
 
 
 def _possible_namespaces(text: str) -> list[str]:
-    """What stands before each place where a namespace may end."""
+    """The text before each possible end of a namespace."""
     marks = _NAMESPACE_END.finditer(text[:_MAX_SPELLING])
     return [text[: mark.start()] for mark, _ in zip(marks, range(_MAX_MARKS), strict=False) if mark.start()]
 
 
 _MAX_SHOWN = 10
-"""Names listed in an error."""
+"""Names listed in one error."""
 
 _MAX_ECHO = 80
-"""Characters of what was asked for that are repeated."""
+"""Characters of the requested name that an error repeats."""
 
 _SUGGESTIONS = 3
 
 SEARCH_HINT = "Search for a tool by what it does."
-"""The hint where nothing is like what was asked for."""
+"""The hint if no name is similar to the requested one."""
 
 _NAME_SEPARATOR = re.compile(r"[./:]|__")
 
 
 def ambiguous_name(text: str, ids: Sequence[str]) -> AmbiguousName:
-    """Several tools answer to the text."""
+    """Make the error for a spelling that several tools have."""
     return AmbiguousName(
-        f"{quote(text)} is ambiguous: {len(ids)} tools answer to it.",
+        f"{quote(text)} is ambiguous: {len(ids)} tools match it.",
         hint=f"Use one of: {join_limited(ids)}.",
         suggestions=ids[:_MAX_SHOWN],
     )
 
 
 def unknown_namespace(text: str, given: str, others: Sequence[str]) -> ToolNotFound:
-    """The text names a namespace in which nothing is visible; `others` are those in which something is."""
+    """Make the error for an unknown namespace; `others` are the visible ones."""
     names = [name for name in others if name]
     close = nearest(given[:_MAX_ECHO], names)
     return ToolNotFound(
@@ -361,12 +359,12 @@ def unknown_namespace(text: str, given: str, others: Sequence[str]) -> ToolNotFo
 
 
 class NameSuggestions:
-    """The names of a catalog's tools, ready to be compared with what somebody asked for."""
+    """Suggests names of tools that are similar to an unknown one."""
 
     __slots__ = ("_entries", "_joined", "_names")
 
     def __init__(self, entries: Sequence[CatalogEntry]) -> None:
-        """Positions are places in `entries`."""
+        """A position is an index into `entries`."""
         self._entries = entries
         self._names = [entry.folded for entry in entries]
         folded = {name: fold(name).replace(".", "") for name in {entry.tool.namespace for entry in entries}}
@@ -375,10 +373,10 @@ class NameSuggestions:
     def not_found(
         self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool
     ) -> ToolNotFound:
-        """No tool answers to the text.
+        """Make the error for an unknown name.
 
-        `positions` are the visible tools that may be suggested: those of the namespaces in `scope`, or all when
-        it is None. `bare` says that the text does not hold the namespace.
+        `positions` are the visible tools that may be suggested: those of the namespaces in `scope`, or all if it is
+        None. `bare` says that the text does not contain the namespace.
         """
         ids = self._close(text[:_MAX_ECHO], positions, scope, bare=bare)
         if ids:
@@ -391,7 +389,7 @@ class NameSuggestions:
         return ToolNotFound(f"No tool is called {quote(text)}{where}.", hint=hint, suggestions=ids)
 
     def _close(self, text: str, positions: Sequence[int], scope: Sequence[str] | None, *, bare: bool) -> list[str]:
-        """Ids of the tools with names like the text, the likeliest first, ties by id."""
+        """The ids of tools with similar names, the most similar first; ties go by id."""
         names = [self._names[position] for position in positions]
         best: dict[int, float] = {}
         if bare or scope is None:
@@ -412,7 +410,7 @@ def _keep_best(best: dict[int, float], asked: str, names: Sequence[str]) -> None
 
 
 def join_limited(texts: Sequence[str]) -> str:
-    """The first texts, comma-separated, and how many more there are.
+    """Join the first texts with commas, and say how many more there are.
 
     >>> join_limited(["a", "b"]), join_limited([str(n) for n in range(12)])
     ('a, b', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … +2 more')
@@ -422,27 +420,26 @@ def join_limited(texts: Sequence[str]) -> str:
 
 
 def quote(text: str) -> str:
-    """The text in quotes, cut to 80 characters, without control characters."""
+    """Quote a text, cut to 80 characters, with control characters replaced."""
     shown = text if len(text) <= _MAX_ECHO else f"{text[: _MAX_ECHO - 1]}…"
     return '"' + "".join(char if char.isprintable() else "\ufffd" for char in shown) + '"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogDiff:
-    """The difference of two catalogs, each part by id."""
+    """The difference of two catalogs, sorted by id."""
 
     added: tuple[Tool, ...] = ()
     removed: tuple[Tool, ...] = ()
     changed: tuple[tuple[Tool, Tool], ...] = ()
-    """Before and after, of tools whose definition is another one under the same id."""
+    """The old and new tool, where the definition changed and the id did not."""
 
     def __bool__(self) -> bool:
-        """Whether anything changed."""
         return bool(self.added or self.removed or self.changed)
 
 
 def diff_catalogs(before: Catalog, after: Catalog) -> CatalogDiff:
-    """What was added, removed and changed. Only definitions count, not which objects hold them."""
+    """Compare two catalogs by ids and definitions."""
     old, new = before.definitions(), after.definitions()
     return CatalogDiff(
         added=tuple(tool for id_, (tool, _) in new.items() if id_ not in old),

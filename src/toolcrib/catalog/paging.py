@@ -11,20 +11,20 @@ from toolcrib.errors import StaleCursor
 Item = TypeVar("Item")
 
 _MAX_CURSOR = 512
-"""Characters; a longer text was not made here."""
+"""Longer cursors, in characters, are invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[Item]):
-    """One page of a list."""
+    """One page of a list of items."""
 
     items: tuple[Item, ...]
     cursor: str | None
-    """Where the next page begins; None on the last one."""
+    """The start of the next page; None on the last page."""
 
 
 def encode_cursor(view_version: str, offset: int) -> str:
-    """The opaque cursor of a place in a view. The offset counts what the caller sees, from 0.
+    """Encode an opaque cursor. The offset counts the visible items from 0.
 
     >>> decode_cursor(encode_cursor("v1", 40), "v1")
     40
@@ -33,10 +33,10 @@ def encode_cursor(view_version: str, offset: int) -> str:
 
 
 def decode_cursor(text: str, view_version: str) -> int:
-    """The offset in a cursor. Raises `StaleCursor` for one of another view version and for anything else."""
+    """Decode the offset of a cursor. Raises `StaleCursor` if it is invalid or of another view version."""
     offset, version = _decode(text)
     if version != view_version:
-        raise StaleCursor("The list has changed since this cursor was made.", hint="Start again without a cursor.")
+        raise StaleCursor("The list has changed since this cursor was created.", hint="Start again without a cursor.")
     return offset
 
 
@@ -49,10 +49,10 @@ def page(
     sizes: Sequence[int] | None = None,
     max_size: int | None = None,
 ) -> Page[Item]:
-    """The page of the items that begins at the cursor: at most `limit` items, at most `max_size` in all.
+    """Return the page at the cursor: at most `limit` items, with a total size of at most `max_size`.
 
-    `sizes` holds the size of each item, in any unit. A page holds at least one item while there are any, also
-    one that is larger than `max_size`. Raises `StaleCursor`.
+    `sizes` has the size of each item, in any unit. A page always has at least one item, even one larger than
+    `max_size`, unless there are no more. Raises `StaleCursor`.
 
     >>> first = page("abc", view_version="v1", limit=2)
     >>> first.items, page("abc", view_version="v1", limit=2, cursor=first.cursor).items
@@ -93,4 +93,4 @@ def _decode(text: str) -> tuple[int, str]:
 
 
 def _invalid_cursor() -> StaleCursor:
-    return StaleCursor("That is not a cursor of this list.", hint="Start again without a cursor.")
+    return StaleCursor("The cursor is not valid for this list.", hint="Start again without a cursor.")

@@ -1,1 +1,1 @@
-"""Embedders: models of meaning behind the `Embedder` seam. Each imports its library when it is made, not before."""
+"""Embedders: models that turn texts into vectors, behind the `Embedder` protocol."""

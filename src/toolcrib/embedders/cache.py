@@ -25,22 +25,21 @@ from toolcrib.search.vectors import Embedder, Vectors
 _KEY_BYTES = 16
 
 _WRITE_BATCH = 512
-"""Texts that are embedded between two writes, so that an index which is cut off while it is built is not lost."""
+"""Texts that are embedded between two writes, so that little is lost if building an index is interrupted."""
 
 
 class CachedEmbedder:
-    """The same vectors as the embedder inside, which is asked only for texts that have not been seen.
+    """Wraps an embedder and calls it only for texts without a cached vector.
 
-    Texts are kept as hashes, never as they are. Close it at the end, or use it in a `with`; one that is not closed
-    loses nothing.
+    Only hashes of the texts are stored. Close it at the end, or use it in a `with` block; nothing is lost if you don't.
     """
 
     def __init__(self, embedder: Embedder, path: Path | None = None, *, size: int = 200_000) -> None:
-        """At most `size` vectors, of 4 bytes a component, in memory and as many in the file; those used least go first.
+        """Keep at most `size` vectors, of 4 bytes per component, in memory and in the file; the least used go first.
 
-        `path` is a file for this embedder alone, or an existing folder, in which it gets one of its own. The file of
-        another model is emptied; a damaged one is put aside and begun anew, and the log says so. Raises
-        `SettingsError` when the path is a database of something else.
+        `path` is a file for this embedder, or an existing folder in which to create one. A file of another model is
+        emptied; a damaged file is moved aside and replaced, with a warning in the log. Raises `SettingsError` if the
+        path is a database of something else.
         """
         self._embedder = embedder
         self.name = embedder.name
@@ -51,7 +50,7 @@ class CachedEmbedder:
         self._store = None if path is None else VectorStore(path, name=self.name, dim=self.dim, size=size)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text, from memory, the file or the embedder: float32[n, dim]."""
+        """Return one vector per text, from memory, the file or the embedder: float32[n, dim]."""
         keys = [self._key(text) for text in texts]
         found = self._recall(keys)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
@@ -66,7 +65,7 @@ class CachedEmbedder:
         return vectors
 
     def close(self) -> None:
-        """Let go of the file. What is in memory stays of use."""
+        """Close the file. The vectors in memory can still be used."""
         with self._lock:
             if self._store is not None:
                 self._store.close()
@@ -109,18 +108,18 @@ class CachedEmbedder:
 logger = logging.getLogger(__name__)
 
 _APPLICATION_ID: Final = 0x74637665
-"""SQLite's `application_id` of our files, so that no other database is ever taken for one."""
+"""SQLite's `application_id` of our files, which tells them from other databases."""
 
 _MAX_KEYS: Final = 500
-"""Keys of one query: old builds of SQLite take 999 values."""
+"""Keys per query; old builds of SQLite accept 999 values."""
 
 _WAIT_S: Final = 1.0
-"""How long another process that writes is waited for."""
+"""How long to wait while another process writes."""
 
 _DAY_S: Final = 86_400
 
 _EVICTED_SHARE: Final = 10
-"""One in this many is dropped at once when there are too many, so that room is made seldom."""
+"""One in this many is evicted at once, so that evictions are rare."""
 
 _SCHEMA: Final = """
     BEGIN IMMEDIATE;
@@ -139,16 +138,16 @@ class _StoredVector(NamedTuple):
     vector: bytes
     crc: int
     used: int
-    """The day, counted from 1970, on which it was read last."""
+    """The day of the last use, counted from 1970."""
 
 
 class VectorStore:
-    """The vectors of one model, by key; for one thread at a time."""
+    """The vectors of one model in a file, by key. Not thread-safe."""
 
     def __init__(self, path: Path, *, name: str, dim: int, size: int) -> None:
-        """`name` is the model's, `dim` its components; no more than `size` vectors are kept.
+        """Keep at most `size` vectors of the model `name`, with `dim` components each.
 
-        Raises `SettingsError` when the path is a database of something else.
+        Raises `SettingsError` if the path is a database of something else.
         """
         self._path = cache_file(path, name)
         self._name = name
@@ -160,7 +159,7 @@ class VectorStore:
         self._reopen()
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, Vectors]:
-        """The vectors that are there, float32[dim] each; a damaged one is not."""
+        """Return the stored vectors of these keys, float32[dim] each, without damaged ones."""
         nothing: list[_StoredVector] = []
         rows = [
             row
@@ -175,11 +174,10 @@ class VectorStore:
         return {row.key: np.frombuffer(row.vector, dtype=np.float32) for row in rows}
 
     def write(self, vectors: Mapping[bytes, Vectors]) -> None:
-        """Keep these, all or none of them; those used least recently make room."""
+        """Store these vectors, all or none of them; the least recently used are evicted."""
         self._try(partial(self._write, vectors), None)
 
     def close(self) -> None:
-        """Close the file."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -203,13 +201,13 @@ class VectorStore:
         self._count = count
 
     def _try(self, work: Callable[[sqlite3.Connection], _Answer], without: _Answer) -> _Answer:
-        """What the work on the file gives, or the other answer when there is no file to work on."""
+        """Do work on the file, or return `without` if the file cannot be used."""
         if self._db is None:
             return without
         try:
             return work(self._db)
-        except sqlite3.OperationalError as error:  # busy, full or read-only: it may pass
-            self._tell("The cache of vectors %s cannot be used now, vectors are computed anew: %s", error)
+        except sqlite3.OperationalError as error:  # busy, full or read-only, which may be temporary
+            self._tell("The vector cache %s cannot be used at the moment, so vectors are computed again: %s", error)
         except sqlite3.DatabaseError as error:
             self._set_aside(error)
         return without
@@ -218,7 +216,7 @@ class VectorStore:
         try:
             self._db = self._opened()
         except (OSError, sqlite3.OperationalError) as error:
-            self._tell("The cache of vectors %s cannot be opened, vectors are kept in memory only: %s", error)
+            self._tell("The vector cache %s cannot be opened, so vectors are kept in memory only: %s", error)
         except sqlite3.DatabaseError as error:
             self._set_aside(error)
 
@@ -237,7 +235,8 @@ class VectorStore:
         [foreign] = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if magic != _APPLICATION_ID and (magic or foreign):
             raise SettingsError(
-                f"{self._path} is a database, but not a cache of vectors.", hint="Name a file that does not exist."
+                f"{self._path} is a database, but not a vector cache.",
+                hint="Give the path of a file that does not exist.",
             )
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
@@ -251,11 +250,11 @@ class VectorStore:
         [self._count] = db.execute("SELECT count(*) FROM vectors").fetchone()
 
     def _set_aside(self, error: sqlite3.Error) -> None:
-        """Begin a new file in the place of a damaged one, which is kept beside it."""
+        """Move a damaged file aside and create a new one in its place."""
         self.close()
         aside = self._path.with_name(f"{self._path.name}.damaged")
         logger.warning(
-            "The cache of vectors %s is damaged (%s); it is now %s, and begun anew", self._path, error, aside
+            "The vector cache %s is damaged (%s); moved it to %s and created a new one", self._path, error, aside
         )
         try:
             self._path.replace(aside)
@@ -263,17 +262,17 @@ class VectorStore:
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
             self._db = self._opened()
         except (OSError, sqlite3.Error) as again:
-            self._tell("The cache of vectors %s cannot be begun anew, vectors are kept in memory only: %s", again)
+            self._tell("The vector cache %s cannot be created again, so vectors are kept in memory only: %s", again)
 
     def _tell(self, message: str, error: Exception) -> None:
-        """Say so in the log, once."""
+        """Log a warning, once."""
         if not self._told:
             logger.warning(message, self._path, error)
             self._told = True
 
 
 def cache_file(path: Path, name: str) -> Path:
-    """The path itself, or in a folder the file of the embedder of that name.
+    """The path itself, or, if it is a folder, the file in it for the embedder of that name.
 
     >>> cache_file(Path("vectors.sqlite"), "static#1234").name
     'vectors.sqlite'

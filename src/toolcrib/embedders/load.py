@@ -30,17 +30,18 @@ EMBEDDER_KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
     "onnx": OnnxEmbedder,
     "sentence-transformers": SentenceTransformers,
 }
-"""What stands before the colon, and what is made of the rest."""
+"""The text before the colon, and the class to create."""
 
 _LENGTH_TOLERANCE: Final = 1e-3
 
 
 def load(spec: str) -> Embedder:
-    """The embedder that a setting names: `static`, `kind:model`, or `package.module:factory` for one of your own.
+    """Create the embedder that a setting names: `static`, `kind:model`, or `package.module:factory` for your own.
 
-    Kinds are those of `KINDS`; a model is a name on its library's hub, or a path. Options of the kind may follow, as in
-    `onnx:model.onnx?pooling=cls&threads=2`. A factory takes nothing and returns an `Embedder`. Raises `SettingsError`
-    for anything else or for a model that cannot be loaded, and `MissingExtra` when the kind's library is not installed.
+    The kinds are those of `EMBEDDER_KINDS`; a model is a name on the hub of its library, or a path. Options may follow,
+    as in `onnx:model.onnx?pooling=cls&threads=2`. A factory takes no arguments and returns an `Embedder`. Raises
+    `SettingsError` for anything else and for a model that cannot be loaded, and `MissingExtra` if the library is not
+    installed.
 
     >>> load("static").embed(["Find a file."]).any()
     np.True_
@@ -64,12 +65,12 @@ def load(spec: str) -> Embedder:
 def _unknown_embedder(kind: str) -> SettingsError:
     known = (BUILT_IN_EMBEDDER, *EMBEDDER_KINDS)
     near = nearest(kind, known, limit=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(known)}, and package.module:factory."
+    hint = f"Did you mean {near[0]!r}?" if near else f"Use one of {', '.join(known)}, or package.module:factory."
     return SettingsError(f"There is no embedder {kind!r}.", hint=hint, suggestions=near)
 
 
 def _module_exists(module: str) -> bool:
-    """Whether there is a module of that name; the packages around it are imported on the way."""
+    """Whether a module exists. Imports its parent packages."""
     try:
         return find_spec(module) is not None
     except (ImportError, ValueError):
@@ -78,22 +79,22 @@ def _module_exists(module: str) -> bool:
 
 def _load_factory(module: str, factory: str) -> Embedder:
     what = f"{module}:{factory}"
-    with model_errors(what, hint=f"It was raised by {module}, which is not part of toolcrib."):
+    with model_errors(what, hint=f"The error comes from {module}, which is not part of toolcrib."):
         make: Any = getattr(import_module(module), factory)
         return check_embedder(make(), what)
 
 
 def check_embedder(embedder: Any, what: str) -> Embedder:
-    """The embedder, if it keeps the promise of the seam on two texts; else `SettingsError`."""
+    """Try an embedder on two texts. Raises `SettingsError` if it breaks the contract of `Embedder`."""
     if not isinstance(embedder, Embedder):
-        raise SettingsError(f"{what} gives {type(embedder).__name__}, which lacks `name`, `dim` or `embed`.")
+        raise SettingsError(f"{what} returns {type(embedder).__name__}, which lacks `name`, `dim` or `embed`.")
     vectors: Any = embedder.embed(["Find a file.", ""])
     shape = (2, embedder.dim)
     if not isinstance(vectors, np.ndarray) or vectors.shape != shape or vectors.dtype != np.float32:
-        raise SettingsError(f"{what} must give float32 of shape {shape} for two texts.")
+        raise SettingsError(f"{what} must return float32 of shape {shape} for two texts.")
     lengths = np.linalg.norm(vectors, axis=1)
     if not np.all((np.abs(lengths - 1) < _LENGTH_TOLERANCE) | (lengths == 0)):
-        raise SettingsError(f"{what} must give rows of unit length, or zero.", hint="Divide each by its length.")
+        raise SettingsError(f"{what} must return rows of unit length or zero.", hint="Divide each row by its length.")
     return embedder
 
 
@@ -101,7 +102,7 @@ _PARSERS: Final[dict[type, Callable[[str], Any]]] = {int: int, str: str, Path: P
 
 
 def parse_options(adapter: Callable[..., Any], query: str) -> dict[str, Any]:
-    """The keywords of an adapter that a query string sets. Raises `SettingsError` for an unknown or unreadable one.
+    """Parse a query string into keyword arguments. Raises `SettingsError` for an unknown option or an invalid value.
 
     >>> def adapter(model: str, *, threads: int | None = None) -> None: ...
     >>> parse_options(adapter, "threads=2")
@@ -115,7 +116,7 @@ def parse_options(adapter: Callable[..., Any], query: str) -> dict[str, Any]:
 
 
 def _option_kinds(adapter: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
-    """Each option, and what it may be: types, or the very words."""
+    """Map each option to its possible types, or its possible words."""
     named = [given for given in signature(adapter).parameters.values() if given.kind is Parameter.KEYWORD_ONLY]
     return {given.name: get_args(given.annotation) or (given.annotation,) for given in named}
 
@@ -123,14 +124,14 @@ def _option_kinds(adapter: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
 def _parse_value(name: str, text: str, kinds: dict[str, tuple[Any, ...]]) -> Any:
     if name not in kinds:
         near = nearest(name, kinds, limit=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(kinds)}."
+        hint = f"Did you mean {near[0]!r}?" if near else f"The options are: {', '.join(kinds)}."
         raise SettingsError(f"There is no option {name!r}.", hint=hint, suggestions=near)
     first = kinds[name][0]
     if isinstance(first, str):
         if text not in kinds[name]:
-            raise SettingsError(f"The option {name!r} is one of {', '.join(kinds[name])}, not {text!r}.")
+            raise SettingsError(f"The option {name!r} must be one of {', '.join(kinds[name])}, not {text!r}.")
         return text
     try:
         return _PARSERS[first](text)
     except ValueError as error:
-        raise SettingsError(f"The option {name!r} is a number, not {text!r}.") from error
+        raise SettingsError(f"The option {name!r} must be a number, not {text!r}.") from error

@@ -19,7 +19,7 @@ from toolcrib.search.vectors import TABLE_SHA256, Vectors, default_table
 
 
 class StaticEmbedder:
-    """The built-in table of word pieces."""
+    """The static table in the package: no model to install, microseconds per text."""
 
     def __init__(self) -> None:
         self._table = default_table()
@@ -27,25 +27,28 @@ class StaticEmbedder:
         self.dim = self._table.dim
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text: float32[n, dim], of unit length, or zero where none of its words is known."""
+        """Return one vector per text: float32[n, dim], of unit length, or zero if no word is known."""
         return self._table.embed(texts)
 
 
 class Model2Vec:
-    """A static model, from a folder or by its name on the hub, such as `minishlab/potion-base-8M`."""
+    """A static model of the `model2vec` library: a table of word pieces, tens of thousands of texts per second.
+
+    The model is a folder or a name on the hub, such as `minishlab/potion-base-8M`.
+    """
 
     def __init__(self, model: str | Path, *, batch: int = 1024) -> None:
-        """Raises `MissingExtra` without the library, `SettingsError` when the model cannot be loaded."""
+        """Raises `MissingExtra` without the library, and `SettingsError` if the model cannot be loaded."""
         model2vec = import_library("model2vec", extra="model2vec")
         self._batch = batch
-        self._lock = Lock()  # every call sets up the tokenizer, which must not be in use then
+        self._lock = Lock()  # each call configures the tokenizer, which must not be in use at that time
         with model_errors(str(model)):
             self._model = model2vec.StaticModel.from_pretrained(model, force_download=False)
             self.dim, digest = fingerprint(self._encode)
         self.name = f"model2vec:{model}#{digest}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text: float32[n, dim], of unit length, or zero where none of its words is known."""
+        """Return one vector per text: float32[n, dim], of unit length, or zero if no word is known."""
         return embed_batches(texts, self.dim, self._batch, self._encode)
 
     def _encode(self, texts: list[str]) -> npt.ArrayLike:
@@ -58,7 +61,7 @@ FASTEMBED_MODEL = "BAAI/bge-small-en-v1.5"
 
 
 class FastEmbed:
-    """A model that `fastembed` knows by its name: one of its own list, or one that was added to it."""
+    """A quantized transformer of the `fastembed` library, by name: runs on the CPU, without PyTorch."""
 
     def __init__(
         self,
@@ -69,10 +72,10 @@ class FastEmbed:
         threads: int | None = None,
         batch: int = 64,
     ) -> None:
-        """`path` is a folder with the model's files, which then are not fetched; `cache` is the folder of fetched ones.
+        """`path` is a folder with the files of the model, to skip the download; `cache` is the folder for downloads.
 
-        `threads` None means one a core. Raises `MissingExtra` without the library, `SettingsError` when the model is
-        unknown or cannot be loaded.
+        `threads` None means one per core. Raises `MissingExtra` without the library, and `SettingsError` if the model
+        is unknown or cannot be loaded.
         """
         fastembed = import_library("fastembed", extra="fastembed")
         self._batch = batch
@@ -83,7 +86,7 @@ class FastEmbed:
         self.name = f"fastembed:{model}#{digest}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text: float32[n, dim], of unit length; blank texts are zero rows."""
+        """Return one vector per text: float32[n, dim], of unit length; blank texts give zero rows."""
         return embed_batches(texts, self.dim, self._batch, self._encode)
 
     def _encode(self, texts: list[str]) -> npt.ArrayLike:
@@ -91,18 +94,21 @@ class FastEmbed:
 
 
 class SentenceTransformers:
-    """A sentence model, from a folder or by its name on the hub, such as `all-MiniLM-L6-v2`."""
+    """A model of the `sentence-transformers` library: the widest choice, and GPUs, but it needs PyTorch.
+
+    The model is a folder or a name on the hub, such as `all-MiniLM-L6-v2`.
+    """
 
     def __init__(
         self, model: str | Path, *, device: str | None = None, max_tokens: int | None = None, batch: int = 32
     ) -> None:
-        """`device` is `cpu`, `cuda` or `mps`; None takes the best there is. `max_tokens` cuts longer texts.
+        """`device` is `cpu`, `cuda` or `mps`; None chooses the best available. Texts are cut after `max_tokens`.
 
-        Raises `MissingExtra` without the library, `SettingsError` when the model cannot be loaded.
+        Raises `MissingExtra` without the library, and `SettingsError` if the model cannot be loaded.
         """
         sentence_transformers = import_library("sentence_transformers", extra="sentence-transformers")
         self._batch = batch
-        self._lock = Lock()  # every call sets up the tokenizer, which must not be in use then
+        self._lock = Lock()  # each call configures the tokenizer, which must not be in use at that time
         with model_errors(str(model)):
             self._model = sentence_transformers.SentenceTransformer(str(model), device=device)
             if max_tokens is not None:
@@ -111,7 +117,7 @@ class SentenceTransformers:
         self.name = f"sentence-transformers:{model}?max_tokens={self._model.max_seq_length}#{digest}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text: float32[n, dim], of unit length; blank texts are zero rows."""
+        """Return one vector per text: float32[n, dim], of unit length; blank texts give zero rows."""
         return embed_batches(texts, self.dim, self._batch, self._encode)
 
     def _encode(self, texts: list[str]) -> npt.ArrayLike:
@@ -123,24 +129,25 @@ class SentenceTransformers:
 
 
 Pooling = Literal["mean", "cls"]
-"""How the vectors of a text's tokens become one: their mean, or the first one, as the model was trained."""
+"""How the vectors of the tokens of a text become one: their mean, or the first one, as the model was trained."""
 
 _SENTENCE_RANK = 2
-"""Axes of an output that has one vector a text; one with a vector a token has three."""
+"""Axes of an output with one vector per text; one with a vector per token has three."""
 
 _ONNX_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 _ONNX_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 
 _ONNX_ERRORS_ONLY = 3
-"""onnxruntime's level of logging that shows errors only."""
+"""The log level of onnxruntime that shows only errors."""
 
 
 class OnnxEmbedder:
-    """A sentence model in the layout that exporters write: token ids and a mask in, a vector a token or a text out.
+    """A transformer in an ONNX file with its `tokenizer.json`: all local, with no download.
 
-    A model that was quantised dynamically scales its numbers by the whole batch: with it, `batch=1` makes a text's
-    vector independent of its neighbours.
+    Supports the usual layout of exporters: token ids and a mask in, a vector per token or per text out. A dynamically
+    quantized model scales its numbers by the whole batch; with `batch=1` the vector of a text does not depend on
+    others.
     """
 
     def __init__(
@@ -154,10 +161,10 @@ class OnnxEmbedder:
         threads: int = 0,
         provider: str = "CPUExecutionProvider",
     ) -> None:
-        """The model's file; its tokenizer is by default the `tokenizer.json` beside it, or one folder above.
+        """Load the file of a model; the tokenizer defaults to the `tokenizer.json` next to it, or one folder above.
 
-        Texts are cut after `max_tokens`. `threads` 0 means one a core. `provider` is onnxruntime's name of a device.
-        Raises `MissingExtra` without the libraries, `SettingsError` when a file is missing or cannot be used.
+        Texts are cut after `max_tokens`. `threads` 0 means one per core. `provider` is onnxruntime's name of a device.
+        Raises `MissingExtra` without the libraries, and `SettingsError` if a file is missing or cannot be used.
         """
         runtime = import_library("onnxruntime", extra="onnx")
         tokenizers = import_library("tokenizers", extra="onnx")
@@ -176,7 +183,7 @@ class OnnxEmbedder:
         self.name = f"onnx:{path.name}?pooling={pooling}&max_tokens={max_tokens}#{digest}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text: float32[n, dim], of unit length, or zero where no token of it is in the vocabulary."""
+        """Return one vector per text: float32[n, dim], of unit length, or zero if no token is in the vocabulary."""
         return embed_batches(texts, self.dim, self._batch, self._encode)
 
     def _encode(self, texts: list[str]) -> npt.ArrayLike:
@@ -195,7 +202,7 @@ class OnnxEmbedder:
         return self._pooled(output, mask) * known.any(axis=1, keepdims=True)
 
     def _pooled(self, output: npt.NDArray[Any], mask: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """One vector a text of one vector a token; the padding counts for nothing."""
+        """Combine the vectors of the tokens of each text, without the padding."""
         if output.ndim == _SENTENCE_RANK:
             return output
         if self._pooling == "cls":
@@ -205,7 +212,7 @@ class OnnxEmbedder:
 
 
 def _onnx_file(path: Path) -> Path:
-    """The model's file: the path itself, or what is usual in a folder."""
+    """The file of the model: the path itself, or a usual name in a folder."""
     if not path.is_dir():
         return path
     usual = (path / "model.onnx", path / "onnx" / "model.onnx")
@@ -217,8 +224,8 @@ def _tokenizer_file(model: Path) -> Path:
     found = next((place for place in places if place.exists()), None)
     if found is None:
         raise SettingsError(
-            f"There is no tokenizer.json beside {model}.",
-            hint="A model comes with its tokenizer: put its tokenizer.json beside it, or name the file.",
+            f"There is no tokenizer.json next to {model}.",
+            hint="A model comes with its tokenizer. Put its tokenizer.json next to it, or give the path of the file.",
         )
     return found
 
@@ -227,47 +234,49 @@ def _onnx_session(runtime: Any, path: Path, threads: int, provider: str) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = _ONNX_ERRORS_ONLY
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores have other work than waiting
+    options.add_session_config_entry(
+        "session.intra_op.allow_spinning", "0"
+    )  # leave the cores to other work while waiting
     session = runtime.InferenceSession(str(path), options, providers=[provider])
     strange = sorted({given.name for given in session.get_inputs()} - _ONNX_INPUTS)
     if strange:
         raise SettingsError(
-            f"The model {path} wants {', '.join(strange)}, which a text does not give.",
-            hint=f"A sentence model takes {', '.join(sorted(_ONNX_INPUTS))}.",
+            f"The model {path} has inputs that a text cannot provide: {', '.join(strange)}.",
+            hint=f"The inputs of a sentence model are {', '.join(sorted(_ONNX_INPUTS))}.",
         )
     return session
 
 
 def _onnx_output(outputs: Sequence[Any]) -> str:
-    """The name of the output that holds the vectors: those of whole texts, where the model says so, else the first."""
+    """The name of the output with the vectors: that of whole texts if the model has one, else the first."""
     names = [output.name for output in outputs]
     return "sentence_embedding" if "sentence_embedding" in names else str(names[0])
 
 
 def _unknown_token(tokenizer: Any) -> int:
-    """The id of the token that stands for what is not in the vocabulary; -1 where there is none."""
+    """The id of the token for unknown words; -1 if there is none."""
     token = getattr(tokenizer.model, "unk_token", None)
     found = None if token is None else tokenizer.token_to_id(token)
     return -1 if found is None else int(found)
 
 
 Encode = Callable[[list[str]], npt.ArrayLike]
-"""A model: n texts to [n, dim], of any length and any kind of float."""
+"""A function from n texts to [n, dim], rows of any length and any float type."""
 
 _FINGERPRINT_TEXT = "Find the file that was changed last, and send its content by e-mail."
 
 _MAX_CHARS = 50_000
-"""A longer text is cut before it is split into tokens: no model reads further, and a tokenizer's time is bounded."""
+"""Longer texts are cut first: no model reads further, and the tokenizer takes bounded time."""
 
 _FINGERPRINT_STEPS = 100
-"""How finely a component of a fingerprint is seen."""
+"""Steps per unit to which the components of a fingerprint are rounded."""
 
 
 def embed_batches(texts: Sequence[str], dim: int, batch: int, encode: Encode) -> Vectors:
-    """What the model makes of the texts, at most `batch` of them at a time: float32[n, dim], unit or zero rows.
+    """Embed texts in batches: float32[n, dim], rows of unit length or zero.
 
-    Blank texts are zero rows without asking the model. Texts of one length go together, since a model pads each to
-    the longest of its batch.
+    Blank texts give zero rows without a call of the model. Texts of similar length share a batch, since a model pads
+    each to the longest one.
     """
     vectors = np.zeros((len(texts), dim), dtype=np.float32)
     places = sorted((place for place, text in enumerate(texts) if text.strip()), key=lambda place: len(texts[place]))
@@ -278,7 +287,7 @@ def embed_batches(texts: Sequence[str], dim: int, batch: int, encode: Encode) ->
 
 
 def unit_rows(rows: npt.ArrayLike) -> Vectors:
-    """Rows scaled to unit length: float32[n, dim]. A row of zeros, or one that is not finite, is zero.
+    """Scale rows to unit length: float32[n, dim]. A row of zeros, or with a component that is not finite, becomes zero.
 
     >>> unit_rows([[3, 4], [0, 0], [float("nan"), 1]]).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0], [0.0, 0.0]]
@@ -291,7 +300,7 @@ def unit_rows(rows: npt.ArrayLike) -> Vectors:
 
 
 def clean_text(text: str) -> str:
-    r"""The text as any library takes it: not too long; half a surrogate pair, which JSON may hold, becomes "?".
+    r"""Cut a long text, and replace lone surrogates, which JSON may contain, with "?".
 
     >>> clean_text("a\ud800b")
     'a?b'
@@ -301,20 +310,20 @@ def clean_text(text: str) -> str:
 
 
 def fingerprint(encode: Encode) -> tuple[int, str]:
-    """The components of a model's vectors, and eight characters that change when its vectors do.
+    """Return the number of components, and eight characters that change when the vectors of the model do.
 
-    A model is known by what it answers: a path or a name stays when the file behind it is replaced.
+    The path or name of a model is not enough: it stays the same if the file is replaced.
     """
     vector = unit_rows(encode([_FINGERPRINT_TEXT]))
-    rounded = np.rint(vector * _FINGERPRINT_STEPS).astype(np.int16)  # processors differ in the last digits
+    rounded = np.rint(vector * _FINGERPRINT_STEPS).astype(np.int16)  # CPUs differ in the last digits
     return vector.shape[1], blake2b(rounded.tobytes(), digest_size=4).hexdigest()
 
 
-_MODEL_HINT = "A model's name is looked up on its hub, which needs a network; a path on this machine does not."
+_MODEL_HINT = "A model name is looked up on its hub, which needs a network connection; a local path does not."
 
 
 def import_library(module: str, *, extra: str) -> Any:
-    """An optional library, imported now. Raises `MissingExtra` with the command that installs it.
+    """Import an optional library. Raises `MissingExtra` with the command that installs it.
 
     >>> import_library("no_such_library", extra="fastembed")
     Traceback (most recent call last):
@@ -331,12 +340,12 @@ def import_library(module: str, *, extra: str) -> Any:
 
 @contextmanager
 def model_errors(model: str, *, hint: str = _MODEL_HINT) -> Iterator[None]:
-    """Whatever is raised over a model becomes a `SettingsError` that names the model."""
+    """Turn any error of a model into a `SettingsError` with its name."""
     try:
         yield
     except ToolcribError:
         raise
-    except Exception as error:  # loaders share no error: a download, a parser and a runtime each raise their own
+    except Exception as error:  # downloads, parsers and runtimes each raise errors of their own
         raise SettingsError(
             f"The embedding model {model!r} cannot be used: {_describe_error(error)}",
             hint=hint,
@@ -344,6 +353,6 @@ def model_errors(model: str, *, hint: str = _MODEL_HINT) -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> str:
-    """The first line of what an error says, with its kind, as a sentence."""
+    """The type of an error and the first line of its message, as a sentence."""
     first = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first}".rstrip(":. ") + "."

@@ -33,10 +33,10 @@ _MIN_NAMED_LIKENESS = 0.2
 class LazyReasons(Sequence[Reason]):
     """The reasons of one hit, the largest gain first. They are computed when first read."""
 
-    __slots__ = ("_place", "_told")
+    __slots__ = ("_place", "_source")
 
-    def __init__(self, told: "ReasonSource", place: int) -> None:
-        self._told = told
+    def __init__(self, source: "ReasonSource", place: int) -> None:
+        self._source = source
         self._place = place
 
     @overload
@@ -63,7 +63,7 @@ class LazyReasons(Sequence[Reason]):
         return tuple, (self._tuple(),)
 
     def _tuple(self) -> tuple[Reason, ...]:
-        return self._told.all[self._place]
+        return self._source.all[self._place]
 
 
 class ReasonSource:

@@ -249,8 +249,8 @@ def _kinds_by_tool(
     if first is not None:
         place = np.arange(len(of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         of, numbers = of[place < first], numbers[place < first]
-    telling = kinds[numbers] > 0
-    np.bitwise_or.at(found, of[telling], kinds[numbers[telling]])
+    known = kinds[numbers] > 0
+    np.bitwise_or.at(found, of[known], kinds[numbers[known]])
     return found
 
 

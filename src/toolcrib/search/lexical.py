@@ -216,10 +216,10 @@ ExpansionCache = dict[tuple[str, str], Expansions]
 
 def _expansion_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> ExpansionCache:
     """The cached expansions of this view, for this lexicon and these options."""
-    kept = view.memo.get("expansions")
-    if kept is None or kept[0] is not lexicon or kept[1] is not options:
-        kept = view.memo["expansions"] = (lexicon, options, {})
-    found: ExpansionCache = kept[2]
+    cached = view.memo.get("expansions")
+    if cached is None or cached[0] is not lexicon or cached[1] is not options:
+        cached = view.memo["expansions"] = (lexicon, options, {})
+    found: ExpansionCache = cached[2]
     return found
 
 

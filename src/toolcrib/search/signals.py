@@ -184,11 +184,11 @@ def best_query_words(segment: Segment, words: Ints, meaning: QueryMeaning) -> It
     nearest = segment.words.coarse.unscaled_products(words[:, None], meaning.word_vectors).argmax(axis=0).tolist()
     known = _query_stems(segment, meaning)
     for stem_number, near in zip(segment.words.stems.take(words).tolist(), nearest, strict=True):
-        met = known.get(stem_number, -1)
-        if met < 0:
+        number = known.get(stem_number, -1)
+        if number < 0:
             yield near, "meaning"
         else:
-            yield met % SYNONYM_FLAG, "synonym" if met >= SYNONYM_FLAG else "exact"
+            yield number % SYNONYM_FLAG, "synonym" if number >= SYNONYM_FLAG else "exact"
 
 
 def _query_stems(segment: Segment, meaning: QueryMeaning) -> dict[int, int]:
@@ -212,11 +212,11 @@ def _query_stems(segment: Segment, meaning: QueryMeaning) -> dict[int, int]:
 
 
 def _phrase_signal(segment: Segment, rows: CandidateRows, meaning: QueryMeaning) -> Doubles:
-    met = [*matching_pairs(segment, meaning)]
-    if not met:
+    found = [*matching_pairs(segment, meaning)]
+    if not found:
         return np.zeros(rows.count)
-    at, tools = rows.locate(np.concatenate([positions for _, positions in met]))
-    weights = np.array([weight for (_, _, weight), _ in met]).repeat([len(positions) for _, positions in met])
+    at, tools = rows.locate(np.concatenate([positions for _, positions in found]))
+    weights = np.array([weight for (_, _, weight), _ in found]).repeat([len(positions) for _, positions in found])
     return np.bincount(tools, weights.take(at), rows.count) / sum([weight for _, _, weight in meaning.pairs.values()])
 
 

@@ -19,47 +19,47 @@ from toolcrib.types import Reason, ScorePart
 Floats = npt.NDArray[np.float64]
 
 MAX_TEXT = 8_000
-"""Characters of one text that are read, of a query or of a tool."""
+"""Characters of one text, of a query or a tool, that are read; the rest is ignored."""
 
 _T = TypeVar("_T")
 
 
 class ExplainedTool(NamedTuple):
-    """One tool of an answer."""
+    """One tool of a result, with its reasons."""
 
     part: int
     """The part of the view that holds it."""
     position: int
-    """Its place there."""
+    """Its position in that part."""
     raw: float
-    """The ranking's own figure, above 0."""
+    """The score of the ranking, above 0."""
     reasons: tuple[Reason, ...]
-    """Why it was found, the strongest first."""
+    """The largest gain first."""
     matched: tuple[str, ...]
     """The typed words that it covers, in their order."""
     parts: tuple[ScorePart, ...]
     """What `raw` is the sum of."""
     fallback: bool
-    """Whether it fits nothing and is shown all the same."""
+    """Whether nothing fits and the tool is only shown because it is popular."""
 
 
 @dataclass(slots=True)
 class ScorerResult:
-    """What one query found."""
+    """The result of one query."""
 
     hits: list[ExplainedTool]
-    """Best first: `raw` descending, then id ascending."""
+    """Best first: by `raw`, descending, then by id."""
     total: int
-    """How many there were before the limit."""
+    """How many tools matched before the limit."""
     unmatched: tuple[str, ...] = ()
-    """The words, as typed, that meet nothing the caller sees."""
+    """The words, as typed, that match nothing visible."""
 
 
 class ScorerFunction(Protocol):
     """The interface of a ranking.
 
-    `view` is all that exists for the caller; a tool outside of it changes nothing. `allowed` narrows, in each part,
-    which of the tools he sees are given back, and changes no figure. `boosts` leads from ids to factors of `raw`.
+    Tools outside of `view` change nothing. `allowed` narrows which visible tools of each part are returned, and
+    changes no score. `boosts` maps ids to factors of `raw`.
     """
 
     def __call__(
@@ -73,11 +73,11 @@ class ScorerFunction(Protocol):
     ) -> ScorerResult: ...
 
 
-def cached_on(index: Segment, key: Hashable, work_out: Callable[[Segment], _T]) -> _T:
-    """What is worked out from an index once, and kept beside it."""
-    if key not in index.memo:
-        index.memo[key] = work_out(index)
-    known: _T = index.memo[key]
+def cached_on(segment: Segment, key: Hashable, work_out: Callable[[Segment], _T]) -> _T:
+    """Compute a value from a segment once, and cache it there."""
+    if key not in segment.memo:
+        segment.memo[key] = work_out(segment)
+    known: _T = segment.memo[key]
     return known
 
 
@@ -85,59 +85,59 @@ class QueryWord(NamedTuple):
     """A word of a query."""
 
     text: str
-    """Lower case, taken out of its identifier: what is looked up."""
+    """In lower case, split from its identifier; this is looked up."""
     token: str
-    """The identifier or word it comes from, as typed."""
+    """The typed token it comes from."""
     place: int
-    """The place of that among all."""
+    """The number of that token."""
     is_whole_token: bool
-    """Whether nothing else comes from there."""
+    """Whether it is the only word of that token."""
 
     @property
     def typed(self) -> str:
-        """The word as it was typed, or the part of an identifier."""
+        """The token as typed, or the part of an identifier."""
         return self.token if self.is_whole_token else self.text
 
 
 def read_words(text: str, limit: int) -> list[QueryWord]:
-    """The first words of a query, each once.
+    """Split a query into words, each once, up to a limit.
 
     >>> [word.text for word in read_words("createIssue in my_repo, create it", 5)]
     ['create', 'issue', 'in', 'my', 'repo']
     """
     found: dict[str, QueryWord] = {}
-    for place, chunk in enumerate(TOKEN.findall(text[:MAX_TEXT])):
-        parts = split_identifier(chunk)
+    for place, token in enumerate(TOKEN.findall(text[:MAX_TEXT])):
+        parts = split_identifier(token)
         for part in parts:
-            found.setdefault(part, QueryWord(part, chunk, place, len(parts) == 1))
+            found.setdefault(part, QueryWord(part, token, place, len(parts) == 1))
         if len(found) >= limit:
             break
     return list(found.values())[:limit]
 
 
-def unmatched_words(words: Sequence[QueryWord], met: Iterable[str]) -> tuple[str, ...]:
-    """The typed words of which nothing was met, and the missing parts of the others."""
-    known = set(met)
+def unmatched_words(words: Sequence[QueryWord], matched: Iterable[str]) -> tuple[str, ...]:
+    """The typed tokens of which no word matched, and the missing parts of the others."""
+    known = set(matched)
     places = {word.place for word in words if word.text in known}
     missed = (word.typed if word.place in places else word.token for word in words if word.text not in known)
     return tuple(dict.fromkeys(missed))
 
 
 class ChosenTool(NamedTuple):
-    """A chosen tool, before it is explained."""
+    """One of the best tools, before it is explained."""
 
     raw: float
     id: str
     part: int
     position: int
     unboosted: float
-    """What `raw` was before the session's boost."""
+    """`raw` before the boost of the session."""
 
 
 def choose_best(
     view: IndexView, scores: Sequence[Floats], allowed: Sequence[Bools], limit: int, boosts: Mapping[str, float] | None
 ) -> tuple[list[ChosenTool], int]:
-    """The best tools with a score above 0, best first, and how many there are in all."""
+    """Choose the best tools with a score above 0, best first, and count all of them."""
     found: list[ChosenTool] = []
     total = 0
     for number, (part, score, passes) in enumerate(zip(view.parts, scores, allowed, strict=True)):
@@ -152,10 +152,10 @@ def choose_best(
     return found[: max(0, limit)], total
 
 
-def _apply_boosts(index: Segment, score: Floats, boosts: Mapping[str, float] | None) -> Floats:
+def _apply_boosts(segment: Segment, score: Floats, boosts: Mapping[str, float] | None) -> Floats:
     if not boosts:
         return score
-    places = positions_by_id(index)
+    places = positions_by_id(segment)
     raw = score.copy()
     for id_, factor in boosts.items():
         if id_ in places:
@@ -163,34 +163,34 @@ def _apply_boosts(index: Segment, score: Floats, boosts: Mapping[str, float] | N
     return raw
 
 
-def positions_by_id(index: Segment) -> dict[str, int]:
+def positions_by_id(segment: Segment) -> dict[str, int]:
     """The position of each id."""
-    return cached_on(index, "positions", lambda index: {id_: place for place, id_ in enumerate(index.ids)})
+    return cached_on(segment, "positions", lambda segment: {id_: place for place, id_ in enumerate(segment.ids)})
 
 
-def _top_candidates(candidates: Positions, raw: Floats, index: Segment, limit: int) -> Positions:
+def _top_candidates(candidates: Positions, raw: Floats, segment: Segment, limit: int) -> Positions:
     if limit < 1:
         return candidates[:0]
     if len(candidates) > limit:
         values = raw[candidates]
         candidates = candidates[values >= np.partition(values, -limit)[-limit]]
-    order = np.lexsort((index.id_ranks[candidates], -raw[candidates]))
+    order = np.lexsort((segment.id_ranks[candidates], -raw[candidates]))
     return candidates[order[:limit]]
 
 
 class ScoreLine(NamedTuple):
-    """One thing that adds to a tool's score."""
+    """One addend of a tool's score."""
 
     reason: Reason
     part: ScorePart
     places: tuple[int, ...]
-    """The places of the typed words behind it."""
+    """The numbers of the typed words behind it."""
 
 
 def explain_tool(
     found: ChosenTool, lines: Sequence[ScoreLine], typed: Mapping[int, str], *, fallback: bool = False
 ) -> ExplainedTool:
-    """The chosen tool with its reasons; what the session added comes last."""
+    """Add the reasons to a chosen tool. The boost of the session comes last."""
     ordered = sorted(lines, key=lambda line: (-line.reason.gain, line.reason.word, line.reason.field, line.part.name))
     reasons = [line.reason for line in ordered if line.reason.gain]
     parts = [line.part for line in ordered]
@@ -205,22 +205,22 @@ def explain_tool(
 
 @dataclass(slots=True)
 class FieldMatch:
-    """One word of a query meets some tools of one part in one way."""
+    """How one word of a query matches one field of some tools of one part."""
 
     words: tuple[QueryWord, ...]
-    """The words of the query behind it; the first is shown."""
+    """The words of the query behind it; the first one is shown."""
     field: str
     how: str
     positions: Positions
-    """The tools, each once."""
+    """The positions of the tools, each once."""
     weight: float
     values: Floats
-    """Beside `positions`; each tool gains `weight * value`."""
+    """One value per position; each tool gains `weight * value`."""
     matched: Sequence[str] = ()
-    """The words of the tools that were met, where they are not the query's own: one for all, or one each."""
+    """The matched words of the tools, if they differ from the query's: one for all, or one each."""
 
     def line(self, at: int) -> ScoreLine:
-        """What it adds to one of the tools."""
+        """The addend for one of the tools."""
         value = float(self.values[at])
         word = self.words[0].typed
         matched = self.matched[at if len(self.matched) > 1 else 0] if self.matched else ""
@@ -234,37 +234,37 @@ def _word_places(words: Iterable[QueryWord]) -> tuple[int, ...]:
 
 
 def score_lines(
-    meetings: Sequence[Sequence[FieldMatch]], view: IndexView, found: Sequence[ChosenTool]
+    matches: Sequence[Sequence[FieldMatch]], view: IndexView, found: Sequence[ChosenTool]
 ) -> list[list[ScoreLine]]:
-    """What each of the chosen tools was found by; the meetings come part by part."""
-    told: list[list[ScoreLine]] = [[] for _ in found]
+    """Collect the addends of each chosen tool. `meetings` has the matches of each part."""
+    found_lines: list[list[ScoreLine]] = [[] for _ in found]
     for number, part in enumerate(view.parts):
         owner = np.full(len(part.segment), -1, dtype=np.intp)
         for place, one in enumerate(found):
             if one.part == number:
                 owner[one.position] = place
-        for meeting in meetings[number]:
-            owners: Any = owner[meeting.positions]
+        for match in matches[number]:
+            owners: Any = owner[match.positions]
             for at in np.flatnonzero(owners >= 0).tolist():
-                told[owners[at]].append(meeting.line(at))
-    return told
+                found_lines[owners[at]].append(match.line(at))
+    return found_lines
 
 
-def sum_matches(meetings: Sequence[FieldMatch], size: int) -> Floats:
-    """The sum of what each of `size` tools gains."""
+def sum_matches(matches: Sequence[FieldMatch], size: int) -> Floats:
+    """Add up what each of `size` tools gains."""
     score = np.zeros(size)
-    for meeting in meetings:
-        score[meeting.positions] += meeting.weight * meeting.values
+    for match in matches:
+        score[match.positions] += match.weight * match.values
     return score
 
 
 class StringIndex:
-    """Strings in alphabetical order, numbered from 0, each once, with the positions of the tools that have it."""
+    """Distinct strings in alphabetical order, numbered from 0, with the positions of the tools that have each."""
 
     __slots__ = ("_bytes", "_numbers", "_owners", "_positions", "_starts", "lengths", "strings")
 
     def __init__(self, strings: Sequence[Collection[str]]) -> None:
-        """`strings` has those of each tool, by position."""
+        """`strings` has the strings of each tool, by position."""
         numbers: dict[str, int] = {}
         flat = [numbers.setdefault(text, len(numbers)) for own in strings for text in own]
         owners = np.repeat(np.arange(len(strings)), _lengths(strings))
@@ -278,24 +278,24 @@ class StringIndex:
         self._starts: Positions = np.searchsorted(pairs // size, np.arange(len(numbers) + 1))
         self._numbers = {text: number for number, text in enumerate(self.strings)}
         self.lengths = _lengths(self.strings)
-        """Characters of each."""
+        """The length of each string in characters."""
         encoded = [_encoded(text) for text in self.strings]
         self._bytes = np.frombuffer(b"\n".join(encoded), dtype=np.uint8)
         self._owners = np.repeat(np.arange(len(encoded), dtype=np.int32), _lengths(encoded) + 1)
-        """The string that each byte is of."""
+        """The number of the string that each byte belongs to."""
 
     def equal_to(self, text: str) -> Positions:
-        """The number of the string itself, if it is one of them."""
+        """The number of an equal string, if there is one."""
         number = self._numbers.get(text)
         return np.array([] if number is None else [number], dtype=np.intp)
 
     def starting_with(self, text: str) -> Positions:
-        """The numbers of those that begin with the text."""
+        """The numbers of the strings that begin with the text."""
         first = bisect_left(self.strings, text)
         return np.arange(first, bisect_right(self.strings, text, lo=first, key=lambda known: known[: len(text)]))
 
     def containing(self, text: str) -> Positions:
-        """The numbers of those with the text in them, which has a letter and no line break."""
+        """The numbers of the strings that contain the text, which must be non-empty and without line breaks."""
         first, *rest = _encoded(text)
         at = np.flatnonzero(self._bytes[: max(0, len(self._bytes) - len(rest))] == first)
         for place, byte in enumerate(rest, 1):
@@ -303,11 +303,11 @@ class StringIndex:
         return _drop_repeats(self._owners[at].astype(np.intp))
 
     def tools(self, numbers: Positions) -> Positions:
-        """The tools that have one of the strings; a tool with several comes more than once."""
+        """The positions of the tools with any of the strings; a tool with several comes more than once."""
         return self.spread(numbers, numbers)[0]
 
     def spread(self, numbers: Positions, values: Floats | Positions) -> tuple[Positions, Floats]:
-        """The tools that have one of the strings, and beside each the value of the string."""
+        """The positions of the tools with any of the strings, and the value of the string for each."""
         lengths = self._starts[numbers + 1] - self._starts[numbers]
         ends = np.cumsum(lengths)
         size = int(ends[-1]) if len(ends) else 0
@@ -316,12 +316,12 @@ class StringIndex:
 
 
 class WordPostings:
-    """One row a word, tool and field, in that order."""
+    """An inverted index without stems: one row per word, tool and field, in that order."""
 
     __slots__ = ("_numbers", "_starts", "counts", "fields", "lengths", "positions", "vocabulary", "words")
 
     def __init__(self, entries: WordOccurrences, vocabulary: Vocabulary, size: int) -> None:
-        """The words of that many tools."""
+        """`entries` has the words of `size` tools."""
         chosen = np.flatnonzero(entries.fields != Field.WHOLE_NAME)
         cells = entries.positions[chosen].astype(np.intp) * FIELD_COUNT + entries.fields[chosen]
         order = np.lexsort((cells, entries.words[chosen]))
@@ -331,9 +331,9 @@ class WordPostings:
         self.counts = entries.counts[chosen].astype(np.float64)
         lengths: Any = np.bincount(cells, weights=self.counts, minlength=size * FIELD_COUNT)
         self.lengths: Floats = lengths.reshape(size, FIELD_COUNT)
-        """How many words each field of each tool has."""
+        """The number of words in each field of each tool."""
         self.vocabulary = vocabulary.words
-        """The words, by number."""
+        """The words by number."""
         self._numbers = vocabulary.word_numbers
         self.words: npt.NDArray[np.int32] = entries.words[chosen]
         self._starts: list[int] = np.searchsorted(self.words, np.arange(len(self.vocabulary) + 1)).tolist()
@@ -352,20 +352,22 @@ class WordPostings:
         return StringIndex(own)
 
 
-def word_postings(index: Segment) -> WordPostings:
-    """The rows of an index, worked out once."""
-    return cached_on(index, "rows", lambda index: WordPostings(index.occurrences(), index.vocabulary, len(index)))
+def word_postings(segment: Segment) -> WordPostings:
+    """The word postings of a segment, cached."""
+    return cached_on(
+        segment, "rows", lambda segment: WordPostings(segment.occurrences(), segment.vocabulary, len(segment))
+    )
 
 
-def field_words(index: Segment, field: Field) -> StringIndex:
-    """The words of one field of an index, worked out once."""
-    return cached_on(index, ("strings", field), lambda index: word_postings(index).strings(field))
+def field_words(segment: Segment, field: Field) -> StringIndex:
+    """The words in one field of a segment, cached."""
+    return cached_on(segment, ("strings", field), lambda segment: word_postings(segment).strings(field))
 
 
 def similar_strings(words: Sequence[str], strings: StringIndex, above: float) -> list[tuple[Positions, Floats]]:
-    """For each word the numbers of the strings that are like it, and how much: `1 - Levenshtein / longer length`.
+    """Find similar strings for each word: their numbers and similarities, `1 - Levenshtein / longer length`.
 
-    Only what is above the bound. The length is in characters, as the distance is.
+    Returns only similarities above the bound. Lengths and distances are in characters.
 
     >>> [(numbers, values)] = similar_strings(["reprot"], StringIndex([["report"]]), 0.6)
     >>> numbers.tolist(), values.round(2).tolist()
@@ -375,7 +377,7 @@ def similar_strings(words: Sequence[str], strings: StringIndex, above: float) ->
 
 
 def misspelt_strings(words: Sequence[str], strings: StringIndex, above: float) -> list[tuple[Positions, Floats]]:
-    """As `near`, but two neighbours that changed places are one slip: optimal string alignment.
+    """Like `similar_strings`, but a swap of neighbours counts as one edit (optimal string alignment).
 
     >>> [values.round(2).tolist() for _, values in misspelt_strings(["reprot"], StringIndex([["report"]]), 0.6)]
     [[0.83]]
@@ -384,9 +386,10 @@ def misspelt_strings(words: Sequence[str], strings: StringIndex, above: float) -
 
 
 def similarity_ratios(text: str, strings: StringIndex, least: float) -> tuple[Positions, Floats]:
-    """The numbers of the strings that are like a text, and how much: `2 * common / (length + length)`.
+    """Find strings similar to a text: their numbers and similarities, `2 * common / (length + length)`.
 
-    `common` is the length of their longest common subsequence. Only what reaches the bound, which is above 0.
+    `common` is the length of the longest common subsequence. Returns only similarities that reach the bound, which
+    must be above 0.
 
     >>> numbers, values = similarity_ratios("multipley", StringIndex([["divide", "multiply"]]), 0.5)
     >>> numbers.tolist(), values.round(3).tolist()
@@ -407,7 +410,7 @@ def _similar(
     words: Sequence[str], strings: StringIndex, above: float, distance: Callable[..., int]
 ) -> list[tuple[Positions, Floats]]:
     longest = strings.lengths.max(initial=0)
-    asked = [word for word in words if longest > above * len(word)]  # a longer word is like none of them
+    asked = [word for word in words if longest > above * len(word)]  # a longer word is not similar to any of them
     found = {}
     if asked:
         slips = process.cdist(asked, strings.strings, scorer=distance, dtype=np.int32)
@@ -423,7 +426,7 @@ def _lengths(texts: Sequence[Sized]) -> Positions:
 
 
 def _drop_repeats(ascending: Positions) -> Positions:
-    """Each number once."""
+    """Keep each number once."""
     return ascending[np.diff(ascending, prepend=-1) > 0]
 
 

@@ -1,16 +1,16 @@
-"""BM25F: rare words count more, a word in the name more than one in the text, and more of the same less and less.
+"""BM25F: rare words count more, words in the name count more than in the text, and repetitions count less and less.
 
     raw    = sum over the words w of the query, each once:  idf(w) * tf(w) / (k1 + tf(w))
     idf(w) = ln(1 + (N - df + 0.5) / (df + 0.5))
     tf(w)  = sum over the fields f:  weight(f) * count(w, f) / (1 - b + b * length(f) / average(f))
 
-N counts the tools that the caller sees, df those of them with the word, average is the mean length of a field, in
-words, over those of them that have it. k1 = 1.2, b = 0.75; weights: name 3, namespace 2, tags and keywords 2, title,
-description and the names and descriptions of parameters 1.
+N is the number of visible tools, df the number of these with the word, average the mean length of a field, in words,
+over those that have it. k1 = 1.2, b = 0.75; weights: name 3, namespace 2, tags and keywords 2, title, description and
+the names and descriptions of parameters 1.
 
 Sources: Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009, for the simple BM25F;
-Kamphuis et al., ECIR 2020, for the idf and the average length as Lucene has them. A word is a run of letters, digits or
-CJK pairs, lower case; identifiers are taken apart, English stop words are left out, and no endings are cut off.
+Kamphuis et al., ECIR 2020, for the idf and the average length as in Lucene. A word is a lower-case run of letters or
+digits, or a pair of CJK characters; identifiers are split, English stop words are left out, and words are not stemmed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,30 +57,30 @@ def rank(
     options: ScorerOptions,
     boosts: Mapping[str, float] | None = None,
 ) -> ScorerResult:
-    """The best tools for a query. `base.Rank` says what the arguments are."""
+    """Rank tools by BM25F. `ScorerFunction` describes the arguments."""
     use = options.bm25
     view = _first_tools(view, use.max_docs) if use.max_docs else view
     allowed = [passes & part.visible for passes, part in zip(allowed, view.parts, strict=True)]
     asked = _content_words(read_words(text, use.max_words))
     tables = [_postings(part.segment, use.max_text) for part in view.parts]
     scale = _FieldScale(use, tables, view)
-    meetings: list[list[FieldMatch]] = [[] for _ in view.parts]
-    met = [word.text for word in asked if _match_word(word, view, tables, scale, meetings)]
-    scores = [sum_matches(own, len(part.segment)) for own, part in zip(meetings, view.parts, strict=True)]
+    matches: list[list[FieldMatch]] = [[] for _ in view.parts]
+    matched = [word.text for word in asked if _match_word(word, view, tables, scale, matches)]
+    scores = [sum_matches(own, len(part.segment)) for own, part in zip(matches, view.parts, strict=True)]
     found, total = choose_best(view, scores, allowed, limit, boosts)
     typed = {word.place: word.token for word in asked}
-    told = score_lines(meetings, view, found)
-    hits = [explain_tool(one, own, typed) for one, own in zip(found, told, strict=True)]
-    return ScorerResult(hits, total, unmatched_words(asked, met))
+    lines = score_lines(matches, view, found)
+    hits = [explain_tool(one, own, typed) for one, own in zip(found, lines, strict=True)]
+    return ScorerResult(hits, total, unmatched_words(asked, matched))
 
 
 def _content_words(asked: list[QueryWord]) -> list[QueryWord]:
-    """The words that say something, or all where none does."""
+    """The words that are not stop words, or all if there are none."""
     return [word for word in asked if word.text not in STOP_WORDS] or asked
 
 
 def _first_tools(view: IndexView, count: int) -> IndexView:
-    """The view of only the first tools by id."""
+    """Restrict a view to the first tools by id."""
     ids = sorted(
         (part.segment.ids[place], number, place)
         for number, part in enumerate(view.parts)
@@ -92,25 +92,25 @@ def _first_tools(view: IndexView, count: int) -> IndexView:
     return IndexView.of(*(SegmentView(part.segment, mask) for part, mask in zip(view.parts, masks, strict=True)))
 
 
-def _postings(index: Segment, max_text: int) -> WordPostings:
+def _postings(segment: Segment, max_text: int) -> WordPostings:
     return (
-        cached_on(index, ("rows", max_text), lambda index: _truncated_postings(index, max_text))
+        cached_on(segment, ("rows", max_text), lambda segment: _truncated_postings(segment, max_text))
         if max_text
-        else word_postings(index)
+        else word_postings(segment)
     )
 
 
-def _truncated_postings(index: Segment, max_text: int) -> WordPostings:
-    """The rows of tools of which only the beginning of the description is read."""
+def _truncated_postings(segment: Segment, max_text: int) -> WordPostings:
+    """The word postings with only the beginning of each description."""
     vocabulary = Vocabulary()
     analysis = ToolAnalyzer(vocabulary)
-    for position, tool in enumerate(index.tools):
+    for position, tool in enumerate(segment.tools):
         analysis.add(position, replace(tool, description=tool.description[:max_text]))
-    return WordPostings(count_words(analysis, vocabulary), vocabulary, len(index))
+    return WordPostings(count_words(analysis, vocabulary), vocabulary, len(segment))
 
 
 class _FieldScale:
-    """What one occurrence of a word adds in a field of some length."""
+    """Weights and length normalization of the fields."""
 
     def __init__(self, use: Bm25Options, tables: Sequence[WordPostings], view: IndexView) -> None:
         self.use = use
@@ -125,7 +125,7 @@ class _FieldScale:
         self.average = _average_lengths(tables, view)
 
     def adds(self, table: WordPostings, chosen: Positions) -> Floats:
-        """What each of some rows adds to tf."""
+        """What each of some rows adds to the term frequency."""
         fields = table.fields[chosen]
         length = table.lengths[table.positions[chosen], fields] / self.average[fields]
         adds: Floats = self.weights[fields] * table.counts[chosen] / (1 - self.use.b + self.use.b * length)
@@ -133,7 +133,7 @@ class _FieldScale:
 
 
 def _average_lengths(tables: Sequence[WordPostings], view: IndexView) -> Floats:
-    """The mean length of each field over the tools that are seen and have it; 1 where none has."""
+    """The mean length of each field over the visible tools that have it; 1 if none has."""
     seen = [table.lengths[part.visible] for table, part in zip(tables, view.parts, strict=True)]
     total = np.sum([lengths.sum(axis=0) for lengths in seen], axis=0)
     having = np.sum([np.count_nonzero(lengths, axis=0) for lengths in seen], axis=0)
@@ -142,12 +142,12 @@ def _average_lengths(tables: Sequence[WordPostings], view: IndexView) -> Floats:
 
 
 class _WordMatches(NamedTuple):
-    """The tools of one part that have a word."""
+    """The visible tools of one part that have a word."""
 
     fields: Positions
     adds: Floats
     owners: Positions
-    """Beside both: the place in `positions` and `tf`."""
+    """For each entry of both: the index into `positions` and `tf`."""
     positions: Positions
     tf: Floats
 
@@ -157,18 +157,18 @@ def _match_word(
     view: IndexView,
     tables: Sequence[WordPostings],
     scale: _FieldScale,
-    meetings: Sequence[list[FieldMatch]],
+    matches: Sequence[list[FieldMatch]],
 ) -> bool:
-    """Note what a word adds to which tools; False when no tool that is seen has it."""
-    stands = [_word_matches(table, part, word, scale) for table, part in zip(tables, view.parts, strict=True)]
-    df = sum(len(stand.positions) for stand in stands)
-    rare = idf(view.count, df)
-    for stand, own in zip(stands, meetings, strict=True):
-        values = stand.adds / (scale.use.k1 + stand.tf[stand.owners])
-        for field in np.unique(stand.fields).tolist():
-            chosen = stand.fields == field
-            tools = stand.positions[stand.owners[chosen]]
-            own.append(FieldMatch((word,), FIELD_NAMES[field], "exact", tools, rare, values[chosen]))
+    """Add the matches of a word to `meetings`; False if no visible tool has it."""
+    by_part = [_word_matches(table, part, word, scale) for table, part in zip(tables, view.parts, strict=True)]
+    df = sum(len(found.positions) for found in by_part)
+    rarity = idf(view.count, df)
+    for found, own in zip(by_part, matches, strict=True):
+        values = found.adds / (scale.use.k1 + found.tf[found.owners])
+        for field in np.unique(found.fields).tolist():
+            chosen = found.fields == field
+            tools = found.positions[found.owners[chosen]]
+            own.append(FieldMatch((word,), FIELD_NAMES[field], "exact", tools, rarity, values[chosen]))
     return df > 0
 
 

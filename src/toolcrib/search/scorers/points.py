@@ -1,16 +1,16 @@
-"""Points: ten for a word of the name, fewer for less, in stages that go further only where the one before says little.
+"""Points: ten for a word of the name, fewer for weaker matches, in stages that run only if the one before found little.
 
-1. Names. Each keyword of the query: 10 for a word of the name, 5 for the beginning of one; 10 more where the whole
-   query is the name. Final where one tool has every keyword in its name.
-2. Everything. Each keyword and each word that means the same: 10 for a word of the name, 5 where one is the beginning
-   of the other, 3 for a word of the description, 2 of the namespace, 1 of a parameter's name, all added up. A keyword
-   that nothing visible knows gets `10 * likeness` for a word of a name it is a slip of. The sum is multiplied by 0.5
-   to 1, by the share of the query's domain words that belong to the tool's domain.
-3. Likeness, where nothing was met: `10 * ratio` of query and name, from 0.5 on, and `3 * ratio` of the query and the
-   likest word of the description, from 0.6 on; or the points of the slips, where they are more.
-4. Where nothing is like it either: 0.1 for the tools used most and those with the shortest names, labelled.
+1. Names. For each keyword of the query: 10 for a word of the name, 5 for a prefix of one; 10 more if the whole query is
+   the name. Final if one tool has every keyword in its name.
+2. Everything. For each keyword and each synonym: 10 for a word of the name, 5 if one is a prefix of the other, 3 for a
+   word of the description, 2 of the namespace, 1 of the name of a parameter, all added up. A keyword that matches
+   nothing visible gets `10 * similarity` for a word of a name that it misspells. The sum is multiplied by 0.5 to 1,
+   depending on the share of the query's domain words that belong to the domain of the tool.
+3. Similarity, if nothing matched: `10 * ratio` of query and name, from 0.5 on, and `3 * ratio` of the query and the
+   most similar word of the description, from 0.6 on; or the points for misspellings, if they are more.
+4. If nothing is similar either: 0.1 for the most used tools and those with the shortest names, labelled as such.
 
-The session's boost multiplies what was found.
+The boost of the session multiplies the points.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,22 +50,22 @@ from toolcrib.search.text import STOP_WORDS, split_words
 from toolcrib.types import Reason, ScorePart
 
 Matches = list[list[FieldMatch]]
-"""For each part of the view."""
+"""The matches in each part of the view."""
 
 _MAX_QUERY = 200
-"""Characters of a query that are held against whole names."""
+"""Characters of a query that are compared with whole names."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """What one stage found."""
+    """The result of one stage."""
 
-    meetings: Matches
+    matches: Matches
     scores: Sequence[Floats]
     penalties: Sequence[Floats]
-    """What the sums were multiplied by, for each tool."""
+    """The factors of the sums, for each tool."""
     missed: tuple[str, ...] = ()
-    """The words that met nothing."""
+    """The words that match nothing."""
 
 
 def score(raw: float, options: ScorerOptions = DEFAULT_SCORERS) -> float:
@@ -85,7 +85,7 @@ def rank(
     options: ScorerOptions,
     boosts: Mapping[str, float] | None = None,
 ) -> ScorerResult:
-    """The best tools for a query. `base.Rank` says what the arguments are."""
+    """Rank tools by points. `ScorerFunction` describes the arguments."""
     use = options.points
     asked = keywords(text, use.max_words)
     stage = _first_stage(view, text, asked, use)
@@ -93,16 +93,16 @@ def rank(
     if not total and use.fallback and use.fallback_points > use.min_score:
         return popular_tools(view, limit, allowed, use, boosts, stage.missed)
     typed = {word.place: word.token for word in asked}
-    told = score_lines(stage.meetings, view, found)
+    lines = score_lines(stage.matches, view, found)
     hits = [
         explain_tool(one, [*own, *_domain_penalty(view, one, stage, use.lexicon)], typed)
-        for one, own in zip(found, told, strict=True)
+        for one, own in zip(found, lines, strict=True)
     ]
     return ScorerResult(hits, total, stage.missed)
 
 
 def _first_stage(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult:
-    """The first stage that finds something."""
+    """Run the stages until one finds something."""
     if asked:
         for stage in (_match_names, _match_everything, _match_similar):
             found = stage(view, text, asked, use)
@@ -114,70 +114,63 @@ def _first_stage(view: IndexView, text: str, asked: list[QueryWord], use: Points
 
 
 def _match_names(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult | None:
-    """What has the keywords in its name; None where no tool has them all."""
-    meetings: Matches = []
+    """Match the keywords with names; None if no tool has them all in its name."""
+    matches: Matches = []
     is_final = False
     for part in view.parts:
         named = match_whole_name(part, text, tuple(asked), use)
-        met = [
-            meeting for word in asked for meeting in match_name(part, ExpandedTerm(word.text, (word,), "exact"), use)
-        ]
-        exact = [replace(meeting, weight=1.0) for meeting in met if meeting.how == "exact"]
+        found = [match for word in asked for match in match_name(part, ExpandedTerm(word.text, (word,), "exact"), use)]
+        exact = [replace(match, weight=1.0) for match in found if match.how == "exact"]
         has_all = sum_matches(exact, len(part.segment)) == len(asked)
         is_final |= len(named.positions) > 0 or bool(has_all.any())
-        meetings.append([named, *met])
-    return _stage_result(view, meetings, asked, use) if is_final else None
+        matches.append([named, *found])
+    return _stage_result(view, matches, asked, use) if is_final else None
 
 
 def _match_everything(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult | None:  # noqa: ARG001 - as the others
     lexicon = use.lexicon
     sought = expand_terms(asked, lexicon)
-    meetings = [[meeting for term in sought for meeting in match_all_fields(part, term, use)] for part in view.parts]
-    if not any(len(meeting.positions) for own in meetings for meeting in own):
+    matches = [[match for term in sought for match in match_all_fields(part, term, use)] for part in view.parts]
+    if not any(len(match.positions) for own in matches for match in own):
         return None
-    unknown = _unknown_words(view, asked, meetings, use)
-    for part, own in zip(view.parts, meetings, strict=True):
+    unknown = _unknown_words(view, asked, matches, use)
+    for part, own in zip(view.parts, matches, strict=True):
         own += list(match_misspelt(part, unknown, own, use))
     subjects = word_domains((word.text for word in asked), lexicon)
     kinds = [tool_domains(part.segment, lexicon) for part in view.parts]
-    return _stage_result(view, meetings, asked, use, [domain_factors(own, subjects, use.mismatch) for own in kinds])
+    return _stage_result(view, matches, asked, use, [domain_factors(own, subjects, use.mismatch) for own in kinds])
 
 
 def _match_similar(view: IndexView, text: str, asked: list[QueryWord], use: PointsOptions) -> StageResult | None:
     query = text.strip().lower()[:_MAX_QUERY]
     words = (QueryWord(query, text.strip()[:_MAX_QUERY], asked[0].place, is_whole_token=True), *asked)
     unknown = [word for word in asked if _is_correctable(word, use)]
-    meetings: Matches = []
+    matches: Matches = []
     for part in view.parts:
         size = len(part.segment)
         like, slips = match_similar_texts(part, query, words, use), list(match_misspelt(part, unknown, (), use))
         better = sum_matches(slips, size) > sum_matches(like, size)
-        meetings.append([*(_restrict(one, ~better) for one in like), *(_restrict(one, better) for one in slips)])
-    return _stage_result(view, meetings, asked, use)
+        matches.append([*(_restrict(one, ~better) for one in like), *(_restrict(one, better) for one in slips)])
+    return _stage_result(view, matches, asked, use)
 
 
 def _stage_result(
-    view: IndexView, meetings: Matches, asked: list[QueryWord], use: PointsOptions, penalties: Sequence[Floats] = ()
+    view: IndexView, matches: Matches, asked: list[QueryWord], use: PointsOptions, penalties: Sequence[Floats] = ()
 ) -> StageResult | None:
-    """The sums, or None where nothing is left of them."""
+    """Add up the matches; None if no tool is left."""
     scores = []
-    for number, (part, own) in enumerate(zip(view.parts, meetings, strict=True)):
+    for number, (part, own) in enumerate(zip(view.parts, matches, strict=True)):
         score = sum_matches(own, len(part.segment)) * (penalties[number] if penalties else 1.0)
         scores.append(np.where(score > use.min_score, score, 0.0))
     if not any(bool(score.any()) for score in scores):
         return None
-    met = {word.text for own in meetings for meeting in own if len(meeting.positions) for word in meeting.words}
-    return StageResult(meetings, scores, penalties, unmatched_words(asked, met))
+    matched_words = {word.text for own in matches for match in own if len(match.positions) for word in match.words}
+    return StageResult(matches, scores, penalties, unmatched_words(asked, matched_words))
 
 
-def _unknown_words(view: IndexView, asked: list[QueryWord], meetings: Matches, use: PointsOptions) -> list[QueryWord]:
-    """The keywords that nothing knows: perhaps they are misspelt."""
-    known = {
-        meeting.words[0].text
-        for own in meetings
-        for meeting in own
-        if meeting.how == "exact" and len(meeting.positions)
-    }
+def _unknown_words(view: IndexView, asked: list[QueryWord], matches: Matches, use: PointsOptions) -> list[QueryWord]:
+    """The keywords that match nothing, and may be misspelt."""
+    known = {match.words[0].text for own in matches for match in own if match.how == "exact" and len(match.positions)}
     return [
         word
         for word in asked
@@ -192,15 +185,15 @@ def _is_correctable(word: QueryWord, use: PointsOptions) -> bool:
     return len(word.text) >= use.slip_chars and word.text.isalpha()
 
 
-def _restrict(meeting: FieldMatch, chosen: Bools) -> FieldMatch:
-    """The part of a meeting that is with some of the tools."""
-    kept = chosen[meeting.positions]
-    matched = [text for text, stays in zip(meeting.matched, kept.tolist(), strict=True) if stays]
-    return replace(meeting, positions=meeting.positions[kept], values=meeting.values[kept], matched=matched)
+def _restrict(match: FieldMatch, chosen: Bools) -> FieldMatch:
+    """Restrict a match to some of the tools."""
+    chosen_rows = chosen[match.positions]
+    matched = [text for text, stays in zip(match.matched, chosen_rows.tolist(), strict=True) if stays]
+    return replace(match, positions=match.positions[chosen_rows], values=match.values[chosen_rows], matched=matched)
 
 
 def _domain_penalty(view: IndexView, one: ChosenTool, stage: StageResult, lexicon: Lexicon) -> list[ScoreLine]:
-    """What a tool lost for being of another domain."""
+    """What a tool loses because it belongs to another domain."""
     factor = float(stage.penalties[one.part][one.position]) if stage.penalties else 1.0
     if factor == 1.0:
         return []
@@ -215,17 +208,17 @@ _TEXTS = (Field.DESCRIPTION, Field.TITLE, Field.KEYWORDS, Field.TAGS)
 
 
 class ExpandedTerm(NamedTuple):
-    """A word to look for: a keyword, or one that means the same."""
+    """A word to look up: a keyword or a synonym."""
 
     text: str
     words: tuple[QueryWord, ...]
-    """The keywords it stands for."""
+    """The keywords behind it."""
     how: str
-    """exact, or synonym."""
+    """exact or synonym."""
 
 
 def match_name(part: SegmentView, term: ExpandedTerm, use: PointsOptions) -> Iterator[FieldMatch]:
-    """A word of the name, or else one that begins with the word."""
+    """Match a term with the words of names: an equal word, or else one that begins with the term."""
     names = field_words(part.segment, Field.NAME)
     exact = _visible(part, names.tools(names.equal_to(term.text)))
     yield _flat_match(term, "name", exact, use.token)
@@ -234,7 +227,7 @@ def match_name(part: SegmentView, term: ExpandedTerm, use: PointsOptions) -> Ite
 
 
 def match_all_fields(part: SegmentView, term: ExpandedTerm, use: PointsOptions) -> Iterator[FieldMatch]:
-    """All that a word meets: in the name, also the other way round, in the texts, the namespace, the parameters."""
+    """Match a term with all fields: names, including prefixes both ways, texts, namespaces and parameters."""
     names = field_words(part.segment, Field.NAME)
     exact = _visible(part, names.tools(names.equal_to(term.text)))
     yield _flat_match(term, "name", exact, use.token)
@@ -254,27 +247,27 @@ def match_all_fields(part: SegmentView, term: ExpandedTerm, use: PointsOptions) 
 
 
 def begins_a_name(part: SegmentView, word: QueryWord) -> bool:
-    """Whether a word in the name of a tool that is seen begins with this one."""
+    """Whether a word in the name of a visible tool begins with this one."""
     names = field_words(part.segment, Field.NAME)
     return len(_visible(part, names.tools(names.starting_with(word.text)))) > 0
 
 
 def match_misspelt(
-    part: SegmentView, words: Sequence[QueryWord], met: Sequence[FieldMatch], use: PointsOptions
+    part: SegmentView, words: Sequence[QueryWord], known_matches: Sequence[FieldMatch], use: PointsOptions
 ) -> Iterator[FieldMatch]:
-    """Words of names that unknown words may be meant for, in tools whose name they have not met in another way."""
+    """Match unknown words with words of names they may misspell, in tools whose name does not match them already."""
     names = field_words(part.segment, Field.NAME)
     found = misspelt_strings([word.text for word in words], names, use.slip_above)
     for word, (numbers, values) in zip(words, found, strict=True):
         free = part.visible.copy()
-        for meeting in met:
-            if meeting.field == "name" and meeting.words == (word,):
-                free[meeting.positions] = False
+        for match in known_matches:
+            if match.field == "name" and match.words == (word,):
+                free[match.positions] = False
         yield _similar_match(SegmentView(part.segment, free), (word,), names, "name", numbers, values, use.token)
 
 
 def match_whole_name(part: SegmentView, text: str, words: tuple[QueryWord, ...], use: PointsOptions) -> FieldMatch:
-    """The tools whose name the whole query is, in whatever spelling."""
+    """Match the whole query with names, in any spelling."""
     aliases = cached_on(part.segment, "aliases", _name_spellings)
     tools = _visible(part, aliases.tools(aliases.equal_to(_fold_name(text))))
     return _flat_match(ExpandedTerm(text, words, "exact"), "name", tools, use.whole_name)
@@ -283,7 +276,7 @@ def match_whole_name(part: SegmentView, text: str, words: tuple[QueryWord, ...],
 def match_similar_texts(
     part: SegmentView, text: str, words: tuple[QueryWord, ...], use: PointsOptions
 ) -> list[FieldMatch]:
-    """The tools of which the name, or a word of the description, is like the whole query."""
+    """Match tools whose name, or a word of whose description, is similar to the whole query."""
     names = lower_names(part.segment)
     described = field_words(part.segment, Field.DESCRIPTION)
     near_names = similarity_ratios(text, names, use.fuzzy_name_least)
@@ -294,8 +287,8 @@ def match_similar_texts(
     ]
 
 
-def _name_spellings(index: Segment) -> StringIndex:
-    return StringIndex([{_fold_name(tool.name), _fold_name(tool.id)} - {""} for tool in index.tools])
+def _name_spellings(segment: Segment) -> StringIndex:
+    return StringIndex([{_fold_name(tool.name), _fold_name(tool.id)} - {""} for tool in segment.tools])
 
 
 def _fold_name(text: str) -> str:
@@ -312,7 +305,7 @@ def _flat_match(term: ExpandedTerm, field: str, tools: Positions, weight: float,
 
 
 def _sharing_prefix(names: StringIndex, text: str, least: int) -> Positions:
-    """The words of names that begin with a text, and those it begins with."""
+    """The words of names that begin with a text, and those that are a prefix of it."""
     if len(text) < least:
         return np.array([], dtype=np.intp)
     shorter = [names.equal_to(text[:end]) for end in range(least, len(text))]
@@ -322,7 +315,7 @@ def _sharing_prefix(names: StringIndex, text: str, least: int) -> Positions:
 def _prefix_matches(
     part: SegmentView, term: ExpandedTerm, names: StringIndex, numbers: Positions, exact: Positions, use: PointsOptions
 ) -> Iterator[FieldMatch]:
-    """Beginnings of words; of several in one tool the first counts."""
+    """Match prefixes; of several in one tool the first counts."""
     tools, order = names.spread(numbers, np.arange(len(numbers), dtype=np.float64))
     wanted = part.visible.copy()
     wanted[exact] = False
@@ -343,7 +336,7 @@ def _similar_match(
     values: Floats,
     weight: float,
 ) -> FieldMatch:
-    """The tools that have words like another; of several in one tool the most like it counts."""
+    """Match similar words; of several in one tool the most similar counts."""
     tools, places = known.spread(numbers, np.arange(len(numbers), dtype=np.float64))
     chosen = part.visible[tools]
     tools, places = tools[chosen], places[chosen].astype(np.intp)
@@ -367,11 +360,11 @@ computations function functions tool tools use used uses using something
 """
 
 _REQUEST_WORDS = frozenset(_REQUEST_WORD_TEXT.split())
-"""What every request says of itself. The documented figure of "calculate average" needs it to say nothing."""
+"""Words that say nothing in a request. The documented points for "calculate average" need `calculate` to be one."""
 
 
 def keywords(text: str, limit: int) -> list[QueryWord]:
-    """The words of a query that say what is wanted, or all of them where none does.
+    """The words of a query that say what is wanted, or all words if none does.
 
     >>> [word.text for word in keywords("calculate the average", 10)], [word.text for word in keywords("calculate", 10)]
     (['average'], ['calculate'])
@@ -381,7 +374,7 @@ def keywords(text: str, limit: int) -> list[QueryWord]:
 
 
 def expand_terms(asked: Sequence[QueryWord], lexicon: Lexicon) -> list[ExpandedTerm]:
-    """The keywords, and after them what is one step away from them in the lexicon, each once."""
+    """The keywords, followed by their synonyms, each once."""
     own = {word.text: ExpandedTerm(word.text, (word,), "exact") for word in asked}
     meant: dict[str, ExpandedTerm] = {}
     for word in asked:
@@ -397,34 +390,34 @@ def _related_words(word: str, lexicon: Lexicon) -> dict[str, None]:
 
 
 DomainBits = npt.NDArray[np.int64]
-"""For each tool its domains, one bit each."""
+"""The domains of each tool, one bit each."""
 
 _DOMAIN_FIELDS = (
     (Field.NAME,),
     (Field.NAMESPACE,),
     (Field.DESCRIPTION, Field.TITLE, Field.KEYWORDS, Field.TAGS),
 )
-"""What tells the domain of a tool: its name; where that says nothing, its namespace; then its texts."""
+"""The fields that show the domain of a tool, in order: the name, else the namespace, else the texts."""
 
 
-def tool_domains(index: Segment, lexicon: Lexicon) -> DomainBits:
-    """The domains of each tool: those that most words of the first telling field belong to; 0 where no word does."""
+def tool_domains(segment: Segment, lexicon: Lexicon) -> DomainBits:
+    """The domains that most words of the first field with any belong to, for each tool; 0 for none."""
     return cached_on(
-        index, ("domains", tuple(lexicon.domains.items())), lambda index: _compute_tool_domains(index, lexicon)
+        segment, ("domains", tuple(lexicon.domains.items())), lambda segment: _compute_tool_domains(segment, lexicon)
     )
 
 
-def _compute_tool_domains(index: Segment, lexicon: Lexicon) -> DomainBits:
-    table = word_postings(index)
+def _compute_tool_domains(segment: Segment, lexicon: Lexicon) -> DomainBits:
+    table = word_postings(segment)
     by_word = np.array([_domain_bits(word, lexicon) for word in table.vocabulary], dtype=np.int64)
-    told = np.flatnonzero(by_word[table.words]) if len(by_word) else np.array([], dtype=np.intp)
-    bits, positions, fields = by_word[table.words[told]], table.positions[told], table.fields[told]
-    found: DomainBits = np.zeros(len(index), dtype=np.int64)
-    for telling in _DOMAIN_FIELDS:
-        chosen = np.isin(fields, telling)
+    rows_found = np.flatnonzero(by_word[table.words]) if len(by_word) else np.array([], dtype=np.intp)
+    bits, positions, fields = by_word[table.words[rows_found]], table.positions[rows_found], table.fields[rows_found]
+    found: DomainBits = np.zeros(len(segment), dtype=np.int64)
+    for domain_fields in _DOMAIN_FIELDS:
+        chosen = np.isin(fields, domain_fields)
         counts = np.array(
             [
-                np.bincount(positions[chosen & (bits >> place & 1 > 0)], minlength=len(index))
+                np.bincount(positions[chosen & (bits >> place & 1 > 0)], minlength=len(segment))
                 for place in range(len(lexicon.domains))
             ]
         )
@@ -435,19 +428,19 @@ def _compute_tool_domains(index: Segment, lexicon: Lexicon) -> DomainBits:
 
 
 def word_domains(words: Iterable[str], lexicon: Lexicon) -> list[int]:
-    """The domains of each word that has any, one bit each."""
+    """The domains of each word that has any, as bits."""
     return [bits for bits in (_domain_bits(word, lexicon) for word in words) if bits]
 
 
 def domain_names(bits: int, lexicon: Lexicon) -> list[str]:
-    """The names of some domains."""
+    """The names of the domains in a set."""
     return [name for place, name in enumerate(lexicon.domains) if bits >> place & 1]
 
 
 def domain_factors(tools: DomainBits, asked: Sequence[int], least: float) -> Floats:
-    """What the scores of tools are multiplied by: `least` to 1, by the share of the words whose domain is theirs.
+    """The factor of each tool's score: `least` to 1, by the share of the words that belong to its domains.
 
-    1 where a tool or the query has no domain.
+    It is 1 if the tool or the query has no domain.
     """
     if not asked:
         return np.ones(len(tools))
@@ -469,7 +462,7 @@ def popular_tools(
     boosts: Mapping[str, float] | None,
     missed: tuple[str, ...],
 ) -> ScorerResult:
-    """Some allowed tools, each labelled as a fallback: the choice goes by boost, length of the name, id."""
+    """Show some allowed tools, labelled as a fallback, ordered by boost, length of the name and id."""
     chosen = _choose_popular(view, allowed, use.fallback_count, boosts or {})
     scores = [np.zeros(len(part.segment)) for part in view.parts]
     for number, place in chosen:
@@ -484,19 +477,19 @@ def popular_tools(
 def _choose_popular(
     view: IndexView, allowed: Sequence[Bools], count: int, boosts: Mapping[str, float]
 ) -> list[tuple[int, int]]:
-    """Part and position of the tools to show."""
+    """Choose the tools to show: part and position of each."""
     found: list[tuple[float, int, str, int, int]] = []
     for number, (part, passes) in enumerate(zip(view.parts, allowed, strict=True)):
-        index = part.segment
+        segment = part.segment
         lengths = cached_on(
-            index, "name lengths", lambda index: np.array([len(tool.name) for tool in index.tools], np.intp)
+            segment, "name lengths", lambda segment: np.array([len(tool.name) for tool in segment.tools], np.intp)
         )
         places = np.flatnonzero(passes)
-        first = places[np.lexsort((index.id_ranks[places], lengths[places]))][: count + len(boosts)].tolist()
-        at = positions_by_id(index)
+        first = places[np.lexsort((segment.id_ranks[places], lengths[places]))][: count + len(boosts)].tolist()
+        at = positions_by_id(segment)
         used = [at[id_] for id_ in boosts if id_ in at and passes[at[id_]]]
         found += [
-            (-boosts.get(index.ids[place], 1.0), int(lengths[place]), index.ids[place], number, place)
+            (-boosts.get(segment.ids[place], 1.0), int(lengths[place]), segment.ids[place], number, place)
             for place in {*first, *used}
         ]
     found.sort()

@@ -1,14 +1,14 @@
-"""Tiers: a tool is worth what its best meeting with the query is worth, 0 to 1.
+"""Tiers: the score of a tool is the value of its best match with the query, 0 to 1.
 
-One word against one tool, the most of what applies: the name begins with the word 0.9, a keyword is the word 0.85, the
-name holds it 0.8, a keyword holds it 0.7, the description has it as a word 0.6, the description holds it 0.5. Only
-where none applies, likeness counts: 0.7 times that of the name, 0.6 times that of a keyword; and, for a word that no
-visible tool meets in any way of the list, 0.5 times that of one word of a name.
+For one word, the highest that applies: the name begins with the word 0.9, a keyword is the word 0.85, the name
+contains it 0.8, a keyword contains it 0.7, the description has it as a word 0.6, the description contains it 0.5. If
+none applies, similarity counts: 0.7 times that of the name, 0.6 times that of a keyword; and, for a word that matches
+no visible tool in any of the listed ways, 0.5 times that of one word of a name.
 
-Several words: `0.9 * mean` where every word is met, else `mean * met / words`. A query that is the whole name, the id
-or the wire name is worth 1.0.
+For several words: `0.9 * mean` if every word matches, else `mean * matched / words`. A query that is the whole name,
+the id or the wire name scores 1.0.
 
-Keywords are a tool's keywords, its tags and its namespace. Case does not matter; marks around a word do not count.
+Keywords are a tool's keywords, tags and namespace. Case and punctuation around a word do not matter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ from toolcrib.types import Reason, ScorePart, Tool
 
 
 class MatchLevel(IntEnum):
-    """The ways in which a word meets a tool."""
+    """The kinds of matches between a word and a tool."""
 
     NOTHING = 0
     PREFIX = 1
@@ -65,7 +65,7 @@ _HOW_BY_LEVEL = {
     MatchLevel.FUZZY_KEYWORD: "spelling",
     MatchLevel.FUZZY_WORD: "spelling",
 }
-"""What `Reason.how` calls the levels."""
+"""The name of each level in `Reason.how`."""
 
 
 class TypedWord(NamedTuple):
@@ -74,23 +74,23 @@ class TypedWord(NamedTuple):
     text: str
     """Lower case."""
     place: int
-    """Where it first stands in the query."""
+    """The number of its first occurrence in the query."""
     times: int
-    """How often it does."""
+    """How often it occurs."""
 
 
 class WordLevels:
-    """How one word met the tools of one part: what it is worth for each, and by which level."""
+    """The best match of one word with each tool of one part: its value and level."""
 
     __slots__ = ("levels", "values")
 
     def __init__(self, size: int) -> None:
-        """For that many tools, none of which is met."""
+        """Start without a match, for `size` tools."""
         self.values: Floats = np.zeros(size)
         self.levels: npt.NDArray[np.int8] = np.zeros(size, dtype=np.int8)
 
     def raise_all(self, level: MatchLevel, positions: Positions, value: float) -> None:
-        """Some tools, which may come more than once, are worth that much, unless they were worth more."""
+        """Raise some tools to a value, unless they have a higher one. Positions may repeat."""
         better = np.zeros(len(self.values), dtype=np.bool_)
         better[positions] = True
         better &= self.values < value
@@ -98,8 +98,8 @@ class WordLevels:
         self.levels[better] = level
 
     def raise_each(self, level: MatchLevel, positions: Positions, values: Floats) -> None:
-        """The same, each tool with a worth of its own."""
-        order = np.argsort(values, kind="stable")  # of several assignments to one place the last holds
+        """Raise some tools, each to its own value."""
+        order = np.argsort(values, kind="stable")  # of several assignments to one position the last one counts
         other = WordLevels(len(self.values))
         other.values[positions[order]] = values[order]
         better = other.values > self.values
@@ -107,14 +107,14 @@ class WordLevels:
         self.levels[better] = level
 
     def fill_gaps(self, other: "WordLevels") -> None:
-        """What is worth nothing is worth what it is there."""
+        """Take the values of another for tools without a match."""
         empty = self.values == 0
         self.values[empty] = other.values[empty]
         self.levels[empty] = other.levels[empty]
 
 
 def score(raw: float, options: ScorerOptions = DEFAULT_SCORERS) -> float:  # noqa: ARG001 - the interface of all three
-    """The public score: the raw one, at most 1, which a boost may pass.
+    """The public score: the raw one, but at most 1. A boost can raise the raw score above 1.
 
     >>> score(0.85), score(2.4)
     (0.85, 1.0)
@@ -130,14 +130,14 @@ def rank(
     options: ScorerOptions,
     boosts: Mapping[str, float] | None = None,
 ) -> ScorerResult:
-    """The best tools for a query. `base.Rank` says what the arguments are."""
+    """Rank tools by tiers. `ScorerFunction` describes the arguments."""
     use = options.tiers
     typed = typed_words(text, use.max_words)
     asked = _distinct_words(typed)
     known = [tool_texts(part.segment) for part in view.parts]
-    met = _match_words(view, known, asked, use)
-    shares = [_word_shares(found, asked, own.size, use) for own, found in zip(known, met, strict=True)]
-    scores = [_total_score(found, asked, share) for found, share in zip(met, shares, strict=True)]
+    levels = _match_words(view, known, asked, use)
+    shares = [_word_shares(found, asked, own.size, use) for own, found in zip(known, levels, strict=True)]
+    scores = [_total_score(found, asked, share) for found, share in zip(levels, shares, strict=True)]
     exact = [own.spellings.tools(own.spellings.equal_to(text.strip().lower())) for own in known]
     for total, named in zip(scores, exact, strict=True):
         total[named] = use.exact
@@ -148,10 +148,10 @@ def rank(
             lines = [_exact_name_line(text, use, range(len(typed)))]
         else:
             tool, share = view.parts[one.part].segment.tools[one.position], float(shares[one.part][one.position])
-            lines = _word_lines(tool, one.position, typed, asked, met[one.part], share)
+            lines = _word_lines(tool, one.position, typed, asked, levels[one.part], share)
         hits.append(explain_tool(one, lines, dict(enumerate(typed))))
     is_named = any(bool(np.any(part.visible[named])) for part, named in zip(view.parts, exact, strict=True))
-    return ScorerResult(hits, count, () if is_named else _unmatched_words(view, met, asked, typed))
+    return ScorerResult(hits, count, () if is_named else _unmatched_words(view, levels, asked, typed))
 
 
 def _distinct_words(typed: Sequence[str]) -> list[TypedWord]:
@@ -160,88 +160,89 @@ def _distinct_words(typed: Sequence[str]) -> list[TypedWord]:
 
 
 class ToolTexts:
-    """The texts of all tools of an index."""
+    """The texts of all tools of a segment."""
 
     __slots__ = ("descriptions", "keywords", "names", "size", "spellings", "tokens")
 
-    def __init__(self, index: Segment) -> None:
-        """Reads every tool once."""
-        self.size = len(index)
-        self.names = name_index(index)
-        self.spellings = StringIndex([name_spellings(tool) for tool in index.tools])
-        self.keywords = StringIndex([tool_labels(tool) for tool in index.tools])
-        self.descriptions = StringIndex([description_words(tool) for tool in index.tools])
-        self.tokens = StringIndex([split_words(tool.name) for tool in index.tools])
+    def __init__(self, segment: Segment) -> None:
+        self.size = len(segment)
+        self.names = name_index(segment)
+        self.spellings = StringIndex([name_spellings(tool) for tool in segment.tools])
+        self.keywords = StringIndex([tool_labels(tool) for tool in segment.tools])
+        self.descriptions = StringIndex([description_words(tool) for tool in segment.tools])
+        self.tokens = StringIndex([split_words(tool.name) for tool in segment.tools])
         """The words of the names."""
 
 
 def _match_words(
     view: IndexView, known: Sequence[ToolTexts], asked: Sequence[TypedWord], use: TiersOptions
 ) -> list[list[WordLevels]]:
-    """For each part, how each word meets its tools."""
-    met = [[_match_listed(own, word.text, use) for word in asked] for own in known]
+    """Match each word with the tools of each part."""
+    levels = [[_match_listed(own, word.text, use) for word in asked] for own in known]
     strange = [
         word.text
         for place, word in enumerate(asked)
-        if len(word.text) >= use.fuzzy_chars and not _is_met(view, met, place)
+        if len(word.text) >= use.fuzzy_chars and not _is_met(view, levels, place)
     ]
-    for own, found in zip(known, met, strict=True):
+    for own, found in zip(known, levels, strict=True):
         for like, one in zip(_match_similar(own, [word.text for word in asked], strange, use), found, strict=True):
             one.fill_gaps(like)
-    return met
+    return levels
 
 
 def _match_listed(own: ToolTexts, word: str, use: TiersOptions) -> WordLevels:
-    """How a word meets the tools of a part in the ways of the list."""
-    met = WordLevels(own.size)
-    met.raise_all(MatchLevel.PREFIX, own.names.tools(own.names.starting_with(word)), use.prefix)
-    met.raise_all(MatchLevel.KEYWORD, own.keywords.tools(own.keywords.equal_to(word)), use.keyword)
-    met.raise_all(MatchLevel.CONTAINS, own.names.tools(own.names.containing(word)), use.contains)
-    met.raise_all(MatchLevel.KEYWORD_CONTAINS, own.keywords.tools(own.keywords.containing(word)), use.keyword_contains)
+    """Match a word with the tools of a part in the listed ways."""
+    levels = WordLevels(own.size)
+    levels.raise_all(MatchLevel.PREFIX, own.names.tools(own.names.starting_with(word)), use.prefix)
+    levels.raise_all(MatchLevel.KEYWORD, own.keywords.tools(own.keywords.equal_to(word)), use.keyword)
+    levels.raise_all(MatchLevel.CONTAINS, own.names.tools(own.names.containing(word)), use.contains)
+    levels.raise_all(
+        MatchLevel.KEYWORD_CONTAINS, own.keywords.tools(own.keywords.containing(word)), use.keyword_contains
+    )
     described = own.descriptions
-    met.raise_all(MatchLevel.DESCRIPTION_WORD, described.tools(described.equal_to(word)), use.description_word)
-    met.raise_all(
+    levels.raise_all(MatchLevel.DESCRIPTION_WORD, described.tools(described.equal_to(word)), use.description_word)
+    levels.raise_all(
         MatchLevel.DESCRIPTION_CONTAINS, described.tools(described.containing(word)), use.description_contains
     )
-    return met
+    return levels
 
 
-def _is_met(view: IndexView, met: Sequence[Sequence[WordLevels]], place: int) -> bool:
-    return any(bool(np.any(own[place].values[part.visible] > 0)) for part, own in zip(view.parts, met, strict=True))
+def _is_met(view: IndexView, levels: Sequence[Sequence[WordLevels]], place: int) -> bool:
+    return any(bool(np.any(own[place].values[part.visible] > 0)) for part, own in zip(view.parts, levels, strict=True))
 
 
 def _match_similar(own: ToolTexts, words: Sequence[str], strange: Sequence[str], use: TiersOptions) -> list[WordLevels]:
-    """How words meet the tools of a part by likeness."""
+    """Match words with the tools of a part by similarity."""
     names = similar_strings(words, own.names, use.likeness)
     keywords = similar_strings(words, own.keywords, use.likeness)
     tokens = dict(zip(strange, misspelt_strings(strange, own.tokens, use.likeness), strict=True))
     found = []
     for word, (places, values), (labels, label_values) in zip(words, names, keywords, strict=True):
-        met = WordLevels(own.size)
-        met.raise_each(MatchLevel.FUZZY_NAME, *own.names.spread(places, use.fuzzy_name * values))
-        met.raise_each(MatchLevel.FUZZY_KEYWORD, *own.keywords.spread(labels, use.fuzzy_keyword * label_values))
+        levels = WordLevels(own.size)
+        levels.raise_each(MatchLevel.FUZZY_NAME, *own.names.spread(places, use.fuzzy_name * values))
+        levels.raise_each(MatchLevel.FUZZY_KEYWORD, *own.keywords.spread(labels, use.fuzzy_keyword * label_values))
         if word in tokens:
             parts, part_values = tokens[word]
-            met.raise_each(MatchLevel.FUZZY_WORD, *own.tokens.spread(parts, use.fuzzy_word * part_values))
-        found.append(met)
+            levels.raise_each(MatchLevel.FUZZY_WORD, *own.tokens.spread(parts, use.fuzzy_word * part_values))
+        found.append(levels)
     return found
 
 
-def _word_shares(met: Sequence[WordLevels], asked: Sequence[TypedWord], size: int, use: TiersOptions) -> Floats:
-    """What the worth of one word counts in each tool's score."""
+def _word_shares(levels: Sequence[WordLevels], asked: Sequence[TypedWord], size: int, use: TiersOptions) -> Floats:
+    """The weight of one word's value in each tool's score."""
     count = sum(word.times for word in asked)
     if count <= 1:
         return np.ones(size)
     found = np.zeros(size)
-    for word, one in zip(asked, met, strict=True):
+    for word, one in zip(asked, levels, strict=True):
         found += word.times * (one.values > 0)
     share: Floats = np.where(found == count, use.every_word / count, found / count**2)
     return share
 
 
-def _total_score(met: Sequence[WordLevels], asked: Sequence[TypedWord], share: Floats) -> Floats:
+def _total_score(levels: Sequence[WordLevels], asked: Sequence[TypedWord], share: Floats) -> Floats:
     total = np.zeros(len(share))
-    for word, one in zip(asked, met, strict=True):
+    for word, one in zip(asked, levels, strict=True):
         total += word.times * one.values
     return total * share
 
@@ -252,11 +253,16 @@ def _exact_name_line(text: str, use: TiersOptions, places: Sequence[int]) -> Sco
 
 
 def _word_lines(
-    tool: Tool, position: int, typed: Sequence[str], asked: Sequence[TypedWord], met: Sequence[WordLevels], share: float
+    tool: Tool,
+    position: int,
+    typed: Sequence[str],
+    asked: Sequence[TypedWord],
+    levels: Sequence[WordLevels],
+    share: float,
 ) -> list[ScoreLine]:
-    """What the words of the query add to one tool."""
+    """What each word of the query adds to the score of one tool."""
     lines = []
-    for word, one in zip(asked, met, strict=True):
+    for word, one in zip(asked, levels, strict=True):
         level = MatchLevel(one.levels[position])
         if level is MatchLevel.NOTHING:
             continue
@@ -272,19 +278,23 @@ def _word_lines(
 
 
 def _describe_match(tool: Tool, word: str, level: MatchLevel) -> tuple[str, str, str]:
-    """The field in which a word met a tool, how, and what of the tool it met, where that is not the word."""
+    """The field of a match, how it matched, and the matched text of the tool if it differs from the word."""
     match level:
         case MatchLevel.PREFIX | MatchLevel.CONTAINS | MatchLevel.FUZZY_NAME:
-            told = "name", _HOW_BY_LEVEL[level], lower_name(tool)
+            described = "name", _HOW_BY_LEVEL[level], lower_name(tool)
         case MatchLevel.FUZZY_WORD:
-            told = "name", _HOW_BY_LEVEL[level], _most_similar(word, name_words(tool.name), OSA.normalized_similarity)
+            described = (
+                "name",
+                _HOW_BY_LEVEL[level],
+                _most_similar(word, name_words(tool.name), OSA.normalized_similarity),
+            )
         case MatchLevel.DESCRIPTION_WORD:
-            told = "description", _HOW_BY_LEVEL[level], ""
+            described = "description", _HOW_BY_LEVEL[level], ""
         case MatchLevel.DESCRIPTION_CONTAINS:
-            told = "description", _HOW_BY_LEVEL[level], word_around(tool, word)
+            described = "description", _HOW_BY_LEVEL[level], word_around(tool, word)
         case _:
-            told = _describe_label_match(tool_labels(tool), word, level)
-    return told
+            described = _describe_label_match(tool_labels(tool), word, level)
+    return described
 
 
 def _describe_label_match(labels: Mapping[str, str], word: str, level: MatchLevel) -> tuple[str, str, str]:
@@ -299,21 +309,21 @@ def _describe_label_match(labels: Mapping[str, str], word: str, level: MatchLeve
 
 
 def _most_similar(word: str, known: Sequence[str], likeness: Callable[[str, str], float]) -> str:
-    """The known word that is most like this one."""
+    """The most similar known word."""
     return max(known, key=lambda text: likeness(word, text))
 
 
 def _unmatched_words(
-    view: IndexView, met: Sequence[Sequence[WordLevels]], asked: Sequence[TypedWord], typed: Sequence[str]
+    view: IndexView, levels: Sequence[Sequence[WordLevels]], asked: Sequence[TypedWord], typed: Sequence[str]
 ) -> tuple[str, ...]:
-    return tuple(typed[word.place] for place, word in enumerate(asked) if not _is_met(view, met, place))
+    return tuple(typed[word.place] for place, word in enumerate(asked) if not _is_met(view, levels, place))
 
 
 _PUNCTUATION = ".,;:!?()[]{}\"'"
 
 
 def typed_words(text: str, limit: int) -> list[str]:
-    """The first words of a query as they were typed, without the marks around them.
+    """The first words of a query as typed, without punctuation around them.
 
     >>> typed_words('send "an email"?', 10)
     ['send', 'an', 'email']
@@ -323,17 +333,16 @@ def typed_words(text: str, limit: int) -> list[str]:
 
 
 def lower_name(tool: Tool) -> str:
-    """The name, lower case."""
     return tool.name.lower()
 
 
 def name_spellings(tool: Tool) -> list[str]:
-    """The ways to write the whole name, lower case: the name, the id, the wire name."""
+    """The spellings of the whole name in lower case: the name, the id and the wire name."""
     return [lower_name(tool), *map(str.lower, exact_spellings(tool.key))]
 
 
 def tool_labels(tool: Tool) -> dict[str, str]:
-    """The keywords, the tags and the namespace, lower case, each with the field it is from."""
+    """The keywords, tags and namespace in lower case, each with its field."""
     found = {keyword[:MAX_TEXT].lower(): "keywords" for keyword in tool.keywords}
     for tag in tool.tags:
         found.setdefault(tag[:MAX_TEXT].lower(), "tags")
@@ -342,24 +351,24 @@ def tool_labels(tool: Tool) -> dict[str, str]:
 
 
 def description_words(tool: Tool) -> list[str]:
-    """The words of the description, lower case, without the marks around them."""
+    """The words of the description in lower case, without punctuation around them."""
     stripped = (word.strip(_PUNCTUATION) for word in tool.description[:MAX_TEXT].lower().split())
     return [word for word in stripped if word]
 
 
 def word_around(tool: Tool, text: str) -> str:
-    """The word of the description that holds a text, which one does."""
+    """The first word of the description that contains a text. The description must contain it."""
     whole = tool.description[:MAX_TEXT].lower()
     at = whole.index(text)
     before = whole[:at].rsplit(None, 1)[-1] if at and not whole[at - 1].isspace() else ""
     return (before + whole[at:].split(None, 1)[0]).strip(_PUNCTUATION)
 
 
-def name_index(index: Segment) -> StringIndex:
-    """The names of an index, lower case."""
-    return cached_on(index, "names", lambda index: StringIndex([[lower_name(tool)] for tool in index.tools]))
+def name_index(segment: Segment) -> StringIndex:
+    """The lower-case names of a segment, cached."""
+    return cached_on(segment, "names", lambda segment: StringIndex([[lower_name(tool)] for tool in segment.tools]))
 
 
-def tool_texts(index: Segment) -> ToolTexts:
-    """The texts of an index, read once."""
-    return cached_on(index, "texts", ToolTexts)
+def tool_texts(segment: Segment) -> ToolTexts:
+    """The texts of a segment, cached."""
+    return cached_on(segment, "texts", ToolTexts)
