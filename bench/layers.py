@@ -14,7 +14,7 @@ import uvloop
 
 import load
 import overhead
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, running
 from toolcrib.types import Caller, Context, SearchRequest, Tool
@@ -48,7 +48,7 @@ async def layers() -> None:
         for number in range(TOOLS)
     ]
     async with running(FakeSource(FakeProvider(tools))) as gateway:
-        front = ToolFacade(gateway, SurfaceOptions())
+        front = make_facade(gateway, SurfaceOptions())
         name, wanted = tools[7].id, SearchRequest(queries=("create an invoice for a customer",))
         found = (await gateway.view(ME)).find(name)
         await each(f"gateway.find, of {TOOLS:,} tools", 2_000, lambda: gateway.find(ME, name))

@@ -13,7 +13,7 @@ import httpx2
 from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, running
 from toolcrib.types import Tool, Visibility
@@ -66,7 +66,7 @@ async def opened(http: httpx2.AsyncClient) -> dict[str, str]:
 
 async def main(count: int) -> None:
     async with running(FakeSource(FakeProvider([tool(number) for number in range(count)]))) as gateway:
-        server = make_server(ToolFacade(gateway, SurfaceOptions(surfaces=("direct",))))
+        server = make_server(make_facade(gateway, SurfaceOptions(surfaces=("direct",))))
         app = http_app(server, HttpOptions(), ready=lambda: (True, {}))
         transport = httpx2.ASGITransport(app=app)
         async with app.running(), httpx2.AsyncClient(transport=transport, headers=JSON, timeout=60) as http:

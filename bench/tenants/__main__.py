@@ -19,7 +19,7 @@ import peer
 
 from catalog import OWN, QUERIES, Kept, Made, shared
 from toolcrib.search.index import Index
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, ready, running
 from toolcrib.types import Caller, Context, SearchRequest, ServerState, ToolProvider
@@ -59,7 +59,7 @@ async def toolcrib(tools: int, tenants: int, rounds: int) -> dict[str, Any]:
     groups = [[tool for tool in shared(tools) if tool.namespace == status.name] for status in servers]
     source = FakeSource(*(FakeProvider(part, status=one) for part, one in zip(groups, servers, strict=True)))
     async with running(source) as gateway:
-        front, snapshot = ToolFacade(gateway, SurfaceOptions()), gateway.refresher.snapshot
+        front, snapshot = make_facade(gateway, SurfaceOptions()), gateway.refresher.snapshot
         plain = Context(caller=Caller(id="nobody"))
         made, kept = [Made(number) for number in range(tenants)], [Kept(number) for number in range(tenants)]
 

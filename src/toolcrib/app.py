@@ -39,7 +39,8 @@ from toolcrib.server.handlers import make_server
 from toolcrib.server.lifespan import ServableApp
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.settings.options import Settings
-from toolcrib.surfaces.facade import ToolFacade, watch_always_visible, watch_names
+from toolcrib.surfaces.builtin import make_facade
+from toolcrib.surfaces.facade import watch_always_visible, watch_names
 from toolcrib.types import (
     Authenticator,
     BackendSelector,
@@ -119,7 +120,7 @@ class App(ServableApp):
         if self.settings.script_folder is not None:
             self.stored.load(self.settings.script_folder)
             self.shared.add(self.stored)
-        self.facade = ToolFacade(self.gateway, self.settings.surfaces, self.scripts, order=self.servers.names)
+        self.facade = make_facade(self.gateway, self.settings.surfaces, self.scripts, order=self.servers.names)
         self.changes = ListChangeNotifier(self.facade, self.gateway.refresher)
         super().__init__(
             make_server(self.facade, name=name, version=version, title=title or name, changes=self.changes),

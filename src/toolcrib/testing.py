@@ -11,7 +11,7 @@ from mcp.server.lowlevel import Server
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.server.handlers import make_server
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import (
     BackendKind,
@@ -115,7 +115,7 @@ async def running(
 @contextlib.asynccontextmanager
 async def connect(gateway: Gateway, options: SurfaceOptions | None = None, **client: Any) -> AsyncIterator[mcp.Client]:
     """An SDK client of the gateway, in memory; `client` goes to `mcp.Client`."""
-    server: Server[Any] = make_server(ToolFacade(gateway, options or SurfaceOptions()))
+    server: Server[Any] = make_server(make_facade(gateway, options or SurfaceOptions()))
     async with mcp.Client(server, **client) as connected:
         yield connected
 

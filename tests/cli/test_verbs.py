@@ -444,7 +444,7 @@ OTHERS = ("ring", "fail", "show_image")
     [
         (
             {"surfaces": ["direct"], "prefix": False},
-            "serve would refuse to start: a:greet and b:greet both want the name greet. Set prefix = true",
+            "serve would refuse to start: a:greet and b:greet both claim the name greet. Set prefix = true",
         ),
         ({"http": {"host": "0.0.0.0"}}, "serve --http would refuse to start: Refusing to serve on 0.0.0.0 without"),
         (

@@ -194,7 +194,7 @@ async def test_two_tools_of_one_bare_name_refuse_to_be_served(files: Files) -> N
             async for chunk in process.stderr:
                 said += chunk
             assert await process.wait() == 3
-    assert b"a:add_note and b:add_note both want the name add_note" in said
+    assert b"a:add_note and b:add_note both claim the name add_note" in said
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from toolcrib.server.asgi import RequestProviders
 from toolcrib.server.auth import StaticTokens
 from toolcrib.server.options import Token
 from toolcrib.settings.options import Settings
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, echo, ready, running
@@ -214,7 +215,7 @@ async def world(*tenants: str, embedding: bool = False) -> AsyncIterator[World]:
             SurfaceOptions(surfaces=("dynamic",)),
             SurfaceOptions(surfaces=("direct",), prefix=False, list_page_bytes=4_000),
         ]
-        fronts = [ToolFacade(gateway, options) for options in surfaces]
+        fronts = [make_facade(gateway, options) for options in surfaces]
         yield World(gateway, fronts, {tenant: contexts(tenant) for tenant in tenants})
 
 

@@ -16,7 +16,7 @@ from toolcrib.server.handlers import ToolServer, make_server
 from toolcrib.server.http import serve_http
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running
 from toolcrib.types import Action, Caller, Context, Decision, Object, Policy, Tool, ToolResult, Visibility
@@ -67,7 +67,7 @@ async def crib(
     provider = FakeProvider(tools or [Tool(name="echo", namespace="x", description="Echoes")], handler)
     source = FakeSource(provider)
     async with running(source, policy=policy) as gateway, anyio.create_task_group() as group:
-        front = ToolFacade(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
+        front = make_facade(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
         changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)
         yield Crib(gateway, make_server(front, changes=changes), source, provider, changes)

@@ -29,7 +29,7 @@ from toolcrib.server.handlers import make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeSource, running
 from toolcrib.types import Caller, Context, Unsubscribe
@@ -87,7 +87,7 @@ async def test_a_subscription_hears_of_changes_and_ends_with_its_client(transpor
 
 async def test_a_server_without_changes_promises_none() -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(ToolFacade(gateway, SurfaceOptions()))
+        server = make_server(make_facade(gateway, SurfaceOptions()))
         async with mcp.Client(server, mode="legacy") as client:
             assert client.server_capabilities.tools is not None
             assert not client.server_capabilities.tools.list_changed

@@ -19,6 +19,7 @@ from toolcrib.server.handlers import ToolServer, make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions
+from toolcrib.surfaces.builtin import make_surfaces
 from toolcrib.surfaces.facade import ListedTool, ToolFacade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeSource, running, text_of
@@ -79,7 +80,7 @@ class Faulty(ToolFacade):
 async def faulty(**faults: Callable[[], Any]) -> AsyncIterator[tuple[ToolServer, Faulty, ListChangeNotifier]]:
     source = FakeSource(Own(Tool(name="ping", namespace="x", description="Pings")))
     async with running(source) as gateway, anyio.create_task_group() as group:
-        front = Faulty(gateway, SurfaceOptions())
+        front = Faulty(gateway, SurfaceOptions(), make_surfaces(gateway, SurfaceOptions()))
         front.faults = faults
         changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)

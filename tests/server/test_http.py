@@ -18,7 +18,7 @@ from toolcrib.server.auth import StaticTokens
 from toolcrib.server.handlers import make_server
 from toolcrib.server.http import bind_socket, http_app, serve_http
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running, text_of
 from toolcrib.types import Caller, Context, Object, Tool, ToolResult
@@ -64,7 +64,7 @@ async def serving(
 
     provider = FakeProvider([Tool(name="echo", namespace="x", description="Echoes")], handler)
     async with running(FakeSource(provider)) as gateway, anyio.create_task_group() as group:
-        front = ToolFacade(gateway, SurfaceOptions(surfaces=surfaces))
+        front = make_facade(gateway, SurfaceOptions(surfaces=surfaces))
         app = http_app(make_server(front), options, ready=lambda: (True, {"tools": 1}))
 
         async def serve() -> None:
@@ -185,7 +185,7 @@ async def test_a_foreign_host_or_origin_is_refused(path: str, headers: dict[str,
 )
 async def test_a_server_takes_its_own_address(host: str, header: str) -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(ToolFacade(gateway, SurfaceOptions()))
+        server = make_server(make_facade(gateway, SurfaceOptions()))
         app = http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
             assert (await http.get("/mcp", headers={"host": header})).status_code == 401
@@ -308,7 +308,7 @@ async def test_progress_reaches_the_client() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com", "::"])
 async def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
     async with running(FakeSource()) as gateway:
-        server = make_server(ToolFacade(gateway, SurfaceOptions()))
+        server = make_server(make_facade(gateway, SurfaceOptions()))
         with pytest.raises(SettingsError, match="without a token"):
             http_app(server, HttpOptions(host=host), ready=lambda: (True, {}))
         http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))

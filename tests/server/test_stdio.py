@@ -14,7 +14,7 @@ from toolcrib import wire
 from toolcrib.server.handlers import make_server
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.stdio import serve_pipes
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, Handler, echo, running
 from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
@@ -76,7 +76,7 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
     try:
         with anyio.fail_after(10):
             async with running(source) as gateway, anyio.create_task_group() as group:
-                front = ToolFacade(gateway, SurfaceOptions())
+                front = make_facade(gateway, SurfaceOptions())
                 changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
                 await group.start(changes.run)
                 server = make_server(front, changes=changes)

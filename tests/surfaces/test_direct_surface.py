@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolcrib.errors import NameCollision, ServerUnavailable, SettingsError, ToolNotFound
 from toolcrib.gateway.policy import ByScopes, Rule
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import ToolFacade, watch_names
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
@@ -116,16 +117,16 @@ async def test_names_go_without_their_namespace_where_the_setting_says_so() -> N
 
 async def test_two_tools_of_one_bare_name_refuse_to_start_and_are_both_named() -> None:
     async with running(FakeSource(provider("git", "log"), provider("svn", "log"))) as gateway:
-        with pytest.raises(NameCollision, match=r"git:log and svn:log both want the name log"):
-            await ToolFacade(gateway, BARE).check_names(ME)
-        await ToolFacade(gateway, DIRECT).check_names(ME)
+        with pytest.raises(NameCollision, match=r"git:log and svn:log both claim the name log"):
+            await make_facade(gateway, BARE).check_names(ME)
+        await make_facade(gateway, DIRECT).check_names(ME)
 
 
 async def test_a_bare_name_that_is_a_meta_tools_is_a_collision_too() -> None:
     options = SurfaceOptions(surfaces=("search", "direct"), prefix=False)
     async with running(FakeSource(provider("x", "tool_search"))) as gateway:
         with pytest.raises(NameCollision, match="tool_search"):
-            await ToolFacade(gateway, options).check_names(ME)
+            await make_facade(gateway, options).check_names(ME)
 
 
 async def test_two_surfaces_list_their_tools_together() -> None:
@@ -137,14 +138,14 @@ async def test_two_surfaces_list_their_tools_together() -> None:
 async def test_a_surface_that_does_not_exist_is_refused_with_those_that_do() -> None:
     async with running(FakeSource()) as gateway:
         with pytest.raises(SettingsError, match="serach") as refused:
-            ToolFacade(gateway, SurfaceOptions(surfaces=("serach",)))
+            make_facade(gateway, SurfaceOptions(surfaces=("serach",)))
         assert ", ".join(SURFACES) in refused.value.hint
 
 
 @pytest.mark.parametrize("name", SURFACES)
 async def test_every_surface_that_is_named_can_be_had(name: str) -> None:
     async with running(FakeSource()) as gateway:
-        ToolFacade(gateway, SurfaceOptions(surfaces=(name,)))
+        make_facade(gateway, SurfaceOptions(surfaces=(name,)))
 
 
 async def test_a_hidden_tool_is_not_listed_but_called_by_its_wire_name() -> None:
@@ -202,16 +203,16 @@ async def test_a_bare_name_that_a_late_server_wants_too_stays_with_the_first_of_
     source = FakeSource(first)
     source.kind = BackendKind.MCP
     async with running(source) as gateway, connect(gateway, BARE, mode="legacy") as client:
-        front = ToolFacade(gateway, BARE, order=lambda: ("bank", "aaa"))
+        front = make_facade(gateway, BARE, order=lambda: ("bank", "aaa"))
         source.replace(late, first)
         with anyio.fail_after(5):
             await gateway.refresher.wait_current()
         assert [entry.name for entry in (await front.page(ME)).items] == ["delete"]
         await front.call(ME, "delete", {})
         assert (len(first.calls), len(late.calls)) == (1, 0)
-        why = "bank:delete has the name delete already; set prefix = true, or leave one out with allowedTools."
+        why = "bank:delete has the name delete; set prefix = true, or leave one out with allowedTools."
         told = {status.name: status.rejected for status in await gateway.servers(ME)}
-        assert told == {"aaa": (Rejected(tool="delete", reason=f"it is not listed: {why}"),), "bank": ()}
+        assert told == {"aaa": (Rejected(tool="delete", reason=f"it is not listed, because {why}"),), "bank": ()}
         await front.call(ME, "aaa__delete", {})
         assert len(late.calls) == 1
         assert [tool.name for tool in await listed(client)] == ["delete"]
@@ -220,7 +221,7 @@ async def test_a_bare_name_that_a_late_server_wants_too_stays_with_the_first_of_
 async def test_whom_the_policy_shows_one_of_two_namesakes_has_it_by_its_bare_name() -> None:
     policy = ByScopes([Rule(tools=("git:*",), scopes=("admin",))])
     async with running(FakeSource(provider("git", "log"), provider("svn", "log")), policy=policy) as gateway:
-        front = ToolFacade(gateway, BARE)
+        front = make_facade(gateway, BARE)
         assert [entry.tool.id for entry in (await front.page(ME)).items] == ["svn:log"]
         assert [(status.name, status.rejected) for status in await gateway.servers(ME)] == [("svn", ())]
 
@@ -228,7 +229,7 @@ async def test_whom_the_policy_shows_one_of_two_namesakes_has_it_by_its_bare_nam
 async def test_a_tool_of_the_request_takes_no_shared_tools_bare_name() -> None:
     own = FakeProvider([Tool(name="log", namespace="mine")])
     async with running(FakeSource(provider("git", "log"))) as gateway:
-        front, ctx = ToolFacade(gateway, BARE), ME.with_providers(own)
+        front, ctx = make_facade(gateway, BARE), ME.with_providers(own)
         assert [(entry.name, entry.tool.id) for entry in (await front.page(ctx)).items] == [
             ("log", "git:log"),
             ("mine__log", "mine:log"),
@@ -242,12 +243,12 @@ async def test_two_namesakes_that_come_soon_after_the_start_end_it() -> None:
     source = FakeSource(provider("git", "log"), waits)
 
     async def watch(front: ToolFacade) -> None:
-        with pytest.raises(NameCollision, match=r"git:log and svn:log both want the name log"):
+        with pytest.raises(NameCollision, match=r"git:log and svn:log both claim the name log"):
             await watch_names(front, ME)
 
     with anyio.fail_after(5):
         async with running(source) as gateway, anyio.create_task_group() as group:
-            group.start_soon(watch, ToolFacade(gateway, BARE))
+            group.start_soon(watch, make_facade(gateway, BARE))
             await anyio.lowlevel.checkpoint()
             source.replace(provider("git", "log"), provider("svn", "log"), waits)
 
@@ -256,7 +257,7 @@ async def test_two_namesakes_of_which_one_comes_late_are_logged_once(caplog: pyt
     source = FakeSource(provider("git", "log"))
     with anyio.fail_after(5):
         async with running(source) as gateway, anyio.create_task_group() as group:
-            group.start_soon(partial(watch_names, ToolFacade(gateway, BARE), ME, grace_s=0))
+            group.start_soon(partial(watch_names, make_facade(gateway, BARE), ME, grace_s=0))
             for more, count in (("act", 1), ("turn", 1), ("log", 2)):
                 source.replace(provider("git", "log"), provider("svn", "log"), provider("xyz", more))
                 await gateway.refresher.wait_current()
@@ -266,8 +267,8 @@ async def test_two_namesakes_of_which_one_comes_late_are_logged_once(caplog: pyt
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
     said = [record.getMessage().partition(";")[0] for record in caplog.records]
     assert said == [
-        "svn:log: it is not listed: git:log has the name log already",
-        "xyz:log: it is not listed: git:log has the name log already",
+        "svn:log: it is not listed, because git:log has the name log",
+        "xyz:log: it is not listed, because git:log has the name log",
     ]
 
 
@@ -276,13 +277,13 @@ async def test_a_hint_where_every_tool_is_listed_speaks_of_no_search() -> None:
     async with running(FakeSource(provider("git", "log"), down)) as gateway:
         for options, ctx in ((DIRECT, ME), (SurfaceOptions(), replace(ME, show_all=True))):
             with pytest.raises(ToolNotFound) as missing:
-                await ToolFacade(gateway, options).call(ctx, "water_plants", {})
+                await make_facade(gateway, options).call(ctx, "water_plants", {})
             assert missing.value.hint == "List the tools to see which there are."
             with pytest.raises(ServerUnavailable) as unavailable:
-                await ToolFacade(gateway, options).call(ctx, "down__act", {})
-            assert unavailable.value.hint == "Try again once it is mended."
+                await make_facade(gateway, options).call(ctx, "down__act", {})
+            assert unavailable.value.hint == "Try again once it is available."
         with pytest.raises(ToolNotFound) as missing:
-            await ToolFacade(gateway, SurfaceOptions()).call(ME, "water_plants", {})
+            await make_facade(gateway, SurfaceOptions()).call(ME, "water_plants", {})
         assert missing.value.hint == "Search for a tool by what it does."
 
 

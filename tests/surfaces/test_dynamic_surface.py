@@ -263,7 +263,7 @@ async def test_the_tools_own_question_is_handed_on_as_it_is() -> None:
     provider = FakeProvider(shelf().tools, ask)
     async with running(FakeSource(provider)) as gateway:
         surface = DynamicSurface(gateway)
-        asked = await surface.call(ME, "call_tool", {"tool_name": "math:divide"})
+        asked = await surface.handlers["call_tool"](ME, {"tool_name": "math:divide"})
     assert asked is not None
     assert (asked.kind, asked.input_requests) == ("input_required", question.input_requests)
 
@@ -274,7 +274,7 @@ ME = Context(caller=Caller(id="me"), session="one")
 
 
 async def envelope_of(surface: DynamicSurface, ctx: Context, name: str, **arguments: Any) -> dict[str, Any]:
-    result = await surface.call(ctx, name, arguments)
+    result = await surface.handlers[name](ctx, arguments)
     assert result is not None
     assert isinstance(result.structured, dict)
     return result.structured
@@ -308,7 +308,7 @@ async def test_a_refused_call_reaches_no_tool_and_is_an_error() -> None:
         surface = guarded(gateway, repeats=1, refuse=True)
         assert (await envelope_of(surface, ME, "call_tool", tool_name="math:multiply"))["success"] is False
         for _ in range(3):
-            last = await surface.call(ME, "call_tool", {"tool_name": "math:add", "a": 1, "b": 2})
+            last = await surface.handlers["call_tool"](ME, {"tool_name": "math:add", "a": 1, "b": 2})
         assert last is not None
         assert last.is_error
     assert len(provider.calls) == 1

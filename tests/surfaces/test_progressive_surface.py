@@ -13,7 +13,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.server.handlers import make_server
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
@@ -143,7 +143,7 @@ async def test_risk_is_shown_in_the_list_and_in_the_details() -> None:
         listed = text_of(await ask("list-server-tools", luaServerName="issue_tracker"))
         details = text_of(await ask("tool-details", luaServerName="issue_tracker", luaToolName="drop"))
     assert "- drop (Lua: drop) [destructive]: Drop it" in listed
-    assert "- destructive: it may change or delete what is there" in details
+    assert "- destructive: it may change or delete existing data" in details
 
 
 # -- details -----------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ async def test_a_long_response_is_shown_by_its_beginning_and_its_shape() -> None
     async with asking(FakeProvider([Tool(name="much", namespace="data")], much)) as ask:
         looked = await ask("inspect-tool-response", luaServerName="data", luaToolName="much")
     assert len(text_of(looked)) < 21_000
-    assert "more characters are left out. Use execute" in text_of(looked)
+    assert "more characters. Use execute" in text_of(looked)
     assert looked.structured_content is not None
     assert looked.structured_content.keys() == {"shape", "left_out"}
     assert looked.structured_content["shape"] == "{ rows: { id: integer, note: string }[] }"
@@ -282,7 +282,7 @@ async def test_a_client_that_goes_away_ends_its_script_and_the_calls_of_it() -> 
     scripts = make_script_runner(gateway)
     with anyio.fail_after(60):
         async with scripts.engines:
-            server = make_server(ToolFacade(gateway, SurfaceOptions(surfaces=("progressive",)), scripts))
+            server = make_server(make_facade(gateway, SurfaceOptions(surfaces=("progressive",)), scripts))
             async with mcp.Client(server) as client, anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "execute", {"script": "return slow.wait{}:await()"})
                 await began.wait()
@@ -359,4 +359,4 @@ async def test_call_many_is_off_and_what_is_no_list_of_calls_is_taught() -> None
         failed = await ask("call_many", calls=["x"])
     assert empty.is_error
     assert failed.is_error
-    assert "A call is an object" in text_of(failed)
+    assert "Each call must be an object" in text_of(failed)

@@ -136,7 +136,7 @@ def test_a_reply_keeps_its_budget_note_and_marks_included(tokens: str, budget: i
 def test_a_short_reply_says_so_with_a_way_out() -> None:
     note = result(*map(hit, "abcd"), budget=700).structured["note"]
     assert note == (
-        "To save tokens (budget 700), 3 of the hits show less. To see all of one, search for its name "
+        "To save tokens (budget 700), 3 of the hits are shortened. To see one in full, search for its name "
         "with max_results 1 and a larger budget."
     )
     assert result(*map(hit, "abcd"), budget=20_000).structured["note"] == ""

@@ -13,9 +13,8 @@ from toolcrib.app import App
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.settings.options import LocalOptions, Settings
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.search import SearchSurface
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import (
@@ -156,7 +155,7 @@ async def test_no_limit_is_an_error(limit: Any) -> None:
         ({"qurey": "email"}, "query"),
         ({"query": "email", "namespace": 5}, "name of a server"),
         ({"query": "email", "namespace": "mial"}, "mail"),
-        ({"query": "email", "tags": 5}, "a text or a list of texts"),
+        ({"query": "email", "tags": 5}, "a string or a list of strings"),
         ({"query": "email", "tags": ["personl"]}, "personal"),
         ({"query": "email", "read_only": "maybe"}, "read_only must be true or false"),
         ({"query": "email", "group": 1}, "group must be true or false"),
@@ -238,7 +237,7 @@ async def test_a_request_may_set_its_own_budget(usual: int, asked: Any, lowered:
     options = SurfaceOptions(reply_tokens=usual)
     async with running(FakeSource(FakeProvider(large(10)))) as gateway, connect(gateway, options) as client:
         result = await call(client, "tool_search", {"query": "read file", **asked})
-    assert ("show less" in structured(result)["note"]) is lowered
+    assert ("are shortened" in structured(result)["note"]) is lowered
     counts = (result.meta or {})["toolcrib/tokens"]
     assert (counts["reply"] < counts["full"]) is lowered
 
@@ -275,14 +274,14 @@ async def test_a_reply_keeps_its_budget_by_showing_less_of_the_last_hits() -> No
         result = await call(client, "tool_search", {"query": "read file"})
         long = structured(await call(client, "tool_search", {"query": ["read file"] * 20}))
     reply = structured(result)
-    assert "show less" in long["note"]
+    assert "are shortened" in long["note"]
     assert len(long["note"]) > len(reply["note"])
     shown = ["full" if "input_schema" in hit else "less" for hit in reply["hits"]]
     assert len(shown) == 10
     assert shown == sorted(shown)
     assert {"full", "less"} == set(shown)
     assert estimate_tokens(text_of(result)) <= 2_500
-    assert "show less" in reply["note"]
+    assert "are shortened" in reply["note"]
 
 
 async def test_detail_decides_how_much_of_a_tool_is_shown() -> None:
@@ -496,7 +495,7 @@ async def test_what_a_caller_may_not_see_changes_no_reply_and_no_count(arguments
     me, results = Context(caller=Caller(id="me")), []
     for providers in ((mail(),), (mail(), FakeProvider(theirs, status=ready("rival", tools=2)))):
         async with running(FakeSource(*providers), policy=Ours()) as gateway:
-            results.append(await SearchSurface(gateway, SurfaceOptions()).call(me, "tool_search", arguments))
+            results.append(await make_facade(gateway, SurfaceOptions()).call(me, "tool_search", arguments))
     assert results[0] == results[1]
 
 
@@ -549,7 +548,7 @@ async def test_there_is_one_for_who_may_see_its_namespace_before_a_tool_of_it_is
 
 async def test_a_provider_that_searches_brings_the_search_into_its_request_alone() -> None:
     async with running(FakeSource(FakeProvider([LEVER]))) as gateway:
-        front = ToolFacade(gateway, SurfaceOptions())
+        front = make_facade(gateway, SurfaceOptions())
         me = Context(caller=Caller(id="me"))
         for ctx, names in ((me, ["x__lever"]), (me.with_providers(Finder()), [*META, "x__lever"]), (me, ["x__lever"])):
             assert [entry.name for entry in (await front.page(ctx)).items] == names

@@ -13,7 +13,7 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Pa
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.server.handlers import make_server
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource
 from toolcrib.types import ProviderSource, Tool
@@ -69,4 +69,4 @@ async def toolcrib_of(*tools: Tool, source: ProviderSource | None = None) -> Asy
 
 def server_over(gateway: Gateway) -> Server[Any]:
     """Its server."""
-    return make_server(ToolFacade(gateway, SurfaceOptions()))
+    return make_server(make_facade(gateway, SurfaceOptions()))

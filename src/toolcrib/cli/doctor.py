@@ -20,7 +20,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.policy import ByScopes, Patterns
 from toolcrib.settings.env import search_paths
 from toolcrib.settings.options import Settings
-from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.builtin import make_facade
 from toolcrib.types import Policy, ServerState, ServerStatus, Tool
 from toolcrib.upstream.options import ServerOptions
 
@@ -113,7 +113,7 @@ async def _check_names(app: App, policy: Policy | None) -> list[str]:
     front = app.facade
     if policy is not None:
         behind = Gateway([app.local, app.shared, app.servers], policy=policy, options=app.settings.gateway)
-        front = ToolFacade(behind, app.settings.surfaces, app.scripts)
+        front = make_facade(behind, app.settings.surfaces, app.scripts)
     try:
         await front.check_names(app.local_context())
     except NameCollision as error:

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from toolcrib.discovery.envelope import Envelope, to_envelope
@@ -14,38 +15,36 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.view import View
 from toolcrib.search.options import PointsOptions
-from toolcrib.surfaces.base import json_text, text_result
+from toolcrib.surfaces.base import SEARCH_INTRODUCTION, MetaToolHandler, json_text, text_result
 from toolcrib.surfaces.reply import shorten
 from toolcrib.types import Context, Object, SearchRequest, ServerStatus, Tool, ToolResult
 
 _LIST_CHARS: Final = 200
-"""Characters of a description in a list."""
-
-
+"""Characters of a description in `list_tools`."""
 _SEARCH_CHARS: Final = 500
-"""Characters of a description in a search."""
+"""Characters of a description in `search_tools`."""
 
 
 class DynamicSurface:
-    """list_tools, search_tools, get_tool_schema, get_tool_schemas and call_tool; every answer says how it went."""
+    """Five meta-tools; each answer says whether it succeeded."""
 
     name = "dynamic"
-    names: tuple[str, ...] = tuple(tool.name for tool in META_TOOLS)
+    introduction = SEARCH_INTRODUCTION
+    lists_all = False
 
     def __init__(self, gateway: Gateway, guards: GuardOptions | None = None) -> None:
-        """A surface over one gateway; `guards` say when a session is told that it goes round in circles."""
+        """`guards` say when to warn a session that it repeats itself."""
         self._gateway = gateway
+        self.handlers: dict[str, MetaToolHandler] = {tool.name: partial(self._run, tool.name) for tool in META_TOOLS}
         self._guards = guards or GuardOptions()
         self._guarded: OrderedDict[str, Guard] = OrderedDict()
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
-        """The five."""
+        """All five, always."""
         return META_TOOLS
 
-    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run one of the five. The answer is `{"success": ...}`, as text and as structured content."""
-        if name not in self.names:
-            return None
+    async def _run(self, name: str, ctx: Context, arguments: Object) -> ToolResult:
+        """The answer is `{"success": ...}`, as text and as structured content."""
         port = GatewayPort(self._gateway, ctx)
         session = await self._gateway.sessions.get(ctx)
         meta = MetaTools(port, guard=self._guard(ctx), turn=lambda: session.turn)
@@ -70,14 +69,13 @@ class DynamicSurface:
 
 
 class GatewayPort:
-    """The meta-tools' port over a gateway, for one request."""
+    """Connects the meta-tools to a gateway for one request, with the rights of its context."""
 
     def __init__(self, gateway: Gateway, ctx: Context) -> None:
-        """What the context may see and call, and nothing else."""
         self._gateway = gateway
         self._ctx = ctx
         self.result: ToolResult | None = None
-        """What the last call gave, whole."""
+        """The whole result of the last call."""
 
     async def list(self, limit: int) -> ToolPage:
         """The first tools, by id."""
@@ -85,7 +83,7 @@ class GatewayPort:
         return ToolPage(entries=[_short_entry(tool, _LIST_CHARS) for tool in tools[:limit]], total=len(tools))
 
     async def find(self, query: str, limit: int) -> Sequence[Object]:
-        """The tools that fit, best first."""
+        """The best matches first."""
         reply = await self._gateway.search(self._ctx, SearchRequest(queries=(query,), limit=limit))
         options = self._gateway.options.search
         return [
@@ -98,15 +96,15 @@ class GatewayPort:
         ]
 
     async def schema(self, name: str) -> Object:
-        """The tool as an OpenAI function definition, under a name by which it can be called."""
+        """The tool as an OpenAI function definition, under a name that `call` accepts."""
         found = await self._gateway.find(self._ctx, name)
         return chat_tool(found.tool, name=found.wire_name)
 
     async def call(self, name: str, given: Any, loose: Object) -> Envelope:
-        """Call a tool, and answer in the envelope."""
+        """Call a tool, and wrap its result in an envelope."""
         self.result = await self._gateway.call(self._ctx, name, given, loose=loose)
         return to_envelope(self.result)
 
 
-def _short_entry(tool: Tool, most: int) -> dict[str, Any]:
-    return {"name": tool.id, "namespace": tool.namespace, "description": shorten(tool.description, most)}
+def _short_entry(tool: Tool, limit: int) -> dict[str, Any]:
+    return {"name": tool.id, "namespace": tool.namespace, "description": shorten(tool.description, limit)}

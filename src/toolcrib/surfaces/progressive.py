@@ -1,19 +1,26 @@
 """The surface `progressive`: browse servers, their tools and one tool, then run a script over all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from toolcrib.discovery.arguments import as_object, settle
-from toolcrib.errors import ToolcribError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.schema import Schema
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
-from toolcrib.surfaces.base import error_result
+from toolcrib.surfaces.base import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
-from toolcrib.types import Context, Object, ServerStatus, Tool, ToolResult, Visibility
+from toolcrib.types import Context, Object, ServerStatus, Tool, ToolResult
+
+LIST_SERVERS: Final = "list-servers"
+LIST_TOOLS: Final = "list-server-tools"
+DETAILS: Final = "tool-details"
+INSPECT: Final = "inspect-tool-response"
+EXECUTE: Final = "execute"
+SUMMARY: Final = "summary"
 
 _ARGUMENT_ALIASES: Final = {
     "serverName": "luaServerName",
@@ -26,172 +33,148 @@ _ARGUMENT_ALIASES: Final = {
     "dryRun": "dry_run",
     "code": "script",
 }
-"""What models write, and what is meant."""
-
-
-LIST_SERVERS: Final = "list-servers"
-
-
-LIST_TOOLS: Final = "list-server-tools"
-
-
-DETAILS: Final = "tool-details"
-
-
-INSPECT: Final = "inspect-tool-response"
-
-
-EXECUTE: Final = "execute"
-
-
+"""Spellings that models use for parameters."""
+_SERVER_PARAM: Final[Object] = {
+    "type": "string",
+    "description": f"The server's identifier, as {LIST_SERVERS} shows it.",
+}
+_TOOL_PARAM: Final[Object] = {"type": "string", "description": f"The tool's identifier, as {LIST_TOOLS} shows it."}
+_SCRIPT_ADVICE: Final = (
+    "Follow a list to its last page before you rely on it being complete, and return only the fields that you need."
+)
 INSTRUCTIONS: Final = f"""\
-This server stands in front of several MCP servers. Find out what they have step by step, then run one script over it.
+This server provides the tools of several MCP servers. Explore them step by step, then run one script over them.
 
-1. {LIST_SERVERS}: which servers there are, and what a script calls them.
-2. {LIST_TOOLS}: the tools of a server, in one line each.
-3. {DETAILS}: how one tool is called, before you call it for the first time.
-4. {INSPECT} (optional): what a tool really answers; it runs the tool.
-5. {EXECUTE}: a script that calls as many tools, of as many servers, as the task needs.
+1. {LIST_SERVERS}: the servers, and their identifiers in scripts.
+2. {LIST_TOOLS}: the tools of a server, one line each.
+3. {DETAILS}: how to call a tool, before you call it for the first time.
+4. {INSPECT} (optional): what a tool really returns; this runs the tool.
+5. {EXECUTE}: a script that calls as many tools of as many servers as the task needs.
 
 Tips:
-- Find out in batches: list the tools of all servers that the task is likely to need.
-- Remember what you have learnt: how a tool is called does not change during a session.
-- Inspect sparingly: only where the details leave open what a response looks like.
-- Combine: one script that calls several tools and gives only what you need is better than many calls."""
+- Explore in batches: list the tools of all servers that the task is likely to need.
+- Remember what you learn: how to call a tool does not change during a session.
+- Inspect sparingly: only if the details do not show what a response looks like.
+- Combine: one script that calls several tools and returns only what you need is better than many calls."""
 
 
 class ProgressiveSurface:
-    """Five tools, or six: agents start with nothing, and look at what they need."""
+    """Five meta-tools, or six: agents start without any tools, and look up what they need."""
 
     name = "progressive"
     introduction = INSTRUCTIONS
+    lists_all = False
 
     def __init__(self, gateway: Gateway, options: SurfaceOptions, scripts: ScriptRunner | None = None) -> None:
-        """A surface over one gateway; without `scripts`, each script starts an engine of its own."""
+        """Without `scripts`, each script starts an engine of its own."""
         self._gateway = gateway
         self._scripts = scripts or make_script_runner(gateway)
         self._languages = [one for one in self._scripts.languages if one in LANGUAGES]
         self._tools = progressive_tools(self._scripts.languages, summary=options.summary)
         self._schemas = {tool.name: Schema(tool.input_schema, tool.name) for tool in self._tools}
-        self._defined = {tool.name: tool for tool in self._tools}
+        steps: Mapping[str, Callable[[Context, dict[str, Any]], Awaitable[ToolResult]]] = {
+            LIST_SERVERS: self._list_servers,
+            LIST_TOOLS: self._list_tools,
+            DETAILS: self._show_details,
+            INSPECT: self._inspect,
+            EXECUTE: self._execute,
+            SUMMARY: self._summarize,
+        }
+        self.handlers: dict[str, MetaToolHandler] = {
+            tool.name: partial(self._run, tool, steps[tool.name]) for tool in self._tools
+        }
         gateway.result_shapes.enabled = True
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What its tools are called."""
-        return tuple(self._defined)
-
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
-        """All of them, always: what they say does not depend on who asks."""
+        """All of them, always: they do not depend on the caller."""
         return self._tools
 
-    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run one of them; errors come back in band."""
-        if name not in self._defined:
-            return None
-        try:
-            return await self._run(ctx, name, self._settled(name, arguments))
-        except ToolcribError as error:
-            return error_result(error)
+    async def _run(
+        self,
+        tool: Tool,
+        step: Callable[[Context, dict[str, Any]], Awaitable[ToolResult]],
+        ctx: Context,
+        arguments: Object,
+    ) -> ToolResult:
+        return await step(ctx, self._parse(tool, arguments))
 
-    def _settled(self, name: str, arguments: Object) -> dict[str, Any]:
-        schema = self._defined[name].input_schema
+    def _parse(self, tool: Tool, arguments: Object) -> dict[str, Any]:
+        """The arguments with aliases resolved, coerced and checked against the meta-tool's schema."""
+        schema = tool.input_schema
         known = schema["properties"]
         given = {
             _ARGUMENT_ALIASES[key] if key not in known and _ARGUMENT_ALIASES.get(key) in known else key: value
             for key, value in arguments.items()
             if value is not None
         }
-        settled = settle(given, {}, schema, tool=name)
-        if isinstance(settled.get("sampleArgs"), str):
-            settled["sampleArgs"] = as_object(settled["sampleArgs"] or "{}", name)
-        self._schemas[name].check(settled)
-        return settled
+        parsed = settle(given, {}, schema, tool=tool.name)
+        if isinstance(parsed.get("sampleArgs"), str):
+            parsed["sampleArgs"] = as_object(parsed["sampleArgs"] or "{}", tool.name)
+        self._schemas[tool.name].check(parsed)
+        return parsed
 
-    async def _run(self, ctx: Context, name: str, asked: dict[str, Any]) -> ToolResult:
-        if name == EXECUTE:
-            return await self._execute(ctx, asked)
-        service = ToolDiscoveryService(self._gateway, ctx, languages=self._languages)
-        if name == LIST_SERVERS:
-            return await service.list_servers()
-        if name == SUMMARY:
-            return await service.summary(asked.get("luaServerName"))
-        if name == LIST_TOOLS:
-            return await service.list_server_tools(asked["luaServerName"])
-        if name == DETAILS:
-            return await service.get_tool_details(asked["luaServerName"], asked["luaToolName"])
-        assert name == INSPECT  # noqa: S101 - the last one
-        return await service.inspect_tool_response(
-            asked["luaServerName"],
-            asked["luaToolName"],
-            asked.get("sampleArgs"),
-            allow_side_effects=asked.get("allowSideEffects", False),
+    def _service(self, ctx: Context) -> ToolDiscoveryService:
+        return ToolDiscoveryService(self._gateway, ctx, languages=self._languages)
+
+    async def _list_servers(self, ctx: Context, _: dict[str, Any]) -> ToolResult:
+        return await self._service(ctx).list_servers()
+
+    async def _list_tools(self, ctx: Context, arguments: dict[str, Any]) -> ToolResult:
+        return await self._service(ctx).list_server_tools(arguments["luaServerName"])
+
+    async def _show_details(self, ctx: Context, arguments: dict[str, Any]) -> ToolResult:
+        return await self._service(ctx).get_tool_details(arguments["luaServerName"], arguments["luaToolName"])
+
+    async def _inspect(self, ctx: Context, arguments: dict[str, Any]) -> ToolResult:
+        return await self._service(ctx).inspect_tool_response(
+            arguments["luaServerName"],
+            arguments["luaToolName"],
+            arguments.get("sampleArgs"),
+            allow_side_effects=arguments.get("allowSideEffects", False),
         )
 
-    async def _execute(self, ctx: Context, asked: dict[str, Any]) -> ToolResult:
-        language = asked.get("language", self._scripts.languages[0])
-        read_only = asked.get("read_only", False)
-        if asked.get("dry_run", False):
-            return await self._scripts.check(ctx, asked["script"], language=language, read_only=read_only)
-        return await self._scripts.run(ctx, asked["script"], language=language, read_only=read_only)
+    async def _summarize(self, ctx: Context, arguments: dict[str, Any]) -> ToolResult:
+        return await self._service(ctx).summary(arguments.get("luaServerName"))
 
-
-SUMMARY: Final = "summary"
-
-
-_READS: Final[Object] = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
-
-
-_ACTS: Final[Object] = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
-
-
-_SERVER_PARAM: Final[Object] = {
-    "type": "string",
-    "description": f"The server's identifier, as {LIST_SERVERS} shows it.",
-}
-
-
-_TOOL_PARAM: Final[Object] = {"type": "string", "description": f"The tool's identifier, as {LIST_TOOLS} shows it."}
-
-
-_SCRIPT_ADVICE: Final = (
-    "Follow a list to its last page before you count on it being whole, and give back only the fields that are needed."
-)
+    async def _execute(self, ctx: Context, arguments: dict[str, Any]) -> ToolResult:
+        language = arguments.get("language", self._scripts.languages[0])
+        run = self._scripts.check if arguments.get("dry_run", False) else self._scripts.run
+        return await run(ctx, arguments["script"], language=language, read_only=arguments.get("read_only", False))
 
 
 def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool, ...]:
-    """The tools of the surface, for scripts in these languages."""
+    """The meta-tools, for scripts in these languages."""
     tools = [
         _tool(
             LIST_SERVERS,
             "List servers",
-            "List the servers, with what a script calls each, what it is for, and why one that fails cannot be used. "
+            "List the servers: their identifiers in scripts, what they are for, and why a failed one cannot be used. "
             "Start here.",
-            _READS,
+            READ_ONLY_HINTS,
         ),
         _tool(
             LIST_TOOLS,
             "List a server's tools",
-            "List the tools of a server, each in one line, with what a script calls it.",
-            _READS,
+            "List the tools of a server, one line each, with their identifiers in scripts.",
+            READ_ONLY_HINTS,
             luaServerName=_SERVER_PARAM,
         ),
         _tool(
             DETAILS,
             "Show a tool's details",
-            "Show how a tool is called: its description, parameters, an example, what it gives, and what its last "
-            "response looked like where there was one. Ask before you call a tool for the first time.",
-            _READS,
+            "Show how to call a tool: its description, parameters, an example, what it returns, and the shape of its "
+            "last response if there was one. Use this before you call a tool for the first time.",
+            READ_ONLY_HINTS,
             luaServerName=_SERVER_PARAM,
             luaToolName=_TOOL_PARAM,
         ),
         _tool(
             INSPECT,
             "Inspect a tool's response",
-            "Call a tool with sample arguments, to see what it answers. WARNING: this really runs the tool. Use it "
-            "only with tools that read and cost little, where the details leave open what a response looks like. A "
-            "tool that says that it may change or destroy something is refused unless allowSideEffects is true.",
-            _ACTS,
+            "Call a tool with sample arguments to see what it returns. WARNING: this really runs the tool. Use it only "
+            "with cheap, read-only tools, if the details do not show what a response looks like. A tool that declares "
+            "that it may change or destroy something is refused unless allowSideEffects is true.",
+            SIDE_EFFECT_HINTS,
             ("luaServerName", "luaToolName"),
             luaServerName=_SERVER_PARAM,
             luaToolName=_TOOL_PARAM,
@@ -202,7 +185,7 @@ def progressive_tools(languages: Sequence[str], *, summary: bool) -> tuple[Tool,
             },
             allowSideEffects={
                 "type": "boolean",
-                "description": "Run it although it may change something (default false).",
+                "description": "Run the tool even if it may change something (default false).",
             },
         ),
         _execute(languages),
@@ -217,12 +200,12 @@ def _execute(languages: Sequence[str]) -> Tool:
         EXECUTE,
         "Execute a script",
         text,
-        _ACTS,
+        SIDE_EFFECT_HINTS,
         ("script",),
         script={"type": "string", "description": "The script."},
         language={"type": "string", "enum": list(languages), "description": f"Default {languages[0]}."},
         read_only={"type": "boolean", "description": "Let the script see only tools that change nothing."},
-        dry_run={"type": "boolean", "description": "Only check the script, and list the calls seen in it."},
+        dry_run={"type": "boolean", "description": "Only check the script, and list the calls found in it."},
     )
 
 
@@ -234,21 +217,15 @@ def _tool(
     if required:
         schema["required"] = required
     schema["additionalProperties"] = False
-    return Tool(
-        name=name,
-        title=title,
-        description=text,
-        input_schema=schema,
-        annotations={"title": title, **hints},
-        visibility=Visibility.NATIVE,
-    )
+    return meta_tool(name, title, text, schema, hints)
 
 
 _SUMMARY: Final = _tool(
     SUMMARY,
-    "Sum up the servers",
-    "Count what there is: of all servers, or of one, its state, its tools, and how many only read or may destroy.",
-    _READS,
+    "Summarize the servers",
+    "Count the tools of all servers or of one: how many there are, are read-only, and are destructive; and the state "
+    "of each server.",
+    READ_ONLY_HINTS,
     (),
     luaServerName=_SERVER_PARAM,
 )

@@ -29,37 +29,58 @@ from toolcrib.types import (
 )
 
 TOKENS_META: Final = "toolcrib/tokens"
-"""The key of the counts in `_meta`: MCP asks for a prefix, a slash and a name."""
-
-
-_BRACKET_TOKENS: Final = 2
-
-
-_FALLBACK_NOTE: Final = "Nothing fits what was asked. Hits marked as fallback are shown instead."
-
+"""Key of the token counts in `_meta`, in MCP's form of prefix, slash and name."""
+DESCRIPTION_CHARS: Final[dict[Detail, int]] = {"summary": 100, "signature": 300}
+"""Characters of a description at the lower levels of detail."""
 
 Costs = Mapping[Detail, int]
-"""What a hit costs at each detail, in tokens."""
+"""The cost of a hit at each level of detail, in tokens."""
+
+_FALLBACK_NOTE: Final = "Nothing matches the request. Hits marked as fallback are shown instead."
+_BRACKET_TOKENS: Final = 2
+_DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
+_LOWER_DETAILS: Final[dict[Detail, tuple[Detail, ...]]] = {"full": ("signature", "summary"), "signature": ("summary",)}
+_DETAIL_STEPS: Final[tuple[Detail, ...]] = ("signature", "summary")
+_WARNING_HINT: Final = "destructiveHint"
+_RISK_HINTS: Final = ("readOnlyHint", _WARNING_HINT)
+_MAX_SIMILAR: Final = 5
+"""Near-duplicates that a hit names; it counts the others."""
+_QUERY_CHARS: Final = 80
+"""Characters of the query that a hit of several queries repeats."""
+_MAX_CACHED: Final = 10_000
+_SCORE_DIGITS: Final = 3
+_SAMPLE_SCORE: Final = 0.123
+"""Stands for every score in cost estimates, because all cost about the same."""
+
+_LINE_CHARS: Final = 110
+"""The longest line of a digest."""
+_FAILURE_LINE_ROOM: Final = 30
+"""Characters of the line of failed servers that are not names."""
+_SAMPLE_TOOLS: Final = 4
+"""Tools that describe a server without instructions."""
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s")
+
+
+# -- search replies --------------------------------------------------------------------------------------------------
 
 
 class ReplyRenderer:
-    """Makes results of replies, within the budget of each request."""
+    """Turns search replies into tool results, within the token budget of each request."""
 
     def __init__(self, counter: LabelledCounter) -> None:
-        """Everything is counted with the counter."""
         self._counter = counter
         self._entries = HitRenderer(counter)
 
     def render(self, reply: SearchReply, request: SearchRequest) -> ToolResult:
-        """A JSON array of hits, a note where one is due, the same as structured content, and the tokens of the text.
+        """A JSON array of hits and, where needed, a note; the same as structured content; and token counts in `_meta`.
 
-        `full` is what the text would cost if every hit were shown in full. The structured content repeats the text and
-        is not counted.
+        The count `full` is the cost of the text if every hit were shown in full. The structured content repeats the
+        text, and is not counted.
         """
         costs = [self._entries.costs(hit, request.queries) for hit in reply.hits]
         details, note = self._fitted(reply, costs, request.budget)
         hits = zip(reply.hits, details, strict=True)
-        entries = [self._entries.of(hit, detail, request.queries) for hit, detail in hits]
+        entries = [self._entries.render(hit, detail, request.queries) for hit, detail in hits]
         blocks = [json_text(entries), *([note] if note else [])]
         return ToolResult(
             content=tuple({"type": "text", "text": block} for block in blocks),
@@ -76,27 +97,27 @@ class ReplyRenderer:
         return {"reply": count, "full": max(count, full), "counter": self._counter.label, "of": "text"}
 
     def _fitted(self, reply: SearchReply, costs: Sequence[Costs], budget: int | None) -> tuple[Sequence[Detail], str]:
-        """How much is shown of each hit, as far as the budget reaches, and the note, which says how many show less."""
-        note, asked = reply_note(reply), [hit.detail for hit in reply.hits]
+        """The detail of each hit within the budget, and the note, which says how many hits were shortened."""
+        note, requested = reply_note(reply), [hit.detail for hit in reply.hits]
         if budget is None:
-            return asked, note
+            return requested, note
         left = budget - self._base(note)
         details = fit_details(reply.hits, costs, left)
-        if details == asked:
-            return asked, note
-        details = fit_details(reply.hits, costs, left - self._counter.count(_shortened_note(len(asked), budget)))
-        lowered = sum(map(ne, details, asked))
+        if details == requested:
+            return requested, note
+        details = fit_details(reply.hits, costs, left - self._counter.count(_shortened_note(len(requested), budget)))
+        lowered = sum(map(ne, details, requested))
         return details, reply_note(replace(reply, note=f"{reply.note} {_shortened_note(lowered, budget)}".strip()))
 
     def _base(self, note: str) -> int:
-        """What a reply costs beside its hits."""
+        """Tokens of a reply apart from its hits."""
         return self._counter.count(note) + _BRACKET_TOKENS
 
 
 def _shortened_note(lowered: int, budget: int) -> str:
     return (
-        f"To save tokens (budget {budget}), {lowered} of the hits show less. To see all of one, search for its name "
-        "with max_results 1 and a larger budget."
+        f"To save tokens (budget {budget}), {lowered} of the hits are shortened. To see one in full, search for its "
+        "name with max_results 1 and a larger budget."
     )
 
 
@@ -115,16 +136,16 @@ def _structured(reply: SearchReply, entries: list[dict[str, Any]], note: str) ->
 
 
 def server_entry(status: ServerStatus) -> dict[str, Any]:
-    """A troubled server as JSON."""
+    """The status of a server with a problem, as JSON."""
     entry = {"name": status.name, "state": str(status.state), "reason": status.reason}
     return {**entry, "stale": True} if status.stale else entry
 
 
 def reply_note(reply: SearchReply) -> str:
-    """All there is to say of a reply beside its hits, a line each; empty where there is nothing."""
+    """Everything in a reply apart from its hits, one line each; may be empty."""
     lines = [reply.note] if reply.note else []
     if not reply.hits and not reply.note:
-        lines.append("There is no tool to list.")
+        lines.append("There are no tools to list.")
     if any(hit.fallback for hit in reply.hits) and "instead" not in reply.note:
         lines.append(_FALLBACK_NOTE)
     if reply.nearest:
@@ -132,67 +153,38 @@ def reply_note(reply: SearchReply) -> str:
     if reply.unmatched:
         lines.append("Words that match nothing: " + ", ".join(reply.unmatched))
     for status in reply.servers:
-        kept = "; its last known tools are listed" if status.stale else ""
-        lines.append(f"Server {status.name} {describe_state(status)}{kept}")
+        stale = "; its last known tools are listed" if status.stale else ""
+        lines.append(f"Server {status.name} {describe_state(status)}{stale}")
     if reply.cursor:
-        lines.append(f"{reply.total} in all; continue with cursor {reply.cursor}")
+        lines.append(f"{reply.total} in total; continue with cursor {reply.cursor}")
     return "\n".join(lines)
 
 
-_DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
-
-
-_WARNING_HINT: Final = "destructiveHint"
-
-
-_RISK_HINTS: Final = ("readOnlyHint", _WARNING_HINT)
-
-
-_MAX_SIMILAR: Final = 5
-"""Near-duplicates that are named; the others are counted."""
-
-
-_QUERY_CHARS: Final = 80
-"""Characters of a query by which a hit says which one it answers."""
-
-
-DESCRIPTION_CHARS: Final[dict[Detail, int]] = {"summary": 100, "signature": 300}
-"""Characters of a description that are shown beside less than the schema."""
-
-
-_MAX_CACHED: Final = 10_000
-
-
-_SCORE_DIGITS: Final = 3
-
-
-_SAMPLE_SCORE: Final = 0.123
-"""Every score costs about as much as this one."""
+# -- hits ------------------------------------------------------------------------------------------------------------
 
 
 class HitRenderer:
-    """Makes entries, and keeps what they take long for: examples and token counts, for tools found again and again."""
+    """Renders hits as JSON. Caches examples and token counts, which are slow to compute, by tool."""
 
     def __init__(self, counter: LabelledCounter) -> None:
-        """Nothing is kept yet."""
         self._counter = counter
-        self._kept: dict[Key, _ToolCosts] = {}
+        self._cached: dict[Key, _ToolCosts] = {}
 
-    def of(self, hit: Hit, detail: Detail, queries: tuple[str, ...]) -> dict[str, Any]:
-        """The hit as JSON, with so much of its tool: name, description, score and input schema first."""
+    def render(self, hit: Hit, detail: Detail, queries: tuple[str, ...]) -> dict[str, Any]:
+        """The hit as JSON at a level of detail; name, description, score and input schema come first."""
         return {**self._entry(hit.tool, detail, hit.score, hit.signature), **hit_flags(hit, queries)}
 
     def costs(self, hit: Hit, queries: tuple[str, ...]) -> Costs:
-        """What the hit costs at each detail, in tokens, with the comma behind it."""
-        kept = self._of(hit.tool)
-        if not kept.costs:
+        """The cost of the hit at each level of detail, in tokens, including a comma."""
+        cached = self._cache_of(hit.tool)
+        if not cached.costs:
             shapes = {detail: self._entry(hit.tool, detail, _SAMPLE_SCORE) for detail in _DETAILS}
-            kept.costs = {detail: self._counter.count(json_text(shape)) + 1 for detail, shape in shapes.items()}
+            cached.costs = {detail: self._counter.count(json_text(shape)) + 1 for detail, shape in shapes.items()}
         more = hit_flags(hit, queries)
         if not more:
-            return kept.costs
+            return cached.costs
         added = self._counter.count(json_text(more))
-        return {detail: cost + added for detail, cost in kept.costs.items()}
+        return {detail: cost + added for detail, cost in cached.costs.items()}
 
     def _entry(self, tool: Tool, detail: Detail, score: float, line: str = "") -> dict[str, Any]:
         about = (
@@ -201,84 +193,78 @@ class HitRenderer:
         entry: dict[str, Any] = {"name": tool.id, "description": about, "score": round(score, _SCORE_DIGITS)}
         if detail == "full":
             entry["input_schema"] = tool.input_schema
-            entry["example"] = {"name": tool.id, "arguments": self._of(tool).arguments}
+            entry["example"] = {"name": tool.id, "arguments": self._cache_of(tool).arguments}
         elif detail == "signature":
             entry["signature"] = line or signature(tool)
         if hints := _hints(tool, detail):
             entry["annotations"] = hints
         return entry
 
-    def _of(self, tool: Tool) -> "_ToolCosts":
-        kept = self._kept.get(tool.key)
-        if kept is not None and kept.tool is tool:
-            return kept
-        if len(self._kept) >= _MAX_CACHED:
-            self._kept.clear()
-        made = self._kept[tool.key] = _ToolCosts(tool)
-        return made
+    def _cache_of(self, tool: Tool) -> "_ToolCosts":
+        cached = self._cached.get(tool.key)
+        if cached is not None and cached.tool is tool:
+            return cached
+        if len(self._cached) >= _MAX_CACHED:
+            self._cached.clear()
+        cached = self._cached[tool.key] = _ToolCosts(tool)
+        return cached
 
 
 class _ToolCosts:
-    """What is kept for one tool."""
+    """Cached values for one definition of a tool."""
 
     __slots__ = ("arguments", "costs", "tool")
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
         self.arguments: Object = example(tool)
-        """Arguments that fit the tool's schema."""
+        """Example arguments that match the tool's schema."""
         self.costs: Costs = {}
 
 
 def _hints(tool: Tool, detail: Detail) -> dict[str, bool]:
-    """Whether the tool only reads or may destroy, as its author says; in a summary only what warns."""
-    said = {key: tool.annotations[key] for key in _RISK_HINTS if isinstance(tool.annotations.get(key), bool)}
+    """The tool's declared read-only and destructive hints; in a summary only the warning."""
+    declared = {key: tool.annotations[key] for key in _RISK_HINTS if isinstance(tool.annotations.get(key), bool)}
     if detail != "summary":
-        return said
-    return {_WARNING_HINT: True} if said.get(_WARNING_HINT) else {}
+        return declared
+    return {_WARNING_HINT: True} if declared.get(_WARNING_HINT) else {}
 
 
 def hit_flags(hit: Hit, queries: tuple[str, ...]) -> dict[str, Any]:
-    """What is to be known of a hit beside its tool: doubts, near-duplicates, and which of several queries it is for."""
-    found: dict[str, Any] = {}
+    """What a reply says of a hit apart from its tool: weak match, fallback, near-duplicates, which query."""
+    flags: dict[str, Any] = {}
     if hit.weak:
-        found["weak"] = True
+        flags["weak"] = True
     if hit.fallback:
-        found["fallback"] = True
+        flags["fallback"] = True
     if hit.similar:
-        found["similar"] = list(hit.similar[:_MAX_SIMILAR])
+        flags["similar"] = list(hit.similar[:_MAX_SIMILAR])
     if len(hit.similar) > _MAX_SIMILAR:
-        found["more_similar"] = len(hit.similar) - _MAX_SIMILAR
+        flags["more_similar"] = len(hit.similar) - _MAX_SIMILAR
     if len(queries) > 1:
-        found["query"] = shorten(queries[hit.query], _QUERY_CHARS)
-    return found
+        flags["query"] = shorten(queries[hit.query], _QUERY_CHARS)
+    return flags
 
 
-def shorten(text: str, most: int) -> str:
-    """A text on one line, cut between words to so many characters.
+def shorten(text: str, limit: int) -> str:
+    """The text on one line, cut between words to a number of characters.
 
     >>> shorten("Send a message. Needs a token.", 20), shorten("Send a message.", 20)
     ('Send a message. ...', 'Send a message.')
     """
-    line = " ".join(text[: 4 * most].split())
-    if len(line) <= most and len(text) <= 4 * most:
+    line = " ".join(text[: 4 * limit].split())
+    if len(line) <= limit and len(text) <= 4 * limit:
         return line
-    whole, _, _ = line[: most - 3].rpartition(" ")
-    return f"{whole or line[: most - 4]} ..."
-
-
-_LOWER_DETAILS: Final[dict[Detail, tuple[Detail, ...]]] = {"full": ("signature", "summary"), "signature": ("summary",)}
-
-
-_DETAIL_STEPS: Final[tuple[Detail, ...]] = ("signature", "summary")
+    whole, _, _ = line[: limit - 3].rpartition(" ")
+    return f"{whole or line[: limit - 4]} ..."
 
 
 def fit_details(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> list[Detail]:
-    """How much of each hit is shown within a budget of tokens: the worst show less first, and every hit stays.
+    """The detail of each hit within a budget of tokens. Shortens the worst hits first, and never drops a hit.
 
-    First all but the best are lowered to their signatures, from the worst on, then to summaries; the best of each query
-    is lowered last. Where not even it alone fits as it is, it is lowered with the others. A hit never shows more than
-    was asked.
+    First shortens all but the best hits to signatures, the worst first, then to summaries; the best hit of each query
+    comes last. If the best hits alone exceed the budget, they are shortened along with the others. A hit never shows
+    more than requested.
     """
     details = [hit.detail for hit in hits]
     total = sum(cost[detail] for cost, detail in zip(costs, details, strict=True))
@@ -294,7 +280,7 @@ def fit_details(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> lis
 
 
 def _lowering_steps(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> Iterator[tuple[int, Detail]]:
-    """Which hit is lowered to what, in turn."""
+    """The places of hits to shorten and their new details, in order."""
     ranks = _ranks(hits)
     worst_first = sorted(range(len(hits)), key=lambda place: (-ranks[place], -place))
     best = [place for place in worst_first if ranks[place] == 0]
@@ -307,7 +293,7 @@ def _lowering_steps(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) ->
 
 
 def _ranks(hits: Sequence[Hit]) -> list[int]:
-    """The place of each hit among those of its query, from 0."""
+    """The rank of each hit among those of its query, from 0."""
     seen: dict[int, int] = {}
     ranks = []
     for hit in hits:
@@ -317,27 +303,12 @@ def _ranks(hits: Sequence[Hit]) -> list[int]:
     return ranks
 
 
-_LINE_CHARS = 110
-"""The longest line, in characters."""
-
-
-_FAILURE_LINE_ROOM = 30
-"""Of a line, for what is said beside names, in characters."""
-
-
-_FAILED = ServerState.FAILED
-
-
-_SAMPLE_TOOLS = 4
-"""Tools that stand for a server that says nothing of itself."""
-
-
-_SENTENCE = re.compile(r"(?<=[.!?])\s")
+# -- digest of servers -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Namespace:
-    """A namespace, as a view shows it."""
+    """A namespace in a view."""
 
     count: int = 0
     samples: tuple[str, ...] = ()
@@ -348,14 +319,15 @@ _EMPTY: Final = _Namespace()
 
 
 def digest(view: View, statuses: Sequence[ServerStatus], *, tokens: int) -> str:
-    """The servers of a view within a budget of estimated tokens: in words, else by name, else by number.
+    """The servers of a view, one line each, within a budget of estimated tokens.
 
-    Those with tools come first, then those that are to come, each by name; one line tells of all that have failed. The
-    same view and statuses give the same text. Tools without a namespace stand in a line of their own.
+    Each line has a description if that fits, else only the name; servers beyond the budget are counted. Servers with
+    tools come first, then those that may still connect, both by name; one line lists all failed servers. Tools without
+    a namespace get their own line. The same view and statuses give the same text.
     """
     spaces = _namespaces(view)
     known = {namespace_of(status): status for status in statuses}
-    failed = sorted(name for name, status in known.items() if status.state is _FAILED and name not in spaces)
+    failed = sorted(name for name, status in known.items() if status.state is ServerState.FAILED and name not in spaces)
     names = sorted({*spaces, *known} - {"", *failed}, key=lambda name: (name not in spaces, name))
     if not names and not spaces and not failed:
         return ""
@@ -368,9 +340,9 @@ def digest(view: View, statuses: Sequence[ServerStatus], *, tokens: int) -> str:
 
 
 def _namespaces(view: View) -> dict[str, _Namespace]:
-    """The namespaces of a view. At most O(request tools) a request."""
+    """The namespaces of a view. Costs at most O(request tools) a request."""
     if view.base is None:
-        return view.memoized("census", lambda one: _count_tools({}, one.tools()))
+        return view.memoized("digest namespaces", lambda one: _count_tools({}, one.tools()))
     return _count_tools(
         _namespaces(view.base), (tool for tool in view.overlay_tools() if tool.key not in view.shadowed)
     )
@@ -415,7 +387,7 @@ def _clip(lines: Iterator[str], total: int, last: Sequence[str], tokens: int) ->
 
 
 def _failure_line(names: Sequence[str]) -> str:
-    """One line for all of them, with the first names.
+    """One line for all failed servers, with the first names.
 
     >>> _failure_line(["git", "mail"])
     '- failed: git, mail'
@@ -439,8 +411,8 @@ def _tool_count(count: int) -> str:
 
 
 def _first_sentence(status: ServerStatus | None) -> str:
-    """The first sentence a server says of itself, on one line."""
+    """The first sentence of a server's instructions, on one line."""
     if status is None:
         return ""
-    words = " ".join((status.info.instructions or "").split())
-    return _SENTENCE.split(words, maxsplit=1)[0] if words else ""
+    text = " ".join((status.info.instructions or "").split())
+    return _SENTENCE.split(text, maxsplit=1)[0] if text else ""

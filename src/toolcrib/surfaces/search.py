@@ -4,6 +4,7 @@ Includes parsing their arguments, with the variations that models send.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, get_args
 
 import anyio
@@ -14,146 +15,45 @@ from toolcrib.gateway.view import View
 from toolcrib.names import nearest
 from toolcrib.providers.content import script_value
 from toolcrib.scripting.runner import nested_context, report_call_ended
-from toolcrib.surfaces.base import error_result, json_text
+from toolcrib.surfaces.base import (
+    READ_ONLY_HINTS,
+    SEARCH_INTRODUCTION,
+    SIDE_EFFECT_HINTS,
+    MetaToolHandler,
+    json_text,
+    meta_tool,
+)
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer, digest
 from toolcrib.tokens import counter
 from toolcrib.types import Context, Detail, Filters, Object, SearchRequest, ServerStatus, Tool, ToolResult, Visibility
 
-_MAX_SHOWN: Final = 40
-
-
-_MAX_NAMED: Final = 10
-
-
-EXECUTE: Final = "execute_tool"
-
-
-_SEARCH_TEXT: Final = (
-    "Find tools by what you need, in plain words. Answers with names, descriptions, scores and input schemas; "
-    f"call what you found with {EXECUTE}. Leave the query out to list every tool."
-)
-
-
 SEARCH: Final = "tool_search"
-
-
-_EXECUTE_TEXT: Final = f"Call a tool that {SEARCH} found, by its name, with its arguments."
-
-
-_READS: Final[Object] = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
-
-
-_ACTS: Final[Object] = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
-
-
-class SearchSurface:
-    """Two tools instead of thousands."""
-
-    name = "search"
-
-    def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:
-        """A surface over one gateway. Raises as `tokens.counter` does for the counter that the options name."""
-        self._gateway = gateway
-        self._options = options
-        self._replies = ReplyRenderer(counter(options.tokens))
-        self.names: tuple[str, ...] = (SEARCH, EXECUTE, CALL_MANY) if options.call_many else (SEARCH, EXECUTE)
-
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
-        """`tool_search`, whose description holds the digest of servers, `execute_tool`, and `call_many` where it is on.
-
-        None where all there is is listed by name anyway.
-        """
-        if not (self._options.meta_only or statuses or searched or _has_discoverable(view)):
-            return ()
-        servers = digest(view, statuses, tokens=self._options.digest_tokens)
-        text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT
-        tools = (
-            _meta_tool(SEARCH, "Search tools", text, SEARCH_SCHEMA, _READS),
-            _meta_tool(EXECUTE, "Execute a tool", _EXECUTE_TEXT, EXECUTE_SCHEMA, _ACTS),
-        )
-        many = _meta_tool(CALL_MANY, "Call several tools", CALL_MANY_TEXT, CALL_MANY_SCHEMA, _ACTS)
-        return (*tools, many) if self._options.call_many else tools
-
-    async def call(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run one of its tools; errors come back in band."""
-        run = {SEARCH: self._search, EXECUTE: self._execute, CALL_MANY: self._call_many}.get(name)
-        if run is None or name not in self.names:
-            return None
-        try:
-            return await run(ctx, arguments)
-        except ToolcribError as error:
-            return error_result(error)
-
-    async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
-        request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
-        await self._check(ctx, request.filters)
-        return self._replies.render(await self._gateway.search(ctx, request), request)
-
-    async def _check(self, ctx: Context, filters: Filters) -> None:
-        """Teach a namespace or a tag that the caller does not have."""
-        if filters.namespaces:
-            _check_names("server called", filters.namespaces, await self._gateway.namespaces(ctx), "namespace")
-        if filters.tags:
-            _check_names("tool with the tag", filters.tags, await self._gateway.tags(ctx), "tags")
-
-    async def _call_many(self, ctx: Context, arguments: Object) -> ToolResult:
-        return await call_many(self._gateway, ctx, arguments)
-
-    async def _execute(self, ctx: Context, arguments: Object) -> ToolResult:
-        name, given, loose = parse_execute(arguments)
-        if name in (SEARCH, EXECUTE):
-            inner = await self.call(ctx, name, given if isinstance(given, Mapping) else loose)
-            return inner if inner is not None else error_result(InvalidRequest(f"{name} takes an object."))
-        return await self._gateway.call(ctx, name, given, loose=loose)
-
-
-def _has_discoverable(view: View) -> bool:
-    """Whether some tool of the view is found by searching only."""
-    if view.base is None:
-        return view.memoized("discoverable", lambda one: _any_discoverable(one.tools()))
-    return _has_discoverable(view.base) or _any_discoverable(view.overlay_tools())
-
-
-def _any_discoverable(tools: Iterable[Tool]) -> bool:
-    return any(tool.visibility is Visibility.DISCOVERABLE for tool in tools)
-
-
-def _check_names(what: str, wanted: Collection[str], known: Collection[str], argument: str) -> None:
-    for name in sorted(wanted):
-        if name not in known:
-            raise InvalidRequest(
-                f"There is no {what} {name[:_MAX_SHOWN]!r}.",
-                hint=f"Leave {argument} out to search all.",
-                suggestions=nearest(name, known) or sorted(known)[:_MAX_NAMED],
-            )
-
-
-def _meta_tool(name: str, title: str, text: str, schema: Object, hints: Object) -> Tool:
-    annotations = {"title": title, **hints}
-    return Tool(
-        name=name,
-        title=title,
-        description=text,
-        input_schema=schema,
-        annotations=annotations,
-        visibility=Visibility.NATIVE,
-    )
-
+EXECUTE: Final = "execute_tool"
+CALL_MANY: Final = "call_many"
 
 MAX_BUDGET: Final = 20_000
-"""The most tokens that a request may ask a reply to cost."""
-
-
-_DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
-
+"""The highest budget that a search may request, in tokens."""
+MAX_CALLS: Final = 50
+"""Calls in one `call_many` request."""
+MAX_CONCURRENT: Final = 8
+"""Calls of one request that run at the same time."""
 
 _MAX_ECHO: Final = 40
-
-
+"""Characters of an invalid value that an error repeats."""
+_MAX_SUGGESTIONS: Final = 10
+_DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
 _FLAGS: Final = {"true": True, "false": False}
 
-
+_SEARCH_TEXT: Final = (
+    "Find tools by what you need, in plain words. Returns names, descriptions, scores and input schemas; "
+    f"call what you found with {EXECUTE}. Leave the query out to list every tool."
+)
+_EXECUTE_TEXT: Final = f"Call a tool that {SEARCH} found, by its name, with its arguments."
+CALL_MANY_TEXT: Final = (
+    f"Call several tools that {SEARCH} found, at the same time. Returns results in the order of the calls; a call that "
+    "fails does not affect the others. Make calls that need each other's results one after the other."
+)
 SEARCH_SCHEMA: Final[Object] = {
     "type": "object",
     "properties": {
@@ -168,8 +68,6 @@ SEARCH_SCHEMA: Final[Object] = {
         "cursor": {"type": "string", "description": "Continue a list where it ended."},
     },
 }
-
-
 EXECUTE_SCHEMA: Final[Object] = {
     "type": "object",
     "properties": {
@@ -182,13 +80,108 @@ EXECUTE_SCHEMA: Final[Object] = {
     },
     "required": ["name"],
 }
+CALL_MANY_SCHEMA: Final[Object] = {
+    "type": "object",
+    "properties": {
+        "calls": {
+            "type": "array",
+            "maxItems": MAX_CALLS,
+            "description": "The calls.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "description": "The tool's name."},
+                    "arguments": {"type": "object", "additionalProperties": True},
+                },
+                "required": ["name"],
+            },
+        }
+    },
+    "required": ["calls"],
+}
+
+
+class SearchSurface:
+    """Two meta-tools, or three, instead of thousands of tools."""
+
+    name = "search"
+    introduction = SEARCH_INTRODUCTION
+    lists_all = False
+
+    def __init__(self, gateway: Gateway, options: SurfaceOptions) -> None:
+        """Raises as `tokens.counter` does for the counter that the options name."""
+        self._gateway = gateway
+        self._options = options
+        self._replies = ReplyRenderer(counter(options.tokens))
+        self.handlers: dict[str, MetaToolHandler] = {SEARCH: self._search, EXECUTE: self._execute}
+        if options.call_many:
+            self.handlers[CALL_MANY] = partial(call_many, gateway)
+
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
+        """`tool_search` with a digest of the servers, `execute_tool`, and `call_many` if the options say so.
+
+        None if all tools are listed by name anyway.
+        """
+        if not (self._options.meta_only or statuses or searched or _has_discoverable(view)):
+            return ()
+        servers = digest(view, statuses, tokens=self._options.digest_tokens)
+        text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT
+        tools = (
+            meta_tool(SEARCH, "Search tools", text, SEARCH_SCHEMA, READ_ONLY_HINTS),
+            meta_tool(EXECUTE, "Execute a tool", _EXECUTE_TEXT, EXECUTE_SCHEMA, SIDE_EFFECT_HINTS),
+        )
+        if CALL_MANY not in self.handlers:
+            return tools
+        return (*tools, meta_tool(CALL_MANY, "Call several tools", CALL_MANY_TEXT, CALL_MANY_SCHEMA, SIDE_EFFECT_HINTS))
+
+    async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
+        request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
+        await self._check(ctx, request.filters)
+        return self._replies.render(await self._gateway.search(ctx, request), request)
+
+    async def _check(self, ctx: Context, filters: Filters) -> None:
+        """Raise `InvalidRequest` for a namespace or tag that the caller does not have."""
+        if filters.namespaces:
+            _check_names("server called", filters.namespaces, await self._gateway.namespaces(ctx), "namespace")
+        if filters.tags:
+            _check_names("tool with the tag", filters.tags, await self._gateway.tags(ctx), "tags")
+
+    async def _execute(self, ctx: Context, arguments: Object) -> ToolResult:
+        name, given, loose = parse_execute(arguments)
+        if name in (SEARCH, EXECUTE):  # models sometimes wrap a meta-tool in execute_tool
+            return await self.handlers[name](ctx, given if isinstance(given, Mapping) else loose)
+        return await self._gateway.call(ctx, name, given, loose=loose)
+
+
+def _has_discoverable(view: View) -> bool:
+    """Whether some tool of the view can only be found by searching."""
+    if view.base is None:
+        return view.memoized("discoverable", lambda one: _any_discoverable(one.tools()))
+    return _has_discoverable(view.base) or _any_discoverable(view.overlay_tools())
+
+
+def _any_discoverable(tools: Iterable[Tool]) -> bool:
+    return any(tool.visibility is Visibility.DISCOVERABLE for tool in tools)
+
+
+def _check_names(what: str, wanted: Collection[str], known: Collection[str], argument: str) -> None:
+    for name in sorted(wanted):
+        if name not in known:
+            raise InvalidRequest(
+                f"There is no {what} {name[:_MAX_ECHO]!r}.",
+                hint=f"Leave {argument} out to search all.",
+                suggestions=nearest(name, known) or sorted(known)[:_MAX_SUGGESTIONS],
+            )
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
 
 
 def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchRequest:
-    """The request that the arguments of `tool_search` stand for.
+    """Parse the arguments of `tool_search`.
 
-    `budget`, where 0 is none, and `group` are what the settings say. Numbers out of range are clamped; raises
-    `InvalidRequest` for what cannot be understood.
+    `budget` (in tokens, 0 for none) and `group` are the defaults from the settings. Numbers out of range are clamped.
+    Raises `InvalidRequest` for invalid arguments.
 
     >>> parse_search({"query": "send mail", "tags": "work"}, budget=800, group=False).filters.tags
     frozenset({'work'})
@@ -201,8 +194,8 @@ def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchReques
         limit=_integer(arguments.get("max_results")),
         filters=Filters(
             namespaces=_string_set(arguments.get("namespace"), "namespace must be the name of a server"),
-            tags=_string_set(arguments.get("tags"), "tags must be a text or a list of texts"),
-            # false is what models send for "no matter"
+            tags=_string_set(arguments.get("tags"), "tags must be a string or a list of strings"),
+            # models send false to mean that it does not matter
             read_only=_parse_flag(arguments, "read_only") or None,
         ),
         detail=_parse_detail(arguments.get("detail")),
@@ -213,7 +206,7 @@ def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchReques
 
 
 def parse_execute(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
-    """The name, the nested arguments and whatever stood beside them.
+    """Parse the arguments of `execute_tool`: the name, the nested arguments, and the remaining top-level keys.
 
     >>> parse_execute({"name": "git:log", "arguments": {"n": 1}})
     ('git:log', {'n': 1}, {})
@@ -234,7 +227,7 @@ def parse_execute(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
 
 
 def _check_keys(arguments: Mapping[str, Any]) -> None:
-    """Teach a parameter that does not exist: a query under another name would list everything."""
+    # Do not ignore unknown keys: a query under another name would list every tool.
     known = SEARCH_SCHEMA["properties"]
     for key in arguments:
         if key not in known:
@@ -261,7 +254,7 @@ def _parse_detail(detail: Any) -> Detail:
 
 
 def _parse_budget(asked: int | None, usual: int) -> int | None:
-    """The budget that was asked for, as far as it is allowed, else the usual one; 0 asks for as much as there is."""
+    """The requested budget up to the maximum, else the default. A request for 0 gets the maximum."""
     if asked is None:
         return usual or None
     return min(asked, MAX_BUDGET) if asked > 0 else MAX_BUDGET
@@ -278,80 +271,46 @@ def _parse_flag(arguments: Mapping[str, Any], name: str) -> bool | None:
     value = arguments.get(name)
     if value is None or isinstance(value, bool):
         return value
-    said = _FLAGS.get(value.strip().lower()) if isinstance(value, str) else None
-    if said is None:
+    flag = _FLAGS.get(value.strip().lower()) if isinstance(value, str) else None
+    if flag is None:
         raise InvalidRequest(f"{name} must be true or false, not {str(value)[:_MAX_ECHO]!r}.")
-    return said
+    return flag
 
 
-def _string_set(given: Any, must: str) -> frozenset[str]:
+def _string_set(given: Any, problem: str) -> frozenset[str]:
     wanted = [given] if isinstance(given, str) else [] if given is None else given
     if not isinstance(wanted, list) or not all(isinstance(text, str) for text in wanted):
-        raise InvalidRequest(f"{must}, not {str(given)[:_MAX_ECHO]!r}.")
+        raise InvalidRequest(f"{problem}, not {str(given)[:_MAX_ECHO]!r}.")
     return frozenset(text for text in wanted if text)
 
 
-CALL_MANY: Final = "call_many"
-
-
-CALL_MANY_TEXT: Final = (
-    f"Call several tools that {SEARCH} found, at the same time. Answers in the order of the calls; one that fails "
-    "harms no other. For calls that need one another's results, call one after the other."
-)
-
-
-MAX_CALLS: Final = 50
-"""Calls in one request."""
-
-
-MAX_CONCURRENT: Final = 8
-"""Calls that run at the same time."""
-
-
-CALL_MANY_SCHEMA: Final[Object] = {
-    "type": "object",
-    "properties": {
-        "calls": {
-            "type": "array",
-            "maxItems": MAX_CALLS,
-            "description": "The calls.",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string", "description": "The tool's name."},
-                    "arguments": {"type": "object", "additionalProperties": True},
-                },
-                "required": ["name"],
-            },
-        }
-    },
-    "required": ["calls"],
-}
+# -- call_many -------------------------------------------------------------------------------------------------------
 
 
 async def call_many(gateway: Gateway, ctx: Context, arguments: Object) -> ToolResult:
-    """The answers, in order: `{"name", "ok": true, "result"}`, or `{"name", "ok": false, "error"}`.
+    """Run several calls concurrently, and return their results in order.
 
-    An error as a whole only where every call failed. Raises `InvalidRequest` for what is no list of 1 to 50 calls.
+    Each is `{"name", "ok": true, "result"}` or `{"name", "ok": false, "error"}`. The whole result is an error only if
+    every call failed. Raises `InvalidRequest` unless there are 1 to 50 calls.
     """
     calls = _parse_calls(arguments)
-    answers: list[dict[str, Any]] = [{} for _ in calls]
+    results: list[dict[str, Any]] = [{} for _ in calls]
     blocks: list[Sequence[Object]] = [() for _ in calls]
     limiter = anyio.CapacityLimiter(MAX_CONCURRENT)
     inner = nested_context(ctx, len(calls))
 
     async def one(place: int, call: Any) -> None:
         async with limiter:
-            answers[place], blocks[place] = await _call_one(gateway, inner, call)
+            results[place], blocks[place] = await _call_one(gateway, inner, call)
             await report_call_ended(inner)
 
     async with anyio.create_task_group() as group:
         for place, call in enumerate(calls):
             group.start_soon(one, place, call)
     return ToolResult(
-        content=({"type": "text", "text": json_text(answers)}, *(block for more in blocks for block in more)),
-        structured={"results": answers},
-        is_error=not any(answer["ok"] for answer in answers),
+        content=({"type": "text", "text": json_text(results)}, *(block for more in blocks for block in more)),
+        structured={"results": results},
+        is_error=not any(answer["ok"] for answer in results),
     )
 
 
@@ -366,11 +325,11 @@ def _parse_calls(arguments: Object) -> list[Any]:
 
 
 async def _call_one(gateway: Gateway, ctx: Context, call: Any) -> tuple[dict[str, Any], Sequence[Object]]:
-    """One answer, and the blocks of its result that are not text."""
+    """One result, and those of its content blocks that are not text."""
     name = ""
     try:
         if not isinstance(call, Mapping):
-            raise InvalidRequest("A call is an object with the name of a tool and its arguments.")
+            raise InvalidRequest("Each call must be an object with the name of a tool and its arguments.")
         name, given, loose = parse_execute(call)
         result = await gateway.call(ctx, name, given, loose=loose)
         more = tuple(block for block in result.content if block.get("type") != "text")

@@ -21,38 +21,49 @@ from toolcrib.surfaces.reply import shorten
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
 _MAX_NAMED: Final = 20
-
-
+"""Names that an error lists."""
 _MAX_ECHO: Final = 80
-
-
+"""Characters of an unknown name that an error repeats."""
 _ENTRY_CHARS: Final = 300
-
-
+"""Characters of a tool's description in structured content."""
+_SERVER_CHARS: Final = 300
+_INSTRUCTIONS_CHARS: Final = 1_000
+_LINE_CHARS: Final = 100
+_MAX_DEPTH: Final = 4
+"""Levels of nested parameters that are shown."""
+_MAX_DESCRIPTION_CHARS: Final = 4_000
+"""Characters of a tool's description on its page."""
 _MAX_RESPONSE_CHARS: Final = 20_000
 """Characters of a response that are shown."""
+_ANNOTATION_TEXTS: Final[Sequence[tuple[str, bool, str]]] = (
+    ("destructiveHint", True, "destructive: it may change or delete existing data"),
+    ("readOnlyHint", True, "read-only: it changes nothing"),
+    ("readOnlyHint", False, "not read-only: it may change something"),
+    ("idempotentHint", True, "idempotent: calling it again changes nothing more"),
+    ("openWorldHint", True, "open world: it interacts with external systems"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPage:
-    """A server, and what scripts call it."""
+    """A server with its identifiers in scripts."""
 
     name: str
     identifiers: Mapping[str, str]
-    """By language, the usual one first."""
+    """By language, the default one first."""
     status: ServerStatus | None
     tools: int
 
 
 class ToolDiscoveryService:
-    """Servers, their tools, one tool, one response: four steps, each a result with text and structured content.
+    """Browse servers, their tools, one tool, and one response. Each step returns text and structured content.
 
-    Servers and tools are named by the identifiers that are shown, in either script language, or by their own names.
-    Errors rise as in `Gateway`; names that do not exist are answered with those that do.
+    Servers and tools are given by their identifiers in any script language, or by their own names. Raises errors as
+    `Gateway` does; errors for unknown names list the existing ones.
     """
 
     def __init__(self, gateway: Gateway, ctx: Context, *, languages: Sequence[str] = tuple(LANGUAGES)) -> None:
-        """For one caller; calls are shown in `languages`, and always in Lua."""
+        """Example calls are in `languages`, and always in the default language."""
         self._gateway = gateway
         self._ctx = ctx
         self._languages = tuple(dict.fromkeys((DEFAULT_LANGUAGE, *languages)))
@@ -61,18 +72,18 @@ class ToolDiscoveryService:
     # -- the steps -------------------------------------------------------------------------------------------------
 
     async def list_servers(self) -> ToolResult:
-        """The servers, with what scripts call each; failing ones with the reason."""
+        """The servers and their identifiers; failed ones with the reason."""
         await self._gateway.refresher.wait_startup()
-        shelved, statuses = await self._tools_by_server()
-        pages = self._pages(shelved, statuses)
+        grouped, statuses = await self._tools_by_server()
+        pages = self._pages(grouped, statuses)
         return text_result(servers_page(pages), structured={"servers": [_server_entry(page) for page in pages]})
 
     async def list_server_tools(self, server: str) -> ToolResult:
-        """The tools of a server, in one line each. Raises `BackendNotFound` and `ServerUnavailable`."""
-        shelved, page = await self._server(server)
-        shelf = shelved.listed[page.name]
-        spelt = self._identifiers(shelf)
-        tools = [(shelf[name], spelt[name]) for name in sorted(shelf)]
+        """The tools of a server, one line each. Raises `BackendNotFound` and `ServerUnavailable`."""
+        grouped, page = await self._server(server)
+        tools_by_name = grouped.listed[page.name]
+        identifiers_by_tool = self._identifiers(tools_by_name)
+        tools = [(tools_by_name[name], identifiers_by_tool[name]) for name in sorted(tools_by_name)]
         note = (
             f"Note: {page.name} {describe_state(page.status)}"
             if page.status is not None and has_problem(page.status)
@@ -87,7 +98,7 @@ class ToolDiscoveryService:
         )
 
     async def get_tool_details(self, server: str, tool: str) -> ToolResult:
-        """How a tool is called. Raises `BackendNotFound`, `ServerUnavailable` and `ToolNotFound`."""
+        """How to call a tool. Raises `BackendNotFound`, `ServerUnavailable` and `ToolNotFound`."""
         page, found, names = await self._tool(server, tool)
         calls = placeholder_calls(page.identifiers, names, found.input_schema)
         shape = await self._gateway.result_shapes.get(self._ctx, found)
@@ -107,16 +118,16 @@ class ToolDiscoveryService:
     async def inspect_tool_response(
         self, server: str, tool: str, sample_args: Any = None, *, allow_side_effects: bool = False
     ) -> ToolResult:
-        """What a tool answers: it is really called. Of a response longer than 20,000 characters, the beginning.
+        """Call a tool, and return its response: the beginning if that is longer than 20,000 characters.
 
-        Raises `InvalidRequest` for a tool that may change something, unless that is allowed; and as `Gateway.call`.
+        Raises `InvalidRequest` for a tool that may change something, unless that is allowed, and as `Gateway.call`.
         """
         page, found, names = await self._tool(server, tool)
-        label = f"{_usual(page.identifiers)}.{_usual(names)}"
+        label = f"{_default_identifier(page.identifiers)}.{_default_identifier(names)}"
         if not allow_side_effects and (risk := _side_effect(found)):
             raise InvalidRequest(
                 f"{label} was not called: {risk}.",
-                hint="Set allowSideEffects to true where that is wanted; tool-details shows what is known of it.",
+                hint="Set allowSideEffects to true to call it anyway; tool-details shows what is known about it.",
             )
         try:
             result = await self._gateway.call(self._ctx, found.id, sample_args)
@@ -131,11 +142,11 @@ class ToolDiscoveryService:
         return ToolResult(content=(*made.content, *more), structured=made.structured, meta=result.meta)
 
     async def summary(self, server: str | None = None) -> ToolResult:
-        """Counts, of one server or of all. Raises `BackendNotFound`."""
-        shelved, statuses = await self._tools_by_server()
-        pages = self._pages(shelved, statuses)
+        """Tool counts of one server or of all. Raises `BackendNotFound`."""
+        grouped, statuses = await self._tools_by_server()
+        pages = self._pages(grouped, statuses)
         chosen = pages if server is None else [(await self._server(server))[1]]
-        rows = [_server_counts(page, shelved.listed.get(page.name, {}).values()) for page in chosen]
+        rows = [_server_counts(page, grouped.listed.get(page.name, {}).values()) for page in chosen]
         lines = [
             f"- {row['name']}: {row['state']}, {row['tools']} tools, {row['read_only']} read-only, "
             f"{row['destructive']} destructive"
@@ -151,75 +162,75 @@ class ToolDiscoveryService:
         statuses = await self._gateway.servers(self._ctx)
         return tools_by_server(await self._gateway.view(self._ctx), statuses), statuses
 
-    def _pages(self, shelved: ToolsByServer, statuses: Iterable[ServerStatus]) -> list[ServerPage]:
+    def _pages(self, grouped: ToolsByServer, statuses: Iterable[ServerStatus]) -> list[ServerPage]:
         known = {namespace_of(status): status for status in statuses}
-        names = self._identifiers(dict.fromkeys(shelved.listed, ()), servers=True)
+        names = self._identifiers(dict.fromkeys(grouped.listed, ()), servers=True)
         return [
-            ServerPage(name=name, identifiers=names[name], status=known.get(name), tools=len(shelved.listed[name]))
-            for name in sorted(shelved.listed)
+            ServerPage(name=name, identifiers=names[name], status=known.get(name), tools=len(grouped.listed[name]))
+            for name in sorted(grouped.listed)
         ]
 
     def _identifiers(self, names: Iterable[str], *, servers: bool = False) -> dict[str, dict[str, str]]:
-        """What scripts call each of them, by language."""
+        """The identifiers of servers or tools in scripts: by name, then by language."""
         found: dict[str, dict[str, str]] = {name: {} for name in names}
         for language in self._languages:
             if servers:
-                spelt = {
+                originals = {
                     identifier: one.original
                     for identifier, one in script_names(dict.fromkeys(found, ()), LANGUAGES[language]).items()
                 }
             else:
-                spelt = dict(next(iter(script_names({"x": found}, LANGUAGES[language]).values())).tools)
-            for identifier, name in spelt.items():
+                originals = dict(next(iter(script_names({"x": found}, LANGUAGES[language]).values())).tools)
+            for identifier, name in originals.items():
                 found[name][language] = identifier
         return found
 
     async def _server(self, wanted: str) -> tuple[ToolsByServer, ServerPage]:
-        """The server of that identifier or name, once it has had time to connect."""
-        shelved, statuses = await self._tools_by_server()
-        page = _find_server(wanted, self._pages(shelved, statuses))
+        """Find a server by identifier or name, and give it time to connect."""
+        grouped, statuses = await self._tools_by_server()
+        page = _find_server(wanted, self._pages(grouped, statuses))
         if page is not None and page.status is not None and page.status.state is not ServerState.READY:
             await wait_for_servers(self._gateway, self._ctx, (page.name,))
-            shelved, statuses = await self._tools_by_server()
-            page = _find_server(wanted, self._pages(shelved, statuses))
+            grouped, statuses = await self._tools_by_server()
+            page = _find_server(wanted, self._pages(grouped, statuses))
         if page is None:
-            raise _no_server(wanted, self._pages(shelved, statuses))
+            raise _no_server(wanted, self._pages(grouped, statuses))
         if not page.tools and page.status is not None and page.status.state is not ServerState.READY:
             raise ServerUnavailable(
                 f"Server {page.name} {describe_state(page.status)}.",
-                hint="Use another server, or try again once this one is mended.",
+                hint="Use another server, or try again later.",
                 data={"server": page.name, "state": str(page.status.state), "reason": page.status.reason},
             )
-        return shelved, page
+        return grouped, page
 
     async def _tool(self, server: str, wanted: str) -> tuple[ServerPage, Tool, Mapping[str, str]]:
-        shelved, page = await self._server(server)
-        shelf = shelved.listed[page.name]
-        spelt = self._identifiers(shelf)
-        for name, identifiers in spelt.items():
+        grouped, page = await self._server(server)
+        tools_by_name = grouped.listed[page.name]
+        identifiers_by_tool = self._identifiers(tools_by_name)
+        for name, identifiers in identifiers_by_tool.items():
             if wanted in identifiers.values():
-                return page, shelf[name], identifiers
-        if wanted in shelf:
-            return page, shelf[wanted], spelt[wanted]
-        for tool in shelved.hidden:
-            if tool.name == wanted and shelved.server_of(tool) == page.name:
+                return page, tools_by_name[name], identifiers
+        if wanted in tools_by_name:
+            return page, tools_by_name[wanted], identifiers_by_tool[wanted]
+        for tool in grouped.hidden:
+            if tool.name == wanted and grouped.server_of(tool) == page.name:
                 return page, tool, self._identifiers((tool.name,))[tool.name]
-        raise _no_tool(wanted, page, [_usual(names) for names in spelt.values()])
+        raise _no_tool(wanted, page, [_default_identifier(names) for names in identifiers_by_tool.values()])
 
 
-def _usual(identifiers: Mapping[str, str]) -> str:
-    """The identifier in the usual language."""
+def _default_identifier(identifiers: Mapping[str, str]) -> str:
+    """The identifier in the default language."""
     return identifiers[DEFAULT_LANGUAGE]
 
 
 def _find_server(wanted: str, pages: Sequence[ServerPage]) -> ServerPage | None:
-    said = wanted.strip()
-    spelt = next((page for page in pages if said in page.identifiers.values()), None)
-    return spelt or next((page for page in pages if page.name == said), None)
+    name = wanted.strip()
+    by_identifier = next((page for page in pages if name in page.identifiers.values()), None)
+    return by_identifier or next((page for page in pages if page.name == name), None)
 
 
 def _no_server(wanted: str, pages: Sequence[ServerPage]) -> BackendNotFound:
-    names = [_usual(page.identifiers) for page in pages]
+    names = [_default_identifier(page.identifiers) for page in pages]
     close = nearest(wanted, names)
     return BackendNotFound(
         f"There is no server {wanted[:_MAX_ECHO]!r}.{_did_you_mean(close)}",
@@ -247,26 +258,26 @@ def _name_list(names: Sequence[str]) -> str:
 
 
 def _response_result(label: str, value: JSON) -> ToolResult:
-    """A response as text and as data; of one that is long its beginning, and its shape in place of the data."""
+    """A response as text and data; for a long one, its beginning and its shape instead of the data."""
     shown = json.dumps(value, ensure_ascii=False, indent=2)
     shape = shape_of(value)
-    text = f"{label} answered, as a script sees it:\n\n{shown[:_MAX_RESPONSE_CHARS]}"
+    text = f"Response of {label}, as a script sees it:\n\n{shown[:_MAX_RESPONSE_CHARS]}"
     left = len(shown) - _MAX_RESPONSE_CHARS
     if left <= 0:
         return text_result(text, structured={"response": value, "shape": shape})
     more = (
-        f"... and {left:,} more characters are left out. Use execute: a script sees the whole response, and can give "
-        f"only what is needed of it.\n\nIts shape: {shape}"
+        f"... and {left:,} more characters. Use execute: a script sees the whole response, and can return only what is "
+        f"needed.\n\nIts shape: {shape}"
     )
     return text_result(f"{text}\n\n{more}", structured={"shape": shape, "left_out": left})
 
 
 def _side_effect(tool: Tool) -> str:
-    """Why a tool is not called only to look at its response; empty where nothing speaks against it."""
+    """Why a tool should not be called just to see its response; empty if nothing is known against it."""
     if tool.annotations.get("destructiveHint") is True:
-        return "it says that it may destroy something"
+        return "it declares that it may destroy something"
     if tool.annotations.get("readOnlyHint") is False:
-        return "it says that it may change something"
+        return "it declares that it may change something"
     return ""
 
 
@@ -294,58 +305,34 @@ def _tool_entry(tool: Tool, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _server_counts(page: ServerPage, tools: Iterable[Tool]) -> dict[str, Any]:
-    all_of = [tool for tool in tools if tool.visibility is not Visibility.HIDDEN]
+    counted = [tool for tool in tools if tool.visibility is not Visibility.HIDDEN]
     return {
         "name": page.name,
         **page.identifiers,
         "state": str(page.status.state) if page.status is not None else str(ServerState.READY),
-        "tools": len(all_of),
-        "read_only": sum(tool.annotations.get("readOnlyHint") is True for tool in all_of),
-        "destructive": sum(tool.annotations.get("destructiveHint") is True for tool in all_of),
+        "tools": len(counted),
+        "read_only": sum(tool.annotations.get("readOnlyHint") is True for tool in counted),
+        "destructive": sum(tool.annotations.get("destructiveHint") is True for tool in counted),
     }
 
 
-_SERVER_CHARS: Final = 300
-
-
-_INSTRUCTIONS_CHARS: Final = 1_000
-
-
-_LINE_CHARS: Final = 100
-
-
-_MAX_DEPTH: Final = 4
-"""How deep parameters in parameters are shown."""
-
-
-_MAX_DESCRIPTION_CHARS: Final = 4_000
-"""Characters of a tool's description."""
-
-
-_ANNOTATION_TEXTS: Final[Sequence[tuple[str, bool, str]]] = (
-    ("destructiveHint", True, "destructive: it may change or delete what is there"),
-    ("readOnlyHint", True, "read-only: it changes nothing"),
-    ("readOnlyHint", False, "not read-only: it may change something"),
-    ("idempotentHint", True, "idempotent: calling it again changes nothing more"),
-    ("openWorldHint", True, "open world: it reaches out to others"),
-)
+# -- pages of text ---------------------------------------------------------------------------------------------------
 
 
 def identifier_text(identifiers: Mapping[str, str]) -> str:
-    """What scripts say, by language; only Lua where all say the same.
+    """The identifiers by language; only the default one if all are the same.
 
     >>> identifier_text({"lua": "data_server", "python": "data_server"})
     'Lua: data_server'
     >>> identifier_text({"lua": "_while", "python": "while_"})
     'Lua: _while, Python: while_'
     """
-    usual = _usual(identifiers)
-    shown = {key: name for key, name in identifiers.items() if key == DEFAULT_LANGUAGE or name != usual}
+    default = _default_identifier(identifiers)
+    shown = {key: name for key, name in identifiers.items() if key == DEFAULT_LANGUAGE or name != default}
     return ", ".join(f"{LANGUAGES[key].title}: {name}" for key, name in shown.items())
 
 
 def servers_page(servers: Sequence[ServerPage]) -> str:
-    """The list of servers."""
     if not servers:
         return "No MCP servers are available."
     return "\n".join(["Available MCP Servers:", *(f"\n{_server_text(server)}" for server in servers)])
@@ -356,12 +343,13 @@ def _server_text(page: ServerPage) -> str:
     status = page.status
     if status is not None:
         info = status.info
-        said = info.instructions.strip()
-        line = said if len(said) <= _LINE_CHARS and "\n" not in said else ""
+        instructions = info.instructions.strip()
+        line = instructions if len(instructions) <= _LINE_CHARS and "\n" not in instructions else ""
         about = info.description or (info.title if info.title != page.name else "") or line
         lines.extend([shorten(about, _SERVER_CHARS)] if about else [])
         lines.extend([f"Version: {info.version}"] if info.version else [])
-        lines.extend([f"Instructions: {shorten(said, _INSTRUCTIONS_CHARS)}"] if said and said != about else [])
+        if instructions and instructions != about:
+            lines.append(f"Instructions: {shorten(instructions, _INSTRUCTIONS_CHARS)}")
         if status.state is not ServerState.READY:
             lines.append(
                 f"Not available: it {describe_state(status)}"
@@ -374,7 +362,7 @@ def _server_text(page: ServerPage) -> str:
 
 
 def tools_page(server: str, tools: Sequence[tuple[Tool, Mapping[str, str]]], note: str = "") -> str:
-    """The list of a server's tools, each with what scripts call it."""
+    """The tools of a server, each with its identifiers."""
     if not tools:
         return f"{server} has no tools.{f' {note}' if note else ''}"
     lines = [_tool_line(tool, identifiers) for tool, identifiers in tools]
@@ -388,9 +376,9 @@ def _tool_line(tool: Tool, identifiers: Mapping[str, str]) -> str:
 
 
 def details_page(tool: Tool, calls: Mapping[str, str], shape: str, note: str = "") -> str:
-    """All there is to say of one tool; `calls` are example calls by language, `shape` its last response."""
+    """Everything known about a tool. `calls` are example calls by language, `shape` is that of its last response."""
     parts = [f"## {shorten(tool.name, _LINE_CHARS)}", _truncate(tool.description.strip())]
-    if risks := [f"- {words}" for hint, value, words in _ANNOTATION_TEXTS if tool.annotations.get(hint) is value]:
+    if risks := [f"- {text}" for hint, value, text in _ANNOTATION_TEXTS if tool.annotations.get(hint) is value]:
         parts.append("\n".join(["### Annotations", "", *risks]))
     taken = list(schema_lines(tool.input_schema)) or ["This tool takes no parameters."]
     parts.append("\n".join(["### Parameters", "", *taken]))
@@ -423,15 +411,15 @@ def _schema_lines(schema: Any, root: Object, depth: int) -> Iterator[str]:
         nested = _nested_object(nodes.get(parameter.name), root) if depth < _MAX_DEPTH else None
         kind = _outer_type(parameter.type, nested)
         more = f" Default: {literal(parameter.default)}." if parameter.default is not None else ""
-        said = " ".join([*parameter.description.split(), *more.split()])
+        text = " ".join([*parameter.description.split(), *more.split()])
         need = "required" if parameter.required else "optional"
-        yield f"{'  ' * depth}- {parameter.name} ({kind}, {need}){f': {said}' if said else ''}"
+        yield f"{'  ' * depth}- {parameter.name} ({kind}, {need}){f': {text}' if text else ''}"
         if nested is not None:
             yield from _schema_lines(nested[0], root, depth + 1)
 
 
 def _nested_object(node: Any, root: Object) -> tuple[Object, str] | None:
-    """The object inside a parameter, and how the parameter is called that holds it."""
+    """The object schema inside a parameter, and the parameter's type in words; None if it holds no object."""
     if node is None or isinstance(node, bool):
         return None
     whole, brackets = resolve(node, root), ""
@@ -447,7 +435,7 @@ def _outer_type(kind: str, nested: tuple[Object, str] | None) -> str:
 
 
 def placeholder_calls(server: Mapping[str, str], tool: Mapping[str, str], schema: Object) -> dict[str, str]:
-    """An example call for each language, with a place for each parameter that is needed, else for the first few.
+    """An example call per language, with placeholders for the required parameters, or else for the first two.
 
     >>> schema = {"properties": {"a": {}, "b": {}}, "required": ["a", "b"]}
     >>> print(placeholder_calls({"lua": "calculator"}, {"lua": "add"}, schema)["lua"])

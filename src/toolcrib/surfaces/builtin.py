@@ -1,0 +1,59 @@
+"""The built-in surfaces by name, and the facade over those that the settings choose."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from toolcrib.errors import SettingsError
+from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.view import View
+from toolcrib.scripting.runner import ScriptRunner
+from toolcrib.surfaces.base import MetaToolHandler, Surface
+from toolcrib.surfaces.dynamic import DynamicSurface
+from toolcrib.surfaces.facade import ServerOrder, ToolFacade
+from toolcrib.surfaces.options import SURFACES, SurfaceOptions
+from toolcrib.surfaces.progressive import ProgressiveSurface
+from toolcrib.surfaces.search import SearchSurface
+from toolcrib.types import ServerStatus, Tool
+
+
+class DirectSurface:
+    """The surface `direct`: every tool by its public name, and no meta-tools."""
+
+    name = "direct"
+    introduction = ""
+    lists_all = True
+    handlers: Mapping[str, MetaToolHandler] = {}
+
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+        """None."""
+        return ()
+
+
+_FACTORIES: Final[Mapping[str, Callable[[Gateway, SurfaceOptions, ScriptRunner | None], Surface]]] = {
+    "search": lambda gateway, options, _: SearchSurface(gateway, options),
+    "dynamic": lambda gateway, options, _: DynamicSurface(gateway, options.guards),
+    "progressive": ProgressiveSurface,
+    "direct": lambda *_: DirectSurface(),
+}
+"""How to make each of `SURFACES`."""
+
+
+def make_surfaces(
+    gateway: Gateway, options: SurfaceOptions, scripts: ScriptRunner | None = None
+) -> tuple[Surface, ...]:
+    """The surfaces that the options name. Raises `SettingsError` for a name that does not exist."""
+    unknown = [name for name in options.surfaces if name not in SURFACES]
+    if unknown or not options.surfaces:
+        problem = f"There is no surface {unknown[0]!r}." if unknown else "The settings name no surface."
+        raise SettingsError(problem, hint=f"Surfaces: {', '.join(SURFACES)}.")
+    return tuple(_FACTORIES[name](gateway, options, scripts) for name in dict.fromkeys(options.surfaces))
+
+
+def make_facade(
+    gateway: Gateway, options: SurfaceOptions, scripts: ScriptRunner | None = None, *, order: ServerOrder = tuple
+) -> ToolFacade:
+    """The facade over the surfaces that the options name. Raises `SettingsError` for a name that does not exist.
+
+    `scripts` runs the scripts of the surface `progressive`; `order` is that of the servers in the settings.
+    """
+    return ToolFacade(gateway, options, make_surfaces(gateway, options, scripts), order=order)
