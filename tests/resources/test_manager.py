@@ -21,6 +21,7 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.audit import AuditEvent
 from toolcrib.middleware.options import CacheOptions, CallOptions, RateOptions
+from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeSource
 from toolcrib.types import (
     Action,
@@ -203,6 +204,17 @@ async def test_a_uri_in_a_result_leads_back_to_the_first_server_that_gave_it() -
     with pytest.raises(NotFound, match="No resource is known") as refused:
         await gateway.resources.read_resource(BOB, "doc://1")
     assert refused.value.suggestions == ("toolcrib://a/doc://1", "toolcrib://b/doc://1")
+
+
+async def test_processes_that_share_a_store_know_the_uris_that_each_other_gave() -> None:
+    state = MemoryStore()
+    a, b = Shelf("a"), Shelf("b")
+    b.links = ("doc://1",)
+    one, other = gateway_of(a, b, state=state), gateway_of(a, b, state=state)
+    assert await linked(one, "b") == ["doc://1"]
+    assert await read(other, "doc://1") == "b"
+    a.links = ("doc://1",)
+    assert await linked(other, "a") == ["toolcrib://a/doc://1"]
 
 
 async def test_callers_without_a_session_get_qualified_uris() -> None:

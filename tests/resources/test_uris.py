@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from toolcrib.resources.router import SessionUris
 from toolcrib.resources.uris import UriTemplate, expand_template, normal_forms, qualified_uri, split_qualified_uri
+from toolcrib.state.memory import MemoryStore
 
 NAMES = st.text(min_size=1).filter(lambda text: text.isprintable() and ":" not in text)
 
@@ -57,13 +58,13 @@ def test_a_hostile_template_takes_linear_time() -> None:
 
 
 def test_uris_are_remembered_for_a_while_and_only_for_their_session() -> None:
-    told = SessionUris()
-    told.remember("ann", "memo://1", "a")
-    assert (told.get("ann", "memo://1"), told.get("bob", "memo://1"), told.get(None, "memo://1")) == ("a", None, None)
+    uris = SessionUris(MemoryStore())
+    uris.remember("ann", "memo://1", "a")
+    assert (uris.get("ann", "memo://1"), uris.get("bob", "memo://1"), uris.get(None, "memo://1")) == ("a", None, None)
     for number in range(2, 502):
-        told.remember("ann", f"memo://{number}", "a")
-    assert (told.get("ann", "memo://1"), told.get("ann", "memo://501")) == (None, "a")
-    assert not told.remember("ann", "memo://" + "x" * 500, "a")
+        uris.remember("ann", f"memo://{number}", "a")
+    assert (uris.get("ann", "memo://1"), uris.get("ann", "memo://501")) == (None, "a")
+    assert not uris.remember("ann", "memo://" + "x" * 500, "a")
 
 
 @given(st.text(alphabet="aA:/.%25eE#\\?", max_size=30))

@@ -152,7 +152,7 @@ class Gateway:
             mask_errors=mask_errors,
             state=self.state,
         )
-        self.resources = ResourceManager(self.refresher, self._policy, self._pipeline, self.options)
+        self.resources = ResourceManager(self.refresher, self._policy, self._pipeline, self.options, self.state)
         """Prompts and resources of the servers."""
         self.sessions = Sessions(self.options.sessions, self.state)
         self.result_shapes = ResultShapes(self.state)
@@ -313,7 +313,7 @@ class Gateway:
         if result.kind == "complete":
             await self.sessions.record(ctx, found.tool.id, success=not result.is_error)
             await self.result_shapes.record(ctx, found.tool, result)
-        return self.resources.rewrite_uris(ctx, found.tool.namespace, result)
+        return await self.resources.rewrite_uris(ctx, found.tool.namespace, result)
 
     def breakers(self) -> tuple[BreakerState, ...]:
         """Return the circuit breaker's view of each backend, by name; empty without a breaker."""

@@ -42,6 +42,7 @@ from toolcrib.types import (
     Object,
     Policy,
     ServerState,
+    StateStore,
     Tool,
     ToolResult,
     Unsubscribe,
@@ -72,14 +73,19 @@ class ResourceManager:
     """The prompts and resources of a gateway's servers."""
 
     def __init__(
-        self, refresher: CatalogRefresher, policy: Policy, pipeline: CallPipeline, options: GatewayOptions
+        self,
+        refresher: CatalogRefresher,
+        policy: Policy,
+        pipeline: CallPipeline,
+        options: GatewayOptions,
+        state: StateStore,
     ) -> None:
         self._refresher = refresher
         self._policy = policy
         self._pipeline = pipeline
         self._options = options
         self._collections = CollectionCache(refresher.backends, policy)
-        self._router = UriRouter(self._collections, policy)
+        self._router = UriRouter(self._collections, policy, state)
         self._listed: weakref.WeakSet[object] = weakref.WeakSet()
         self._attached: weakref.WeakSet[object] = weakref.WeakSet()
         self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}
@@ -156,7 +162,10 @@ class ResourceManager:
         result = await self._request(ctx, document.policy_tools[0], document.backends, "prompts/get", params)
         if result.kind != "complete":
             return result
-        messages = [self._router.rewrite_message(ctx, document.namespace, one) for one in result.structured["messages"]]
+        async with self._router.session(ctx):
+            messages = [
+                self._router.rewrite_message(ctx, document.namespace, one) for one in result.structured["messages"]
+            ]
         return replace(result, structured={**result.structured, "messages": messages})
 
     async def read_resource(self, ctx: Context, uri: str) -> ToolResult:
@@ -171,11 +180,12 @@ class ResourceManager:
         result = await self._request(ctx, tool, location.backends, "resources/read", {"uri": location.uri})
         if result.kind != "complete":
             return result
-        contents = [
-            self._rewrite_part(ctx, location, uri, part)
-            for part in result.structured["contents"]
-            if part.get("uri") == location.uri or not self._is_hidden(ctx, location, part.get("uri"))
-        ]
+        async with self._router.session(ctx):
+            contents = [
+                self._rewrite_part(ctx, location, uri, part)
+                for part in result.structured["contents"]
+                if part.get("uri") == location.uri or not self._is_hidden(ctx, location, part.get("uri"))
+            ]
         return replace(result, structured={**result.structured, "contents": contents})
 
     async def complete(self, ctx: Context, params: Object) -> ToolResult:
@@ -264,7 +274,8 @@ class ResourceManager:
         _check_uri(uri, "uri")
         await self._wait_for_lists(ctx)
         try:
-            return self._router.locate(ctx, uri)
+            async with self._router.session(ctx):
+                return self._router.locate(ctx, uri)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, uri, error)
             raise
@@ -278,9 +289,9 @@ class ResourceManager:
     def _is_hidden(self, ctx: Context, location: ResourceLocation, uri: object) -> bool:
         return isinstance(uri, str) and self._router.is_hidden(ctx.caller, location.namespace, uri)
 
-    def rewrite_uris(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
+    async def rewrite_uris(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
         """A tool's result with URIs by which the caller can read the resources in it."""
-        return self._router.rewrite_result(ctx, namespace, result)
+        return await self._router.rewrite_result(ctx, namespace, result)
 
     def subscribe_logs(self, ctx: Context, callback: Callable[[Object], None]) -> Unsubscribe:
         """Call back with log messages that servers send for this caller alone, from servers that the caller may see."""

@@ -1,7 +1,8 @@
 """Route the URI of a resource to its server, and rewrite URIs in results so that clients can read them."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,7 +17,18 @@ from toolcrib.resources.uris import (
     scheme_of,
     split_qualified_uri,
 )
-from toolcrib.types import Backend, Caller, Context, Decision, Documents, Object, Policy, ToolResult
+from toolcrib.types import (
+    Backend,
+    Caller,
+    Context,
+    Decision,
+    Documents,
+    Object,
+    Policy,
+    StateCodec,
+    StateStore,
+    ToolResult,
+)
 
 _MAX_SHOWN: Final = 200
 """Characters of a URI that an error repeats."""
@@ -27,6 +39,7 @@ _MAX_SESSIONS: Final = 500
 _MAX_SESSION_URIS: Final = 500
 _MAX_REMEMBERED_URI: Final = 500
 """Remembered sessions, URIs per session, and characters per URI."""
+_CODEC: Final[StateCodec[dict[str, str]]] = StateCodec(dict, dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +55,18 @@ class ResourceLocation:
 class UriRouter:
     """Routes URIs to servers, and gives clients URIs that lead back to the server they came from."""
 
-    def __init__(self, collections: CollectionCache, policy: Policy) -> None:
+    def __init__(self, collections: CollectionCache, policy: Policy, state: StateStore) -> None:
         self._collections = collections
         self._policy = policy
-        self._session_uris = SessionUris()
+        self._session_uris = SessionUris(state)
+
+    @asynccontextmanager
+    async def session(self, ctx: Context) -> AsyncIterator[None]:
+        """Inside the block, the URIs that this session was given are known; new ones are saved at its end."""
+        key = session_key(ctx)
+        await self._session_uris.load(key)
+        yield
+        await self._session_uris.save(key)
 
     def locate(self, ctx: Context, uri: str) -> ResourceLocation:
         """Find the server of a URI. Raises `NotFound` or `AmbiguousName`."""
@@ -149,11 +170,12 @@ class UriRouter:
             self._policy, caller, policy_tools("resources", namespace, uri)
         )
 
-    def rewrite_result(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
+    async def rewrite_result(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
         """A tool's result with URIs by which clients can read the resources in it."""
         if not any(block.get("type") in _URI_BLOCKS for block in result.content):
             return result
-        content = tuple(self._rewrite_block(ctx, namespace, block) for block in result.content)
+        async with self.session(ctx):
+            content = tuple(self._rewrite_block(ctx, namespace, block) for block in result.content)
         return result if content == result.content else replace(result, content=content)
 
     def rewrite_message(self, ctx: Context, namespace: str, message: Any) -> Any:
@@ -205,26 +227,64 @@ def resource_not_found(uri: str, namespaces: Sequence[str] = ()) -> NotFound:
 
 
 class SessionUris:
-    """Which server gave a session a URI that no list contains. Drops the least recently used sessions."""
+    """Which server gave a session a URI that no list contains; in the state store, for all processes.
 
-    def __init__(self) -> None:
-        self._sessions: OrderedDict[Hashable, OrderedDict[str, str]] = OrderedDict()
+    Rewriting is synchronous, so this process has a copy for the sessions that it serves. `load` and `save` keep the
+    copy and the store in step. The least recently used sessions are dropped.
+    """
 
-    def remember(self, session: Hashable, uri: str, namespace: str) -> bool:
+    def __init__(self, state: StateStore) -> None:
+        self._table = state.table("session uris", _CODEC, max_entries=_MAX_SESSIONS)
+        self._sessions: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
+        self._unsaved: dict[str, dict[str, str]] = {}
+
+    async def load(self, session: str | None) -> None:
+        """Learn what other processes saved for the session."""
+        saved = None if session is None else await self._table.get(session)
+        if session is None or not saved:
+            return
+        known = self._uris(session)
+        for uri in saved.keys() - known.keys():
+            known[uri] = saved[uri]
+        _drop_oldest(known)
+
+    async def save(self, session: str | None) -> None:
+        """Save what was remembered for the session since the last time."""
+        unsaved = None if session is None else self._unsaved.pop(session, None)
+        if session is not None and unsaved:
+            await self._table.update(session, lambda saved: (_merged(saved, unsaved), None))
+
+    def remember(self, session: str, uri: str, namespace: str) -> bool:
         """Remember the server that gave the session this URI; False if the URI is too long."""
         if len(uri) > _MAX_REMEMBERED_URI:
             return False
-        known = self._sessions.setdefault(session, OrderedDict())
-        self._sessions.move_to_end(session)
-        known[uri] = namespace
-        known.move_to_end(uri)
-        if len(known) > _MAX_SESSION_URIS:
-            known.popitem(last=False)
-        if len(self._sessions) > _MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+        for known in (self._uris(session), self._unsaved.setdefault(session, {})):
+            known.pop(uri, None)
+            known[uri] = namespace
+            _drop_oldest(known)
         return True
 
-    def get(self, session: Hashable | None, uri: str) -> str | None:
+    def get(self, session: str | None, uri: str) -> str | None:
         """The namespace of the server that gave the session this URI, if it is remembered."""
-        known = self._sessions.get(session)
+        known = None if session is None else self._sessions.get(session)
         return None if known is None else known.get(uri)
+
+    def _uris(self, session: str) -> OrderedDict[str, str]:
+        known = self._sessions.setdefault(session, OrderedDict())
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > _MAX_SESSIONS:
+            dropped, _ = self._sessions.popitem(last=False)
+            self._unsaved.pop(dropped, None)
+        return known
+
+
+def _merged(saved: dict[str, str] | None, unsaved: dict[str, str]) -> dict[str, str]:
+    """What to save: if two processes remember different servers for a URI, the first one stays."""
+    uris = {**(saved or {}), **{uri: one for uri, one in unsaved.items() if uri not in (saved or {})}}
+    _drop_oldest(uris)
+    return uris
+
+
+def _drop_oldest(uris: dict[str, str]) -> None:
+    while len(uris) > _MAX_SESSION_URIS:
+        del uris[next(iter(uris))]
