@@ -34,6 +34,7 @@ _HOMES: Final = {
     "LocalTools": "providers.functions:LocalTools",
     "Many": "providers.combined:Many",
     "Policy": "types:Policy",
+    "Provider": "types:Provider",
     "RequestProviders": "server.asgi:RequestProviders",
     "Rule": "gateway.policy:Rule",
     "SearchReply": "types:SearchReply",

@@ -39,6 +39,7 @@ from toolcrib.types import Decision as Decision
 from toolcrib.types import Filters as Filters
 from toolcrib.types import Hit as Hit
 from toolcrib.types import Policy as Policy
+from toolcrib.types import Provider as Provider
 from toolcrib.types import SearchReply as SearchReply
 from toolcrib.types import SearchRequest as SearchRequest
 from toolcrib.types import ServerStatus as ServerStatus
@@ -70,6 +71,7 @@ __all__ = [
     "LocalTools",
     "Many",
     "Policy",
+    "Provider",
     "RequestProviders",
     "Rule",
     "SearchReply",

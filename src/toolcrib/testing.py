@@ -18,6 +18,7 @@ from toolcrib.types import (
     Context,
     Object,
     Policy,
+    Provider,
     ServerState,
     ServerStatus,
     Tool,
@@ -36,7 +37,7 @@ async def echo(ctx: Context, name: str, arguments: Object) -> ToolResult:  # noq
     return ToolResult(content=({"type": "text", "text": f"{name} {dict(arguments)}"},), structured=said)
 
 
-class FakeProvider:
+class FakeProvider(Provider):
     """A provider of fixed tools, which a test can change; it speaks for one server when it has a status."""
 
     def __init__(self, tools: Sequence[Tool], handler: Handler = echo, *, status: ServerStatus | None = None) -> None:

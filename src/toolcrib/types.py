@@ -2,13 +2,12 @@
 
 Values have no behaviour of their own. Wire JSON (schemas, content blocks, annotations, `_meta`) stays plain JSON, as
 it was received. Nothing here imports another module of toolcrib except the errors, or MCP.
-
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from enum import Flag, StrEnum, auto
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from toolcrib.errors import NotAuthenticated
 
@@ -220,7 +219,7 @@ class BackendKind(StrEnum):
     LOCAL = "local"
     """A function of this process."""
     PROVIDER = "provider"
-    """A `ToolProvider`."""
+    """A provider."""
     MCP = "mcp"
     """A remote MCP server."""
 
@@ -374,69 +373,16 @@ class Context:
 
 @runtime_checkable
 class ToolProvider(Protocol):
-    """Where tools come from."""
+    """The least that a provider has. Anything with these methods can be added; subclass `Provider` for more."""
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        """The tools on offer, in any order."""
+        """List the tools on offer, in any order."""
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
-        """Run the tool of that name (its own, without namespace); None when there is none.
+        """Run the tool of that name (without namespace); return None if there is none.
 
-        Any other value becomes a result: a text as it is, everything else as JSON.
+        Any other value becomes a result: text as it is, everything else as JSON.
         """
-
-
-@runtime_checkable
-class KeyedCalls(Protocol):
-    """Beside `ToolProvider`, for one whose tools are of several namespaces; then `call_tool` is not used."""
-
-    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
-        """Run the tool of that key; None when there is none."""
-
-
-@runtime_checkable
-class ToolLookup(Protocol):
-    """Beside `ToolProvider`, for one with too many tools to list."""
-
-    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
-        """The tool of that name, its own or with its namespace, or None."""
-
-
-@runtime_checkable
-class ToolFinder(Protocol):
-    """Beside `ToolProvider`, for one that searches by itself, such as a gateway behind this one."""
-
-    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
-        """Its best hits, best first, with scores from 0 to 1; it is called under the keys of these tools."""
-
-
-@runtime_checkable
-class Cacheable(Protocol):
-    """Beside `ToolProvider`, for one whose list of tools may be kept for a while."""
-
-    @property
-    def cache_for_s(self) -> float:
-        """How long `list_tools` stays true, in seconds."""
-
-    @property
-    def cache_key(self) -> Hashable:
-        """What the list depends on: for one caller, providers of equal keys offer the same tools."""
-
-
-@runtime_checkable
-class Changes(Protocol):
-    """Beside `ToolProvider`, for one whose tools change."""
-
-    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back, from the event loop and without arguments, whenever `list_tools` or a status changed."""
-
-
-@runtime_checkable
-class StatusSource(Protocol):
-    """Beside `ToolProvider`, for one that speaks for servers."""
-
-    def statuses(self) -> Sequence[ServerStatus]:
-        """One status a server, by name."""
 
 
 LogAudience = tuple[Caller, str | None]
@@ -460,21 +406,124 @@ class Documents:
     """Whether it tells of changes of a single resource."""
 
 
-@runtime_checkable
-class DocumentSource(Protocol):
-    """Beside `ToolProvider`, for one of one namespace that also has prompts and resources."""
+class ProviderFeature(Flag):
+    """The optional parts of a provider."""
+
+    NONE = 0
+    LOOKUP = auto()
+    """`get_tool` finds tools that `list_tools` may leave out, because there are too many to list."""
+    SEARCH = auto()
+    """`find_tools` searches."""
+    CHANGES = auto()
+    """`subscribe` reports every change, so that the list need not be polled."""
+    STATUS = auto()
+    """`statuses` reports on servers."""
+    DOCUMENTS = auto()
+    """It has prompts and resources, all of one namespace."""
+
+
+_FEATURE_METHODS: Final = {
+    "get_tool": ProviderFeature.LOOKUP,
+    "find_tools": ProviderFeature.SEARCH,
+    "subscribe": ProviderFeature.CHANGES,
+    "statuses": ProviderFeature.STATUS,
+    "documents": ProviderFeature.DOCUMENTS,
+}
+
+
+def features_of(has_method: Callable[[str], bool]) -> ProviderFeature:
+    """The features of a provider, given which methods it has of its own."""
+    features = ProviderFeature.NONE
+    for method, feature in _FEATURE_METHODS.items():
+        if has_method(method):
+            features |= feature
+    return features
+
+
+class Provider:
+    """Where tools come from. A subclass has `list_tools` and `call_tool`, and overrides what else it supports.
+
+    Objects of other shapes become one by `toolcrib.providers.adapters.adapt`.
+    """
+
+    _own_features: ClassVar[ProviderFeature] = ProviderFeature.NONE
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._own_features = features_of(lambda name: getattr(cls, name) is not getattr(Provider, name))
+
+    @property
+    def features(self) -> ProviderFeature:
+        """The optional parts that it has: those whose methods the class overrides."""
+        return self._own_features
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        """List the tools on offer, in any order."""
+        raise NotImplementedError
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that name (without namespace); return None if there is none.
+
+        Any other value becomes a result: text as it is, everything else as JSON.
+        """
+        raise NotImplementedError
+
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that key; return None if there is none. Override it if there are several namespaces."""
+        return await self.call_tool(ctx, key.name, arguments)
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        """Look up one tool by its name, with or without its namespace."""
+        return next((tool for tool in await self.list_tools(ctx) if name in (tool.id, tool.name)), None)
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:  # noqa: ARG002 - to override
+        """Search: the best hits, best first, with scores from 0 to 1. Their tools are called by key."""
+        return ()
+
+    @property
+    def cache_for_s(self) -> float | None:
+        """How long the list of tools may be kept, in seconds; None if it does not say."""
+        return None
+
+    @property
+    def cache_key(self) -> Hashable:
+        """What the list depends on: for one caller, providers of equal keys offer the same tools."""
+        return None
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:  # noqa: ARG002 - to override
+        """Call back, from the event loop and without arguments, whenever the list or a status changed."""
+        return _do_nothing
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """One status for each server that it speaks for, by name."""
+        return ()
 
     def documents(self) -> Documents | None:
-        """What it offers; the same object while nothing changed. None before that is known."""
+        """Its prompts and resources; the same object while nothing changed, None before they are known."""
+        return None
 
-    async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
-        """The answer to `prompts/get`, `resources/read` or `completion/complete`, whole, as structured content."""
+    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:
+        """Answer `prompts/get`, `resources/read` or `completion/complete`; the whole answer is structured content."""
+        raise NotImplementedError
 
-    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
-        """For a caller, call back, with its URI, whenever that resource or one below it changed."""
+    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Call back with its URI, on behalf of a caller, whenever that resource or one below it changed."""
+        raise NotImplementedError
 
-    def hear(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
-        """Call back with each message for a log, and with whom it can be due to: None where that is not one caller."""
+    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:  # noqa: ARG002 - to override
+        """Call back with each log message and its audience; None if that is not a single caller."""
+        return _do_nothing
+
+
+def _do_nothing() -> None:
+    pass
+
+
+class ChangeSource(Protocol):
+    """Anything that reports changes."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back, from the event loop and without arguments, on each change."""
 
 
 class ProviderSource(Protocol):
@@ -584,7 +633,7 @@ class Backend:
 
     kind: BackendKind
     name: str
-    provider: ToolProvider
+    provider: Provider
 
 
 BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend] | Backend]

@@ -7,27 +7,25 @@ import anyio
 import pytest
 
 from toolcrib.errors import ConnectionLost, ExecutionFailed
-from toolcrib.providers.adapters import adapt
-from toolcrib.providers.base import call_by_key, find_tool
+from toolcrib.providers.adapters import adapt, unadapted
+from toolcrib.providers.base import find_tool
 from toolcrib.providers.builder import new_tool
 from toolcrib.providers.combined import Many
 from toolcrib.providers.content import to_result
 from toolcrib.providers.definitions import ToolMetadata
 from toolcrib.providers.functions import LocalTools
-from toolcrib.providers.wrappers import Cached, Filtered, ForCaller, Namespaced, Renamed, WithVisibility, native
-from toolcrib.testing import FakeProvider
-from toolcrib.types import (
-    Caller,
-    Context,
-    Key,
-    KeyedCalls,
-    SearchRequest,
-    Tool,
-    ToolFinder,
-    ToolLookup,
-    ToolProvider,
-    ToolResult,
+from toolcrib.providers.wrappers import (
+    Cached,
+    Filtered,
+    ForCaller,
+    Namespaced,
+    Renamed,
+    WithVisibility,
+    Wrapper,
+    native,
 )
+from toolcrib.testing import FakeProvider
+from toolcrib.types import Caller, Context, Key, Provider, ProviderFeature, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 
@@ -159,7 +157,7 @@ class Kind:
         self.make = make
         self.namespace = namespace
 
-    def __call__(self, deeds: Deeds) -> ToolProvider:
+    def __call__(self, deeds: Deeds) -> Provider:
         return adapt(self.make(deeds))
 
     def key(self, name: str) -> Key:
@@ -208,6 +206,13 @@ async def deeds() -> Deeds:
     return Deeds()
 
 
+def has_namespaces(provider: Provider) -> bool:
+    """Whether the innermost provider tells namespaces apart."""
+    while isinstance(provider, Wrapper):
+        provider = provider.inner
+    return type(unadapted(provider)).__dict__.get("call_key") is not None
+
+
 def ids(tools: Iterable[Tool]) -> set[str]:
     return {tool.name for tool in tools}
 
@@ -232,7 +237,7 @@ async def test_what_is_listed_is_found_by_its_key_and_nothing_else_is(kind: Kind
 
 async def test_a_look_up_takes_the_name_with_its_namespace_and_without(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
-    if not isinstance(provider, ToolLookup):
+    if ProviderFeature.LOOKUP not in provider.features:
         return
     key = kind.key("say")
     by_name, by_id = await provider.get_tool(ME, "say"), await provider.get_tool(ME, Tool(name="say").id)
@@ -243,7 +248,7 @@ async def test_a_look_up_takes_the_name_with_its_namespace_and_without(kind: Kin
 
 async def test_a_tool_runs_and_its_result_maps(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
-    result = to_result(await call_by_key(provider, ME, kind.key("say"), {"text": "hello"}))
+    result = to_result(await provider.call_key(ME, kind.key("say"), {"text": "hello"}))
     assert result.structured == {"said": "hello"}
     assert not result.is_error
     assert result.content
@@ -251,20 +256,20 @@ async def test_a_tool_runs_and_its_result_maps(kind: Kind, deeds: Deeds) -> None
 
 async def test_a_call_of_an_unknown_name_is_none(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
-    assert await call_by_key(provider, ME, kind.key("unheard_of"), {}) is None
+    assert await provider.call_key(ME, kind.key("unheard_of"), {}) is None
     assert await provider.call_tool(ME, "unheard_of", {}) is None
 
 
 async def test_a_key_of_another_namespace_is_not_found(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
     assert await find_tool(provider, ME, Key("nowhere", "say")) is None
-    if isinstance(provider, KeyedCalls):
+    if has_namespaces(provider):
         assert await provider.call_key(ME, Key("nowhere", "say"), {"text": "hello"}) is None
 
 
 async def test_errors_rise_as_they_are(kind: Kind, deeds: Deeds) -> None:
     with pytest.raises(ConnectionLost) as caught:
-        await call_by_key(kind(deeds), ME, kind.key("limit"), {})
+        await kind(deeds).call_key(ME, kind.key("limit"), {})
     assert isinstance(caught.value, ExecutionFailed)
     assert caught.value.data == {"after_s": 1}
 
@@ -273,7 +278,7 @@ async def test_cancelling_a_call_reaches_the_tool(kind: Kind, deeds: Deeds) -> N
     provider = kind(deeds)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
-            group.start_soon(call_by_key, provider, ME, kind.key("hang"), {})
+            group.start_soon(provider.call_key, ME, kind.key("hang"), {})
             await deeds.began.wait()
             group.cancel_scope.cancel()
         await deeds.cancelled.wait()
@@ -286,7 +291,7 @@ async def test_many_may_call_and_list_at_once(kind: Kind, deeds: Deeds) -> None:
 
     async def call(who: int) -> None:
         await provider.list_tools(ME)
-        answers[who] = to_result(await call_by_key(provider, ME, kind.key("meet"), {"who": who})).structured
+        answers[who] = to_result(await provider.call_key(ME, kind.key("meet"), {"who": who})).structured
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
@@ -297,5 +302,5 @@ async def test_many_may_call_and_list_at_once(kind: Kind, deeds: Deeds) -> None:
 
 async def test_a_search_of_its_own_gives_hits_under_its_own_keys(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
-    if isinstance(provider, ToolFinder):
+    if ProviderFeature.SEARCH in provider.features:
         assert list(await provider.find_tools(ME, SearchRequest(queries=("say",)))) == []

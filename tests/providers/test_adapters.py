@@ -19,7 +19,7 @@ from toolcrib.providers.base import display_name, find_tool
 from toolcrib.providers.builder import new_tool
 from toolcrib.providers.definitions import ToolMetadata, parse_tool
 from toolcrib.testing import FakeProvider
-from toolcrib.types import Cacheable, Caller, Changes, Context, Key, StatusSource, Tool, ToolLookup, Visibility
+from toolcrib.types import Caller, Context, Key, ProviderFeature, Tool, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +67,7 @@ class UserTools:
 # -- shapes --------------------------------------------------------------------------------------------------------
 
 
-async def test_our_own_contract_is_taken_as_it_is() -> None:
+async def test_a_provider_is_returned_as_it_is() -> None:
     provider = FakeProvider([])
     assert adapt(provider) is provider
     assert unadapted(provider) is provider
@@ -90,7 +90,7 @@ async def test_adapters_do_not_keep_anything_alive() -> None:
     assert alive() is None
 
 
-async def test_an_adapter_is_called_like_what_it_stands_for() -> None:
+async def test_an_adapter_has_the_name_of_the_object() -> None:
     provider = UserTools()
     assert display_name(adapt(provider)) == "UserTools"
     provider.name = "ada's tools"  # type: ignore[attr-defined]  # a name is optional
@@ -106,20 +106,22 @@ async def test_an_adapter_is_called_like_what_it_stands_for() -> None:
         (("list_tool_metadata", "get_tool"), "call_tool()"),
     ],
 )
-async def test_what_is_no_provider_is_told_which_methods_it_lacks(methods: tuple[str, ...], missing: str) -> None:
+async def test_an_object_of_no_shape_is_refused_with_the_methods_it_lacks(
+    methods: tuple[str, ...], missing: str
+) -> None:
     with pytest.raises(InvalidRequest) as caught:
         adapt(SimpleNamespace(**dict.fromkeys(methods, print)))
-    assert str(caught.value).startswith(f"SimpleNamespace is no tool provider: it has no {missing}.")
+    assert str(caught.value).startswith(f"SimpleNamespace is not a tool provider: it has no {missing}.")
 
 
-async def test_a_class_in_place_of_an_instance_is_told_so() -> None:
+async def test_a_class_in_place_of_an_instance_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"UserTools is a class\. Give an instance of it: UserTools\(\)\."):
         adapt(UserTools)
 
 
-async def test_the_optional_protocols_are_those_of_the_object() -> None:
-    class Told(UserTools):
-        cache_for_s, cache_key = 5.0, "told"
+async def test_the_features_are_those_of_the_object() -> None:
+    class Reporting(UserTools):
+        cache_for_s, cache_key = 5.0, "reporting"
 
         def subscribe(self, callback: Any) -> Any:
             return lambda: None
@@ -127,14 +129,13 @@ async def test_the_optional_protocols_are_those_of_the_object() -> None:
         def statuses(self) -> list[Any]:
             return []
 
-    assert not isinstance(adapt(UserTools()), Changes | StatusSource | Cacheable | ToolLookup)
-    told = Told()
-    adapted = adapt(told)
-    assert isinstance(adapted, Changes)
-    assert isinstance(adapted, StatusSource)
-    assert isinstance(adapted, Cacheable)
+    plain = adapt(UserTools())
+    assert plain.features is ProviderFeature.NONE
+    assert plain.cache_for_s is None
+    adapted = adapt(Reporting())
+    assert adapted.features == ProviderFeature.CHANGES | ProviderFeature.STATUS
     assert adapted.cache_for_s == 5.0
-    assert isinstance(adapt(Scripts()), ToolLookup)
+    assert adapt(Scripts()).features is ProviderFeature.LOOKUP
 
 
 # -- metadata first ------------------------------------------------------------------------------------------------

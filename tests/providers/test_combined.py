@@ -10,19 +10,7 @@ from toolcrib.errors import InvalidRequest, ServerUnavailable
 from toolcrib.providers.combined import Many
 from toolcrib.providers.wrappers import Cached
 from toolcrib.testing import FakeProvider, ready
-from toolcrib.types import (
-    Cacheable,
-    Caller,
-    Changes,
-    Context,
-    Hit,
-    Key,
-    SearchRequest,
-    ServerState,
-    Tool,
-    ToolFinder,
-    Unsubscribe,
-)
+from toolcrib.types import Caller, Context, Hit, Key, ProviderFeature, SearchRequest, ServerState, Tool, Unsubscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -197,8 +185,8 @@ async def test_a_deadline_that_is_none_is_refused() -> None:
 # -- optional protocols --------------------------------------------------------------------------------------------
 
 
-class Told(Named):
-    """Tells of changes."""
+class Changing(Named):
+    """Reports changes."""
 
     def __init__(self, name: str, *ids: str) -> None:
         super().__init__(name, *ids)
@@ -216,34 +204,30 @@ class Searching(Named):
         return [Hit(tool=one, score=len(one.name) / 10, raw=1.0) for one in self.tools]
 
 
-def test_changes_are_promised_where_every_member_promises_them() -> None:
-    a, b, heard = Told("a"), Told("b"), []
+def test_changes_are_reported_if_every_member_reports_them() -> None:
+    a, b, heard = Changing("a"), Changing("b"), []
     many = Many(a, b)
-    assert isinstance(many, Changes)
     end = many.subscribe(lambda: heard.append("changed"))
     a.callbacks[0]()
     b.callbacks[0]()
     end()
     assert (heard, a.callbacks, b.callbacks) == (["changed", "changed"], [], [])
-    assert not isinstance(Many(Told("a"), Named("b")), Changes)
-    assert not isinstance(Many(), Changes)
+    assert ProviderFeature.CHANGES not in Many(Changing("a"), Named("b")).features
+    assert ProviderFeature.CHANGES not in Many().features
 
 
-def test_a_list_may_be_kept_as_long_as_every_member_lets_it() -> None:
+def test_a_list_may_be_cached_as_long_as_every_member_allows() -> None:
     many = Many(Cached(Named("a"), 60, 1), Cached(Named("b"), 30, 2))
-    assert isinstance(many, Cacheable)
     assert many.cache_for_s == 30
     same, other = Many(Cached(Named("a"), 60, 1), Cached(Named("b"), 30, 2)), Many(Cached(Named("a"), 60, 1))
-    assert isinstance(same, Cacheable)
-    assert isinstance(other, Cacheable)
     assert many.cache_key == same.cache_key != other.cache_key
-    assert not isinstance(Many(Cached(Named("a"), 60, 1), Named("b")), Cacheable)
+    assert Many(Cached(Named("a"), 60, 1), Named("b")).cache_for_s is None
 
 
 async def test_hits_of_searching_members_are_merged_each_key_once() -> None:
     many = Many(Named("plain", "xx"), Searching("a", "x", "xx"), Searching("b", "xxx", "x"))
     await many.list_tools(ME)
-    assert isinstance(many, ToolFinder)
+    assert ProviderFeature.SEARCH in many.features
     hits = await many.find_tools(ME, SearchRequest(queries=("x",)))
     assert [(hit.tool.id, hit.tool.description) for hit in hits] == [("xxx", "b"), ("x", "a")]
-    assert not isinstance(Many(Named("plain")), ToolFinder)
+    assert ProviderFeature.SEARCH not in Many(Named("plain")).features

@@ -38,18 +38,7 @@ from toolcrib.providers.builder import ToolRequest, new_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools
 from toolcrib.testing import running
-from toolcrib.types import (
-    BackendKind,
-    Caller,
-    Changes,
-    Context,
-    Key,
-    KeyedCalls,
-    Tool,
-    ToolProvider,
-    ToolResult,
-    Visibility,
-)
+from toolcrib.types import BackendKind, Caller, Context, Key, Provider, ProviderFeature, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -78,9 +67,8 @@ def test_it_is_a_source_of_local_tools_whose_provider_is_itself() -> None:
     tools = LocalTools()
     assert tools.kind is BackendKind.LOCAL
     assert list(tools.providers()) == [tools]
-    assert isinstance(tools, ToolProvider)
-    assert isinstance(tools, KeyedCalls)
-    assert isinstance(tools, Changes)
+    assert isinstance(tools, Provider)
+    assert tools.features is ProviderFeature.CHANGES
 
 
 async def test_a_decorated_function_is_a_tool_and_stays_a_function() -> None:

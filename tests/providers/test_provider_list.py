@@ -117,7 +117,7 @@ async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixt
     callbacks.add(lambda: heard.append("changed"))
     callbacks.notify()
     assert heard == ["changed"]
-    assert caplog.messages == ["a listener for changes raised"]
+    assert caplog.messages == ["a change listener raised"]
 
 
 def test_a_listener_of_a_loop_that_is_gone_is_passed_over() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.errors import InvalidName, InvalidRequest, NameCollision
-from toolcrib.providers.base import call_by_key, find_tool
+from toolcrib.providers.base import find_tool
 from toolcrib.providers.content import to_result
 from toolcrib.providers.wrappers import (
     Cached,
@@ -23,31 +23,26 @@ from toolcrib.providers.wrappers import (
 )
 from toolcrib.testing import FakeProvider, ready
 from toolcrib.types import (
-    Cacheable,
     Caller,
-    Changes,
     Context,
     Filters,
     Hit,
     Key,
-    KeyedCalls,
+    Provider,
+    ProviderFeature,
     Rejected,
     SearchRequest,
     ServerStatus,
-    StatusSource,
     Tool,
-    ToolFinder,
-    ToolLookup,
-    ToolProvider,
     Unsubscribe,
     Visibility,
 )
 
 pytestmark = pytest.mark.anyio
 
+ALL = ProviderFeature.LOOKUP | ProviderFeature.SEARCH | ProviderFeature.CHANGES | ProviderFeature.STATUS
 ME = Context(caller=Caller(id="me", tenant="garden"))
 OTHER = Context(caller=Caller(id="other", tenant="kitchen"))
-OPTIONAL = (KeyedCalls, ToolLookup, ToolFinder, Cacheable, Changes, StatusSource)
 TOOLS = (
     Tool(name="read", tags=("safe",)),
     Tool(name="write", tags=("risky",)),
@@ -125,18 +120,13 @@ def wrappers(inner: object) -> dict[str, Wrapper]:
     }
 
 
-def had_by(provider: Any) -> set[type]:
-    """The optional protocols that the provider has."""
-    return {protocol for protocol in OPTIONAL if isinstance(provider, protocol)}
-
-
-async def everywhere(provider: ToolProvider, ctx: Context = ME) -> tuple[set[str], set[str], set[str]]:
+async def everywhere(provider: Provider, ctx: Context = ME) -> tuple[set[str], set[str], set[str]]:
     """The ids that a list, a search and look-ups give."""
     listed = {tool.id for tool in await provider.list_tools(ctx)}
     searched, looked_up = set(listed), set(listed)
-    if isinstance(provider, ToolFinder):
+    if ProviderFeature.SEARCH in provider.features:
         searched = {hit.tool.id for hit in await provider.find_tools(ctx, SearchRequest(limit=100))}
-    if isinstance(provider, ToolLookup):
+    if ProviderFeature.LOOKUP in provider.features:
         names = ("read", "write", "git:log", "fetch", "acme:read", "acme:write", "acme-git:log")
         looked_up = {tool.id for name in names if (tool := await provider.get_tool(ctx, name)) is not None}
     return listed, searched, looked_up
@@ -146,19 +136,18 @@ async def everywhere(provider: ToolProvider, ctx: Context = ME) -> tuple[set[str
 
 
 @pytest.mark.parametrize("name", wrappers(Bare()))
-def test_a_wrapper_has_exactly_the_protocols_of_what_it_wraps(name: str) -> None:
+def test_a_wrapper_has_exactly_the_features_of_what_it_wraps(name: str) -> None:
     bare, full = wrappers(Bare())[name], wrappers(Full())[name]
-    added = {Cacheable} if name == "cached" else set()
-    withheld = {StatusSource} if name == "guarded" else set()
-    assert had_by(bare) == added
-    assert had_by(full) == set(OPTIONAL) - withheld
-    assert type(bare).__name__ == type(full).__name__
+    withheld = ProviderFeature.STATUS if name == "guarded" else ProviderFeature.NONE
+    assert bare.features is ProviderFeature.NONE
+    assert full.features == ALL & ~withheld
+    assert (bare.cache_for_s is not None) == (name == "cached")
+    assert full.cache_for_s == (5 if name == "cached" else 7)
 
 
 def test_changes_are_passed_on_and_end() -> None:
     full, heard = Full(), []
     wrapper = Namespaced(Filtered(full, names=("read",)), "acme")
-    assert isinstance(wrapper, Changes)
     end = wrapper.subscribe(lambda: heard.append("changed"))
     full.callbacks[0]()
     end()
@@ -178,7 +167,7 @@ async def test_what_is_remembered_of_tools_does_not_grow_for_ever() -> None:
     for _ in range(5):
         inner.tools = tuple(Tool(name=f"tool_{number}") for number in range(1000))
         await wrapper.list_tools(ME)
-    assert len(wrapper._kept._made) < 4500
+    assert len(wrapper._mapping._made) < 4500
 
 
 async def test_a_wrapper_takes_what_adapt_takes() -> None:
@@ -192,7 +181,7 @@ async def test_a_wrapper_takes_what_adapt_takes() -> None:
     wrapper = Namespaced(Foreign(), "acme")
     assert [tool.id for tool in await wrapper.list_tools(ME)] == ["acme:read"]
     assert wrapper.name == "Foreign"
-    with pytest.raises(InvalidRequest, match="no tool provider"):
+    with pytest.raises(InvalidRequest, match="not a tool provider"):
         Namespaced(object(), "acme")
 
 
@@ -218,7 +207,7 @@ async def test_what_is_filtered_out_does_not_exist_anywhere(
     provider = inner()
     filtered = Filtered(provider, **options)
     assert await everywhere(filtered) == (kept, kept, kept)
-    called = {tool.id for tool in TOOLS if await call_by_key(filtered, ME, tool.key, {}) is not None}
+    called = {tool.id for tool in TOOLS if await filtered.call_key(ME, tool.key, {}) is not None}
     by_name = {tool.id for tool in TOOLS if await filtered.call_tool(ME, tool.name, {}) is not None}
     assert called == by_name == kept
     assert len(provider.calls) == 2 * len(kept)
@@ -228,7 +217,6 @@ async def test_a_filtered_search_asks_for_more_and_gives_as_many_as_were_wanted(
     tools = [Tool(name=f"tool_{number}") for number in range(40)]
     full = Full(*tools)
     filtered = Filtered(full, lambda tool: int(tool.name[5:]) % 3 == 0)
-    assert isinstance(filtered, ToolFinder)
     hits = await filtered.find_tools(ME, SearchRequest(limit=5))
     assert [hit.tool.name for hit in hits] == [f"tool_{number}" for number in (0, 3, 6, 9, 12)]
     assert full.requests[0].limit == 20
@@ -236,13 +224,10 @@ async def test_a_filtered_search_asks_for_more_and_gives_as_many_as_were_wanted(
 
 async def test_neither_hits_nor_statuses_name_what_is_filtered_out() -> None:
     filtered = Filtered(Full(), names=("read", "write"))
-    assert isinstance(filtered, ToolFinder)
-    assert isinstance(filtered, StatusSource)
     hits = await filtered.find_tools(ME, SearchRequest())
     assert {hit.tool.id: hit.similar for hit in hits} == {"read": ("write",), "write": ("read",)}
     assert [one.tool for status in filtered.statuses() for one in status.rejected] == ["read"]
     unsure = Filtered(Full(), lambda tool: tool.name == "read")
-    assert isinstance(unsure, ToolFinder)
     assert [hit.similar for hit in await unsure.find_tools(ME, SearchRequest())] == [()]
 
 
@@ -270,20 +255,19 @@ async def test_everything_stands_under_the_namespace(inner: type[Bare]) -> None:
     listed, searched, looked_up = await everywhere(namespaced)
     assert (listed, searched) == (wanted, wanted)
     assert wanted <= looked_up | listed
-    assert await call_by_key(namespaced, ME, Key("acme", "read"), {}) == "read"
+    assert await namespaced.call_key(ME, Key("acme", "read"), {}) == "read"
 
 
 async def test_a_namespaced_call_reaches_the_namespace_inside() -> None:
     namespaced = Namespaced(full := Full(), "acme")
-    assert await call_by_key(namespaced, ME, Key("acme-git", "log"), {}) == "git:log"
+    assert await namespaced.call_key(ME, Key("acme-git", "log"), {}) == "git:log"
     for key in (Key("git", "log"), Key("", "read"), Key("acme", "log"), Key("acmegit", "log"), Key("acme-", "read")):
-        assert await call_by_key(namespaced, ME, key, {}) is None
+        assert await namespaced.call_key(ME, key, {}) is None
     assert full.calls == ["git:log"]
 
 
 async def test_a_search_in_a_namespace_is_made_inside_under_its_own_name() -> None:
     namespaced = Namespaced(full := Full(), "acme")
-    assert isinstance(namespaced, ToolFinder)
     wanted = SearchRequest(filters=Filters(namespaces=frozenset({"acme-git", "elsewhere"})))
     assert [hit.tool.id for hit in await namespaced.find_tools(ME, wanted)] == ["acme-git:log"]
     assert full.requests[0].filters.namespaces == {"git"}
@@ -294,7 +278,6 @@ async def test_a_search_in_a_namespace_is_made_inside_under_its_own_name() -> No
 
 def test_a_status_says_under_which_namespace_its_tools_are() -> None:
     namespaced = Namespaced(Full(), "acme")
-    assert isinstance(namespaced, StatusSource)
     assert [(status.name, status.namespace) for status in namespaced.statuses()] == [("git", "acme-git")]
 
 
@@ -311,8 +294,8 @@ async def test_a_new_name_is_the_only_one(inner: type[Bare]) -> None:
     renamed = Renamed(inner(), {"read": "fetch"})
     wanted = {"fetch", "write", "git:log"}
     assert await everywhere(renamed) == (wanted, wanted, wanted)
-    assert await call_by_key(renamed, ME, Key("", "fetch"), {}) == "read"
-    assert await call_by_key(renamed, ME, Key("", "read"), {}) is None
+    assert await renamed.call_key(ME, Key("", "fetch"), {}) == "read"
+    assert await renamed.call_key(ME, Key("", "read"), {}) is None
 
 
 async def test_names_may_change_places() -> None:
@@ -326,20 +309,19 @@ async def test_a_new_name_hides_the_tool_that_had_it() -> None:
     renamed = Renamed(full := Full(), {"read": "write"})
     wanted = {"write", "git:log"}
     assert await everywhere(renamed) == (wanted, wanted, wanted)
-    assert await call_by_key(renamed, ME, Key("", "write"), {}) == "read"
+    assert await renamed.call_key(ME, Key("", "write"), {}) == "read"
     assert full.calls == ["read"]
 
 
 async def test_a_hit_is_signed_with_the_new_name() -> None:
     renamed = Renamed(Full(), {"read": "fetch"})
-    assert isinstance(renamed, ToolFinder)
     hits = await renamed.find_tools(ME, SearchRequest())
     assert [hit.signature for hit in hits] == ["fetch()", "write()", "log()"]
     assert hits[1].similar == ("fetch", "git:log")
 
 
 def test_two_tools_cannot_get_one_name() -> None:
-    with pytest.raises(NameCollision, match="Two tools are to be called x"):
+    with pytest.raises(NameCollision, match="Two tools would be called x"):
         Renamed(Bare(), {"read": "x", "write": "x"})
     with pytest.raises(InvalidName):
         Renamed(Bare(), {"read": ""})
@@ -376,21 +358,21 @@ async def test_native_makes_the_named_tools_native() -> None:
 
 async def test_a_hidden_tool_is_not_found_but_runs() -> None:
     hidden = WithVisibility(Full(), Visibility.HIDDEN, ("read",))
-    assert isinstance(hidden, ToolFinder)
     assert [hit.tool.name for hit in await hidden.find_tools(ME, SearchRequest())] == ["write", "log"]
-    assert await call_by_key(hidden, ME, Key("", "read"), {}) == "read"
+    assert await hidden.call_key(ME, Key("", "read"), {}) == "read"
 
 
 async def test_a_search_for_native_tools_goes_by_the_new_visibility() -> None:
     provider = native(full := Full(), "read")
-    assert isinstance(provider, ToolFinder)
     wanted = SearchRequest(filters=Filters(visibility=frozenset({Visibility.NATIVE})))
     assert [hit.tool.name for hit in await provider.find_tools(ME, wanted)] == ["read"]
     assert full.requests[0].filters == Filters()
 
 
 def test_what_is_no_visibility_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"'public' is no visibility\. Give one of native, discoverable, hidden."):
+    with pytest.raises(
+        InvalidRequest, match=r"'public' is not a visibility\. Give one of native, discoverable, hidden."
+    ):
         WithVisibility(Bare(), "public")
 
 
@@ -414,7 +396,7 @@ async def test_a_provider_meets_its_own_caller_only(whose: dict[str, str], ctx: 
     guarded = ForCaller(full, **whose)
     wanted = {tool.id for tool in TOOLS} if open_ else set()
     assert await everywhere(guarded, ctx) == (wanted, wanted, wanted)
-    assert (await call_by_key(guarded, ctx, Key("", "read"), {}) is not None) is open_
+    assert (await guarded.call_key(ctx, Key("", "read"), {}) is not None) is open_
     assert (await guarded.call_tool(ctx, "read", {}) is not None) is open_
     assert (await find_tool(guarded, ctx, Key("", "read")) is not None) is open_
     assert bool(full.calls) is bool(full.requests) is open_
@@ -428,13 +410,12 @@ def test_a_guard_for_nobody_is_refused() -> None:
 # -- cached --------------------------------------------------------------------------------------------------------
 
 
-def keys(*providers: object) -> set[object]:
-    return {provider.cache_key for provider in providers if isinstance(provider, Cacheable)}
+def keys(*providers: Provider) -> set[object]:
+    return {provider.cache_key for provider in providers if provider.cache_for_s is not None}
 
 
 def test_a_cached_provider_says_for_how_long() -> None:
     cached = Cached(Bare(), 30, ("me", 1))
-    assert isinstance(cached, Cacheable)
     assert cached.cache_for_s == 30.0
     assert len(keys(cached, Cached(Bare(), 30, ("me", 1)))) == 1
     assert len(keys(cached, Cached(Bare(), 30, ("me", 2)), Cached(Full(), 30, ("me", 1)))) == 3

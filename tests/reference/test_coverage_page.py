@@ -9,7 +9,6 @@ import pytest
 import toolcrib
 from toolcrib.options import CallOptions, GatewayOptions, SearchOptions, ServerOptions, SurfaceOptions
 from toolcrib.providers.wrappers import Cached
-from toolcrib.types import Cacheable
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "explanation" / "reference-coverage.md").read_text()
@@ -40,7 +39,7 @@ def test_the_settings_and_names_on_the_page_exist() -> None:
         word for field in dataclasses.fields(CallOptions) for word in field.name.split("_")
     }
     named = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", PAGE))
-    assert named <= {*toolcrib.__all__, Cacheable.__name__, Cached.__name__, "minLength", "isError"}
+    assert named <= {*toolcrib.__all__, Cached.__name__, "minLength", "isError"}
 
 
 def test_links_lead_to_pages_that_exist() -> None:

@@ -67,7 +67,7 @@ class Shelf:
     def documents(self) -> Documents | None:
         return self.held
 
-    async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
+    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:
         self.asked.append((method, params))
         if method == "resources/read":
             return ToolResult(structured={"contents": [{"uri": params["uri"], "text": self.namespace}, *self.parts]})
@@ -75,11 +75,11 @@ class Shelf:
             return ToolResult(structured={"messages": self.messages, "said": self.namespace})
         return ToolResult(structured={"completion": {"values": self.values, "total": len(self.values)}})
 
-    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         self.watchers[uri] = callback
         return lambda: (self.watchers.pop(uri, None), None)[1]
 
-    def hear(self, callback: Callable[[Caller | None, Object], None]) -> Unsubscribe:
+    def subscribe_logs(self, callback: Callable[[Caller | None, Object], None]) -> Unsubscribe:
         return lambda: None
 
 

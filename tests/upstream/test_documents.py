@@ -138,7 +138,7 @@ async def test_a_list_that_changes_all_the_time_is_read_ever_more_rarely(monkeyp
 async def test_a_request_is_passed_on_with_its_arguments_and_meta() -> None:
     ctx = Context(caller=CTX.caller, meta={"traceparent": "00-1"})
     async with server_of(library()) as server:
-        answer = await server.ask(ctx, "prompts/get", {"name": "greet", "arguments": {"who": "me"}})
+        answer = await server.request_document(ctx, "prompts/get", {"name": "greet", "arguments": {"who": "me"}})
         text = answer.structured["messages"][0]["content"]["text"]
         assert text == '{"name": "greet", "arguments": {"who": "me"}, "_meta": {"traceparent": "00-1"}}'
 
@@ -146,8 +146,8 @@ async def test_a_request_is_passed_on_with_its_arguments_and_meta() -> None:
 async def test_an_answer_that_is_none_is_an_error_that_names_the_server() -> None:
     async with server_of(library()) as server:
         with pytest.raises(UpstreamError, match="result of resources/read is invalid"):
-            await server.ask(CTX, "resources/read", {"uri": "nonsense"})
-        assert (await server.ask(CTX, "resources/read", {"uri": "nothing"})).structured == {"contents": []}
+            await server.request_document(CTX, "resources/read", {"uri": "nonsense"})
+        assert (await server.request_document(CTX, "resources/read", {"uri": "nothing"})).structured == {"contents": []}
 
 
 # -- single resources --------------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ def updated(uri: str) -> dict[str, Any]:
 async def test_who_watches_a_resource_hears_of_it_and_of_what_is_below_it() -> None:
     heard: list[str] = []
     async with server_of(library()) as server:
-        end = await server.watch(CTX, "memo://x", heard.append)
-        again = await server.watch(CTX, "memo://x", heard.append)
+        end = await server.watch_resource(CTX, "memo://x", heard.append)
+        again = await server.watch_resource(CTX, "memo://x", heard.append)
         notices = [updated(uri) for uri in ("memo://other", "memo://x", "memo://xy", "memo://x/part")]
         await call(server, "tell", notices=notices)
         while len(heard) < 4:
@@ -178,16 +178,16 @@ async def test_who_watches_a_resource_hears_of_it_and_of_what_is_below_it() -> N
 async def test_a_server_that_refuses_says_why_and_nothing_is_left() -> None:
     async with server_of(library()) as server:
         with pytest.raises(UpstreamError, match="nobody watches that"):
-            await server.watch(CTX, "no", lambda _: None)
+            await server.watch_resource(CTX, "no", lambda _: None)
         with pytest.raises(UpstreamError):
-            await server.watch(CTX, "no", lambda _: None)
+            await server.watch_resource(CTX, "no", lambda _: None)
         assert (await said(server, "watched")).count("resources/subscribe no") == 2
 
 
 async def test_what_is_watched_is_watched_again_after_a_loss_and_told_to_be_safe() -> None:
     heard = anyio.Event()
     async with server_of(library()) as server:
-        await server.watch(CTX, "memo://x", lambda _: heard.set())
+        await server.watch_resource(CTX, "memo://x", lambda _: heard.set())
         with pytest.raises(Exception, match="lost"):
             await call(server, "die")
         await heard.wait()
@@ -206,7 +206,7 @@ async def test_what_a_server_says_for_a_log_is_logged_without_its_secrets(caplog
     caplog.set_level(logging.INFO)
     notices = [message("error", {"key": ["my s3cret!"]}), message("debug", "quiet"), message("nonsense", "x")]
     async with server_of(library(options={"env": {"API_KEY": "s3cret!"}})) as server:
-        server.hear(lambda caller, said: heard.append((caller, said)))
+        server.subscribe_logs(lambda caller, said: heard.append((caller, said)))
         await call(server, "tell", notices=notices)
     assert [(one.levelname, one.getMessage()) for one in caplog.records if "says" in one.message] == [
         ("ERROR", 'raw says: {"key":["my ***"]}')
@@ -221,7 +221,7 @@ async def test_a_flood_of_messages_is_cut() -> None:
     heard: list[Object] = []
     async with fleet_of(library(), limit_s=30) as fleet:
         server = fleet.server("raw")
-        server.hear(lambda _, said: heard.append(said))
+        server.subscribe_logs(lambda _, said: heard.append(said))
         await call(server, "flood", lines=5000, notices=True)
     assert 20 <= len(heard) < 1000
 
@@ -231,7 +231,7 @@ async def test_a_message_is_due_to_a_caller_only_while_he_alone_has_used_the_con
     here, there = replace(CTX, session="1"), replace(CTX, session="2")
     other = Context(caller=Caller(id="other"))
     async with server_of(library()) as server:
-        server.hear(lambda due_to, _: heard.append(due_to))
+        server.subscribe_logs(lambda due_to, _: heard.append(due_to))
         await call(server, "tell", here, notices=[message("info", 0)])
         await call(server, "tell", there, notices=[message("info", 1)])
         await call(server, "tell", other, notices=[message("info", 2)])

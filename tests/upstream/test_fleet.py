@@ -9,7 +9,7 @@ import pytest
 from tests.upstream.support import CTX, FAST, READY, alive, fleet_of, names, raw, said, sdk, until
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotStarted
-from toolcrib.types import Changes, ProviderSource, ServerState, StatusSource, ToolProvider
+from toolcrib.types import Provider, ProviderFeature, ProviderSource, ServerState
 from toolcrib.upstream import server
 from toolcrib.upstream.channel import Channel
 from toolcrib.upstream.fleet import Fleet
@@ -24,12 +24,10 @@ def running(fleet: Fleet) -> list[str]:
 async def test_a_fleet_and_its_servers_are_what_the_gateway_takes() -> None:
     async with fleet_of(raw()) as fleet:
         source: ProviderSource = fleet
-        statuses: StatusSource = fleet
         (server,) = source.providers()
-        assert isinstance(server, ToolProvider)
-        assert isinstance(server, Changes)
-        assert isinstance(server, StatusSource)
-        assert list(statuses.statuses()) == list(server.statuses())
+        assert isinstance(server, Provider)
+        assert server.features == ProviderFeature.CHANGES | ProviderFeature.STATUS | ProviderFeature.DOCUMENTS
+        assert list(fleet.statuses()) == list(server.statuses())
         assert (await server.list_tools(CTX))[0].id == "raw:echo"
 
 

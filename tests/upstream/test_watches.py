@@ -42,7 +42,7 @@ async def test_a_refusal_is_that_of_all_who_wait_for_it() -> None:
 
     async def try_it() -> None:
         with pytest.raises(UpstreamError, match="nobody watches that"):
-            await server.watch(CTX, "no", lambda _: None)
+            await server.watch_resource(CTX, "no", lambda _: None)
         refused.append("no")
 
     async with server_of(raw(**OLDER)) as server:
@@ -60,10 +60,10 @@ async def test_who_waited_for_one_that_gave_up_asks_himself() -> None:
 
         async def give_up() -> None:
             with scope:
-                await server.watch(CTX, "memo://x", lambda _: None)
+                await server.watch_resource(CTX, "memo://x", lambda _: None)
 
         async def wait() -> None:
-            await server.watch(CTX, "memo://x", lambda _: None)
+            await server.watch_resource(CTX, "memo://x", lambda _: None)
             done.set()
 
         group.start_soon(give_up)
@@ -78,7 +78,7 @@ async def test_a_server_that_never_agrees_refuses(monkeypatch: pytest.MonkeyPatc
     async with server_of(newer(never)) as server:
         for _ in range(2):
             with pytest.raises(UpstreamError, match=r"did not confirm the subscription within 0\.05 s"):
-                await server.watch(CTX, "memo://x", lambda _: None)
+                await server.watch_resource(CTX, "memo://x", lambda _: None)
 
 
 async def test_only_what_a_server_agreed_to_is_watched() -> None:
@@ -92,11 +92,11 @@ async def test_only_what_a_server_agreed_to_is_watched() -> None:
 
     heard: list[str] = []
     async with server_of(newer(listen)) as server:
-        await server.watch(CTX, "memo://x", heard.append)
+        await server.watch_resource(CTX, "memo://x", heard.append)
         for _ in range(2):
             with pytest.raises(UpstreamError, match="does not support"):
-                await server.watch(CTX, "memo://no", heard.append)
-        await server.watch(CTX, "memo://y", heard.append)
+                await server.watch_resource(CTX, "memo://no", heard.append)
+        await server.watch_resource(CTX, "memo://y", heard.append)
         while not heard:
             await bus.publish(ResourceUpdated(uri="memo://y"))
             await anyio.lowlevel.checkpoint()
@@ -107,10 +107,10 @@ async def test_who_watches_has_used_the_connection_and_its_successors() -> None:
     heard: list[LogAudience | None] = []
     notice = {"method": "notifications/message", "params": {"level": "info", "data": "bob's"}}
     async with server_of(raw(**OLDER)) as server:
-        server.hear(lambda due_to, _: heard.append(due_to))
+        server.subscribe_logs(lambda due_to, _: heard.append(due_to))
         await call(server, "tell", notices=[notice])
         lost = anyio.Event()
-        await server.watch(OTHER, "memo://x", lambda _: lost.set())
+        await server.watch_resource(OTHER, "memo://x", lambda _: lost.set())
         await call(server, "tell", notices=[notice])
         with pytest.raises(Exception, match="lost"):
             await call(server, "die")
@@ -130,7 +130,7 @@ async def test_a_flood_of_changes_is_folded_and_its_end_is_told() -> None:
 
     async with server_of(raw(**OLDER)) as server:
         for uri in ("memo://x", "memo://last"):
-            await server.watch(CTX, uri, note)
+            await server.watch_resource(CTX, uri, note)
         await call(server, "tell", notices=[updated("memo://x")] * 3000 + [updated("memo://last")])
         await done.wait()
     assert heard[0] == "memo://x"
@@ -140,7 +140,7 @@ async def test_a_flood_of_changes_is_folded_and_its_end_is_told() -> None:
 async def test_several_parts_that_changed_at_once_are_a_change_of_the_whole() -> None:
     heard: list[str] = []
     async with server_of(raw(**OLDER)) as server:
-        await server.watch(CTX, "memo://x", heard.append)
+        await server.watch_resource(CTX, "memo://x", heard.append)
         await call(server, "tell", notices=[updated(f"memo://x/{part}") for part in "abc"])
         while len(heard) < 2:
             await anyio.lowlevel.checkpoint()

@@ -30,7 +30,7 @@ from toolcrib.gateway.snapshot import (
 from toolcrib.gateway.view import ResolvedTool, View, may_see, resolve_at
 from toolcrib.gateway.visibility import namespace_counts, namespace_of
 from toolcrib.providers.adapters import adapt
-from toolcrib.providers.base import display_name, implements
+from toolcrib.providers.base import display_name
 from toolcrib.schema import signature
 from toolcrib.types import (
     Backend,
@@ -39,14 +39,13 @@ from toolcrib.types import (
     Filters,
     Hit,
     Policy,
+    Provider,
+    ProviderFeature,
     SearchReply,
     SearchRequest,
     ServerState,
     ServerStatus,
     Tool,
-    ToolFinder,
-    ToolLookup,
-    ToolProvider,
     Visibility,
 )
 
@@ -76,7 +75,7 @@ class FederatedSearch:
 
     async def search(self, ctx: Context, view: View, request: SearchRequest) -> FederatedHits | None:
         """What providers that search by themselves found; None where there are none."""
-        backends = self._providers_with(ctx, view, ToolFinder)
+        backends = self._providers_with(ctx, view, ProviderFeature.SEARCH)
         if not backends:
             return None
 
@@ -93,7 +92,7 @@ class FederatedSearch:
 
     async def look_up(self, ctx: Context, view: View, name: str) -> ResolvedTool | None:
         """The tool of that name at a provider that is too large to list. Raises `ServerUnavailable`."""
-        backends = self._providers_with(ctx, view, ToolLookup)
+        backends = self._providers_with(ctx, view, ProviderFeature.LOOKUP)
         if not backends:
             return None
         return await look_up_tool(
@@ -102,7 +101,9 @@ class FederatedSearch:
 
     def lookup_namespaces(self, ctx: Context, view: View) -> frozenset[str]:
         """The namespaces of the providers that may be asked for a tool by its name; empty for one that does not say."""
-        return frozenset(_provider_namespace(backend) for backend in self._providers_with(ctx, view, ToolLookup))
+        return frozenset(
+            _provider_namespace(backend) for backend in self._providers_with(ctx, view, ProviderFeature.LOOKUP)
+        )
 
     def has_searching_provider(self, ctx: Context, view: View) -> bool:
         """Whether some provider searches by itself of which the caller may see something, as far as that is known.
@@ -111,9 +112,9 @@ class FederatedSearch:
         see a tool without a namespace, or sees one that it lists.
         """
         own = (*ctx.overriding, *ctx.providers)
-        if any(implements(type(provider), ToolFinder) for provider in own):
+        if any(ProviderFeature.SEARCH in adapt(provider).features for provider in own):
             return True
-        finders = [backend for backend in self._backends() if implements(type(backend.provider), ToolFinder)]
+        finders = [backend for backend in self._backends() if ProviderFeature.SEARCH in backend.provider.features]
         return any(self._may_see_any(ctx, view, backend) for backend in finders)
 
     def _may_see_any(self, ctx: Context, view: View, backend: Backend) -> bool:
@@ -122,16 +123,16 @@ class FederatedSearch:
             return True
         return may_see(self._policy, ctx.caller, Tool(name="", namespace=space))
 
-    def _providers_with(self, ctx: Context, view: View, protocol: type) -> list[Backend]:
-        """The providers which have the protocol, and may be asked for this caller, those that override first.
+    def _providers_with(self, ctx: Context, view: View, feature: ProviderFeature) -> list[Backend]:
+        """The providers which have the feature, and may be asked for this caller, those that override first.
 
         One whose namespace is not known is asked in any case: what it answers is sifted.
         """
-        shared = [backend for backend in self._backends() if implements(type(backend.provider), protocol)]
+        shared = [backend for backend in self._backends() if feature in backend.provider.features]
         if shared:
             shared = [backend for backend in shared if self._may_ask(ctx, view, _provider_namespace(backend))]
         first, last = (
-            [as_backend(provider) for provider in own if implements(type(provider), protocol)]
+            [as_backend(adapted) for provider in own if feature in (adapted := adapt(provider)).features]
             for own in (ctx.overriding, ctx.providers)
         )
         return [*first, *shared, *last]
@@ -174,8 +175,7 @@ async def search_providers(
         provider = backends[place].provider
         try:
             with anyio.fail_after(timeout_s):
-                if isinstance(provider, ToolFinder):
-                    found[place] = _valid_hits(await contained(provider.find_tools(ctx, request)))
+                found[place] = _valid_hits(await contained(provider.find_tools(ctx, request)))
         except Exception as error:
             problems[place] = _search_failure(error, timeout_s)
             logger.warning("%s could not be searched", backends[place].name, exc_info=True)
@@ -250,8 +250,6 @@ async def look_up_tool(
     failed: ServerUnavailable | None = None
     for backend in backends:
         provider = backend.provider
-        if not isinstance(provider, ToolLookup):
-            continue
         try:
             with anyio.fail_after(timeout_s):
                 tool = await contained(provider.get_tool(ctx, name))
@@ -356,7 +354,7 @@ class RequestToolLister:
         troubled = tuple(_failed_status(everybody[place], why) for place, why in sorted(problems.items()))
         return RequestTools(tuple(offers[first:]), tuple(offers[:first]), troubled)
 
-    async def _list(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
+    async def _list(self, ctx: Context, provider: Provider) -> tuple[Tool, ...]:
         kept_s = declared_cache_s(provider)
         mark = _cache_key(provider) if kept_s is not None and kept_s > 0 else _NO_CACHE_KEY
         if kept_s is None or mark is _NO_CACHE_KEY:
@@ -371,7 +369,7 @@ class RequestToolLister:
                 self._lists.popitem(last=False)
         return tools
 
-    async def _fetch(self, ctx: Context, provider: ToolProvider) -> tuple[Tool, ...]:
+    async def _fetch(self, ctx: Context, provider: Provider) -> tuple[Tool, ...]:
         with anyio.fail_after(self._timeout_s):
             tools, rejected = read_tools(await contained(provider.list_tools(ctx)))
         if not rejected and self._is_known(tools):
@@ -387,25 +385,25 @@ class RequestToolLister:
         return tools
 
 
-def _cache_key(provider: ToolProvider) -> Hashable:
+def _cache_key(provider: Provider) -> Hashable:
     """What its list depends on, where that can be known."""
     try:
-        key: Hashable = getattr(provider, "cache_key", _NO_CACHE_KEY)
+        key = provider.cache_key
         hash(key)
     except Exception:
         logger.warning(
             "%s has no cache_key that can be used; its list is not kept", display_name(provider), exc_info=True
         )
         return _NO_CACHE_KEY
-    return key
+    return _NO_CACHE_KEY if key is None else key
 
 
-def as_backend(provider: ToolProvider) -> Backend:
+def as_backend(provider: Provider) -> Backend:
     """A provider of a request, as one that runs tools."""
     return Backend(kind=BackendKind.PROVIDER, name=display_name(provider), provider=provider)
 
 
-def _failed_status(provider: ToolProvider, why: str) -> ServerStatus:
+def _failed_status(provider: Provider, why: str) -> ServerStatus:
     return ServerStatus(
         name=display_name(provider), state=ServerState.FAILED, since=time.time(), reason=why, transport="local"
     )

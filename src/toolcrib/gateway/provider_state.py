@@ -14,20 +14,20 @@ from toolcrib.containment import contained
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import ProviderTools, RejectedDefinition, invalid_field
+from toolcrib.providers.adapters import adapt
 from toolcrib.providers.base import display_name
 from toolcrib.providers.definitions import parse_tool
 from toolcrib.types import (
     Backend,
     BackendKind,
-    Changes,
     Context,
+    Provider,
+    ProviderFeature,
     ProviderSource,
     Rejected,
     ServerState,
     ServerStatus,
-    StatusSource,
     Tool,
-    ToolProvider,
 )
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class ProviderRegistry:
         self._sources = tuple(sources)
         self._options = options
         self._states: dict[int, ProviderState] = {}
-        self._present: list[Sequence[ToolProvider]] = [()] * len(self._sources)
+        self._present: list[Sequence[Provider]] = [()] * len(self._sources)
         self._source_changes = [0] * len(self._sources)
         self._forced = 0
 
@@ -114,17 +114,17 @@ class ProviderRegistry:
         self._states = {id(provider): self._state(place, provider) for place, provider in self._current_providers()}
         return list(self._states.values())
 
-    def _current_providers(self) -> list[tuple[int, ToolProvider]]:
+    def _current_providers(self) -> list[tuple[int, Provider]]:
         """The providers of this moment, each with its source; those of last time, of a source that cannot say."""
         for place, source in enumerate(self._sources):
             try:
-                self._present[place] = tuple(source.providers())
+                self._present[place] = tuple(map(adapt, source.providers()))
             except Exception:
                 logger.exception("a source of providers failed; those that it had stay")
         here = [(place, provider) for place, some in enumerate(self._present) for provider in some]
         return sorted(here, key=lambda pair: _RANK[self._sources[pair[0]].kind])
 
-    def _state(self, place: int, provider: ToolProvider) -> ProviderState:
+    def _state(self, place: int, provider: Provider) -> ProviderState:
         known = self._states.get(id(provider))
         kind = self._sources[place].kind
         return known or ProviderState(Backend(kind=kind, name=display_name(provider), provider=provider), place)
@@ -142,7 +142,7 @@ class ProviderRegistry:
     def has_lost_provider(self, source: int) -> bool:
         """Whether a provider of that source has gone whose tools were known."""
         try:
-            here = {id(provider) for provider in self._sources[source].providers()}
+            here = {id(adapt(provider)) for provider in self._sources[source].providers()}
         except Exception:  # noqa: BLE001 - foreign code; whoever asks it next logs that
             return False
         known = tuple(self._states.items())
@@ -189,7 +189,7 @@ class ProviderRegistry:
         own = 0 if counts is None else counts(entry.backend.provider)
         return ChangeCounts(self._forced, self._source_changes[entry.source], own)
 
-    def _provider_counter(self, entry: ProviderState) -> Callable[[ToolProvider], int] | None:
+    def _provider_counter(self, entry: ProviderState) -> Callable[[Provider], int] | None:
         """What counts the changes of each provider, where the source of this one has it."""
         return getattr(self._sources[entry.source], "change_count", None)
 
@@ -238,18 +238,18 @@ class ProviderRegistry:
             answer.seen,
         )
 
-    def _cache_s(self, provider: ToolProvider) -> float:
+    def _cache_s(self, provider: Provider) -> float:
         """How long what it said holds, in seconds: as long as it says, else until its event, else a set time."""
         said = declared_cache_s(provider)
         if said is not None:
             return max(_MIN_CACHE_S, said)
-        return inf if isinstance(provider, Changes) else self._options.provider_cache_s
+        return inf if ProviderFeature.CHANGES in provider.features else self._options.provider_cache_s
 
 
-def declared_cache_s(provider: object) -> float | None:
+def declared_cache_s(provider: Provider) -> float | None:
     """How long the provider says that its list holds, in seconds; None where it does not say, or says no number."""
     try:
-        said = getattr(provider, "cache_for_s", None)
+        said = provider.cache_for_s
         if isinstance(said, int | float) and not isinstance(said, bool) and not isnan(said):
             return float(said)
     except Exception:
@@ -310,11 +310,9 @@ _LOADING_REASON: Final = "its tools are being taken in"
 _NOT_LOADED_REASON: Final = "its tools could not be taken in; the log has the cause"
 
 
-def provider_statuses(provider: object) -> tuple[ServerStatus, ...]:
+def provider_statuses(provider: Provider) -> tuple[ServerStatus, ...]:
     """The statuses that a provider gives; none where it speaks for no servers, or cannot say."""
     try:
-        if not isinstance(provider, StatusSource):
-            return ()
         told = tuple(provider.statuses())
     except (Exception, asyncio.CancelledError):
         logger.warning("%s could not say how its servers stand", display_name(provider), exc_info=True)

@@ -29,7 +29,6 @@ from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.options import CallOptions
 from toolcrib.middleware.rate import RateMiddleware
 from toolcrib.middleware.retry import DeadlineMiddleware, RetryMiddleware
-from toolcrib.providers.base import call_by_key
 from toolcrib.providers.content import to_result
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import (
@@ -155,7 +154,7 @@ class CallPipeline:
         try:
             with third_party_code():
                 try:
-                    value = await contained(call_by_key(backend.provider, ctx, tool.key, call.arguments))
+                    value = await contained(backend.provider.call_key(ctx, tool.key, call.arguments))
                 except ToolcribError as error:
                     if is_nested_call_error(error) and implies_not_run(error):
                         raise nested_failure(error, tool.id) from error

@@ -1,62 +1,78 @@
-"""Adapt other provider contracts to `ToolProvider`.
+"""Adapt objects of other shapes to `Provider`.
 
 Three shapes are accepted, each with methods that are async or plain functions; plain ones run in threads:
 
 - our own: `list_tools`, `call_tool`;
 - metadata first: `list_tool_metadata`, `get_tool`, `call_tool`;
 - tools and execution: `get_tools`, `execute_tool`.
+
+The optional methods of `Provider` are found by name on objects of any shape.
 """
 
 import copy
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final, Self, TypeGuard
+from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
 import anyio
 
 from toolcrib.containment import WorkerThreads, is_nested_call_error
 from toolcrib.errors import InvalidRequest, InvalidTool, ToolcribError, ToolNotFound
-from toolcrib.providers.base import FINDER, KEYED, LOOKUP, PLAIN, MixinRule, display_name, mixins_for, with_mixins
-from toolcrib.providers.definitions import ToolMetadata, parse_metadata, parse_tool
-from toolcrib.types import JSON, Context, Hit, Key, Object, SearchRequest, Tool, ToolProvider, ToolResult, Visibility
+from toolcrib.providers.base import display_name
+from toolcrib.providers.definitions import ToolMetadata, parse_metadata, parse_tool, parse_tools
+from toolcrib.types import (
+    JSON,
+    Context,
+    Documents,
+    Hit,
+    Key,
+    LogAudience,
+    Object,
+    Provider,
+    ProviderFeature,
+    SearchRequest,
+    ServerStatus,
+    Tool,
+    ToolResult,
+    Unsubscribe,
+    Visibility,
+    features_of,
+)
 
 logger = logging.getLogger(__name__)
 
+THREADS: Final = 16
+"""Plain functions of one provider that may run at once; one that hangs counts until it ends."""
 
 SCHEMAS_AT_ONCE: Final = 16
 """Schemas that are fetched from one provider at the same time."""
 
+_PRUNE_ABOVE: Final = 1024
+_MAX_CAUSES: Final = 16
 
 _OWN_METHODS: Final = ("list_tools", "call_tool")
-
-
 _METADATA_METHODS: Final = ("list_tool_metadata", "get_tool", "call_tool")
-
-
 _EXECUTE_METHODS: Final = ("get_tools", "execute_tool")
 
-
 _adapters: WeakValueDictionary[int, "Adapter"] = WeakValueDictionary()
-
-
 _adapters_lock: Final = threading.Lock()
 
 
-def adapt(provider: object) -> ToolProvider:
-    """The object as a `ToolProvider`: itself where it is one already, else an adapter, always the same one.
+def adapt(provider: object) -> Provider:
+    """Return the object as a `Provider`: itself if it is one, else an adapter, the same one each time.
 
-    Raises `InvalidRequest`, naming the methods that are missing, for an object of none of the three shapes.
+    Raises `InvalidRequest`, which names the missing methods, for an object of none of the three shapes.
     """
-    if _is_tool_provider(provider):
+    if isinstance(provider, Provider):
         return provider
     kind = _adapter_class(provider)
     with _adapters_lock:
-        # An adapter keeps its object alive, so that the number of a living one stands for that object alone.
+        # An adapter keeps its object alive, so the id of a living adapter's object is never reused.
         adapter = _adapters.get(id(provider))
         if adapter is None:
             adapter = _adapters[id(provider)] = kind(provider)
@@ -64,23 +80,16 @@ def adapt(provider: object) -> ToolProvider:
 
 
 def unadapted(provider: object) -> object:
-    """What an adapter stands for; any other provider is itself."""
+    """Return the object behind an adapter; any other provider is returned as it is."""
     return provider.inner if isinstance(provider, Adapter) else provider
 
 
-def _is_tool_provider(provider: object) -> TypeGuard[ToolProvider]:
-    """Whether the methods of our own contract are there, and are awaited."""
-    return not isinstance(provider, type) and all(
-        inspect.iscoroutinefunction(getattr(provider, name, None)) for name in _OWN_METHODS
-    )
-
-
 def _adapter_class(provider: object) -> "type[Adapter]":
-    """The class of the adapter that the object needs."""
     if isinstance(provider, type):
         raise InvalidRequest(f"{provider.__name__} is a class.", hint=f"Give an instance of it: {provider.__name__}().")
     if _has_methods(provider, _OWN_METHODS):
-        return _OwnShapeAdapter
+        is_async = all(inspect.iscoroutinefunction(getattr(provider, name)) for name in _OWN_METHODS)
+        return _VerbatimAdapter if is_async else Adapter
     if _has_methods(provider, _METADATA_METHODS):
         return _MetadataAdapter
     if _has_methods(provider, _EXECUTE_METHODS):
@@ -93,61 +102,130 @@ def _has_methods(provider: object, methods: Iterable[str]) -> bool:
 
 
 def _not_a_provider(provider: object) -> InvalidRequest:
-    """Says what the shape to which the object is closest still lacks."""
+    """Say what the object lacks of the shape that it comes closest to."""
     shapes = (_OWN_METHODS, _METADATA_METHODS, _EXECUTE_METHODS)
     present = {name for shape in shapes for name in shape if _has_methods(provider, (name,))}
     nearest = max(shapes, key=lambda shape: len(present.intersection(shape)) / len(shape))
     missing = " and ".join(f"{name}()" for name in nearest if name not in present)
     return InvalidRequest(
-        f"{type(provider).__name__} is no tool provider: it has no {missing}.",
+        f"{type(provider).__name__} is not a tool provider: it has no {missing}.",
         hint="A provider has list_tools(ctx) and call_tool(ctx, name, arguments).",
     )
 
 
-class Adapter:
-    """Another contract as `ToolProvider`; made by `adapt`."""
+class Adapter(Provider):
+    """A provider of another shape; made by `adapt`. It parses definitions, and runs plain functions in threads."""
 
-    _parts: ClassVar[Sequence[MixinRule]] = PLAIN
-    _list: ClassVar[str] = "list_tools"
-    _call: ClassVar[str] = "call_tool"
-    _visibility: ClassVar[Visibility] = Visibility.DISCOVERABLE
-    """Of tools that do not say."""
-
-    def __new__(cls, inner: object) -> Self:
-        """With the optional protocols that the object has."""
-        adapter: Self = object.__new__(with_mixins(cls, mixins_for(inner, cls._parts)))
-        return adapter
+    _list_method: ClassVar[str] = "list_tools"
+    _call_method: ClassVar[str] = "call_tool"
+    _default_visibility: ClassVar[Visibility] = Visibility.DISCOVERABLE
 
     def __init__(self, inner: object) -> None:
-        """Use `adapt`."""
         self.inner: Any = inner
+        self._features = features_of(lambda name: callable(getattr(inner, name, None)))
+        self._has_call_key = callable(getattr(inner, "call_key", None))
         self._workers = WorkerThreads(THREADS)
-        self._kept: dict[Key, Tool] = {}
-        self._seen: dict[object, tuple[Mapping[str, Any], Tool]] = {}
-        """What was written under a name, and the tool it gave."""
+        self._tools: dict[Key, Tool] = {}
+        self._definitions: dict[object, tuple[Mapping[str, Any], Tool]] = {}
+        """By name, the last definition and the tool it became."""
 
     @property
     def name(self) -> str:
-        """That of what it stands for."""
+        """Name of the adapted object."""
         return display_name(self.inner)
 
+    @property
+    def namespace(self) -> str:
+        """Namespace of the object's tools; empty if it does not say."""
+        namespace = getattr(self.inner, "namespace", "")
+        return namespace if isinstance(namespace, str) else ""
+
+    @property
+    def features(self) -> ProviderFeature:
+        """The optional methods that the object has."""
+        return self._features
+
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        """What its own method lists."""
-        return self._tools(await self._ask(getattr(self.inner, self._list), ctx))
+        """List the tools; a broken definition is left out, with a warning in the log."""
+        values = self._check_list(await self._ask(getattr(self.inner, self._list_method), ctx))
+        return self._unchanged([tool for value in values if (tool := self._parse_or_warn(value)) is not None])
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
-        """What its own method gives; None where it says that there is no such tool."""
-        return await self._called(getattr(self.inner, self._call), ctx, name, arguments)
+        """Call the tool; `ToolNotFound`, or an error caused by it, counts as None."""
+        return await self._called(getattr(self.inner, self._call_method), ctx, name, arguments)
+
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
+        """Call the tool of that key."""
+        if not self._has_call_key:
+            return await self.call_tool(ctx, key.name, arguments)
+        return await self._called(self.inner.call_key, ctx, key, arguments)
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        """Look up one tool."""
+        if ProviderFeature.LOOKUP not in self._features:
+            tools = parse_tools(await self.list_tools(ctx))
+            return next((tool for tool in tools if name in (tool.id, tool.name)), None)
+        found = await self._called(self.inner.get_tool, ctx, name)
+        return None if found is None else self._parse(found)
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        """Search with the object's own search."""
+        if ProviderFeature.SEARCH not in self._features:
+            return ()
+        found: Sequence[Hit] = await self._ask(self.inner.find_tools, ctx, request)
+        return found if isinstance(found, list | tuple) else tuple(found or ())
+
+    @property
+    def cache_for_s(self) -> float | None:
+        """How long the list may be kept, in seconds, if the object says so."""
+        seconds: float | None = getattr(self.inner, "cache_for_s", None)
+        return seconds
+
+    @property
+    def cache_key(self) -> Hashable:
+        """The object's cache key, for objects of its class only."""
+        key: Hashable = getattr(self.inner, "cache_key", None)
+        return None if key is None else (type(self.inner), key)
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back on each change that the object reports."""
+        if ProviderFeature.CHANGES not in self._features:
+            return super().subscribe(callback)
+        unsubscribe: Unsubscribe = self.inner.subscribe(callback)
+        return unsubscribe
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """The statuses that the object reports."""
+        return tuple(self.inner.statuses()) if ProviderFeature.STATUS in self._features else ()
+
+    def documents(self) -> Documents | None:
+        """The prompts and resources of the object."""
+        found: Documents | None = self.inner.documents() if ProviderFeature.DOCUMENTS in self._features else None
+        return found
+
+    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:
+        """Pass the request to the object."""
+        result: ToolResult = await self.inner.request_document(ctx, method, params)
+        return result
+
+    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+        """Watch a resource of the object."""
+        unsubscribe: Unsubscribe = await self.inner.watch_resource(ctx, uri, callback)
+        return unsubscribe
+
+    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
+        """Call back with each log message of the object."""
+        unsubscribe: Unsubscribe = self.inner.subscribe_logs(callback)
+        return unsubscribe
 
     async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What the method gives: awaited, or in a thread where it is a plain function."""
+        """Await the method, or run it in a thread if it is a plain function."""
         if inspect.iscoroutinefunction(method):
             return await method(*arguments)
         value = await self._workers.run(partial(method, *arguments))
         return await value if inspect.isawaitable(value) else value
 
-    async def _called(self, method: Callable[..., Any], *arguments: Any) -> ToolResult | JSON | None:
-        """What a call gives; None where it says that there is no such tool."""
+    async def _called(self, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return await self._ask(method, *arguments)
         except Exception as error:
@@ -155,110 +233,90 @@ class Adapter:
                 return None
             raise
 
-    def _tools(self, values: object) -> tuple[Tool, ...]:
-        """The definitions as tools; a broken one is left out, alone."""
-        read = (self._tool(value) for value in self._listed(values))
-        return self._same([tool for tool in read if tool is not None])
-
-    def _listed(self, values: object) -> Iterable[object]:
-        """What was listed; nothing for None."""
+    def _check_list(self, values: object) -> Iterable[object]:
+        """Return what was listed, nothing for None. Raises `InvalidTool` for what is not a list."""
         if values is None:
             return ()
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise InvalidTool(f"{self.name} listed a {type(values).__name__} as its tools.", hint="Give a list.")
         return values
 
-    def _tool(self, value: object) -> Tool | None:
+    def _parse_or_warn(self, value: object) -> Tool | None:
         try:
-            return self._read_again(value) if isinstance(value, dict) else self._read(value)
+            return self._parse_once(value) if isinstance(value, dict) else self._parse(value)
         except InvalidTool as error:
             logger.warning("a tool of %s was left out: %s", self.name, error)
             return None
 
-    def _read_again(self, value: dict[str, Any]) -> Tool:
-        """The tool of a definition; that of last time where it is written the same."""
-        name = value.get("name")
-        seen = self._seen.get(name) if isinstance(name, str) else None
-        if seen is not None and seen[0] == value:
+    def _parse_once(self, definition: dict[str, Any]) -> Tool:
+        """Parse a definition, unless it equals the last one of its name."""
+        name = definition.get("name")
+        seen = self._definitions.get(name) if isinstance(name, str) else None
+        if seen is not None and seen[0] == definition:
             return seen[1]
         try:
-            written = copy.deepcopy(value)  # whoever gave it may still change it
+            own = copy.deepcopy(definition)  # the provider may still change it in place
         except (TypeError, ValueError, RecursionError):
-            return self._read(value)
-        tool = self._read(written)
-        self._seen[name] = (written, tool)
+            return self._parse(definition)
+        tool = self._parse(own)
+        self._definitions[name] = (own, tool)
         return tool
 
-    def _read(self, value: object) -> Tool:
-        return parse_tool(value, visibility=self._visibility)
+    def _parse(self, value: object) -> Tool:
+        return parse_tool(value, visibility=self._default_visibility)
 
-    def _same(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """The tools, each as the very object it was last time where nothing in it changed."""
-        kept = self._kept
-        same = tuple(old if (old := kept.get(tool.key)) == tool and old is not None else tool for tool in tools)
+    def _unchanged(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Reuse the tool objects of last time that are equal: snapshots detect changes by identity."""
+        known = self._tools
+        same = tuple(old if (old := known.get(tool.key)) == tool and old is not None else tool for tool in tools)
         present = {tool.key: tool for tool in same}
-        if len(kept) > 2 * len(same) + _PRUNE_ABOVE:
-            self._kept, self._seen = present, {}
+        if len(known) > 2 * len(same) + _PRUNE_ABOVE:
+            self._tools, self._definitions = present, {}
         else:
-            self._kept = {**kept, **present}
+            self._tools = {**known, **present}
         return same
 
 
-class KeyedAdapter(Adapter):
-    """`KeyedCalls`."""
+class _VerbatimAdapter(Adapter):
+    """Our own shape with async methods: lists and errors are passed on as they are, for the gateway to check."""
 
-    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
-        """What its own method says."""
-        return await self._called(self.inner.call_key, ctx, key, arguments)
-
-
-class LookupAdapter(Adapter):
-    """`ToolLookup`."""
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        listed: Sequence[Tool] = await self.inner.list_tools(ctx)
+        return listed
 
     async def get_tool(self, ctx: Context, name: str) -> Tool | None:
-        """What its own method says; None where it says that there is no such tool."""
-        found = await self._called(self.inner.get_tool, ctx, name)
-        return None if found is None else self._read(found)
+        if ProviderFeature.LOOKUP not in self._features:
+            return await super().get_tool(ctx, name)
+        found: Tool | None = await self._ask(self.inner.get_tool, ctx, name)
+        return found
 
-
-class FinderAdapter(Adapter):
-    """`ToolFinder`."""
-
-    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
-        """What its own method says."""
-        return tuple(await self._ask(self.inner.find_tools, ctx, request) or ())
-
-
-class _OwnShapeAdapter(Adapter):
-    """Our own contract, with methods of which some are plain functions."""
-
-    _parts = ((KEYED, KeyedAdapter), (LOOKUP, LookupAdapter), (FINDER, FinderAdapter), *PLAIN)
+    async def _called(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._ask(method, *arguments)
 
 
 class _ExecuteAdapter(Adapter):
-    """`get_tools` and `execute_tool`: a tool that says nothing of its visibility is native."""
+    """`get_tools` and `execute_tool`: a tool without a visibility is native."""
 
-    _parts = ((LOOKUP, LookupAdapter), (FINDER, FinderAdapter), *PLAIN)
-    _list = "get_tools"
-    _call = "execute_tool"
-    _visibility = Visibility.NATIVE
+    _list_method = "get_tools"
+    _call_method = "execute_tool"
+    _default_visibility = Visibility.NATIVE
 
 
-class _MetadataAdapter(LookupAdapter):
-    """`list_tool_metadata`, `get_tool` and `call_tool`: a tool that says nothing of its visibility is discoverable."""
+class _MetadataAdapter(Adapter):
+    """`list_tool_metadata`, `get_tool` and `call_tool`: a tool without a visibility is discoverable."""
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        """The tools of the metadata, in its order, without those that cannot be had."""
+        """Look up each tool of the metadata, in its order; those that cannot be had are left out."""
         listed = await self._ask(self.inner.list_tool_metadata, ctx)
-        entries = [entry for value in self._listed(listed) if (entry := self._entry(value)) is not None]
+        entries = [entry for value in self._check_list(listed) if (entry := self._metadata(value)) is not None]
         found: dict[int, Tool] = {}
-        places = anyio.Semaphore(SCHEMAS_AT_ONCE)
+        limiter = anyio.Semaphore(SCHEMAS_AT_ONCE)
         async with anyio.create_task_group() as group:
             for place, entry in enumerate(entries):
-                group.start_soon(self._fetch, ctx, entry, place, found, places)
-        return self._same([found[place] for place in sorted(found)])
+                group.start_soon(self._fetch, ctx, entry, place, found, limiter)
+        return self._unchanged([found[place] for place in sorted(found)])
 
-    def _entry(self, value: object) -> ToolMetadata | None:
+    def _metadata(self, value: object) -> ToolMetadata | None:
         try:
             return parse_metadata(value)
         except InvalidTool as error:
@@ -266,10 +324,10 @@ class _MetadataAdapter(LookupAdapter):
             return None
 
     async def _fetch(
-        self, ctx: Context, entry: ToolMetadata, place: int, found: dict[int, Tool], places: anyio.Semaphore
+        self, ctx: Context, entry: ToolMetadata, place: int, found: dict[int, Tool], limiter: anyio.Semaphore
     ) -> None:
-        """Put the tool in its place; leave it out, with a word in the log, where it cannot be had."""
-        async with places:
+        """Put the tool into `found`, or log why it is left out."""
+        async with limiter:
             try:
                 tool = await self.get_tool(ctx, entry.name)
             except Exception as error:
@@ -286,26 +344,16 @@ class _MetadataAdapter(LookupAdapter):
             keywords=tuple(dict.fromkeys((*entry.keywords, *tool.keywords))),
         )
 
-    def _read(self, value: object) -> Tool:
-        tool = super()._read(value)
-        untagged = not isinstance(value, Tool) and callable(getattr(value, "to_tool", None))
-        # A builder makes native tools unless it is told otherwise; in this shape, nothing said means discoverable.
-        native = untagged and tool.visibility is Visibility.NATIVE
-        return replace(tool, visibility=self._visibility) if native else tool
-
-
-THREADS: Final = 16
-"""Plain functions of one provider that run at the same time; one that hangs counts until it ends."""
-
-
-_PRUNE_ABOVE: Final = 1024
-
-
-_MAX_CAUSES: Final = 16
+    def _parse(self, value: object) -> Tool:
+        tool = super()._parse(value)
+        is_built = not isinstance(value, Tool) and callable(getattr(value, "to_tool", None))
+        # Builders default to native; in this shape the default is discoverable.
+        defaulted = is_built and tool.visibility is Visibility.NATIVE
+        return replace(tool, visibility=self._default_visibility) if defaulted else tool
 
 
 def _is_not_found(error: BaseException) -> bool:
-    """Whether the error, or what caused it, says that there is no such tool; not one that was called inside."""
+    """Whether the error, or what caused it, is a `ToolNotFound` of this call and not of one nested in it."""
     cause: BaseException | None = error
     for _ in range(_MAX_CAUSES):
         if cause is None or isinstance(cause, ToolNotFound):

@@ -37,8 +37,8 @@ from toolcrib.types import (
     Context,
     Key,
     Object,
+    Provider,
     Tool,
-    ToolProvider,
     ToolResult,
     Unsubscribe,
     Visibility,
@@ -182,7 +182,7 @@ class _LocalEntry:
     runner: ToolRunner
 
 
-class LocalTools:
+class LocalTools(Provider):
     """The functions of this process: a provider of tools of any namespaces, and the source that offers it.
 
     Everything may be done from several threads and event loops at once. A definition is checked before it is taken;
@@ -279,7 +279,7 @@ class LocalTools:
             key = self._key(tool)
             return None if key is None else self._entries[key].tool
 
-    def providers(self) -> Sequence[ToolProvider]:
+    def providers(self) -> Sequence[Provider]:
         """This one."""
         return (self,)
 

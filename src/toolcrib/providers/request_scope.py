@@ -115,9 +115,14 @@ def with_request_providers(*providers: object, override: bool = False) -> ScopeM
 
 
 def get_tool_providers() -> tuple[ToolProvider, ...]:
-    """The providers that hold here, in the order in which they take precedence."""
-    around = _current_scope.get()
-    return _union(around.overriding, around.providers)
+    """The providers of the enclosing blocks, in order of precedence, as they were given if they are a `ToolProvider`."""
+    scope = _current_scope.get()
+    return tuple(_as_given(provider) for provider in _union(scope.overriding, scope.providers))
+
+
+def _as_given(provider: ToolProvider) -> ToolProvider:
+    original = unadapted(provider)
+    return original if isinstance(original, ToolProvider) else provider
 
 
 def with_show_all(on: bool = True) -> ScopeManager:  # noqa: FBT001, FBT002 - it reads as `with_show_all(False)`

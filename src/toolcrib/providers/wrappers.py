@@ -3,27 +3,12 @@
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final, Self
+from typing import Final
 
 from toolcrib.errors import InvalidRequest, NameCollision
 from toolcrib.names import check_name, check_namespace
 from toolcrib.providers.adapters import adapt, unadapted
-from toolcrib.providers.base import (
-    CACHE,
-    CHANGES,
-    FINDER,
-    KEYED,
-    LOOKUP,
-    STATUSES,
-    ForwardChanges,
-    MixinRule,
-    display_name,
-    find_tool,
-    key_id,
-    mixins_for,
-    possible_keys,
-    with_mixins,
-)
+from toolcrib.providers.base import display_name, find_tool, key_id, possible_keys
 from toolcrib.providers.definitions import parse_tools
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
@@ -33,131 +18,170 @@ from toolcrib.types import (
     Hit,
     Key,
     Object,
+    Provider,
+    ProviderFeature,
     SearchRequest,
     ServerStatus,
     Tool,
-    ToolLookup,
     ToolResult,
+    Unsubscribe,
     Visibility,
 )
+
+_DEFAULT_LIMIT: Final = SearchOptions().default_limit
+_MAX_LIMIT: Final = SearchOptions().max_limit
+
+_OVERFETCH: Final = 4
+"""How many times more hits `Filtered` asks for, up to the maximum, because some of them will be left out."""
 
 _PRUNE_ABOVE: Final = 1024
 
 
 class ToolMapping:
-    """Changed tools: the very same object for the very same tool."""
+    """Changed tools: the same object for the same tool, because snapshots compare tools by identity."""
 
     def __init__(self, make: Callable[[Tool], Tool]) -> None:
-        """`make` changes one tool."""
         self._make = make
         self._made: dict[int, tuple[Tool, Tool]] = {}
 
     def get(self, tool: Tool) -> Tool:
-        """The changed tool."""
         known = self._made.get(id(tool))
         if known is None or known[0] is not tool:
             known = self._made[id(tool)] = (tool, self._make(tool))
         return known[1]
 
     def prune(self, tools: Sequence[Tool]) -> None:
-        """Let go of tools that are not among these, once there are many of them."""
+        """Forget tools that are not among these, once there are many of them."""
         made = self._made
         if len(made) > 2 * len(tools) + _PRUNE_ABOVE:
             self._made = {id(tool): made[id(tool)] for tool in tools if id(tool) in made}
 
 
-class Wrapper:
-    """A provider that stands before another one; it has the same optional protocols as that one.
+class Wrapper(Provider):
+    """Base of the wrappers: forwards everything to the provider inside, and lets a subclass change what is shown.
 
-    By itself it changes nothing. Takes whatever `adapt` takes.
+    It has the features of the provider inside, which may be whatever `adapt` takes.
     """
 
-    inner: Any
-    """The provider inside, as a `ToolProvider`."""
-
-    _withheld: ClassVar[tuple[tuple[str, ...], ...]] = ()
-    """Protocols that are not passed on."""
-
-    def __new__(cls, provider: object, *_: Any, **__: Any) -> Self:
-        """With the optional protocols that the provider has."""
-        inner = adapt(provider)
-        parts = [part for part in _WRAPPER_MIXINS if part[0] not in cls._withheld]
-        wrapper: Self = object.__new__(with_mixins(cls, mixins_for(inner, parts)))
-        wrapper.inner = inner
-        return wrapper
-
     def __init__(self, provider: object) -> None:
-        """Nothing is asked before the wrapper is."""
+        self.inner: Final = adapt(provider)
 
     @property
     def name(self) -> str:
-        """That of the provider inside."""
+        """Name of the provider inside."""
         return display_name(self.inner)
 
+    @property
+    def features(self) -> ProviderFeature:
+        """Those of the provider inside, without its documents."""
+        return self.inner.features & ~ProviderFeature.DOCUMENTS
+
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        """The tools inside, as they are seen from here."""
+        """List the tools inside, as they are shown here."""
         if not self._admits(ctx):
             return ()
-        return self._all_shown(parse_tools(await self.inner.list_tools(ctx)))
+        return self._show_all(parse_tools(await self.inner.list_tools(ctx)))
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
-        """Run the tool that has that name from here; None when there is none."""
-        own = self._own_name(name)
-        if own is None or not self._admits(ctx) or not await self._lets(ctx, own):
+        """Run the tool that has this name here."""
+        inner = self._inner_name(name)
+        if inner is None or not self._admits(ctx) or not await self._may_call(ctx, inner):
             return None
-        return await self.inner.call_tool(ctx, own, arguments)
+        return await self.inner.call_tool(ctx, inner, arguments)
 
-    # -- what a wrapper may change ---------------------------------------------------------------------------------
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool that has this key here."""
+        inner = self._inner_key(key)
+        if inner is None or not self._admits(ctx) or not await self._may_call(ctx, inner):
+            return None
+        return await self.inner.call_key(ctx, inner, arguments)
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        """Look up the tool that has this name here, with or without its namespace."""
+        if not self._admits(ctx):
+            return None
+        ids = [key_id(inner) for key in possible_keys(name) if (inner := self._inner_key(key)) is not None]
+        bare = self._inner_name(name)
+        for inner_name in dict.fromkeys((*ids, *(() if bare is None else (bare,)))):
+            found = await self.inner.get_tool(ctx, inner_name)
+            tool = None if found is None else self._show(found)
+            if tool is not None and name in (tool.id, tool.name):
+                return tool
+        return None
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
+        """Search inside; the hits are changed like the tools."""
+        inner = self._inner_request(request) if self._admits(ctx) else None
+        return () if inner is None else self._show_hits(await self.inner.find_tools(ctx, inner), request)
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back on each change inside."""
+        return self.inner.subscribe(callback)
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """The statuses inside, as they are shown here."""
+        return tuple(self._show_status(status) for status in self.inner.statuses())
+
+    @property
+    def cache_for_s(self) -> float | None:
+        """As long as the list inside, in seconds."""
+        return self.inner.cache_for_s
+
+    @property
+    def cache_key(self) -> Hashable:
+        """The key inside, together with what this wrapper changes: other wrappers show other tools."""
+        inner = self.inner.cache_key
+        return None if inner is None else (_cache_identity(self, outermost=True), inner)
+
+    # -- what a subclass may change --------------------------------------------------------------------------------
 
     def _admits(self, ctx: Context) -> bool:  # noqa: ARG002 - a hook
-        """Whether there is anything at all for this caller."""
+        """Whether this caller may use anything at all."""
         return True
 
-    def _shown(self, tool: Tool) -> Tool | None:
-        """A tool inside, as it is seen from here; None where it is not."""
+    def _show(self, tool: Tool) -> Tool | None:
+        """A tool inside, as it is shown here; None if it is not."""
         return tool
 
-    def _all_shown(self, tools: Iterable[Tool]) -> Sequence[Tool]:
-        """All of them, in their order."""
-        return tuple(shown for tool in tools if (shown := self._shown(tool)) is not None)
+    def _show_all(self, tools: Iterable[Tool]) -> Sequence[Tool]:
+        return tuple(shown for tool in tools if (shown := self._show(tool)) is not None)
 
-    def _own_name(self, name: str) -> str | None:
-        """The name inside of what is called so here; None where nothing can be called so."""
+    def _inner_name(self, name: str) -> str | None:
+        """The name inside of what has this name here; None if nothing can have it."""
         return name
 
-    def _own_key(self, key: Key) -> Key | None:
-        """The key inside of what has that key here; None where nothing can have it."""
-        name = self._own_name(key.name)
+    def _inner_key(self, key: Key) -> Key | None:
+        """The key inside of what has this key here; None if nothing can have it."""
+        name = self._inner_name(key.name)
         return None if name is None else Key(key.namespace, name)
 
     def _outer_key(self, key: Key) -> Key | None:
-        """The key here of what has that key inside; None where it is not seen, or that cannot be told."""
+        """The key here of what has this key inside; None if it is not shown, or cannot be known."""
         return key
 
-    async def _lets(self, ctx: Context, own: Key | str) -> bool:  # noqa: ARG002 - a hook
-        """Whether the tool of that key, or that name, inside may be run from here."""
+    async def _may_call(self, ctx: Context, inner: Key | str) -> bool:  # noqa: ARG002 - a hook
+        """Whether the tool of this key or name inside may be called from here."""
         return True
 
-    def _asked(self, request: SearchRequest) -> SearchRequest | None:
-        """The search as it is to be made inside; None where nothing here can answer it."""
+    def _inner_request(self, request: SearchRequest) -> SearchRequest | None:
+        """The search to make inside; None if nothing here can answer it."""
         return request
 
-    def _found(self, hits: Sequence[Hit], request: SearchRequest) -> Sequence[Hit]:  # noqa: ARG002 - a hook
-        """What the search gave, as it is seen from here; `request` is the one that was made here."""
-        return tuple(seen for hit in hits if (seen := self._hit(hit)) is not None)
+    def _show_hits(self, hits: Sequence[Hit], request: SearchRequest) -> Sequence[Hit]:  # noqa: ARG002 - a hook
+        """The hits as they are shown here; `request` is the one that was made here."""
+        return tuple(shown for hit in hits if (shown := self._show_hit(hit)) is not None)
 
-    def _status(self, status: ServerStatus) -> ServerStatus:
-        """A status inside, as it is seen from here."""
+    def _show_status(self, status: ServerStatus) -> ServerStatus:
         return status
 
-    def _mark(self) -> Hashable:
-        """What this wrapper's list depends on, beside the one inside."""
+    def _cache_mark(self) -> Hashable:
+        """What the list depends on, apart from the one inside."""
         return None
 
-    # -- for all of them -------------------------------------------------------------------------------------------
+    # -- for all wrappers ------------------------------------------------------------------------------------------
 
-    def _hit(self, hit: Hit) -> Hit | None:
-        tool = self._shown(hit.tool)
+    def _show_hit(self, hit: Hit) -> Hit | None:
+        tool = self._show(hit.tool)
         if tool is None:
             return None
         outer = (self._outer_key(key) for id_ in hit.similar for key in possible_keys(id_)[:1])
@@ -169,99 +193,27 @@ class Wrapper:
         )
 
 
-class _KeyedWrapper(Wrapper):
-    """`KeyedCalls`."""
-
-    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
-        """Run the tool that has that key from here; None when there is none."""
-        own = self._own_key(key)
-        if own is None or not self._admits(ctx) or not await self._lets(ctx, own):
-            return None
-        return await self.inner.call_key(ctx, own, arguments)
-
-
-class _LookupWrapper(Wrapper):
-    """`ToolLookup`."""
-
-    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
-        """The tool that has that name from here, its own or with its namespace, or None."""
-        if not self._admits(ctx):
-            return None
-        keyed = [key_id(own) for key in possible_keys(name) if (own := self._own_key(key)) is not None]
-        bare = self._own_name(name)
-        for own in dict.fromkeys((*keyed, *(() if bare is None else (bare,)))):
-            found = await self.inner.get_tool(ctx, own)
-            tool = None if found is None else self._shown(found)
-            if tool is not None and name in (tool.id, tool.name):
-                return tool
-        return None
-
-
-class _FinderWrapper(Wrapper):
-    """`ToolFinder`."""
-
-    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
-        """The hits inside, as they are seen from here."""
-        asked = self._asked(request) if self._admits(ctx) else None
-        if asked is None:
-            return ()
-        return self._found(await self.inner.find_tools(ctx, asked), request)
-
-
-class _StatusWrapper(Wrapper):
-    """`StatusSource`."""
-
-    def statuses(self) -> Sequence[ServerStatus]:
-        """The statuses inside, as they are seen from here."""
-        return tuple(self._status(status) for status in self.inner.statuses())
-
-
-class _CacheableWrapper(Wrapper):
-    """`Cacheable`."""
-
-    @property
-    def cache_for_s(self) -> float:
-        """As long as the list inside, in seconds."""
-        seconds: float = self.inner.cache_for_s
-        return seconds
-
-    @property
-    def cache_key(self) -> Hashable:
-        """What the list inside depends on, and this wrapper: others around the same provider show other tools."""
-        return (cache_identity(self, outermost=True), self.inner.cache_key)
-
-
-def cache_identity(provider: object, *, outermost: bool = False) -> Hashable:
-    """What tells lists of equal cache keys apart: the classes of a provider and of the wrappers around it."""
+def _cache_identity(provider: object, *, outermost: bool = False) -> Hashable:
+    """Tell apart lists with equal cache keys: by the classes of the provider and of the wrappers around it."""
     if not isinstance(provider, Wrapper):
         return (type(unadapted(provider)),)
-    mark = (type(provider), provider._mark())  # noqa: SLF001 - its own base
-    return mark if outermost else (*mark, cache_identity(provider.inner))
+    mark = (type(provider), provider._cache_mark())  # noqa: SLF001 - its own base class
+    return mark if outermost else (*mark, _cache_identity(provider.inner))
 
 
-_WRAPPER_MIXINS: Final[tuple[MixinRule, ...]] = (
-    (KEYED, _KeyedWrapper),
-    (LOOKUP, _LookupWrapper),
-    (FINDER, _FinderWrapper),
-    (CHANGES, ForwardChanges),
-    (STATUSES, _StatusWrapper),
-    (CACHE, _CacheableWrapper),
-)
+class _MappingWrapper(Wrapper):
+    """Base of the wrappers that replace some tools by changed ones."""
 
+    _mapping: "ToolMapping"
 
-_DEFAULT_LIMIT: Final = SearchOptions().default_limit
-
-
-_OVERFETCH: Final = 4
-
-
-_MAX_LIMIT: Final = SearchOptions().max_limit
-"""Hits that are asked of a provider that searches by itself, where some of them will be left out: four times as many
-as are wanted, but at most so many."""
+    def _show_all(self, tools: Iterable[Tool]) -> Sequence[Tool]:
+        inside = tuple(tools)
+        self._mapping.prune(inside)
+        return super()._show_all(inside)
 
 
 class Filtered(Wrapper):
-    """Only some of the tools; the others do not exist, neither in lists and look-ups nor for searches and calls.
+    """Keep only some of the tools. The others do not exist for lists, look-ups, searches and calls.
 
     >>> from toolcrib.testing import FakeProvider
     >>> tools = FakeProvider([Tool(name="read"), Tool(name="delete")])
@@ -276,125 +228,123 @@ class Filtered(Wrapper):
         names: Iterable[str] | None = None,
         tags: Iterable[str] | None = None,
     ) -> None:
-        """Tools that pass the predicate, have one of the names (or ids), and one of the tags: all that is given.
+        """Keep the tools that pass the predicate, have one of the names (or ids), and have one of the tags.
 
-        An empty list of names or tags lets nothing pass. Raises `InvalidRequest` when nothing is given.
+        Only the conditions that are given count. An empty list of names or tags lets nothing pass. Raises
+        `InvalidRequest` if no condition is given.
         """
         super().__init__(provider)
         if predicate is None and names is None and tags is None:
-            raise InvalidRequest("Nothing says which tools to keep.", hint="Give a predicate, names or tags.")
+            raise InvalidRequest("Filtered needs a condition.", hint="Give a predicate, names or tags.")
         self._predicate = predicate
         self._names = None if names is None else _name_set(names)
         self._tags = None if tags is None else _name_set(tags)
 
-    def _shown(self, tool: Tool) -> Tool | None:
-        if self._names is not None and not self._named(tool.key):
+    def _show(self, tool: Tool) -> Tool | None:
+        if self._names is not None and not self._is_named(tool.key):
             return None
         if self._tags is not None and self._tags.isdisjoint(tool.tags):
             return None
         return None if self._predicate is not None and not self._predicate(tool) else tool
 
-    async def _lets(self, ctx: Context, own: Key | str) -> bool:
-        if isinstance(own, Key):
-            if not self._by_name_alone:
-                tool = await find_tool(self.inner, ctx, own)
-                return tool is not None and self._shown(tool) is not None
-            return self._named(own)
-        if self._by_name_alone and own in (self._names or ()):
+    async def _may_call(self, ctx: Context, inner: Key | str) -> bool:
+        if isinstance(inner, Key):
+            if self._by_name_only:
+                return self._is_named(inner)
+            tool = await find_tool(self.inner, ctx, inner)
+            return tool is not None and self._show(tool) is not None
+        if self._by_name_only and inner in (self._names or ()):
             return True
-        if isinstance(self.inner, ToolLookup):
-            tool = await self.inner.get_tool(ctx, own)
-            return tool is not None and tool.name == own and self._shown(tool) is not None
+        if ProviderFeature.LOOKUP in self.inner.features:
+            tool = await self.inner.get_tool(ctx, inner)
+            return tool is not None and tool.name == inner and self._show(tool) is not None
         listed = parse_tools(await self.inner.list_tools(ctx))
-        return any(tool.name == own and self._shown(tool) is not None for tool in listed)
+        return any(tool.name == inner and self._show(tool) is not None for tool in listed)
 
     def _outer_key(self, key: Key) -> Key | None:
-        return key if self._by_name_alone and self._named(key) else None
+        return key if self._by_name_only and self._is_named(key) else None
 
-    def _asked(self, request: SearchRequest) -> SearchRequest:
+    def _inner_request(self, request: SearchRequest) -> SearchRequest:
         limit = _DEFAULT_LIMIT if request.limit is None else request.limit
         return replace(request, limit=min(max(limit, 1) * _OVERFETCH, _MAX_LIMIT))
 
-    def _found(self, hits: Sequence[Hit], request: SearchRequest) -> Sequence[Hit]:
+    def _show_hits(self, hits: Sequence[Hit], request: SearchRequest) -> Sequence[Hit]:
         seen: dict[int, list[Hit]] = {}
-        for hit in super()._found(hits, request):
+        for hit in super()._show_hits(hits, request):
             seen.setdefault(hit.query, []).append(hit)
         limit = _DEFAULT_LIMIT if request.limit is None else request.limit
         return tuple(hit for query in sorted(seen) for hit in seen[query][:limit])
 
-    def _status(self, status: ServerStatus) -> ServerStatus:
-        """Without the names of broken definitions that may not be seen."""
+    def _show_status(self, status: ServerStatus) -> ServerStatus:
+        """Leave out the names of broken definitions that are filtered out, or might be."""
         space = status.namespace or status.name
         rejected = tuple(one for one in status.rejected if self._outer_key(Key(space, one.tool)) is not None)
         return replace(status, rejected=rejected)
 
-    def _mark(self) -> Hashable:
+    def _cache_mark(self) -> Hashable:
         return (_hashable_or_unique(self._predicate), self._names, self._tags)
 
     @property
-    def _by_name_alone(self) -> bool:
+    def _by_name_only(self) -> bool:
         return self._predicate is None and self._tags is None
 
-    def _named(self, key: Key) -> bool:
+    def _is_named(self, key: Key) -> bool:
         return self._names is not None and (key.name in self._names or key_id(key) in self._names)
 
 
-class Namespaced(Wrapper):
-    """The tools under a namespace: `create` becomes `acme:create`, and `git:log` becomes `acme-git:log`."""
+class Namespaced(_MappingWrapper):
+    """Put the tools under a namespace: `create` becomes `acme:create`, and `git:log` becomes `acme-git:log`.
+
+    Raises `InvalidName`.
+    """
 
     def __init__(self, provider: object, namespace: str) -> None:
-        """Raises `InvalidName`."""
         super().__init__(provider)
         check_namespace(namespace)
         self._namespace = namespace
-        self._start = f"{namespace}-"
-        self._kept = ToolMapping(lambda tool: replace(tool, namespace=self._outer(tool.namespace)))
+        self._prefix = f"{namespace}-"
+        self._mapping = ToolMapping(lambda tool: replace(tool, namespace=self._outer_namespace(tool.namespace)))
 
-    def _shown(self, tool: Tool) -> Tool:
-        return self._kept.get(tool)
+    def _show(self, tool: Tool) -> Tool:
+        return self._mapping.get(tool)
 
-    def _all_shown(self, tools: Iterable[Tool]) -> Sequence[Tool]:
-        inside = tuple(tools)
-        self._kept.prune(inside)
-        return super()._all_shown(inside)
+    def _outer_namespace(self, namespace: str) -> str:
+        return self._prefix + namespace if namespace else self._namespace
 
-    def _outer(self, namespace: str) -> str:
-        return self._start + namespace if namespace else self._namespace
-
-    def _inner(self, namespace: str) -> str | None:
+    def _inner_namespace(self, namespace: str) -> str | None:
         if namespace == self._namespace:
             return ""
-        inside = namespace.removeprefix(self._start)
+        inside = namespace.removeprefix(self._prefix)
         return inside if inside and inside != namespace else None
 
-    def _own_key(self, key: Key) -> Key | None:
-        namespace = self._inner(key.namespace)
+    def _inner_key(self, key: Key) -> Key | None:
+        namespace = self._inner_namespace(key.namespace)
         return None if namespace is None else Key(namespace, key.name)
 
     def _outer_key(self, key: Key) -> Key:
-        return Key(self._outer(key.namespace), key.name)
+        return Key(self._outer_namespace(key.namespace), key.name)
 
-    def _asked(self, request: SearchRequest) -> SearchRequest | None:
+    def _inner_request(self, request: SearchRequest) -> SearchRequest | None:
         wanted = request.filters.namespaces
         if not wanted:
             return request
-        inside = frozenset(own for name in wanted if (own := self._inner(name)) is not None)
+        inside = frozenset(own for name in wanted if (own := self._inner_namespace(name)) is not None)
         return replace(request, filters=replace(request.filters, namespaces=inside)) if inside else None
 
-    def _status(self, status: ServerStatus) -> ServerStatus:
-        return replace(status, namespace=self._outer(status.namespace or status.name))
+    def _show_status(self, status: ServerStatus) -> ServerStatus:
+        return replace(status, namespace=self._outer_namespace(status.namespace or status.name))
 
-    def _mark(self) -> Hashable:
+    def _cache_mark(self) -> Hashable:
         return self._namespace
 
 
-class Renamed(Wrapper):
-    """Some tools under other names; the old names are free, and a new name hides what had it before."""
+class Renamed(_MappingWrapper):
+    """Give some tools other names. Their old names become free, and a new name hides the tool that had it before."""
 
     def __init__(self, provider: object, names: Mapping[str, str]) -> None:
-        """`names` leads from old names to new ones, both without namespace, in whichever namespace they are.
+        """`names` maps old names to new ones, both without namespace; it applies in every namespace.
 
-        Raises `InvalidName`, and `NameCollision` when two tools get one name.
+        Raises `InvalidName`, and `NameCollision` if two tools get the same name.
         """
         super().__init__(provider)
         for name in names.values():
@@ -403,20 +353,15 @@ class Renamed(Wrapper):
         self._old = {new: old for old, new in names.items()}
         if len(self._old) < len(self._new):
             twice = sorted({new for old, new in names.items() if self._old[new] != old})
-            raise NameCollision(f"Two tools are to be called {twice[0]}.", hint="Give each a name of its own.")
-        self._kept = ToolMapping(lambda tool: replace(tool, name=self._new[tool.name]))
+            raise NameCollision(f"Two tools would be called {twice[0]}.", hint="Give each a different name.")
+        self._mapping = ToolMapping(lambda tool: replace(tool, name=self._new[tool.name]))
 
-    def _shown(self, tool: Tool) -> Tool | None:
+    def _show(self, tool: Tool) -> Tool | None:
         if tool.name in self._new:
-            return self._kept.get(tool)
+            return self._mapping.get(tool)
         return None if tool.name in self._old else tool
 
-    def _all_shown(self, tools: Iterable[Tool]) -> Sequence[Tool]:
-        inside = tuple(tools)
-        self._kept.prune(inside)
-        return super()._all_shown(inside)
-
-    def _own_name(self, name: str) -> str | None:
+    def _inner_name(self, name: str) -> str | None:
         if name in self._old:
             return self._old[name]
         return None if name in self._new else name
@@ -426,97 +371,111 @@ class Renamed(Wrapper):
             return Key(key.namespace, self._new[key.name])
         return None if key.name in self._old else key
 
-    def _mark(self) -> Hashable:
+    def _cache_mark(self) -> Hashable:
         return frozenset(self._new.items())
 
 
-class WithVisibility(Wrapper):
-    """Tools with another visibility."""
+class WithVisibility(_MappingWrapper):
+    """Change the visibility of tools."""
 
     def __init__(self, provider: object, visibility: Visibility | str, names: Iterable[str] | None = None) -> None:
-        """Of the tools of these names (or ids); None means all. Raises `InvalidRequest` for what is no visibility."""
+        """`names` are names or ids of tools, None means all. Raises `InvalidRequest` for an unknown visibility."""
         super().__init__(provider)
         try:
             wanted = self._visibility = Visibility(visibility)
         except ValueError:
             options = ", ".join(Visibility)
-            raise InvalidRequest(f"{visibility!r:.40} is no visibility.", hint=f"Give one of {options}.") from None
+            raise InvalidRequest(f"{visibility!r:.40} is not a visibility.", hint=f"Give one of {options}.") from None
         self._names = None if names is None else _name_set(names)
-        self._kept = ToolMapping(lambda tool: replace(tool, visibility=wanted))
+        self._mapping = ToolMapping(lambda tool: replace(tool, visibility=wanted))
 
-    def _shown(self, tool: Tool) -> Tool:
+    def _show(self, tool: Tool) -> Tool:
         if tool.visibility is self._visibility:
             return tool
         named = self._names is None or tool.name in self._names or tool.id in self._names
-        return self._kept.get(tool) if named else tool
+        return self._mapping.get(tool) if named else tool
 
-    def _all_shown(self, tools: Iterable[Tool]) -> Sequence[Tool]:
-        inside = tuple(tools)
-        self._kept.prune(inside)
-        return super()._all_shown(inside)
-
-    def _asked(self, request: SearchRequest) -> SearchRequest:
+    def _inner_request(self, request: SearchRequest) -> SearchRequest:
         return replace(request, filters=replace(request.filters, visibility=frozenset()))
 
-    def _found(self, hits: Sequence[Hit], request: SearchRequest) -> Sequence[Hit]:
+    def _show_hits(self, hits: Sequence[Hit], request: SearchRequest) -> Sequence[Hit]:
         wanted = request.filters.visibility or {Visibility.NATIVE, Visibility.DISCOVERABLE}
-        return tuple(hit for hit in super()._found(hits, request) if hit.tool.visibility in wanted)
+        return tuple(hit for hit in super()._show_hits(hits, request) if hit.tool.visibility in wanted)
 
-    def _mark(self) -> Hashable:
+    def _cache_mark(self) -> Hashable:
         return (self._visibility, self._names)
 
 
 def native(provider: object, *names: str) -> WithVisibility:
-    """The provider with its tools of these names listed by name to clients; all of them without any name."""
+    """Make the tools of these names native, so that clients see them in the tool list; all tools if none is named."""
     return WithVisibility(provider, Visibility.NATIVE, names or None)
 
 
 class ForCaller(Wrapper):
-    """One caller's, or one tenant's, provider: for anybody else it has no tools at all, and runs none.
+    """Restrict a provider to one caller or tenant: for everyone else it has no tools and runs none.
 
-    A guard for providers that are made for one user and might meet the request of another. It does not speak for
-    servers, because a status is not told to a caller of its own.
+    A safeguard for providers that are made for one user and might end up in another user's request. It reports no
+    statuses, because those are not filtered by caller.
     """
 
-    _withheld = (STATUSES,)
-
     def __init__(self, provider: object, caller_id: str | None = None, *, tenant: str | None = None) -> None:
-        """Both must match where both are given. Raises `InvalidRequest` when none is."""
+        """If both are given, both must match. Raises `InvalidRequest` if neither is."""
         super().__init__(provider)
         if caller_id is None and tenant is None:
-            raise InvalidRequest("Nothing says whose tools these are.", hint="Give a caller_id, a tenant, or both.")
+            raise InvalidRequest(
+                "ForCaller needs to know whose tools these are.", hint="Give a caller_id, a tenant, or both."
+            )
         self._caller_id = caller_id
         self._tenant = tenant
+
+    @property
+    def features(self) -> ProviderFeature:
+        """Those of the provider inside, without its statuses."""
+        return super().features & ~ProviderFeature.STATUS
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """None."""
+        return ()
 
     def _admits(self, ctx: Context) -> bool:
         same_caller = self._caller_id is None or ctx.caller.id == self._caller_id
         return same_caller and (self._tenant is None or ctx.caller.tenant == self._tenant)
 
-    def _mark(self) -> Hashable:
+    def _cache_mark(self) -> Hashable:
         return (self._caller_id, self._tenant)
 
 
 class Cached(Wrapper):
-    """A provider whose list of tools may be kept; whoever asks it for tools does the keeping."""
-
-    _withheld = (CACHE,)
+    """Declare for how long the list of tools may be cached. The gateway does the caching."""
 
     def __init__(self, provider: object, seconds: float, key: Hashable) -> None:
-        """For so long, and for every provider of the same classes and an equal key; a user's id, for example.
+        """Providers of the same classes and an equal key, such as a user's id, share one cached list.
 
-        Raises `InvalidRequest` for a time below 0, and for a key that cannot be hashed.
+        Raises `InvalidRequest` for a negative or infinite time, and for a key that cannot be hashed.
         """
         super().__init__(provider)
         if isinstance(seconds, bool) or not 0 <= seconds < math.inf:
             raise InvalidRequest(f"seconds is {seconds!r:.40}.", hint="Give a number of seconds, 0 or more.")
         if not _is_hashable(key):
-            raise InvalidRequest(f"key is of the type {type(key).__name__}.", hint="Give a text, a number or a tuple.")
-        self.cache_for_s = float(seconds)
-        self.cache_key: Hashable = (cache_identity(self), key)
+            raise InvalidRequest(
+                f"key is of the type {type(key).__name__}.", hint="Give a string, a number or a tuple."
+            )
+        self._seconds = float(seconds)
+        self._key = (_cache_identity(self), key)
+
+    @property
+    def cache_for_s(self) -> float:
+        """How long the list may be cached, in seconds."""
+        return self._seconds
+
+    @property
+    def cache_key(self) -> Hashable:
+        """The given key, for providers of the same classes."""
+        return self._key
 
 
 def _name_set(names: Iterable[str]) -> frozenset[str]:
-    """The names as a set; one text is one name."""
+    """The names as a set; a single string is one name."""
     return frozenset((names,) if isinstance(names, str) else names)
 
 
@@ -529,5 +488,5 @@ def _is_hashable(value: object) -> bool:
 
 
 def _hashable_or_unique(value: object) -> Hashable:
-    """The value, or something that equals nothing else, where it cannot be hashed."""
+    """The value, or if it cannot be hashed, an object that equals nothing else."""
     return value if _is_hashable(value) else object()

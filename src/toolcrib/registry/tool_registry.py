@@ -13,13 +13,13 @@ from toolcrib.providers.request_scope import allow_recursion, guard_recursion
 from toolcrib.registry.registry import AppRegistry
 from toolcrib.server.attach import attach
 from toolcrib.settings.options import Settings
-from toolcrib.types import Context, Key, Object, SearchReply, Tool, ToolResult, Unsubscribe, Visibility
+from toolcrib.types import Context, Key, Object, Provider, SearchReply, Tool, ToolResult, Unsubscribe, Visibility
 
 _LIST_ATTEMPTS = 3
 """How often a list is read again from its beginning if it changes between two of its pages."""
 
 
-class ToolRegistry(AppRegistry):
+class ToolRegistry(AppRegistry, Provider):
     """Tools that are not listed by a server, but searched.
 
     Ready without being started. It is itself a `ToolProvider` of its own tools and its providers'. It ignores the

@@ -14,7 +14,6 @@ import anyio.lowlevel
 from toolcrib.gateway.refresh import SingleFlight
 from toolcrib.gateway.view import may_see
 from toolcrib.names import wire_name
-from toolcrib.providers.base import implements
 from toolcrib.resources.uris import (
     PROMPT_TAG,
     RESOURCE_TAG,
@@ -30,10 +29,10 @@ from toolcrib.types import (
     Caller,
     Decision,
     Documents,
-    DocumentSource,
     Key,
     Object,
     Policy,
+    ProviderFeature,
     Tool,
     Visibility,
 )
@@ -156,9 +155,9 @@ class CollectionCache:
     def sources(self) -> DocumentSources:
         """The servers that may have documents, in order of precedence."""
         return tuple(
-            (backend, cast("DocumentSource", backend.provider).documents())
+            (backend, backend.provider.documents())
             for backend in self.backends()
-            if implements(type(backend.provider), DocumentSource)
+            if ProviderFeature.DOCUMENTS in backend.provider.features
         )
 
     def uri_patterns(self, backend: Backend, documents: Documents) -> UriPatterns:

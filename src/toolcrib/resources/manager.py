@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 
@@ -37,10 +37,10 @@ from toolcrib.types import (
     Caller,
     Context,
     Decision,
-    DocumentSource,
     LogAudience,
     Object,
     Policy,
+    Provider,
     ServerState,
     StateStore,
     Tool,
@@ -256,8 +256,8 @@ class ResourceManager:
             elif not self._is_hidden(ctx, location, own):
                 callback(self._router.public_uri(ctx, location.namespace, own))
 
-        async def begin(source: DocumentSource, ctx: Context, _params: Object) -> ToolResult:
-            ends.append(await source.watch(ctx, location.uri, changed))
+        async def begin(source: Provider, ctx: Context, _params: Object) -> ToolResult:
+            ends.append(await source.watch_resource(ctx, location.uri, changed))
             return ToolResult(structured={})
 
         is_watched = False
@@ -308,7 +308,7 @@ class ResourceManager:
         for backend, _ in self._collections.sources():
             if backend.provider not in self._attached:
                 self._attached.add(backend.provider)
-                cast("DocumentSource", backend.provider).hear(partial(self._forward_log, backend))
+                backend.provider.subscribe_logs(partial(self._forward_log, backend))
 
     def _forward_log(self, backend: Backend, audience: LogAudience | None, message: Object) -> None:
         for ctx, callback in tuple(self._listeners.values()):
@@ -320,8 +320,8 @@ class ResourceManager:
     ) -> ToolResult:
         """Send one request to a server, through the call pipeline."""
 
-        async def ask(source: DocumentSource, ctx: Context, params: Object) -> ToolResult:
-            return await source.ask(ctx, method, params)
+        async def ask(source: Provider, ctx: Context, params: Object) -> ToolResult:
+            return await source.request_document(ctx, method, params)
 
         result = await self._call_pipeline(ctx, tool, backends, ask, params)
         if result.kind == "complete" and not isinstance(result.structured, Mapping):
@@ -331,9 +331,7 @@ class ResourceManager:
     async def _call_pipeline(
         self, ctx: Context, tool: Tool, backends: Sequence[Backend], ask: "_DocumentRequest", params: dict[str, Any]
     ) -> ToolResult:
-        providers = tuple(
-            replace(one, provider=_RequestProvider(cast("DocumentSource", one.provider), ask)) for one in backends
-        )
+        providers = tuple(replace(one, provider=_RequestProvider(one.provider, ask)) for one in backends)
         return await self._pipeline.call(ctx, ResolvedTool(tool, providers, _ANY_SCHEMA, tool.id), params)
 
     def _decide(self, ctx: Context, document: ListedDocument) -> tuple[Decision, Tool]:
@@ -344,13 +342,13 @@ class ResourceManager:
         return error
 
 
-_DocumentRequest = Callable[[DocumentSource, Context, Object], Awaitable[ToolResult]]
+_DocumentRequest = Callable[[Provider, Context, Object], Awaitable[ToolResult]]
 
 
-class _RequestProvider:
+class _RequestProvider(Provider):
     """A provider whose one call is a request to a document source, so that the call pipeline applies."""
 
-    def __init__(self, source: DocumentSource, ask: _DocumentRequest) -> None:
+    def __init__(self, source: Provider, ask: _DocumentRequest) -> None:
         self._source = source
         self._ask = ask
 
@@ -374,7 +372,7 @@ def _check_length(text: str, field: str) -> None:
 
 
 def _supports(backend: Backend, what: str, *, unknown: bool = False) -> bool:
-    documents = cast("DocumentSource", backend.provider).documents()
+    documents = backend.provider.documents()
     return unknown if documents is None else bool(getattr(documents, what))
 
 
@@ -394,12 +392,12 @@ def _prompt_not_found(name: str) -> NotFound:
     return NotFound(f'No prompt is called "{name[:_MAX_SHOWN]}".', hint="List the prompts.")
 
 
-def _has_ready_server(provider: object) -> bool:
-    return any(status.state is ServerState.READY for status in provider_statuses(cast("Any", provider)))
+def _has_ready_server(provider: Provider) -> bool:
+    return any(status.state is ServerState.READY for status in provider_statuses(provider))
 
 
-def _is_still_listing(provider: object) -> bool:
-    return cast("DocumentSource", provider).documents() is None and _has_ready_server(provider)
+def _is_still_listing(provider: Provider) -> bool:
+    return provider.documents() is None and _has_ready_server(provider)
 
 
 def _is_addressee(ctx: Context, audience: LogAudience) -> bool:

@@ -37,6 +37,7 @@ from toolcrib.types import (
     JSON,
     Context,
     Object,
+    Provider,
     Rejected,
     ServerState,
     ServerStatus,
@@ -283,7 +284,7 @@ class _StoredTool:
     script: StoredScript
 
 
-class StoredScripts:
+class StoredScripts(Provider):
     """A provider of scripts. Its methods may be called from any thread."""
 
     name = "stored scripts"

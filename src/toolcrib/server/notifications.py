@@ -31,11 +31,12 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import LOG_LEVEL_META_KEY
 
 from toolcrib.errors import AlreadyStarted, InvalidRequest, ToolcribError
+from toolcrib.providers.adapters import adapt
 from toolcrib.resources.manager import ResourceManager
 from toolcrib.server.context import RequestContext, detach, to_context
 from toolcrib.server.error_responses import as_mcp_errors, is_own_cancellation, isolate
 from toolcrib.server.sdk_workarounds import connection_of
-from toolcrib.types import Changes, Context, Object, Unsubscribe
+from toolcrib.types import ChangeSource, Context, Object, ProviderFeature, Unsubscribe
 from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class ListChangeNotifier:
     def __init__(
         self,
         fingerprints: FingerprintSource,
-        source: Changes,
+        source: ChangeSource,
         *,
         debounce_s: float = _DEBOUNCE_S,
         limit: int = _MAX_SUBSCRIBERS,
@@ -184,8 +185,8 @@ class ListChangeNotifier:
         self._of_caller[subscriber.owner] += 1
         try:
             for provider in subscriber.request_providers:
-                if isinstance(provider, Changes):
-                    subscriber.unsubscribes.append(provider.subscribe(partial(self._schedule_check, subscriber)))
+                if ProviderFeature.CHANGES in (adapted := adapt(provider)).features:
+                    subscriber.unsubscribes.append(adapted.subscribe(partial(self._schedule_check, subscriber)))
             subscriber.fingerprint = await subscriber.fingerprint_list(ctx)
         except BaseException:
             self.unsubscribe(subscriber)

@@ -71,7 +71,7 @@ class RemoteHit:
 
 
 class ChainedServer(UpstreamServer):
-    """A `ToolProvider` that is also a `ToolFinder` and a `ToolLookup`."""
+    """A server that is another toolcrib: its own search finds the tools that it does not list."""
 
     def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
         super().__init__(options, fleet)

@@ -8,12 +8,13 @@ import contextlib
 import logging
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Container, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import import_module
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import anyio
 import anyio.abc
@@ -21,15 +22,12 @@ import anyio.abc
 from toolcrib.errors import AlreadyStarted, BackendNotFound, InvalidRequest, NameCollision, NotStarted, ToolcribError
 from toolcrib.types import (
     BackendKind,
-    Changes,
     Context,
-    DocumentSource,
     Object,
+    Provider,
     ServerState,
     ServerStatus,
-    StatusSource,
     Tool,
-    ToolProvider,
     ToolResult,
     Unsubscribe,
 )
@@ -43,29 +41,35 @@ _THREAD_TIMEOUT_S = 10.0
 _STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
-class RemoteServer(ToolProvider, Changes, StatusSource, DocumentSource, Protocol):
+class RemoteServer(Provider, ABC):
     """A server as its fleet sees it. `UpstreamServer` implements it; importing that takes the whole MCP client."""
 
     options: ServerOptions
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Unique within its fleet."""
 
     @property
+    @abstractmethod
     def namespace(self) -> str:
         """Namespace of its tools."""
 
     @property
+    @abstractmethod
     def status(self) -> ServerStatus: ...
 
     @property
+    @abstractmethod
     def tools(self) -> tuple[Tool, ...]:
         """Its tools as last read."""
 
+    @abstractmethod
     async def run(self) -> None:
         """Keep it connected until cancelled."""
 
+    @abstractmethod
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
         """Run a tool by the server's own name for it; None if there is no such tool."""
 
@@ -108,7 +112,7 @@ class _FleetMember:
 
 
 class Fleet:
-    """A `ProviderSource` and `StatusSource`. Used once, as `async with Fleet() as fleet: await fleet.apply(...)`."""
+    """A `ProviderSource` of MCP servers. Used once, as `async with Fleet() as fleet: await fleet.apply(...)`."""
 
     kind = BackendKind.MCP
 

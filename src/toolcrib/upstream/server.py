@@ -32,6 +32,7 @@ from toolcrib.types import (
 )
 from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
 from toolcrib.upstream.connection import ClosedOnDiscover, Connection, HeaderMap, open_connection
+from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.forwarding import LogForwarder, ServerRequests
 from toolcrib.upstream.listing import DocumentLister, RemoteTool, ToolList, ToolLister
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -56,8 +57,8 @@ _MIN_RETRY_S: Final = 0.01
 _RANDOM: Final = SystemRandom()
 
 
-class UpstreamServer:
-    """A `ToolProvider`, with `Changes`, `StatusSource` and `DocumentSource`.
+class UpstreamServer(RemoteServer):
+    """The provider of one MCP server's tools, prompts and resources.
 
     Its namespace is its name, unless the options give another.
     """
@@ -180,7 +181,7 @@ class UpstreamServer:
         """Return its prompts and resources as last read; None before the first time."""
         return self._supervisor.document_lister.documents
 
-    async def ask(self, ctx: Context, method: str, params: Object) -> ToolResult:
+    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:
         """Return the whole result of a request about a prompt or a resource, as structured content.
 
         Raises as `call_tool` does.
@@ -190,10 +191,10 @@ class UpstreamServer:
             return self._read(partial(read_document, method), raw)
         raise self._timeout(method)
 
-    async def watch(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call back with the URI whenever the resource, or one below it, changed.
 
-        Raises as `ask` does, and `UpstreamError` if the server does not support it.
+        Raises as `request_document` does, and `UpstreamError` if the server does not support it.
         """
         with anyio.move_on_after(self.options.call_timeout_s):
             try:
@@ -204,7 +205,7 @@ class UpstreamServer:
                 raise self._caller_error(error) from error
         raise self._timeout("resources/subscribe")
 
-    def hear(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
+    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
         """Call back with each log message and its recipient, if that is certain."""
         return self._supervisor.logs.subscribe(callback)
 
