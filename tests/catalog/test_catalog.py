@@ -1,4 +1,4 @@
-"""The catalog: built from tools, looked up in any spelling, the same for a caller as if hidden tools did not exist."""
+"""The catalog: built from tools and searched in any spelling, as if tools outside the mask did not exist."""
 
 from dataclasses import replace
 from time import perf_counter
@@ -63,17 +63,17 @@ GITHUB = catalog("github:create_issue", "github:search_code", "gitlab:create_iss
         "search code",
     ],
 )
-def test_a_tool_answers_to_every_usual_spelling(spelling: str) -> None:
+def test_a_tool_is_found_by_every_usual_spelling(spelling: str) -> None:
     assert found(GITHUB, spelling) == "github:search_code"
 
 
-def test_a_version_may_be_given() -> None:
+def test_a_spelling_can_include_the_version() -> None:
     tools = Catalog.build([tool("a:b", version="1.2"), tool("a:c")])
     assert found(tools, "a:b:1.2") == "a:b"
     assert missing(tools, "a:b:9").suggestions == ("a:b",)
 
 
-def test_a_tool_without_a_namespace_answers_to_its_name() -> None:
+def test_a_tool_without_a_namespace_is_found_by_its_name() -> None:
     assert found(GITHUB, "clock") == found(GITHUB, "Clock") == "clock"
     assert found(GITHUB, "clock", namespace="") == "clock"
 
@@ -90,21 +90,21 @@ def test_tools_are_sorted_by_id_and_have_positions() -> None:
     assert tools.by_wire("nothing") is None
 
 
-def test_a_bare_name_that_several_answer_to_is_refused_with_the_candidates() -> None:
+def test_an_ambiguous_bare_name_is_refused_with_the_candidates() -> None:
     error = ambiguous(GITHUB, "create_issue")
     assert error.message == '"create_issue" is ambiguous: 2 tools match it.'
     assert error.hint == "Use one of: github:create_issue, gitlab:create_issue."
     assert error.suggestions == ("github:create_issue", "gitlab:create_issue")
 
 
-def test_many_candidates_are_counted_and_not_all_listed() -> None:
+def test_many_candidates_are_counted_but_not_all_listed() -> None:
     error = ambiguous(catalog(*(f"s{number:03}:search" for number in range(300))), "search")
     assert error.message == '"search" is ambiguous: 300 tools match it.'
     assert len(error.suggestions) == 10
     assert error.hint.endswith("s009:search, … +290 more.")
 
 
-def test_a_namespace_beside_the_spelling_settles_it() -> None:
+def test_an_explicit_namespace_resolves_the_ambiguity() -> None:
     assert found(GITHUB, "create_issue", namespace="gitlab") == "gitlab:create_issue"
     assert found(GITHUB, "createIssue", namespace="GitLab") == "gitlab:create_issue"
     assert found(GITHUB, "gitlab:create_issue", namespace="gitlab") == "gitlab:create_issue"
@@ -131,7 +131,7 @@ def test_a_spelling_that_two_keys_share_is_ambiguous() -> None:
     assert ambiguous(catalog("git:hub_log", "github:log"), "githubLog").suggestions == ("git:hub_log", "github:log")
 
 
-def test_a_misspelt_tool_of_a_namespace_is_met_with_tools_of_that_namespace_only() -> None:
+def test_suggestions_for_a_misspelt_name_come_only_from_its_namespace() -> None:
     tools = catalog("github:search", "gitlab:serach", "gitlab:search")
     error = missing(tools, "github:serach")
     assert error.message == 'No tool is called "github:serach" in "github".'
@@ -149,7 +149,7 @@ def test_a_spelling_never_leaves_the_namespace_it_names(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["x:search", "X:SEARCH"])
-def test_a_colon_names_a_namespace_even_when_there_is_none_of_that_name(spelling: str) -> None:
+def test_text_before_a_colon_is_always_a_namespace(spelling: str) -> None:
     tools = catalog("y:x_search", "y:x.search", "y:x:search", "y:xsearch", "z:search")
     error = missing(tools, spelling)
     assert error.suggestions == ()
@@ -157,19 +157,19 @@ def test_a_colon_names_a_namespace_even_when_there_is_none_of_that_name(spelling
     assert error.hint == "Namespaces: y, z."
 
 
-def test_a_name_that_looks_like_a_namespace_stays_reachable_where_there_is_none() -> None:
+def test_a_name_that_looks_like_it_has_a_namespace_is_found_if_there_is_none() -> None:
     assert found(catalog("bfcl:math.factorial", "y:b"), "math.factorial") == "bfcl:math.factorial"
     assert found(catalog("bfcl:math.factorial", "y:b"), "math/Factorial") == "bfcl:math.factorial"
     assert found(catalog("math:math.factorial", "math:b"), "math.factorial") == "math:math.factorial"
 
 
-def test_a_namespace_of_another_case_is_taken_only_where_there_is_no_exact_one() -> None:
+def test_a_namespace_in_another_case_matches_only_without_an_exact_one() -> None:
     tools = catalog("github:a", "Git-Hub:search")
     assert missing(tools, "github:search").suggestions == ()
     assert found(tools, "git_hub:search") == "Git-Hub:search"
 
 
-def test_a_misspelt_namespace_is_met_with_its_name_and_never_with_a_tool_of_another() -> None:
+def test_a_misspelt_namespace_suggests_namespaces_and_no_tools_of_others() -> None:
     error = missing(GITHUB, "githb:create_issue")
     assert error.message == 'No tool is called "githb:create_issue": there is no namespace "githb".'
     assert error.hint == "Namespaces: github, gitlab."
@@ -178,7 +178,7 @@ def test_a_misspelt_namespace_is_met_with_its_name_and_never_with_a_tool_of_anot
     assert missing(GITHUB, "create_issue", namespace="jira").message.endswith('there is no namespace "jira".')
 
 
-def test_a_misspelt_name_is_met_with_the_closest_of_all_namespaces() -> None:
+def test_a_misspelt_name_suggests_the_closest_names_of_all_namespaces() -> None:
     error = missing(GITHUB, "creat_isue")
     assert error.hint == "Did you mean github:create_issue or gitlab:create_issue?"
     assert missing(GITHUB, "githubCreateIsue").suggestions[0] == "github:create_issue"
@@ -204,7 +204,7 @@ def test_a_misspelt_name_is_met_with_the_closest_of_all_namespaces() -> None:
         "_-_",
     ],
 )
-def test_a_strange_spelling_is_a_short_error_and_cheap(spelling: str) -> None:
+def test_a_strange_spelling_gives_a_short_error_quickly(spelling: str) -> None:
     tools = catalog("x:y", *(f"server{number % 40}:tool_number_{number}" for number in range(3_000)))
     started = perf_counter()
     error = missing(tools, spelling)
@@ -214,13 +214,13 @@ def test_a_strange_spelling_is_a_short_error_and_cheap(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["a:secret", "a__secret"])
-def test_a_hidden_tool_answers_to_its_exact_name_only(spelling: str) -> None:
+def test_a_hidden_tool_is_found_only_by_its_exact_name(spelling: str) -> None:
     tools = Catalog.build([tool("a:secret", visibility=Visibility.HIDDEN), tool("a:open")])
     assert found(tools, spelling) == "a:secret"
 
 
 @pytest.mark.parametrize("spelling", ["secret", "a.secret", "a/secret", "A:Secret", "aSecret", "a:secrt"])
-def test_a_hidden_tool_is_neither_guessed_nor_suggested(spelling: str) -> None:
+def test_a_hidden_tool_is_never_suggested(spelling: str) -> None:
     tools = Catalog.build([tool("a:secret", visibility=Visibility.HIDDEN), tool("a:open")])
     assert missing(tools, spelling).suggestions == ()
     assert "secret" not in missing(tools, spelling).hint
@@ -232,7 +232,7 @@ def test_a_hidden_tool_without_a_namespace_is_not_found_in_another_case() -> Non
     assert missing(tools, "Secret").suggestions == ()
 
 
-def test_a_namespace_in_front_is_not_taken_for_a_part_of_the_name() -> None:
+def test_a_namespace_prefix_is_not_part_of_the_name() -> None:
     assert missing(catalog("x:x_search"), "x:search").suggestions == ("x:x_search",)
 
 
@@ -245,12 +245,12 @@ def test_a_denied_tool_is_missing_in_every_way() -> None:
     assert missing(GITHUB, "gitlob:x", mask).hint == "Namespaces: github, notes."
 
 
-def test_nothing_visible_is_nothing_found() -> None:
+def test_nothing_is_found_if_nothing_is_visible() -> None:
     assert missing(GITHUB, "github:create_issue", bytes(len(GITHUB))).hint == "There are no namespaces."
     assert missing(Catalog.build([]), "create_issue").suggestions == ()
 
 
-def test_a_broken_tool_is_set_aside_alone_with_the_reason() -> None:
+def test_only_the_invalid_tool_is_rejected_with_the_reason() -> None:
     broken = tool("a:broken", input_schema={"type": "string"})
     unnamed = tool("a: ")
     circular: dict[str, object] = {}
@@ -269,7 +269,7 @@ def test_a_broken_tool_is_set_aside_alone_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("where", ["description", "title", "keywords", "input_schema", "meta"])
-def test_a_definition_with_half_a_character_is_set_aside(where: str) -> None:
+def test_a_definition_with_a_lone_surrogate_is_rejected(where: str) -> None:
     whole, half = "caf\N{PILE OF POO}", "caf\udce9"
     as_value: dict[str, Any] = {
         "keywords": lambda text: (text,),
@@ -285,14 +285,14 @@ def test_a_definition_with_half_a_character_is_set_aside(where: str) -> None:
     assert "\\udce9" in tools.rejected[0][1]
 
 
-def test_a_schema_is_held_ready_for_each_tool() -> None:
+def test_each_tool_has_a_compiled_schema() -> None:
     tools = Catalog.build([tool("a:b", input_schema={"type": "object", "required": ["x"]})])
     tools.schema(0).check({"x": 1})
     with pytest.raises(InvalidArguments, match='a:b: "x" is required'):
         tools.schema(0).check({})
 
 
-def test_what_was_worked_out_for_a_tool_is_kept_when_the_same_object_comes_again() -> None:
+def test_the_entry_of_the_same_tool_object_is_reused() -> None:
     kept, changed = tool("a:kept"), tool("a:changed")
     before = Catalog.build([kept, changed])
     after = Catalog.build([tool("a:before"), replace(changed, description="new"), kept], previous=before)
@@ -302,7 +302,7 @@ def test_what_was_worked_out_for_a_tool_is_kept_when_the_same_object_comes_again
     assert found(after, "kept") == "a:kept"
 
 
-def test_a_fingerprint_is_of_what_is_visible_only() -> None:
+def test_a_fingerprint_depends_only_on_visible_tools() -> None:
     small = catalog("a:b", "c:d")
     large = catalog("a:b", "a:c", "c:d")
     assert small.fingerprint() == large.fingerprint(hiding(large, "a:c")) == small.fingerprint(b"\1\7")
@@ -318,7 +318,7 @@ def test_a_fingerprint_changes_with_a_definition_and_not_with_the_order_of_its_k
     assert len(fingerprints) == 2
 
 
-def test_a_difference_is_of_definitions_and_not_of_objects() -> None:
+def test_a_diff_compares_definitions_and_not_objects() -> None:
     before = catalog("a:gone", "a:kept", "a:changed")
     after = Catalog.build([tool("a:kept"), tool("a:changed", title="New"), tool("a:new")])
     assert diff_catalogs(before, after) == CatalogDiff(

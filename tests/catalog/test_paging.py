@@ -1,4 +1,4 @@
-"""Pages, and cursors that know which list they belong to."""
+"""Pages, and cursors that are bound to one list."""
 
 from base64 import urlsafe_b64encode
 
@@ -10,7 +10,7 @@ from toolcrib.catalog.paging import Page, decode_cursor, encode_cursor, page
 from toolcrib.errors import StaleCursor
 
 
-def test_pages_follow_one_another_to_the_end() -> None:
+def test_pages_lead_to_the_end_of_the_list() -> None:
     first = page("abcde", view_version="v", limit=2)
     second = page("abcde", view_version="v", limit=2, cursor=first.cursor)
     third = page("abcde", view_version="v", limit=2, cursor=second.cursor)
@@ -27,7 +27,7 @@ def test_a_list_that_fits_is_one_page() -> None:
     assert page("", view_version="v", limit=3) == Page(items=(), cursor=None)
 
 
-def test_a_page_is_cut_by_size_but_never_empty() -> None:
+def test_a_page_is_limited_by_size_but_never_empty() -> None:
     sizes = [5, 6, 100, 1]
     first = page("abcd", view_version="v", sizes=sizes, max_size=11)
     second = page("abcd", view_version="v", sizes=sizes, max_size=11, cursor=first.cursor)
@@ -36,7 +36,7 @@ def test_a_page_is_cut_by_size_but_never_empty() -> None:
     assert page("ab", view_version="v", limit=0).items == ("a",)
 
 
-def test_a_cursor_of_an_older_view_is_refused_with_what_to_do() -> None:
+def test_a_cursor_of_an_older_view_is_refused_with_a_hint() -> None:
     with pytest.raises(StaleCursor) as caught:
         page("abc", view_version="new", cursor=encode_cursor("old", 1))
     assert str(caught.value) == "The list has changed since this cursor was created. Start again without a cursor."
@@ -63,18 +63,18 @@ def encoded(text: str) -> str:
         "_w",
     ],
 )
-def test_what_is_no_cursor_of_this_list_is_refused(text: str) -> None:
+def test_an_invalid_cursor_is_refused(text: str) -> None:
     with pytest.raises(StaleCursor, match=r"The cursor is not valid for this list\. Start again without a cursor\."):
         page("abc", view_version="v", cursor=text)
 
 
 @given(st.text(max_size=40), st.integers(0, 10**9))
-def test_a_cursor_comes_back_as_it_was_made(version: str, offset: int) -> None:
+def test_a_cursor_round_trips(version: str, offset: int) -> None:
     assert decode_cursor(encode_cursor(version, offset), version) == offset
 
 
 @given(st.text())
-def test_any_text_is_a_cursor_or_refused(text: str) -> None:
+def test_any_text_is_decoded_or_refused(text: str) -> None:
     with pytest.raises(StaleCursor):
         decode_cursor(text, "a version that no text holds")
 

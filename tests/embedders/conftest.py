@@ -1,4 +1,4 @@
-"""Tiny models, made here: a vocabulary of a few words, eight components, no network."""
+"""Tiny models made by the tests: a vocabulary of a few words, eight components, no network."""
 
 import json
 import sys
@@ -59,7 +59,7 @@ def make_onnx(path: Path, *, inputs: Mapping[str, int] | None = None, output: st
 
 @pytest.fixture(scope="session")
 def onnx_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as exporters leave it: the model, its tokenizer, and the small files around it."""
+    """A folder in the layout of exporters: the model, its tokenizer, and the small files around it."""
     folder = tmp_path_factory.mktemp("onnx")
     make_onnx(folder / "model.onnx")
     make_tokenizer(special=True).save(str(folder / "tokenizer.json"))
@@ -97,7 +97,7 @@ def static_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class FakeSentenceTransformer:
-    """The part of the library's interface that is used: as it was read in its version 6.2."""
+    """The part of the library's interface that toolcrib uses, as in version 6.2."""
 
     def __init__(self, model: str, device: str | None = None) -> None:
         if model == "missing":
@@ -113,7 +113,7 @@ class FakeSentenceTransformer:
 
 @pytest.fixture
 def sentence_transformers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A double of the library, which brings PyTorch and is too heavy to install for every test run."""
+    """A double of the library, which needs PyTorch and is too heavy to install for every test run."""
     module = ModuleType("sentence_transformers")
     vars(module).update(vars(SimpleNamespace(SentenceTransformer=FakeSentenceTransformer)))
     monkeypatch.setitem(sys.modules, "sentence_transformers", module)

@@ -1,4 +1,4 @@
-"""What every embedder promises, whichever model is behind it."""
+"""The contract of every embedder, whatever its model."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +49,7 @@ def embedder(make: Make) -> Iterator[Embedder]:
         made.close()
 
 
-def test_it_is_an_embedder_whose_name_says_which_and_stays(make: Make) -> None:
+def test_it_is_an_embedder_with_a_stable_name(make: Make) -> None:
     first, second = make(), make()
     assert isinstance(first, Embedder)
     assert first.name == second.name
@@ -58,33 +58,33 @@ def test_it_is_an_embedder_whose_name_says_which_and_stays(make: Make) -> None:
             made.close()
 
 
-def test_each_text_has_a_row_of_floats_of_unit_length(embedder: Embedder) -> None:
+def test_each_text_gives_a_float_row_of_unit_length(embedder: Embedder) -> None:
     vectors = embedder.embed(TEXTS)
     assert vectors.shape == (len(TEXTS), embedder.dim)
     assert vectors.dtype == np.float32
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(TEXTS)), abs=1e-5)
 
 
-def test_no_texts_have_no_rows(embedder: Embedder) -> None:
+def test_no_texts_give_no_rows(embedder: Embedder) -> None:
     vectors = embedder.embed([])
     assert vectors.shape == (0, embedder.dim)
     assert vectors.dtype == np.float32
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t"])
-def test_a_blank_text_is_a_row_of_zeros(embedder: Embedder, blank: str) -> None:
+def test_a_blank_text_gives_a_row_of_zeros(embedder: Embedder, blank: str) -> None:
     vectors = embedder.embed([TEXTS[0], blank])
     assert vectors[0].any()
     assert not vectors[1].any()
 
 
-def test_different_texts_have_different_rows(embedder: Embedder) -> None:
+def test_different_texts_give_different_rows(embedder: Embedder) -> None:
     vectors = embedder.embed(TEXTS)
     likeness = vectors @ vectors.T
     assert (likeness[~np.eye(len(TEXTS), dtype=bool)] < 0.999).all()
 
 
-def test_neither_order_nor_neighbours_change_a_row(embedder: Embedder) -> None:
+def test_neither_order_nor_other_texts_change_a_row(embedder: Embedder) -> None:
     alone = np.concatenate([embedder.embed([text]) for text in TEXTS])
     for order in permutations(range(len(TEXTS))):
         together = embedder.embed([TEXTS[place] for place in order])
@@ -93,24 +93,24 @@ def test_neither_order_nor_neighbours_change_a_row(embedder: Embedder) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
 @given(texts=st.lists(ANY_TEXT, max_size=5))
-def test_any_text_is_taken_and_gives_a_unit_row_or_zeros(embedder: Embedder, texts: list[str]) -> None:
+def test_any_text_gives_a_unit_row_or_zeros(embedder: Embedder, texts: list[str]) -> None:
     vectors = embedder.embed(texts)
     lengths = np.linalg.norm(vectors, axis=1)
     assert vectors.shape == (len(texts), embedder.dim)
     assert ((np.abs(lengths - 1) < 1e-5) | (lengths == 0)).all()
 
 
-def test_half_a_surrogate_pair_is_taken(embedder: Embedder) -> None:
+def test_a_lone_surrogate_is_accepted(embedder: Embedder) -> None:
     [broken, sound] = embedder.embed(["find \ud800 file", "find ? file"])
     np.testing.assert_allclose(broken, sound, atol=1e-5)
 
 
-def test_a_very_long_text_is_taken(embedder: Embedder) -> None:
+def test_a_very_long_text_is_accepted(embedder: Embedder) -> None:
     vectors = embedder.embed(["find the file " * 100_000, "find" * 100_000])
     assert np.isfinite(vectors).all()
 
 
-def test_threads_may_share_it(embedder: Embedder) -> None:
+def test_threads_can_share_it(embedder: Embedder) -> None:
     wanted = embedder.embed(TEXTS)
     with ThreadPoolExecutor(8) as threads:
         for vectors in threads.map(embedder.embed, [TEXTS] * 200):

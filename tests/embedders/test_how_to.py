@@ -1,4 +1,4 @@
-"""The page on embedders is complete, and what it shows runs."""
+"""The page on embedders is complete, and its examples run."""
 
 import re
 import subprocess
@@ -26,13 +26,13 @@ def test_a_block_runs_and_prints(block: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", EMBEDDER_KINDS)
-def test_every_kind_and_its_extra_is_named(kind: str) -> None:
+def test_the_page_names_every_kind_and_its_extra(kind: str) -> None:
     assert f"`{kind}:` " in PAGE
     assert f"pip install 'toolcrib[{kind}]'" in PAGE
 
 
 @pytest.mark.parametrize("kind", EMBEDDER_KINDS)
-def test_every_option_of_a_kind_is_named(kind: str) -> None:
+def test_the_page_names_every_option_of_a_kind(kind: str) -> None:
     _, _, options = PAGE.partition("| option | of | meaning |")
     for given in signature(EMBEDDER_KINDS[kind]).parameters.values():
         if given.kind is Parameter.KEYWORD_ONLY:
@@ -40,5 +40,5 @@ def test_every_option_of_a_kind_is_named(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", [BUILT_IN_EMBEDDER, ESTIMATE, *ENCODINGS])
-def test_what_needs_no_model_is_named_too(name: str) -> None:
+def test_the_page_names_what_needs_no_model(name: str) -> None:
     assert f"`{name}`" in PAGE

@@ -1,4 +1,4 @@
-"""From one line of settings to an embedder."""
+"""Creating an embedder from one line of a settings file."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from toolcrib.errors import MissingExtra, NotFound, SettingsError
 from toolcrib.search.vectors import Embedder
 
 OWN = '''
-"""Somebody's own embedders."""
+"""Custom embedders."""
 
 import numpy as np
 
@@ -54,7 +54,7 @@ SETTING = 4
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module of somebody's own, in a package; the name of the module."""
+    """The name of a module with custom embedders, in a package."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "__init__.py").write_text("")
     (tmp_path / "theirs" / "models.py").write_text(OWN)
@@ -102,12 +102,12 @@ def test_a_model_may_be_a_path_with_options(onnx_folder: Path) -> None:
         ("model2vec:m?zzz", "There is no option 'zzz'. The options are: batch."),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_what_could_be(spec: str, said: str) -> None:
+def test_an_invalid_embedder_setting_gives_an_error_with_suggestions(spec: str, said: str) -> None:
     assert said in fault(spec)
 
 
 @pytest.mark.parametrize("kind", EMBEDDER_KINDS)
-def test_every_kind_says_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_names_what_to_install(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("fastembed", "model2vec", "onnxruntime", "sentence_transformers"):
         monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtra, match=rf"pip install 'toolcrib\[{kind}\]'"):
@@ -115,7 +115,7 @@ def test_every_kind_says_what_to_install(kind: str, monkeypatch: pytest.MonkeyPa
 
 
 class TestOwn:
-    def test_a_factory_of_ones_own_is_called(self, own: str) -> None:
+    def test_a_custom_factory_is_called(self, own: str) -> None:
         embedder = load(f"{own}:Ones")
         assert isinstance(embedder, Embedder)
         assert embedder.name == "ones"
@@ -134,7 +134,7 @@ class TestOwn:
             ("missing", "cannot be used: AttributeError: module 'theirs.models' has no attribute 'missing'"),
         ],
     )
-    def test_one_that_breaks_the_promise_is_refused(self, own: str, factory: str, said: str) -> None:
+    def test_an_embedder_that_breaks_the_contract_is_refused(self, own: str, factory: str, said: str) -> None:
         assert said in fault(f"{own}:{factory}")
 
     def test_a_module_that_cannot_be_imported_is_named(self, own: str) -> None:
@@ -142,6 +142,6 @@ class TestOwn:
             fault("theirs.unimportable:make")
         )
 
-    def test_its_own_clear_error_rises_as_it_is(self, own: str) -> None:
+    def test_a_toolcrib_error_of_the_factory_is_not_wrapped(self, own: str) -> None:
         with pytest.raises(NotFound, match="No weights"):
             load(f"{own}:careful")

@@ -1,4 +1,4 @@
-"""The retrieval test set: real tools, and queries with the tools that do the job.
+"""The retrieval test set: real tools, and queries with the tools that answer them.
 
 What it is made from, and how it was judged, is in data/SOURCES.md.
 """
@@ -46,7 +46,7 @@ def tools() -> tuple[Tool, ...]:
 
 @cache
 def cases(*kinds: str) -> tuple[Case, ...]:
-    """The queries of these kinds, all without one, in the order of the file."""
+    """The queries of these kinds, or all, in the order of the file."""
     read = (
         Case(id=row["id"], query=row["query"], relevant=frozenset(row["relevant"]), kind=row["kind"])
         for row in rows("queries")
@@ -56,13 +56,13 @@ def cases(*kinds: str) -> tuple[Case, ...]:
 
 @cache
 def answerable() -> tuple[Case, ...]:
-    """The queries that some tool answers, in the order of the file."""
+    """The queries that a tool answers, in the order of the file."""
     return tuple(case for case in cases() if case.relevant)
 
 
 def rows(name: str) -> Iterator[dict[str, Any]]:
-    """The raw rows of a data file, named without its suffix."""
-    # Not splitlines: descriptions may hold separators that it would split at.
+    """The raw rows of a data file; its name without the suffix."""
+    # Not splitlines: descriptions may contain separators that it splits at.
     for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").split("\n"):
         if line:
             yield json.loads(line)

@@ -1,4 +1,4 @@
-"""The retrieval test set is whole, and says where it comes from."""
+"""The retrieval test set is complete and documents its sources."""
 
 import re
 from collections import Counter
@@ -22,14 +22,14 @@ def sources() -> dict[str, re.Match[str]]:
     return {found["namespace"]: found for found in SOURCE.finditer(text)}
 
 
-def test_the_set_is_large_enough_to_measure_with() -> None:
+def test_the_set_is_large_enough() -> None:
     assert len(tools()) >= 150
     assert len({tool.namespace for tool in tools()}) >= 14
     assert len(cases()) >= 120
     assert len(answerable()) >= 100
 
 
-def test_every_id_is_given_once() -> None:
+def test_every_id_is_unique() -> None:
     ids = Counter(tool.id for tool in tools()) + Counter(case.id for case in cases())
     assert [id_ for id_, count in ids.items() if count > 1] == []
 
@@ -49,7 +49,7 @@ def test_every_relevant_tool_exists() -> None:
     assert {case.id: case.relevant - known for case in cases() if case.relevant - known} == {}
 
 
-def test_no_query_is_asked_twice_and_none_is_empty() -> None:
+def test_queries_are_unique_and_not_empty() -> None:
     texts = Counter(case.query.casefold().strip() for case in cases())
     assert [text for text, count in texts.items() if count > 1 or not text] == []
 
@@ -78,7 +78,7 @@ def test_a_name_is_the_name_of_each_of_its_tools() -> None:
     assert wrong == set()
 
 
-def test_no_query_but_a_name_holds_the_name_of_a_tool() -> None:
+def test_only_queries_of_kind_name_contain_the_name_of_a_tool() -> None:
     names = {tool.name for tool in tools() if "_" in tool.name or "-" in tool.name}
     assert {case.id for case in cases() if case.kind != "name" and names & set(case.query.split())} == set()
 
@@ -88,13 +88,13 @@ def test_every_server_has_its_package_version_licence_and_repository() -> None:
     assert all(found["copyright"].strip() for found in sources().values())
 
 
-def test_the_text_of_every_licence_is_given() -> None:
+def test_the_text_of_every_licence_is_included() -> None:
     text = (DATA / "SOURCES.md").read_text(encoding="utf-8")
     missing = {found["licence"] for found in sources().values() if f"### {found['licence']}" not in text}
     assert missing == set()
 
 
-def test_nothing_names_a_place_on_a_machine() -> None:
+def test_no_file_mentions_a_local_path() -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in DATA.iterdir()}
     assert {name: MACHINE_PATH.findall(text) for name, text in texts.items() if MACHINE_PATH.search(text)} == {}
 

@@ -1,4 +1,4 @@
-"""How well the search does on a set that nothing was tuned on: floors, a little below what was measured."""
+"""The quality of the search on a set that nothing was tuned on: floors a little below the measured values."""
 
 from functools import cache
 
@@ -40,7 +40,7 @@ def measured(some: tuple[Case, ...], options: SearchOptions = DEFAULTS) -> Metri
 
 
 @pytest.mark.parametrize("kind", FLOORS)
-def test_a_kind_of_query_finds_its_tools_as_often_as_it_did(kind: str) -> None:
+def test_each_kind_of_query_finds_its_tools_as_often_as_before(kind: str) -> None:
     found = measured(cases(kind))
     recall_1, recall_5, ndcg = FLOORS[kind]
     assert found.recall_1 >= recall_1
@@ -48,7 +48,7 @@ def test_a_kind_of_query_finds_its_tools_as_often_as_it_did(kind: str) -> None:
     assert found.ndcg_10 >= ndcg
 
 
-def test_what_the_marks_withhold_is_the_smaller_part() -> None:
+def test_the_thresholds_withhold_only_a_small_part() -> None:
     assert measured(answerable(), UNMARKED).recall_5 >= 0.53
     assert measured(answerable()).recall_5 >= 0.46
 
@@ -61,7 +61,7 @@ def test_the_default_ranking_finds_more_than_the_others(scorer: Scorer) -> None:
     assert ours.ndcg_10 > other.ndcg_10
 
 
-def test_most_of_what_nobody_can_answer_gets_nothing_and_none_of_it_a_sure_answer() -> None:
+def test_most_unanswerable_queries_get_nothing_and_none_a_sure_answer() -> None:
     replies = [ask(case.query) for case in cases("unanswerable")]
     assert sum(bool(reply.hits) for reply in replies) <= 8
     assert sum(bool(reply.hits) and not reply.hits[0].weak for reply in replies) <= 1

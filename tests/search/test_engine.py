@@ -1,4 +1,4 @@
-"""The search, through its one door: what is found, in which order, why, and what is said when nothing is."""
+"""The search through its public function: which hits, in which order, why, and the note if there are none."""
 
 import sys
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def hiding(*hidden: str) -> bytes:
         ("cityName", "weather:forecast"),
     ],
 )
-def test_the_tool_that_is_meant_comes_first(query: str, first: str) -> None:
+def test_the_right_tool_comes_first(query: str, first: str) -> None:
     assert ids(ask(query))[0] == first
 
 
@@ -92,7 +92,7 @@ def test_equal_scores_are_ordered_by_id_whatever_the_order_of_the_tools() -> Non
     assert ids(ask("ping", index=Index.build(same[:2]), overlay=Index.build(same[2:]))) == wanted
 
 
-def test_a_hit_tells_the_whole_tool_its_score_and_its_signature() -> None:
+def test_a_hit_has_the_tool_its_score_and_its_signature() -> None:
     hit = ask("forecast", limit=1).hits[0]
     assert hit.tool is TOOLS[-1]
     assert 0 < hit.score <= 1
@@ -110,7 +110,7 @@ def why(query: str) -> dict[tuple[str, str], Reason]:
     return {(reason.word, reason.field): reason for reason in ask(query).hits[0].reasons}
 
 
-def test_each_reason_names_the_word_the_field_and_how_they_met() -> None:
+def test_each_reason_names_the_word_the_field_and_the_kind_of_match() -> None:
     found = why("Forecasts rain towns cities")
     assert {key: (reason.how, reason.matched) for key, reason in found.items()} == {
         ("Forecasts", "name"): ("stem", "forecast"),
@@ -122,7 +122,7 @@ def test_each_reason_names_the_word_the_field_and_how_they_met() -> None:
     }
 
 
-def test_a_whole_name_is_a_reason_of_its_own() -> None:
+def test_a_whole_name_is_a_separate_reason() -> None:
     found = why("create issue github")
     assert found["create issue", "name"].how == "exact"
     assert found["github", "namespace"].how == "exact"
@@ -130,7 +130,7 @@ def test_a_whole_name_is_a_reason_of_its_own() -> None:
     assert why("createIssue")["createIssue", "name"].gain > why("createIssue")["create", "name"].gain
 
 
-def test_a_word_that_is_met_both_exactly_and_by_stem_is_met_exactly() -> None:
+def test_an_exact_match_takes_precedence_over_a_stem() -> None:
     both = Index.build([tool("a:b", "Issues an issue, issuing it.")])
     reasons = search(both, SearchRequest(queries=("issue",))).hits[0].reasons
     assert [(reason.how, reason.matched) for reason in reasons if reason.word] == [("exact", "")]
@@ -148,26 +148,26 @@ def test_a_hit_names_the_query_words_it_covers_in_their_order() -> None:
     assert ask("createIssue").hits[0].matched == ("createIssue",)
 
 
-def test_words_that_meet_nothing_are_named_as_they_were_typed() -> None:
+def test_unmatched_words_are_listed_as_typed() -> None:
     reply = ask("create a Blockchain issue", "createFoobar issue", "FooBar")
     assert reply.unmatched == ("Blockchain", "foobar", "FooBar")
 
 
-def test_stop_words_are_neither_searched_nor_missed() -> None:
+def test_stop_words_are_neither_searched_nor_reported_as_unmatched() -> None:
     reply = ask("what would you do with an issue")
     assert reply.unmatched == ()
     assert sorted(ids(reply)) == sorted(ids(ask("issue")))
     assert {reason.word for hit in reply.hits for reason in hit.reasons} <= {"", "issue"}
 
 
-def test_a_query_of_stop_words_alone_is_taken_at_its_word() -> None:
+def test_a_query_of_only_stop_words_searches_for_them() -> None:
     who = Index.build([tool("sys:who_am_i", "Tells the user."), tool("sys:other", "All about who you are.")])
     assert ids(ask("who am i", index=who))[0] == "sys:who_am_i"
     assert ask("who am i", index=who).hits[0].matched == ("who", "am", "i")
     assert ask("who are they", index=who).unmatched == ("are", "they")
 
 
-def test_where_nothing_fits_the_words_and_the_nearest_names_are_told() -> None:
+def test_if_nothing_fits_the_reply_has_unmatched_words_and_nearest_names() -> None:
     reply = ask("creatpulrequst")
     assert reply.hits == ()
     assert reply.total == 0
@@ -176,7 +176,7 @@ def test_where_nothing_fits_the_words_and_the_nearest_names_are_told() -> None:
     assert reply.note == "Nothing fits; the nearest names are listed."
 
 
-def test_where_too_little_fits_nothing_is_shown_and_where_little_does_it_is_marked() -> None:
+def test_thresholds_withhold_bad_hits_and_mark_weak_ones() -> None:
     strict, lax = SearchOptions(nothing_below=0.9999, weak_below=1.0), SearchOptions(nothing_below=0.0, weak_below=1.0)
     assert ask("read an issue", options=strict).hits == ()
     assert ask("read an issue", options=strict).note.startswith("Nothing fits")
@@ -192,19 +192,19 @@ def test_a_misspelt_word_finds_its_tool() -> None:
     assert ask("forcast").unmatched == ()
 
 
-def test_a_word_like_one_of_a_name_leads_to_the_first_tool_with_it() -> None:
+def test_a_word_similar_to_one_in_a_name_suggests_the_first_tool_with_it() -> None:
     assert ask("isue xyzzy").nearest == ("github:create_issue",)
     assert ask("xyzzy wrte plugh").nearest == ("files:write_file",)
     assert ask("isue", overlay=Index.build([tool("a:issue_log")])).nearest[0] == "a:issue_log"
 
 
-def test_where_nothing_is_near_either_the_note_says_what_to_try() -> None:
+def test_without_near_names_the_note_says_what_to_try() -> None:
     reply = ask("xyzzy plugh")
     assert (reply.hits, reply.nearest) == ((), ())
     assert reply.note == "Nothing fits. Try other words: what the tool does, or what it works on."
 
 
-def test_nearest_names_are_left_out_where_something_fits() -> None:
+def test_nearest_names_are_omitted_if_something_fits() -> None:
     assert ask("forcast issue").nearest == ()
 
 
@@ -216,7 +216,7 @@ def test_a_query_without_words_lists_everything_by_id() -> None:
     assert ids(ask("  ?! 🎉", limit=2)) == ["files:read_file", "files:write_file"]
 
 
-def test_a_listing_is_of_all_that_can_be_found() -> None:
+def test_a_listing_has_every_findable_tool() -> None:
     extra = Index.build([tool("a:a"), tool("z:z")])
     listed = [t.id for t in listing(INDEX, Filters(tags=frozenset({"tracker"})), mask=hiding("jira:create_issue"))]
     assert listed == ["github:create_issue", "github:list_issues"]
@@ -232,7 +232,7 @@ def test_a_limit_out_of_range_is_clamped(asked: int | None, given: int) -> None:
     assert reply.total == 6
 
 
-def test_several_queries_are_answered_one_after_the_other() -> None:
+def test_several_queries_are_answered_in_order() -> None:
     reply = ask("read file", "xyzzy", "forecast", limit=1)
     assert [(hit.tool.id, hit.query) for hit in reply.hits] == [("files:read_file", 0), ("weather:forecast", 2)]
     assert reply.total == 3
@@ -262,7 +262,7 @@ def test_too_many_queries_are_cut_and_the_reply_says_so() -> None:
         (Filters(namespaces=frozenset({"secrets"}), visibility=frozenset({Visibility.HIDDEN})), []),
     ],
 )
-def test_filters_narrow_what_is_found(filters: Filters, left: list[str]) -> None:
+def test_filters_narrow_the_hits(filters: Filters, left: list[str]) -> None:
     assert sorted(ids(ask("issue", filters=filters))) == sorted(left)
 
 
@@ -275,7 +275,7 @@ def test_filters_change_neither_raw_nor_reasons_nor_what_counts_as_unknown() -> 
     ]
 
 
-def test_a_hidden_tool_is_never_found_nor_named() -> None:
+def test_a_hidden_tool_is_neither_found_nor_suggested() -> None:
     reply = ask("rotate a secret")
     assert reply.hits == ()
     assert reply.unmatched == ("rotate", "secret")
@@ -295,7 +295,7 @@ def test_any_nonzero_byte_of_a_mask_shows_a_tool() -> None:
     assert ask("issue", "", mask=bytes(len(TOOLS))).hits == ()
 
 
-def test_a_mask_of_another_length_is_a_mistake() -> None:
+def test_a_mask_of_the_wrong_length_is_an_error() -> None:
     with pytest.raises(ValueError, match="the mask has 1 bytes for 8 tools"):
         ask("issue", mask=b"\1")
 
@@ -364,7 +364,7 @@ def test_a_tool_of_any_shape_is_indexed() -> None:
     assert ids(ask("word", index=index)) == ["a:" + "x" * 256]
 
 
-def test_the_same_options_are_kept_from_an_earlier_index() -> None:
+def test_options_default_to_those_of_the_previous_index() -> None:
     options = SearchOptions(max_limit=1)
     index = Index.build(TOOLS, options=options)
     assert Index.build(TOOLS, previous=index).options is options
@@ -372,14 +372,14 @@ def test_the_same_options_are_kept_from_an_earlier_index() -> None:
     assert Index.build(TOOLS, previous=index, options=SearchOptions()).options == SearchOptions()
 
 
-def test_a_signature_is_worked_out_once_and_kept_over_a_rebuild() -> None:
+def test_a_signature_is_computed_once_and_survives_a_rebuild() -> None:
     index = Index.build(TOOLS)
     hit = ask("forecast", index=index).hits[0]
     again = ask("forecast", index=Index.build(TOOLS[::-1], previous=index)).hits[0]
     assert again.signature is hit.signature
 
 
-def test_the_history_of_an_index_does_not_show_in_a_reason() -> None:
+def test_the_history_of_an_index_does_not_change_reasons() -> None:
     forms = tool("a:forms", "create created creating creates", input_schema={"type": "object"})
     before = Index.build([tool("a:other", "creating"), tool("a:another", "creates created")])
     alone = ask("creation", "creater", "creates creating", index=Index.build([forms]))
@@ -387,7 +387,7 @@ def test_the_history_of_an_index_does_not_show_in_a_reason() -> None:
     assert {reason.how for hit in alone.hits for reason in hit.reasons} >= {"exact", "meaning"}
 
 
-def test_the_words_of_tools_that_are_gone_are_dropped_at_last() -> None:
+def test_the_words_of_removed_tools_are_dropped_eventually() -> None:
     index = Index.build([tool(f"a:t{number}", f"gone{number}x") for number in range(12_000)])
     kept = tool("a:kept", "stays")
     index = Index.build([kept], previous=index)
@@ -399,13 +399,13 @@ def test_the_words_of_tools_that_are_gone_are_dropped_at_last() -> None:
     assert ids(ask("stays", index=fresh)) == ["a:kept"]
 
 
-def test_a_reply_is_made_of_frozen_values() -> None:
+def test_a_reply_is_immutable() -> None:
     assert hash(ask("issue").hits[0].reasons)
     with pytest.raises(FrozenInstanceError):
         ask("issue").hits[0].score = 1.0  # type: ignore[misc]  # that it may not be done is the point
 
 
-def test_a_short_form_with_digits_finds_what_it_stands_for() -> None:
+def test_an_abbreviation_with_digits_finds_its_meaning() -> None:
     index = Index.build([*TOOLS, tool("cluster:get_pods", "Lists the pods of a Kubernetes cluster.")])
     reply = ask("k8s", index=index)
     assert ids(reply)[0] == "cluster:get_pods"
@@ -414,7 +414,7 @@ def test_a_short_form_with_digits_finds_what_it_stands_for() -> None:
     assert reply.unmatched == ()
 
 
-def test_an_everyday_word_in_a_sentence_is_no_spelt_out_name() -> None:
+def test_an_everyday_word_in_a_sentence_is_not_an_explicit_name() -> None:
     shop = Index.build(
         [tool("shop:check_out", "Pays for what is in the cart."), tool("shop:refund", "Gives money back.")]
     )
@@ -430,27 +430,27 @@ def test_a_note_says_which_of_several_queries_found_nothing() -> None:
     assert "create a pull request" not in reply.note
 
 
-def test_groups_fill_the_answer_however_many_near_duplicates_there_are() -> None:
+def test_groups_fill_the_limit_despite_many_near_duplicates() -> None:
     twins = [tool(f"server{number}:list_issues", "Lists the issues of a repository.") for number in range(60)]
     others = [tool("a:close_issue", "Closes an issue."), tool("b:issue_stats", "Counts the issues by month.")]
     reply = search(Index.build([*twins, *others]), SearchRequest(queries=("list issues",), group=True))
     assert {hit.tool.name for hit in reply.hits} == {"list_issues", "close_issue", "issue_stats"}
 
 
-def test_a_tool_that_is_added_again_replaces_the_one_of_its_id() -> None:
+def test_adding_a_tool_replaces_the_one_with_its_id() -> None:
     index = INDEX.updated([tool("github:create_pull_request", "Opens a merge proposal.")])
     found = [hit.tool.description for hit in ask("create_pull_request", index=index).hits]
     assert found.count("Opens a merge proposal.") == 1
     assert len(index) == len(INDEX)
 
 
-def test_an_overlay_of_another_embedder_is_refused() -> None:
+def test_an_overlay_with_another_embedder_is_refused() -> None:
     other = Index.build(TOOLS, model=SemanticModel(WordPieceTable.load(), Broken()))
     with pytest.raises(ValueError, match="another embedder"):
         search(INDEX, SearchRequest(queries=("issue",)), overlay=other)
 
 
-def test_vectors_that_are_no_numbers_are_no_signal() -> None:
+def test_vectors_with_nan_or_infinity_are_ignored() -> None:
     index = Index.build(TOOLS, model=SemanticModel(WordPieceTable.load(), Broken()))
     assert ids(ask("create a pull request", index=index))[0] == "github:create_pull_request"
 
@@ -463,7 +463,7 @@ class Broken:
         return np.full((len(texts), self.dim), np.nan, dtype=np.float32)
 
 
-def test_of_thousands_of_tools_of_one_name_those_whose_other_words_fit_come_first() -> None:
+def test_among_thousands_of_namesakes_those_whose_other_words_match_come_first() -> None:
     many = [tool(f"s{number}:create_issue", f"Opens an issue in tracker {number}.") for number in range(3_000)]
     index = Index.build([*many, tool("other:read_mail")])
     assert ids(ask("create_issue in s2977", index=index))[0] == "s2977:create_issue"

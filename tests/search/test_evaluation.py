@@ -1,4 +1,4 @@
-"""The figures of a search."""
+"""The metrics of a search."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -32,7 +32,7 @@ def query(text: str, *relevant: str) -> LabelledQuery:
 # -- one ranking -------------------------------------------------------------------------------------------------------
 
 
-def test_a_right_tool_in_front_is_a_perfect_answer() -> None:
+def test_a_right_tool_first_is_a_perfect_answer() -> None:
     assert score(["a", "b"], frozenset("a")) == Metrics(recall_1=1, recall_5=1, recall_10=1, mrr_10=1, ndcg_10=1)
 
 
@@ -41,26 +41,26 @@ def test_recall_is_the_share_of_all_right_tools() -> None:
     assert (figures.recall_1, figures.recall_5, figures.recall_10) == (1 / 4, 2 / 4, 3 / 4)
 
 
-def test_a_right_tool_further_down_gains_less() -> None:
+def test_a_right_tool_at_a_lower_rank_gains_less() -> None:
     assert score(["x", "y", "a"], frozenset("a")) == Metrics(recall_5=1, recall_10=1, mrr_10=1 / 3, ndcg_10=1 / log2(4))
 
 
-def test_what_stands_past_the_tenth_place_does_not_count() -> None:
+def test_hits_after_the_tenth_do_not_count() -> None:
     assert score([*"bcdefghijk", "a"], frozenset("a")) == Metrics()
 
 
-def test_ten_of_many_right_tools_are_a_perfect_ranking() -> None:
+def test_ten_right_tools_of_many_are_a_perfect_ranking() -> None:
     figures = score([f"t{number}" for number in range(10)], frozenset(f"t{number}" for number in range(40)))
     assert figures.ndcg_10 == pytest.approx(1)
     assert figures.recall_10 == 1 / 4
 
 
-def test_an_id_that_comes_again_counts_once_and_takes_no_place() -> None:
+def test_a_repeated_id_counts_once_and_takes_no_rank() -> None:
     assert score(["b", "b", "b", "a", "a"], frozenset("a")) == score(["b", "a"], frozenset("a"))
 
 
 @given(st.lists(IDS, max_size=14), st.frozensets(IDS, max_size=12))
-def test_every_figure_is_between_nothing_and_all(ranking: list[str], relevant: frozenset[str]) -> None:
+def test_every_metric_is_between_0_and_1(ranking: list[str], relevant: frozenset[str]) -> None:
     figures = score(ranking, relevant)
     assert all(0 <= value <= 1 + 1e-12 for value in figures.as_dict().values())
     assert figures.recall_1 <= figures.recall_5 <= figures.recall_10
@@ -84,13 +84,13 @@ def test_an_evaluation_is_the_mean_over_its_queries() -> None:
     assert report.metrics.mrr_10 == pytest.approx((1 + 1 / 2) / 3)
 
 
-def test_times_are_those_of_the_clock_around_each_search() -> None:
+def test_each_search_is_timed_with_the_clock() -> None:
     ticks = count()
     report = evaluate(lambda _: [], [query("one", "a"), query("two", "a")], clock=lambda: float(next(ticks)))
     assert (report.p50_s, report.p95_s) == (1, 1)
 
 
-def test_no_queries_give_no_figures_and_no_error() -> None:
+def test_no_queries_give_zeros_and_no_error() -> None:
     report = evaluate(lambda _: [], [])
     assert (report.metrics, report.queries, report.p50_s) == (Metrics(), 0, 0)
     assert mean([]) == Metrics()
@@ -106,14 +106,14 @@ def test_a_percentile_is_one_of_the_values_and_enough_are_not_above_it(values: l
 # -- what should not be answered ---------------------------------------------------------------------------------------
 
 
-def test_a_false_answer_is_any_hit_for_a_query_that_nothing_fits() -> None:
+def test_any_hit_for_an_unanswerable_query_is_a_false_answer() -> None:
     rates = false_answers(
         [ShownAnswer(shown=("a",), sure=("a",)), ShownAnswer(shown=("a",)), ShownAnswer(), ShownAnswer()]
     )
     assert (rates.shown, rates.sure) == (2 / 4, 1 / 4)
 
 
-def test_an_answer_is_lost_when_its_tool_was_near_the_top_and_is_withheld() -> None:
+def test_an_answer_is_lost_if_its_tool_is_near_the_top_and_withheld() -> None:
     rates = lost_answers(
         [
             (query("withheld", "a"), ["b", "a"], ShownAnswer()),
@@ -126,7 +126,7 @@ def test_an_answer_is_lost_when_its_tool_was_near_the_top_and_is_withheld() -> N
     assert (rates.shown, rates.sure) == (1 / 5, 2 / 5)
 
 
-def test_nothing_asked_is_nothing_lost() -> None:
+def test_no_queries_lose_nothing() -> None:
     assert false_answers([]) == lost_answers([])
 
 
@@ -145,7 +145,7 @@ def texts(queries: Sequence[LabelledQuery]) -> dict[str, set[str]]:
     return {each.text: set(each.relevant) for each in queries}
 
 
-def test_identifiers_are_asked_for_in_the_other_spelling_and_namesakes_are_all_right() -> None:
+def test_identifiers_are_written_in_the_other_style_and_all_namesakes_are_right() -> None:
     assert texts(query_tracks("set", TOOLS, [])["ident"]) == {
         "gitLog": {"git:1"},
         "list_pull_requests": {"hub:1", "hub:2"},
@@ -153,18 +153,18 @@ def test_identifiers_are_asked_for_in_the_other_spelling_and_namesakes_are_all_r
     }
 
 
-def test_a_name_of_one_word_and_one_that_many_share_are_not_asked_for() -> None:
+def test_names_of_one_word_and_common_names_are_not_used() -> None:
     tools = [*TOOLS, *((f"s{number}", "get_item") for number in range(6))]
     assert len(query_tracks("set", tools, [])["ident"]) == 3
 
 
-def test_misspelt_names_are_their_words_with_one_typo() -> None:
+def test_the_name_typo_track_has_one_typo_per_name() -> None:
     queries = query_tracks("set", TOOLS, [])["name_typo"]
     assert [each.relevant for each in queries] == [each.relevant for each in query_tracks("set", TOOLS, [])["ident"]]
     assert [each.text for each in queries if each.text == each.id] == ["git log"]  # too short for one
 
 
-def test_the_same_set_gives_the_same_queries_and_another_one_others() -> None:
+def test_the_tracks_depend_only_on_the_set() -> None:
     queries = [query(f"show number {number} please", "git:1") for number in range(50)]
     assert query_tracks("set", TOOLS, queries, most=20) == query_tracks("set", TOOLS, queries, most=20)
     assert (
@@ -178,7 +178,7 @@ def test_the_same_set_gives_the_same_queries_and_another_one_others() -> None:
     }
 
 
-def test_the_typo_track_asks_the_same_queries_with_the_same_answers() -> None:
+def test_the_typo_track_has_the_same_queries_and_answers() -> None:
     queries = [query("show the commits", "git:1"), query("up", "time")]
     got = query_tracks("set", TOOLS, queries)
     assert got["main"] == tuple(queries)

@@ -1,4 +1,4 @@
-"""What the second stage reads of each tool: near to its definition, and the same whatever stands beside it."""
+"""What the second stage reads of each tool: as defined, and independent of other tools."""
 
 from typing import Any
 
@@ -45,18 +45,18 @@ BODY = split_words(
 )
 
 
-def test_meaning_is_the_direction_of_all_words() -> None:
+def test_the_meaning_vector_points_in_the_direction_of_all_words() -> None:
     row = segment(FULL).features.meaning.dequantize(np.array([0]))[0]
     assert float(row @ summed(BODY)) > 0.999
 
 
-def test_topic_counts_the_name_once_more() -> None:
+def test_the_topic_vector_counts_the_name_once_more() -> None:
     row = segment(FULL).features.topic.dequantize(np.array([0]))[0]
     wanted = unit(summed(BODY) + 0.7 * summed(["create", "pull", "request"]))
     assert float(row @ wanted) > 0.999
 
 
-def test_slots_are_the_words_of_the_name_and_of_the_first_sentence() -> None:
+def test_slots_hold_the_words_of_the_name_and_the_first_sentence() -> None:
     found = segment(FULL)
     vocabulary = [*found.vocabulary.words, ""]
     listed = [vocabulary[number] for number in found.features.slots[0].tolist()]
@@ -88,7 +88,7 @@ def test_literals_come_from_names_formats_and_types() -> None:
     assert [literal_names(int(bits)) for bits in found.features.literals] == [("email", "date", "number"), ("url",), ()]
 
 
-def test_the_verb_of_a_name_stands_among_its_first_words() -> None:
+def test_the_verb_of_a_name_is_among_its_first_words() -> None:
     names = ("create_issue", "issue_create", "a_b_c_create", "getIssue", "issue")
     verbs = segment(*map(tool, names)).features.verbs.tolist()
     assert verbs[0] == verbs[1] > 0
@@ -127,13 +127,13 @@ def test_a_row_depends_on_its_own_tool_alone() -> None:
         assert rows_of(together, position) == rows_of(segment(some[position]), 0)
 
 
-def test_a_tool_without_known_words_has_no_direction() -> None:
+def test_a_tool_without_known_words_has_a_zero_vector() -> None:
     features = segment(tool("天気", "予報"), tool("")).features
     assert not features.meaning.values.any()
     assert not features.topic.values.any()
 
 
-def test_few_bits_of_sketches_differ_where_vectors_are_near() -> None:
+def test_similar_vectors_have_similar_sketches() -> None:
     rng = np.random.default_rng(2)
     vectors = rng.normal(size=(200, 256)).astype(np.float32)
     near = vectors + rng.normal(scale=0.5, size=vectors.shape).astype(np.float32)

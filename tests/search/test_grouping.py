@@ -1,4 +1,4 @@
-"""Near-duplicates: shown under the best of them, where the request asks for it."""
+"""Near-duplicates: shown under the best one, on request."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def ids(reply: SearchReply) -> list[str]:
     return [hit.tool.id for hit in reply.hits]
 
 
-def test_near_duplicates_are_named_under_the_best_of_them_in_their_order() -> None:
+def test_near_duplicates_are_listed_under_the_best_one_in_order() -> None:
     found, plain = ask("list the issues"), ask("list the issues", group=False)
     under = {hit.tool.id: hit.similar for hit in found.hits}
     same = [id_ for id_ in ids(plain) if id_.endswith("list_issues")]
@@ -45,23 +45,23 @@ def test_grouping_keeps_the_order_and_every_tool() -> None:
     assert found.total == len(plain)
 
 
-def test_what_is_shown_is_shown_as_without_groups() -> None:
+def test_a_grouped_hit_is_otherwise_unchanged() -> None:
     plain = {hit.tool.id: hit for hit in ask("list the issues", group=False).hits}
     for hit in ask("list the issues").hits:
         assert (hit.raw, hit.score, hit.reasons) == (plain[hit.tool.id].raw, plain[hit.tool.id].score, hit.reasons)
 
 
-def test_groups_not_tools_are_counted_against_the_limit() -> None:
+def test_the_limit_counts_groups_and_not_tools() -> None:
     assert ids(ask("list the issues", 2)) == ids(ask("list the issues"))[:2]
     assert len(ask("list the issues", 2).hits[0].similar) == 4
 
 
-def test_tools_that_do_something_else_stand_alone() -> None:
+def test_tools_that_do_something_else_are_not_grouped() -> None:
     apart = {hit.tool.id: hit.similar for hit in ask("create an issue or close an issue").hits}
     assert apart["ann:create_issue"] == apart["ann:close_issue"] == ()
 
 
-def test_a_name_in_common_brings_looser_likeness_under_one() -> None:
+def test_tools_with_the_same_name_need_less_similarity() -> None:
     loose = [
         tool("ann:search", "Searches the web pages for a text."),
         tool("bob:search", "Searches the web for pages and documents."),

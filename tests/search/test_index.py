@@ -1,4 +1,4 @@
-"""The index as it changes: what is kept, when it is made anew, and where its tools stand."""
+"""Changes of the index: what is kept, what is rebuilt, and the positions of tools."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ def found(index: Index, text: str) -> list[str]:
     return [hit.tool.id for hit in search(index, SearchRequest(queries=(text,))).hits]
 
 
-def test_a_small_change_keeps_the_base_and_makes_a_small_segment_beside_it() -> None:
+def test_a_small_change_keeps_the_base_and_adds_a_small_segment() -> None:
     grown = INDEX.updated(add=[tool(200)], remove=["s:do_t3"])
     assert grown.segments[0] is INDEX.segments[0]
     assert [len(segment) for segment in grown.segments] == [100, 1]
@@ -43,29 +43,29 @@ def test_a_small_change_keeps_the_base_and_makes_a_small_segment_beside_it() -> 
     assert ids(INDEX) == [one.id for one in TOOLS]
 
 
-def test_a_tool_may_be_replaced_by_one_of_the_same_id() -> None:
+def test_a_tool_can_be_replaced_by_one_with_the_same_id() -> None:
     new = replace(TOOLS[5], description="Rings a bell.")
     grown = INDEX.updated(add=[new], remove=[new.id])
     assert len(grown) == 100
     assert search(grown, SearchRequest(queries=("ring the bell",))).hits[0].tool is new
 
 
-def test_an_id_that_is_not_there_is_removed_without_a_word() -> None:
+def test_removing_an_unknown_id_does_nothing() -> None:
     assert ids(INDEX.updated(remove=["no:such"])) == ids(INDEX)
 
 
-def test_a_change_that_takes_back_another_leaves_no_small_segment() -> None:
+def test_undoing_a_change_removes_the_small_segment() -> None:
     assert len(INDEX.updated(add=[tool(300)]).updated(remove=["s:do_t300"]).segments) == 1
 
 
-def test_when_much_is_gone_or_new_all_is_put_into_one_segment() -> None:
+def test_large_changes_merge_all_segments() -> None:
     assert len(INDEX.updated(remove=ids(INDEX)[:19]).segments[0]) == 100
     assert len(INDEX.updated(remove=ids(INDEX)[:21]).segments[0]) == 79
     assert len(INDEX.updated(add=[tool(number) for number in range(200, 264)]).segments) == 2
     assert len(INDEX.updated(add=[tool(number) for number in range(200, 265)]).segments) == 1
 
 
-def test_merging_puts_all_into_one_segment_in_the_same_places() -> None:
+def test_merging_keeps_the_positions_of_tools() -> None:
     grown = INDEX.updated(add=[tool(200)], remove=["s:do_t3"])
     merged = grown.merged()
     assert [len(segment) for segment in merged.segments] == [100]
@@ -74,7 +74,7 @@ def test_merging_puts_all_into_one_segment_in_the_same_places() -> None:
     assert INDEX.merged() is INDEX
 
 
-def test_the_byte_of_a_mask_stands_where_its_tool_does_after_any_change() -> None:
+def test_masks_follow_the_positions_of_tools_after_any_change() -> None:
     grown = INDEX.updated(remove=["s:do_t0", "s:do_t50"], add=[tool(200), tool(201)])
     for place, one in enumerate(grown.tools):
         mask = bytes(place == at for at in range(len(grown)))
@@ -82,19 +82,19 @@ def test_the_byte_of_a_mask_stands_where_its_tool_does_after_any_change() -> Non
         assert seen == [one]
 
 
-def test_a_mask_of_the_old_length_is_a_mistake_after_a_change() -> None:
+def test_a_mask_of_the_old_length_is_an_error_after_a_change() -> None:
     with pytest.raises(ValueError, match="the mask has 100 bytes for 99 tools"):
         INDEX.updated(remove=["s:do_t0"]).parts(bytes(100))
 
 
-def test_a_signature_is_kept_when_the_index_is_made_anew() -> None:
+def test_a_rebuild_keeps_signatures() -> None:
     index = Index.build(TOOLS)
     hit = search(index, SearchRequest(queries=("do_t7",))).hits[0]
     again = search(index.updated(remove=ids(index)[50:]), SearchRequest(queries=("do_t7",))).hits[0]
     assert again.signature is hit.signature
 
 
-def test_other_options_or_another_meaning_are_read_from_nothing() -> None:
+def test_other_options_or_another_model_rebuild_from_scratch() -> None:
     assert Index.build(TOOLS, previous=INDEX, options=SearchOptions(k1=2.0)).segments[0] is not INDEX.segments[0]
     other = SemanticModel(WordPieceTable(["thing"], np.array([[1, 2]], dtype=np.int8), [1.0]))
     small = Index.build(TOOLS, previous=INDEX, model=other)
@@ -104,7 +104,7 @@ def test_other_options_or_another_meaning_are_read_from_nothing() -> None:
     assert INDEX.model is default_semantic_model()
 
 
-def test_the_same_object_may_stand_twice_and_stay_twice() -> None:
+def test_the_same_object_can_occur_twice() -> None:
     twice = Index.build([TOOLS[0], TOOLS[0], TOOLS[1]])
     assert len(Index.build([TOOLS[0], TOOLS[1], TOOLS[0]], previous=twice)) == 3
     assert len(Index.build([TOOLS[0]], previous=twice)) == 1
@@ -120,7 +120,7 @@ def test_an_empty_index_grows_and_shrinks() -> None:
     assert found(empty.merged(), "do_t1") == []
 
 
-def test_what_is_remembered_of_one_view_changes_nothing_in_another() -> None:
+def test_the_cache_of_one_view_does_not_affect_another() -> None:
     index = Index.build(TOOLS)
     texts = ("wa thing", "do t3", "thing called wb wz", "thinng caled")
     masks = [None, *(bytes(number % step == 0 for number in range(100)) for step in range(2, 30))]
@@ -133,7 +133,7 @@ def test_what_is_remembered_of_one_view_changes_nothing_in_another() -> None:
                 assert search(index, request, mask=mask, overlay=overlay) == fresh
 
 
-def test_another_lexicon_or_other_options_are_not_answered_with_what_is_remembered() -> None:
+def test_the_cache_of_expansions_depends_on_lexicon_and_options() -> None:
     index = Index.build([Tool(name="grow_thing", description="Grows it."), Tool(name="cut_thing")])
     request = SearchRequest(queries=("enlarge zzz",))
     lexicon = Lexicon.default().with_pairs([("zzz", ["cut"])])

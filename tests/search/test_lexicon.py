@@ -1,4 +1,4 @@
-"""Words that stand for each other, and the domains they belong to."""
+"""Synonyms, and the domains of words."""
 
 from collections import Counter
 
@@ -102,35 +102,35 @@ PAIR_LIST = [(word, other) for word, others in PAIRS.items() for other in others
 
 
 @pytest.mark.parametrize("lexicon", [Lexicon.default(), Lexicon.points()], ids=["default", "points"])
-def test_each_promised_pair_holds_in_both_directions(lexicon: Lexicon) -> None:
+def test_each_documented_pair_holds_in_both_directions(lexicon: Lexicon) -> None:
     both = [*PAIR_LIST, *((other, word) for word, other in PAIR_LIST)]
     assert [(word, other) for word, other in both if other not in lexicon.related(word)] == []
 
 
-def test_the_lexicon_of_points_has_the_promised_pairs_and_no_other() -> None:
+def test_the_points_lexicon_has_exactly_the_documented_pairs() -> None:
     assert Lexicon.points().pairs == {(min(pair), max(pair)) for pair in PAIR_LIST}
     assert Lexicon.points().related("mean") == ("average", "expected", "mu")
 
 
-def test_the_domains_are_the_promised_ones() -> None:
+def test_the_domains_are_the_documented_ones() -> None:
     expected = {name: frozenset(words.split()) for name, words in DOMAINS.items()}
     assert len(expected) == 17
     assert dict(Lexicon.default().domains) == dict(Lexicon.points().domains) == expected
 
 
-def test_each_word_of_a_domain_leads_to_it() -> None:
+def test_each_word_of_a_domain_belongs_to_it() -> None:
     rows = [(name, word) for name, words in DOMAINS.items() for word in words.split()]
     assert [(name, word) for name, word in rows if name not in Lexicon.default().domains_of([word])] == []
 
 
-def test_a_word_that_texts_have_in_parts_tells_its_domain_by_its_number() -> None:
+def test_a_domain_word_with_a_number_is_found_by_the_number() -> None:
     lexicon = Lexicon(frozenset(), {"encoding": frozenset({"base64"}), "hashes": frozenset({"md5"})})
     assert split_words("base64") == ["base", "64"]
     assert lexicon.domains_of(split_words("decode Base64 text")) == lexicon.domains_of(["base64"]) == {"encoding"}
     assert lexicon.domains_of(["base"]) == lexicon.domains_of(["5"]) == frozenset()
 
 
-def test_a_word_may_be_of_several_domains_or_of_none() -> None:
+def test_a_word_can_belong_to_several_domains_or_none() -> None:
     domains_of = Lexicon.default().domains_of
     assert domains_of(["volumes"]) == {"geometry", "audio_processing"}
     assert domains_of(["probability", "distribution", "zebra"]) == {"statistics"}
@@ -151,13 +151,13 @@ def test_a_word_may_be_of_several_domains_or_of_none() -> None:
         ("delete", "drop"),
     ],
 )
-def test_words_of_daily_work_stand_for_each_other_by_default_only(word: str, other: str) -> None:
+def test_general_synonyms_are_only_in_the_default_lexicon(word: str, other: str) -> None:
     assert other in Lexicon.default().related(word)
     assert word in Lexicon.default().related(other)
     assert other not in Lexicon.points().related(word)
 
 
-def test_pairs_are_not_followed_further() -> None:
+def test_pairs_are_not_transitive() -> None:
     lexicon = Lexicon.points().with_pairs([("alpha", ["beta"]), ("beta", ["gamma"])])
     assert lexicon.related("alpha") == ("beta",)
     assert lexicon.related("beta") == ("alpha", "gamma")
@@ -179,7 +179,7 @@ def test_pairs_are_not_followed_further() -> None:
         ("settings", "setting"),
     ],
 )
-def test_a_form_of_a_word_stands_for_what_the_word_stands_for(form: str, word: str) -> None:
+def test_all_forms_of_a_word_have_its_synonyms(form: str, word: str) -> None:
     lexicon = Lexicon.default().with_pairs([("box", ["crate"])])
     assert lexicon.related(form) == lexicon.related(word) != ()
 
@@ -199,19 +199,19 @@ def test_a_form_of_a_word_stands_for_what_the_word_stands_for(form: str, word: s
         ("天気", ""),
     ],
 )
-def test_a_word_that_only_looks_like_a_form_stands_for_nothing(word: str, like: str) -> None:
+def test_a_word_that_only_looks_like_a_form_has_no_synonyms(word: str, like: str) -> None:
     lexicon = Lexicon(frozenset(), {}).with_pairs([(like, ["other"])])
     assert lexicon.related(like) == (("other",) if like else ())
     assert lexicon.related(word) == ()
 
 
-def test_words_with_one_stem_are_kept_apart() -> None:
+def test_different_words_with_one_stem_stay_apart() -> None:
     assert "flight" not in Lexicon.default().related("plan")
     assert "schedule" not in Lexicon.default().related("plane")
     assert "create" not in Lexicon.default().related("news")
 
 
-def test_own_pairs_come_on_top_and_leave_the_first_lexicon_as_it_was() -> None:
+def test_with_pairs_adds_pairs_to_a_copy() -> None:
     default = Lexicon.default()
     own = default.with_pairs([("Sprint", ["iteration", "cycle"]), ("issue", ["story"])])
     assert own.related("sprints") == ("cycle", "iteration")
@@ -220,7 +220,7 @@ def test_own_pairs_come_on_top_and_leave_the_first_lexicon_as_it_was() -> None:
     assert own.domains == default.domains
 
 
-def test_a_phrase_counts_as_its_words_without_those_of_prose() -> None:
+def test_a_phrase_counts_as_its_content_words() -> None:
     own = Lexicon(frozenset(), {}).with_pairs(
         [("point of sale", ["pos"]), ("cart", "shopping basket"), ("the", ["zork"])]
     )
@@ -229,12 +229,12 @@ def test_a_phrase_counts_as_its_words_without_those_of_prose() -> None:
     assert own.related("the") == ("zork",)
 
 
-def test_a_word_does_not_stand_for_a_form_of_itself() -> None:
+def test_a_word_is_not_a_synonym_of_its_own_form() -> None:
     own = Lexicon(frozenset(), {}).with_pairs([("issue", ["issues", "Issue", "ticket"])])
     assert own.pairs == {("issue", "ticket")}
 
 
-def test_the_order_in_which_pairs_are_given_does_not_matter() -> None:
+def test_the_order_of_pairs_does_not_matter() -> None:
     pairs = [("alpha", ["beta", "gamma"]), ("delta", ["alpha"])]
     one = Lexicon(frozenset(), {}).with_pairs(pairs)
     other = Lexicon(frozenset(), {}).with_pairs([("alpha", ["delta"]), ("gamma", ["alpha"]), ("beta", ["alpha"])])
@@ -247,7 +247,7 @@ def test_the_lexicon_in_the_package_is_built_once() -> None:
     assert Lexicon.points() is Lexicon.points()
 
 
-def test_no_general_pair_is_written_twice_and_none_has_a_word_of_prose() -> None:
+def test_general_pairs_are_unique_and_without_stop_words() -> None:
     lines = [line.partition(":") for line in (_VERB_SYNONYMS + _NOUN_SYNONYMS).split("\n") if line]
     pairs = [(min(head, other), max(head, other)) for head, _, others in lines for other in others.split()]
     assert [pair for pair, count in Counter([*pairs, *Lexicon.points().pairs]).items() if count > 1] == []

@@ -1,4 +1,4 @@
-"""The ranking against a slow one, written down a second time from its formula; and the score that is made of it."""
+"""The ranking and its score, compared with a slow reference implementation of the formulas."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -92,7 +92,7 @@ def idf(n: int, df: int) -> float:
 
 
 def slips(a: str, b: str) -> int:
-    """How many letters are left out, put in, replaced, or swapped with their neighbour."""
+    """Count letters that are left out, inserted, replaced, or swapped with a neighbour."""
     rows = [list(range(len(b) + 1))]
     for i, one in enumerate(a, 1):
         row = [i]
@@ -143,7 +143,7 @@ class Slow:
         return sum(root in having for having in self.stems.values())
 
     def _gives(self) -> list[dict[int, float]]:
-        """For each term, what it gives to the tools that it meets; and the sum of what all terms could give."""
+        """For each term, its share for each matching tool; and the sum of all possible shares."""
         count, self.total = len(self.tools), 0.0
         found: list[dict[int, float]] = []
         for term in self.query.terms:
@@ -163,7 +163,7 @@ class Slow:
         return found
 
     def _ways(self, surface: str, root: str) -> list[tuple[float, str]]:
-        """The stems that a word may be met by, with what they count, the best first."""
+        """The stems that a word can match, with their weights, best first."""
         others = sorted({stem(word) for word in Lexicon.default().related(surface)} - {root})
         synonyms = sorted((other for other in others if self.df(other)), key=lambda other: (self.df(other), other))
         ways = [(1.0, root)] if self.df(root) else []
@@ -178,7 +178,7 @@ class Slow:
         return [(0.8 if distance == 1 else 0.5, other) for distance, _, other in near[:4]]
 
     def _surface(self, root: str) -> str:
-        """The form of a stem that stands in most fields."""
+        """The form of a stem that occurs in most fields."""
         counts: dict[str, int] = {}
         for tool in self.tools.values():
             for field in fields(tool):
@@ -187,7 +187,7 @@ class Slow:
         return min(counts, key=lambda word: (-counts[word], word))
 
     def signals(self, at: int) -> dict[str, float]:
-        """Of one tool."""
+        """The signals of one tool."""
         tool = self.tools[at]
         sentence = tool.description.lstrip().split(". ")[0]
         name = split_words(tool.name)
@@ -286,7 +286,7 @@ def by_name(hit: Hit) -> dict[str, float]:
 
 @settings(deadline=None, max_examples=100)
 @given(CATALOGS, QUERIES)
-def test_every_signal_of_every_tool_equals_that_of_a_slow_reading(catalog: list[Tool], text: str) -> None:
+def test_every_signal_equals_that_of_a_slow_reference(catalog: list[Tool], text: str) -> None:
     if not split_words(text):
         return
     slow = Slow(catalog, text)
@@ -323,7 +323,7 @@ def logistic(x: float) -> float:
 
 
 def probability(hit: Hit, count: int, clauses: int) -> float:
-    """That anything fits, from the documented formula."""
+    """The probability that anything fits, by the documented formula."""
     by = Calibration()
     found = logistic(by.raw * hit.raw + by.size * log(max(1, count)) + by.clauses * min(clauses, 4) + by.offset)
     return max(found, 0.9) if by_name(hit)["named"] else found
@@ -367,7 +367,7 @@ MEANT = tool("git:create_pull_request", "Opens one from a branch.")
         "pull it, request it, create it: use createPullRequest for the pull request that I want to create",
     ],
 )
-def test_an_exact_name_survives_the_cut_wherever_it_stands(text: str) -> None:
+def test_an_exact_name_is_always_a_candidate(text: str) -> None:
     few = SearchOptions(candidates=5, preselected=20)
     reply = search(Index.build([*CROWD, MEANT]), SearchRequest(queries=(text,), limit=10), options=few)
     assert "git:create_pull_request" in ids(reply)
@@ -375,7 +375,7 @@ def test_an_exact_name_survives_the_cut_wherever_it_stands(text: str) -> None:
         assert ids(reply)[0] == "git:create_pull_request"
 
 
-def test_all_of_several_exact_names_survive_the_cut_and_come_first() -> None:
+def test_all_of_several_exact_names_are_candidates_and_come_first() -> None:
     named = [tool(f"git:{name}", "Acts.") for name in ("merge_pull", "request_review", "list_open_branches")]
     few = SearchOptions(candidates=4, preselected=10)
     text = "create pull request with merge_pull, then request_review or maybe listOpenBranches"
@@ -383,7 +383,7 @@ def test_all_of_several_exact_names_survive_the_cut_and_come_first() -> None:
     assert set(ids(reply)[:3]) == {known.id for known in named}
 
 
-def test_a_name_of_many_words_is_a_name_too() -> None:
+def test_a_name_can_have_many_words() -> None:
     long = tool("git:list_all_open_pull_requests_of_a_user", "Lists.")
     for text in (long.name, f"please call {long.name} now", "listAllOpenPullRequestsOfAUser"):
         hit = ask(Index.build([*CROWD, long]), text).hits[0]
@@ -391,13 +391,13 @@ def test_a_name_of_many_words_is_a_name_too() -> None:
         assert by_name(hit)["named"] == 1
 
 
-def test_who_spells_a_name_gets_an_answer_in_any_case() -> None:
+def test_a_query_that_spells_a_name_always_gets_an_answer() -> None:
     reply = search(Index.build([*CROWD, tool("a:qz_xv")]), SearchRequest(queries=("blockchain qz_xv futures",)))
     assert ids(reply)[0] == "a:qz_xv"
     assert not reply.hits[0].weak
 
 
-def test_a_name_is_told_by_its_words_as_they_are_cut() -> None:
+def test_a_name_is_recognized_by_its_words() -> None:
     seen, hidden = tool("a:ab_c", "One."), tool("a:a_x", "Two.", visibility=Visibility.HIDDEN)
     alone = ask(Index.build([seen]), "then a bc")
     assert ask(Index.build([seen, hidden]), "then a bc") == alone
@@ -430,7 +430,7 @@ def test_a_typo_a_synonym_a_meaning_a_script_and_an_identifier_find_their_tool(t
     assert ids(ask(Index.build(catalog), text))[0] == first
 
 
-def test_synonyms_hold_in_both_directions_but_are_not_followed_further() -> None:
+def test_synonyms_hold_in_both_directions_but_are_not_transitive() -> None:
     lexicon = Lexicon(frozenset({("aaaa", "bbbb"), ("bbbb", "cccc")}), {})
     catalog = [tool("x:aaaa"), tool("x:bbbb"), tool("x:cccc")]
 
@@ -442,7 +442,7 @@ def test_synonyms_hold_in_both_directions_but_are_not_followed_further() -> None
     assert met("cccc") == {"bbbb", "cccc"}
 
 
-def test_each_part_of_a_request_has_its_turn() -> None:
+def test_each_clause_of_a_request_gets_its_turn() -> None:
     flights = [tool(f"air{number}:find_flight", "Finds a flight to a city.") for number in range(6)]
     index = Index.build([*flights, tool("inn:book_hotel", "Books a room in a hotel.")])
     text = "find a flight to a city and reserve a nice hotel room"
@@ -458,8 +458,8 @@ def test_each_part_of_a_request_has_its_turn() -> None:
     ]
 
 
-def test_tools_without_any_meaning_do_not_push_others_out() -> None:
-    """Neither they nor the query have a vector: that is no likeness."""
+def test_tools_without_a_vector_do_not_displace_others() -> None:
+    """Neither they nor the query have a vector, which does not make them similar."""
     signs = [chr(0x4E00 + number) for number in range(800)]
     mute = [tool(f"服务:{one}{other}", "查询数据") for one, other in zip(signs[::2], signs[1::2], strict=True)]
     meant = tool("a:weather", "Tells about 天気 the weather forecast.")
@@ -470,7 +470,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "ranking.md"
 
 
 @pytest.mark.parametrize("options", [SignalWeights(), Calibration()], ids=["weights", "calibration"])
-def test_every_number_of_the_formula_stands_on_the_page_about_it(options: SignalWeights | Calibration) -> None:
+def test_the_page_on_ranking_has_every_number_of_the_formula(options: SignalWeights | Calibration) -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in PAGE.read_text().splitlines() if "|" in line]
     told = {row[1].strip("`"): row[2] for row in rows}
     assert {name: float(told[name]) for name in options.__slots__} == {

@@ -1,4 +1,4 @@
-"""Words that a misspelt one may be meant for."""
+"""Corrections of misspelt words."""
 
 import numpy as np
 import pytest
@@ -27,28 +27,28 @@ def meant(word: str, *, limit: int = 4) -> list[tuple[str, int]]:
         ("erpositroy", [("repository", 2)]),
     ],
 )
-def test_a_slip_of_each_kind_finds_the_word(typed: str, words: list[tuple[str, int]]) -> None:
+def test_an_edit_of_each_kind_finds_the_word(typed: str, words: list[tuple[str, int]]) -> None:
     assert meant(typed) == words
 
 
 @pytest.mark.parametrize(
     "typed", ["", "ap", "apo", "isxxe", "Isue", "größ", "utf9", "issue1", "repo sitory", "天気", "a" * 99]
 )
-def test_short_words_far_ones_and_those_with_other_letters_mean_nothing(typed: str) -> None:
+def test_short_or_distant_words_and_other_letters_find_nothing(typed: str) -> None:
     assert meant(typed) == []
 
 
-def test_two_slips_count_in_long_words_only() -> None:
+def test_two_edits_are_allowed_only_in_long_words() -> None:
     assert [max_edits("x" * letters) for letters in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert SpellingIndex(["issues", "weather"]).near("isssue") == []
     assert SpellingIndex(["issues", "weather"]).near("wwweather") == [(1, 2)]
 
 
-def test_a_word_of_three_letters_may_be_meant_by_one_of_four() -> None:
+def test_a_word_of_four_letters_can_find_one_of_three() -> None:
     assert meant("appi") == [("api", 1)]
 
 
-def test_among_equals_the_weightier_word_comes_first_then_the_alphabet() -> None:
+def test_ties_go_to_the_higher_weight_and_then_the_alphabet() -> None:
     spelling = SpellingIndex(["carts", "cards", "carbs", "carrs"])
     assert [number for number, _ in spelling.near("carxs")] == [2, 1, 3, 0]
     assert [number for number, _ in spelling.near("carxs", weights=np.array([5, 1, 1, 9]))] == [3, 0, 2, 1]
@@ -56,23 +56,23 @@ def test_among_equals_the_weightier_word_comes_first_then_the_alphabet() -> None
 
 
 @pytest.mark.parametrize("kind", [np.uint32, np.int64, np.float32])
-def test_weights_may_be_numbers_of_any_kind(kind: type) -> None:
+def test_weights_can_have_any_number_type(kind: type) -> None:
     spelling = SpellingIndex(["carts", "cards"])
     assert spelling.near("carxs", weights=np.array([2, 1], dtype=kind)) == [(0, 1), (1, 1)]
 
 
-def test_a_word_that_is_not_allowed_does_not_exist() -> None:
+def test_words_that_are_not_allowed_are_ignored() -> None:
     spelling = SpellingIndex(["carts", "cards", "carbs"])
     assert spelling.near("cards", np.array([True, False, True])) == [(2, 1), (0, 1)]
     assert spelling.near("cards", np.zeros(3, dtype=np.bool_)) == []
 
 
-def test_no_more_are_told_than_asked_for() -> None:
+def test_the_limit_holds() -> None:
     assert meant("wether", limit=1) == [("weather", 1)]
     assert meant("wether", limit=0) == []
 
 
-def test_no_words_mean_nothing() -> None:
+def test_no_words_find_nothing() -> None:
     assert SpellingIndex([]).near("wether") == []
 
 
@@ -90,5 +90,5 @@ def test_no_words_mean_nothing() -> None:
         ("", False),
     ],
 )
-def test_only_unknown_plain_words_of_four_letters_may_be_corrected(word: str, *, may_be: bool) -> None:
+def test_only_unknown_plain_words_of_four_letters_are_correctable(word: str, *, may_be: bool) -> None:
     assert is_correctable(word, WordPieceTable.load()) is may_be

@@ -1,4 +1,4 @@
-"""Text to words: identifiers, prose, any script."""
+"""Splitting text into words: identifiers, prose, any script."""
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,7 @@ from toolcrib.search.text import MAX_WORD, split_identifier, split_words, stem
         ("", ""),
     ],
 )
-def test_a_text_is_taken_apart_into_words(text: str, found: str) -> None:
+def test_a_text_is_split_into_words(text: str, found: str) -> None:
     assert " ".join(split_words(text)) == found
 
 
@@ -72,12 +72,12 @@ def test_forms_of_one_word_share_a_stem(family: str) -> None:
 @pytest.mark.parametrize(
     "word", ["status", "bus", "this", "is", "id", "ids", "red", "ring", "string", "press", "東京", "v2s", "ключи"]
 )
-def test_a_word_that_only_looks_inflected_stays(word: str) -> None:
+def test_a_word_that_only_looks_inflected_is_not_stemmed(word: str) -> None:
     assert stem(word) == word
 
 
 @given(st.text())
-def test_any_text_has_words_that_are_short_folded_and_not_empty(text: str) -> None:
+def test_the_words_of_any_text_are_short_folded_and_not_empty(text: str) -> None:
     for word in split_words(text):
         assert 0 < len(word) <= MAX_WORD + 20
         assert stem(word)
@@ -85,7 +85,7 @@ def test_any_text_has_words_that_are_short_folded_and_not_empty(text: str) -> No
 
 
 @given(st.lists(st.sampled_from(["create", "pull", "request", "file", "get"]), min_size=1, max_size=5))
-def test_every_way_to_join_words_gives_the_same_words(parts: list[str]) -> None:
+def test_every_way_to_join_words_splits_into_the_same_words(parts: list[str]) -> None:
     capitals = [part.capitalize() for part in parts]
     joined = ["_".join(parts), "-".join(parts), " ".join(parts), ".".join(parts), "".join(capitals)]
     assert {tuple(split_words(text)) for text in joined} == {tuple(parts)}

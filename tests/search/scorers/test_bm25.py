@@ -1,4 +1,4 @@
-"""BM25F: worked figures, what a word is, and the settings."""
+"""BM25F: worked examples, what counts as a word, and the options."""
 
 from math import log
 from typing import Any
@@ -28,12 +28,12 @@ def ids(ranked: ScorerResult) -> list[str]:
     return [TOOLS[hit.position].id for hit in ranked.hits]
 
 
-def test_one_word_in_one_name_comes_to_the_figure_of_the_formula() -> None:
+def test_one_word_in_one_name_has_the_score_of_the_formula() -> None:
     (hit,) = ask("issue", Tool(name="issue"), Tool(name="other")).hits
     assert hit.raw == pytest.approx(log(1 + 1.5 / 1.5) * 3 / (1.2 + 3))
 
 
-def test_fields_are_weighed_and_a_long_one_counts_less() -> None:
+def test_fields_are_weighted_and_long_ones_count_less() -> None:
     tools = [
         Tool(name="a", description="alpha"),
         Tool(name="b", tags=("alpha",)),
@@ -47,7 +47,7 @@ def test_fields_are_weighed_and_a_long_one_counts_less() -> None:
     assert found == pytest.approx({place: rare * tf / (1.2 + tf) for place, tf in expected.items()})
 
 
-def test_identifiers_are_taken_apart() -> None:
+def test_identifiers_are_split() -> None:
     assert ids(ask("issue"))[0] == "github:create_issue"
     assert ids(ask("pull requests"))[0] == "github:listPullRequests"
     assert ids(ask("createIssue"))[0] == "github:create_issue"
@@ -58,12 +58,12 @@ def test_the_namespace_and_the_tags_are_searched() -> None:
     assert set(ids(ask("github"))) == {"github:create_issue", "github:listPullRequests"}
 
 
-def test_endings_are_not_cut_off() -> None:
+def test_words_are_not_stemmed() -> None:
     assert ids(ask("issues")) == []
     assert ask("issues").unmatched == ("issues",)
 
 
-def test_stop_words_say_nothing_unless_there_is_nothing_else() -> None:
+def test_stop_words_are_ignored_unless_there_is_nothing_else() -> None:
     assert ids(ask("the issue")) == ["github:create_issue"]
     assert ask("the issue").unmatched == ()
     assert [hit.position for hit in ask("who", Tool(name="who"), Tool(name="what")).hits] == [0]
@@ -75,7 +75,7 @@ def test_rare_words_count_more_than_frequent_ones() -> None:
     assert gains["opens"] > gains["repository"]
 
 
-def test_how_rare_a_word_is_is_counted_among_the_visible_tools() -> None:
+def test_document_frequency_counts_only_visible_tools() -> None:
     alone, among = ask("issue"), ask("issue", *TOOLS, *[Tool(name=f"issue_{n}") for n in range(9)])
     assert alone.hits[0].raw > among.hits[0].raw
     hidden = ask("issue", *TOOLS, *[Tool(name=f"issue_{n}") for n in range(9)], seen=b"\1" * 4 + b"\0" * 9)
@@ -94,21 +94,21 @@ def test_a_reason_names_the_word_and_its_field() -> None:
     assert sum(reason.gain for reason in hit.reasons) == pytest.approx(hit.raw)
 
 
-def test_half_of_an_unknown_identifier_is_named_alone() -> None:
+def test_only_the_unknown_part_of_an_identifier_is_unmatched() -> None:
     assert ask("createBlockchain xyzzy").unmatched == ("blockchain", "xyzzy")
 
 
-def test_a_weight_of_nothing_leaves_a_field_out() -> None:
+def test_a_weight_of_zero_leaves_a_field_out() -> None:
     assert ids(ask("utility", namespace=0.0)) == []
     assert ask("utility", namespace=0.0).unmatched == ("utility",)
 
 
-def test_only_the_beginning_of_a_description_is_read_where_the_settings_say_so() -> None:
+def test_max_text_limits_how_much_of_a_description_is_read() -> None:
     assert ids(ask("repository", max_text=16)) == []
     assert ids(ask("issue", max_text=16)) == ["github:create_issue"]
 
 
-def test_only_the_first_tools_are_searched_where_the_settings_say_so() -> None:
+def test_max_docs_limits_the_search_to_the_first_tools() -> None:
     assert ids(ask("echo", max_docs=3)) == []
     assert ids(ask("echo", max_docs=4)) == ["utility:echo"]
 
@@ -117,7 +117,7 @@ def test_the_public_score_rises_with_the_raw_one_and_stays_below_1() -> None:
     assert [score(raw) for raw in (0, 5, 45)] == [0.0, 0.5, 0.9]
 
 
-def test_a_boost_multiplies_and_says_so() -> None:
+def test_a_boost_multiplies_the_score_and_is_a_reason() -> None:
     view = IndexView.of(*Index.build(TOOLS).parts(None))
     masks = [part.visible for part in view.parts]
     plain = rank(view, "echo", 10, masks, ScorerOptions())

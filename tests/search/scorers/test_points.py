@@ -1,4 +1,4 @@
-"""Points: the stages, the figures of the rules, what is shown where nothing fits, and the reasons."""
+"""Points: the stages, the points of each rule, the fallback, and the reasons."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,11 +38,11 @@ def tool(name: str, description: str = "", *parameters: str, namespace: str = ""
 # Stage 1: names
 
 
-def test_a_word_of_a_name_is_ten_points_and_the_beginning_of_one_is_five() -> None:
+def test_a_word_of_a_name_is_ten_points_and_a_prefix_five() -> None:
     assert found("open", tool("open_file"), tool("opened_files")) == {"open_file": 10.0, "opened_files": 5.0}
 
 
-def test_words_of_a_name_add_up_and_everything_else_is_left_out_then() -> None:
+def test_words_of_a_name_add_up_and_other_fields_are_ignored_then() -> None:
     described = tool("other", "Opens a file.")
     assert found("please open the file", tool("open_my_file"), tool("open_it"), described) == {
         "open_my_file": 20.0,
@@ -50,7 +50,7 @@ def test_words_of_a_name_add_up_and_everything_else_is_left_out_then() -> None:
     }
 
 
-def test_the_first_stage_is_not_final_while_no_tool_has_every_word_in_its_name() -> None:
+def test_the_first_stage_is_final_only_if_a_tool_has_every_word_in_its_name() -> None:
     tools = [tool("open_it"), tool("other", "Opens an invoice, so open it.")]
     assert found("open invoice", *tools) == {"open_it": 10.0, "other": 6.0}
 
@@ -68,7 +68,7 @@ def test_every_spelling_of_a_name_finds_its_tool_first(spelling: str) -> None:
     assert tools[ask(spelling, *tools).hits[0].position].name == "normal_cdf"
 
 
-def test_a_whole_name_counts_as_one_more_word() -> None:
+def test_a_whole_name_adds_the_points_of_one_more_word() -> None:
     tools = [tool("add", namespace="math"), tool("add_user", namespace="crm")]
     assert found("add", *tools) == {"add": 20.0, "add_user": 10.0}
 
@@ -76,7 +76,7 @@ def test_a_whole_name_counts_as_one_more_word() -> None:
 # Stage 2: everything
 
 
-def test_each_place_of_a_word_adds_its_points() -> None:
+def test_each_field_with_a_word_adds_its_points() -> None:
     everything = tool("invoices", "An invoice is made.", "invoice_id", namespace="invoice")
     assert found("invoice blockchain", everything) == {"invoices": 5.0 + 3.0 + 2.0 + 1.0}
 
@@ -99,12 +99,12 @@ def test_both_words_of_each_pair_find_the_other(word: str, other: str) -> None:
         assert hit.raw >= 5.0
 
 
-def test_synonyms_are_not_followed_further() -> None:
+def test_synonyms_are_not_transitive() -> None:
     lexicon = Lexicon.points().with_pairs([("sprint", ["iteration"]), ("iteration", ["cycle"])])
     assert found("sprint", tool("iteration"), tool("cycle"), lexicon=lexicon) == {"iteration": 10.0}
 
 
-def test_either_of_two_words_may_be_the_beginning_of_the_other() -> None:
+def test_either_of_two_words_can_be_a_prefix_of_the_other() -> None:
     assert found("numbers prime", tool("number_line")) == {"number_line": 5.0}
     assert found("total blockchain", tool("to_x")) == {}
 
@@ -117,12 +117,12 @@ def test_a_tool_of_another_domain_loses_up_to_half() -> None:
     assert found("pixels", tool("base64_it", "Reads pixels.")) == {"base64_it": 1.5}
 
 
-def test_a_misspelt_word_beside_a_right_one_counts_by_its_likeness() -> None:
+def test_a_misspelt_word_next_to_a_correct_one_counts_by_its_similarity() -> None:
     tools = [tool("binomial_cdf"), tool("normal_cdf")]
     assert found("noraml_cdf", *tools) == {"normal_cdf": round(10 + 10 * 5 / 6, 9), "binomial_cdf": 10.0}
 
 
-def test_a_beginning_is_no_misspelling() -> None:
+def test_a_prefix_is_not_a_misspelling() -> None:
     assert found("files", tool("file")) == {"file": 5.0}
     tools = [tool("multiple_regression"), tool("multiply")]
     assert found("multipley", *tools) == {"multiply": round(10 * 8 / 9, 9), "multiple_regression": 5.0}
@@ -139,7 +139,7 @@ def test_a_tool_with_too_few_points_is_not_found() -> None:
     assert ask("open", *tools, min_score=10.0).hits == []
 
 
-def test_a_word_is_no_misspelling_of_a_name_that_is_not_seen() -> None:
+def test_a_word_is_not_a_misspelling_of_an_invisible_name() -> None:
     ranked = ask("noraml open", tool("open_file"), tool("normal_cdf"), seen=b"\1\0")
     assert ranked == ask("noraml open", tool("open_file"))
     assert ranked.unmatched == ("noraml",)
@@ -149,12 +149,12 @@ def test_a_word_is_no_misspelling_of_a_name_that_is_not_seen() -> None:
 # Stage 3: likeness
 
 
-def test_likeness_of_query_and_name_and_of_a_word_of_the_description_add_up() -> None:
+def test_similarities_to_the_name_and_the_description_add_up() -> None:
     multiply = tool("multiply", "Multiply two numbers.")
     assert found("multipley", multiply) == {"multiply": round(13 * 16 / 17, 9)}
 
 
-def test_slips_of_single_words_count_where_that_is_more() -> None:
+def test_misspellings_of_single_words_count_if_they_score_more() -> None:
     assert found("noraml distrbution", tool("normal_distribution")) == {
         "normal_distribution": round(10 * 5 / 6 + 10 * 11 / 12, 9)
     }
@@ -170,7 +170,7 @@ def test_a_swap_of_letters_finds_a_tool_whose_name_is_written_in_camel_case() ->
 TOOLS = [tool(name) for name in ("zeta_file", "write_report", "add", "mail", "b")]
 
 
-def test_where_nothing_fits_all_hits_are_labelled_and_have_a_tenth_of_a_point() -> None:
+def test_if_nothing_fits_all_hits_are_labelled_and_have_a_tenth_of_a_point() -> None:
     ranked = ask("xyzzy blockchain", *TOOLS)
     assert [TOOLS[hit.position].name for hit in ranked.hits] == ["add", "b", "mail", "write_report", "zeta_file"]
     assert {hit.raw for hit in ranked.hits} == {0.1}
@@ -178,25 +178,25 @@ def test_where_nothing_fits_all_hits_are_labelled_and_have_a_tenth_of_a_point() 
     assert ranked.unmatched == ("xyzzy", "blockchain")
 
 
-def test_the_tools_used_most_and_those_with_the_shortest_names_are_shown() -> None:
+def test_the_fallback_shows_the_most_used_tools_and_the_shortest_names() -> None:
     ranked = ask("xyzzy", *TOOLS, boosts={"zeta_file": 4.0}, fallback_count=3)
     assert [TOOLS[hit.position].name for hit in ranked.hits] == ["zeta_file", "add", "b"]
     assert ranked.total == 3
 
 
-def test_nothing_is_shown_in_its_place_where_the_settings_say_so() -> None:
+def test_the_fallback_can_be_turned_off() -> None:
     assert ask("xyzzy", *TOOLS, fallback=False).hits == []
     assert ask("xyzzy", *TOOLS, min_score=0.1).hits == []
 
 
-def test_a_hit_that_fits_is_no_fallback() -> None:
+def test_a_matching_hit_is_not_a_fallback() -> None:
     assert [hit.fallback for hit in ask("add", *TOOLS).hits] == [False]
 
 
 # Boosts and reasons
 
 
-def test_a_boost_multiplies_what_was_found_and_says_so() -> None:
+def test_a_boost_multiplies_the_points_and_is_a_reason() -> None:
     tools = [tool("calculate_mean"), tool("calculate_std")]
     assert found("calculate", *tools) == {"calculate_mean": 10.0, "calculate_std": 10.0}
     first = ask("calculate", *tools, boosts={"calculate_std": 4.4466}).hits[0]
@@ -204,7 +204,7 @@ def test_a_boost_multiplies_what_was_found_and_says_so() -> None:
     assert first.reasons[-1] == Reason(word="", field="session", how="use", gain=first.raw - 10)
 
 
-def test_reasons_tell_word_field_way_and_points() -> None:
+def test_reasons_have_the_word_the_field_the_kind_of_match_and_the_points() -> None:
     mean = tool("arithmetic_mean", "The averages of numbers.", "numbers", namespace="stats")
     (hit,) = ask("Average of numbers by stats", mean).hits
     assert hit.reasons == (
@@ -216,7 +216,7 @@ def test_reasons_tell_word_field_way_and_points() -> None:
     assert hit.matched == ("Average", "numbers", "stats")
 
 
-def test_reasons_name_the_word_behind_a_beginning_a_slip_and_a_likeness() -> None:
+def test_reasons_name_the_word_behind_a_prefix_a_misspelling_and_a_similarity() -> None:
     (begun,) = ask("open", tool("opened_files")).hits
     assert begun.reasons == (Reason(word="open", field="name", how="prefix", matched="opened", gain=5.0),)
     slipped = ask("noraml cdf", tool("normal_cdf")).hits[0].reasons[1]
@@ -225,17 +225,17 @@ def test_reasons_name_the_word_behind_a_beginning_a_slip_and_a_likeness() -> Non
     assert [(one.word, one.how, one.matched) for one in like.reasons] == [("multipley", "spelling", "multiply")]
 
 
-def test_the_loss_for_another_domain_is_told_too() -> None:
+def test_the_penalty_for_another_domain_is_a_reason() -> None:
     (hit,) = ask("pixels", tool("read_file", "Reads pixels.")).hits
     assert hit.reasons[-1] == Reason(word="file_operations", field="domain", how="mismatch", gain=-1.5)
     assert hit.parts[-1] == ScorePart(name="domain file_operations", value=3.0, weight=-0.5)
 
 
-def test_words_that_met_nothing_are_named_as_they_were_typed() -> None:
+def test_unmatched_words_are_listed_as_typed() -> None:
     assert ask("open the Blockchain", tool("open_it")).unmatched == ("Blockchain",)
 
 
-def test_own_synonyms_can_be_set() -> None:
+def test_custom_synonyms_can_be_set() -> None:
     lexicon = Lexicon.points().with_pairs([("sprint", ["iteration"])])
     assert found("sprint", tool("plan_iteration"), lexicon=lexicon) == {"plan_iteration": 10.0}
 

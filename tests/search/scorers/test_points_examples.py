@@ -1,4 +1,4 @@
-"""Every example that the documentation of the points ranking prints finds the tool it promises."""
+"""Every example in the documentation of the points ranking finds its tool."""
 
 import pytest
 
@@ -88,7 +88,7 @@ def ask(text: str, *tools: Tool, **boosts: float) -> ScorerResult:
         ("remove a file", "delete_file"),
     ],
 )
-def test_an_example_finds_the_tool_it_promises(query: str, name: str) -> None:
+def test_a_documented_example_finds_its_tool(query: str, name: str) -> None:
     hit = ask(query).hits[0]
     assert TOOLS[hit.position].name == name
     assert not hit.fallback
@@ -117,7 +117,7 @@ def test_an_example_finds_the_tool_it_promises(query: str, name: str) -> None:
         ("loudness level", "change_volume"),
     ],
 )
-def test_a_synonym_of_the_printed_table_finds_its_tool(query: str, name: str) -> None:
+def test_a_documented_synonym_finds_its_tool(query: str, name: str) -> None:
     assert name in [TOOLS[hit.position].name for hit in ask(query).hits if not hit.fallback]
 
 
@@ -125,12 +125,12 @@ def test_calculate_average_is_sixteen_points() -> None:
     assert ask("calculate average").hits[0].raw == 16.0
 
 
-def test_a_probability_distribution_is_ten_points_and_of_arithmetic_half_of_five() -> None:
+def test_probability_distribution_scores_ten_points_and_arithmetic_half_of_five() -> None:
     statistics = Tool(name="normal_cdf", namespace="stats", description="The area left of x under the bell.")
     arithmetic = Tool(name="add", namespace="probability", description="Add numbers, such as those of a distribution.")
     assert [hit.raw for hit in ask("probability distribution", statistics, arithmetic).hits] == [10.0, 2.5]
 
 
-def test_a_tool_that_was_of_use_comes_first_afterwards() -> None:
+def test_a_successful_tool_comes_first_afterwards() -> None:
     assert [TOOLS[hit.position].name for hit in ask("calculate").hits][:2] == ["calculate_mean", "calculate_median"]
     assert TOOLS[ask("calculate", calculate_std=4.4466).hits[0].position].name == "calculate_std"

@@ -42,11 +42,11 @@ def names(ranked: ScorerResult, tools: Sequence[Tool]) -> list[str]:
         ("recip", {"name": "notify", "description": "Tell a recipient."}, 0.5),
     ],
 )
-def test_a_word_is_worth_what_the_documented_list_says(query: str, tool: dict[str, Any], value: float) -> None:
+def test_a_word_has_the_documented_value(query: str, tool: dict[str, Any], value: float) -> None:
     assert only(query, Tool(**tool)).raw == value
 
 
-def test_the_best_way_of_several_counts() -> None:
+def test_the_best_of_several_matches_counts() -> None:
     assert only("email", SEND).raw == 0.85
 
 
@@ -54,24 +54,24 @@ def test_the_best_way_of_several_counts() -> None:
     ("query", "name", "value"),
     [("databse", "database", 0.7 * 0.875), ("reprot", "report", 0.7 * 2 / 3), ("send_emial", "send_email", 0.7 * 0.8)],
 )
-def test_a_misspelt_name_is_worth_seven_tenths_of_its_likeness(query: str, name: str, value: float) -> None:
+def test_a_misspelt_name_scores_seven_tenths_of_its_similarity(query: str, name: str, value: float) -> None:
     assert only(query, Tool(name=name)).raw == pytest.approx(value)
 
 
-def test_a_misspelt_keyword_is_worth_six_tenths_of_its_likeness() -> None:
+def test_a_misspelt_keyword_scores_six_tenths_of_its_similarity() -> None:
     assert only("datbase", Tool(name="x", keywords=("database",))).raw == pytest.approx(0.6 * 0.875)
 
 
-def test_a_likeness_of_exactly_six_tenths_is_none() -> None:
+def test_a_similarity_of_exactly_six_tenths_does_not_count() -> None:
     assert ask("emial", Tool(name="x", keywords=("email",))).hits == []
 
 
-def test_likeness_counts_characters_and_not_bytes() -> None:
+def test_similarity_counts_characters_and_not_bytes() -> None:
     assert only("größ", Tool(name="größe")).raw == 0.9
     assert only("grüße", Tool(name="größe")).raw == pytest.approx(0.7 * 0.8)
 
 
-def test_a_misspelt_word_finds_the_name_it_is_part_of() -> None:
+def test_a_misspelt_word_finds_the_name_that_contains_it() -> None:
     assert only("emial", SEND).raw == pytest.approx(0.5 * 0.8)
     assert only("kuberntes", Tool(name="kubernetes_deploy")).raw == pytest.approx(0.5 * 0.9)
 
@@ -81,7 +81,7 @@ def test_a_word_that_a_visible_tool_has_is_no_misspelling_of_another() -> None:
     assert names(ask("sent", *tools), tools) == ["sent_mails"]
 
 
-def test_a_slip_in_one_word_never_beats_a_meeting_of_the_list() -> None:
+def test_a_misspelling_never_beats_a_listed_match() -> None:
     tools = [Tool(name="send_email"), Tool(name="x", description="Fixes every emailing slip.")]
     assert names(ask("emaili", *tools), tools) == ["x"]
 
@@ -95,11 +95,11 @@ def test_a_slip_in_one_word_never_beats_a_meeting_of_the_list() -> None:
         ("send send blockchain", (0.9 + 0.9) / 3 * 2 / 3),
     ],
 )
-def test_several_words_are_worth_their_mean_times_what_they_cover(query: str, value: float) -> None:
+def test_several_words_score_their_mean_times_their_coverage(query: str, value: float) -> None:
     assert only(query, SEND).raw == pytest.approx(value)
 
 
-def test_a_query_without_any_meeting_finds_nothing_and_names_its_words() -> None:
+def test_a_query_without_a_match_finds_nothing_and_lists_its_words() -> None:
     ranked = ask("xyzzy blockchain", SEND)
     assert (ranked.hits, ranked.total, ranked.unmatched) == ([], 0, ("xyzzy", "blockchain"))
 
@@ -115,7 +115,7 @@ def test_tags_and_the_namespace_are_keywords() -> None:
     assert [only(query, tool).reasons[0].field for query in ("github", "tracker")] == ["namespace", "tags"]
 
 
-def test_marks_around_a_word_and_its_case_do_not_count() -> None:
+def test_punctuation_around_a_word_and_case_do_not_matter() -> None:
     assert only('"Recipient"?', SEND).raw == only("recipient", SEND).raw == 0.6
 
 
@@ -137,7 +137,7 @@ def test_equal_values_are_in_the_order_of_ids() -> None:
         ("send_email", Reason(word="send_email", field="name", how="exact", gain=1.0)),
     ],
 )
-def test_a_reason_says_where_a_word_was_met_and_how(query: str, reason: Reason) -> None:
+def test_a_reason_says_where_and_how_a_word_matched(query: str, reason: Reason) -> None:
     (told,) = only(query, SEND).reasons
     assert told._replace(gain=round(told.gain, 9)) == reason
 
@@ -153,7 +153,7 @@ def test_a_hit_says_which_words_it_covers_and_what_each_added() -> None:
     assert all(part.weight == pytest.approx(3 / 25) for part in hit.parts)
 
 
-def test_a_boost_multiplies_and_says_so() -> None:
+def test_a_boost_multiplies_the_score_and_is_a_reason() -> None:
     tools = [SEND, SQL]
     assert names(ask("query email", *tools), tools) == ["send_email", "sql_query"]
     boosted = ask("query email", *tools, sql_query=3.0)
@@ -162,6 +162,6 @@ def test_a_boost_multiplies_and_says_so() -> None:
     assert boosted.hits[0].reasons[-1] == Reason(word="", field="session", how="use", gain=gain)
 
 
-def test_every_value_is_a_setting() -> None:
+def test_every_value_is_an_option() -> None:
     options = ScorerOptions(tiers=TiersOptions(prefix=0.2, contains=0.3))
     assert ask("send", Tool(name="send_email"), options=options).hits[0].raw == 0.3

@@ -1,4 +1,4 @@
-"""The cache of vectors: nothing is embedded twice, also across restarts, whatever happens to its file."""
+"""The vector cache: nothing is embedded twice, even across restarts, whatever happens to its file."""
 
 import sqlite3
 import subprocess
@@ -19,7 +19,7 @@ from toolcrib.search.vectors import Embedder, Vectors
 
 
 class Counting:
-    """An embedder that remembers what it was asked: a vector is the lengths and letters of its text."""
+    """An embedder that records its calls. A vector consists of the length and the letters of its text."""
 
     def __init__(self, name: str = "counting", dim: int = 4) -> None:
         self.name = name
@@ -47,13 +47,13 @@ def test_each_text_is_embedded_once() -> None:
     assert inner.asked == ["find", "send", "", "\ud800"]
 
 
-def test_it_is_known_by_the_name_of_the_embedder_inside() -> None:
+def test_it_has_the_name_of_the_wrapped_embedder() -> None:
     cached = CachedEmbedder(Counting("model", 3))
     assert isinstance(cached, Embedder)
     assert (cached.name, cached.dim) == ("model", 3)
 
 
-def test_changing_a_returned_vector_changes_nothing_that_is_remembered() -> None:
+def test_changing_a_returned_vector_does_not_change_the_cache() -> None:
     cached = CachedEmbedder(Counting())
     first = cached.embed(["find"])
     wanted = first.copy()
@@ -62,7 +62,7 @@ def test_changing_a_returned_vector_changes_nothing_that_is_remembered() -> None
     np.testing.assert_array_equal(cached.embed(["find"]), wanted)
 
 
-def test_memory_keeps_what_was_used_last() -> None:
+def test_memory_keeps_the_most_recently_used_vectors() -> None:
     inner = Counting()
     cached = CachedEmbedder(inner, size=2)
     for text in ("a", "b", "a", "c"):
@@ -73,13 +73,13 @@ def test_memory_keeps_what_was_used_last() -> None:
     assert inner.asked == ["a", "b", "c", "b"]
 
 
-def test_more_texts_than_fit_are_answered_all_the_same(path: Path) -> None:
+def test_more_texts_than_fit_still_get_vectors(path: Path) -> None:
     texts = [f"text {number}" for number in range(2_000)]
     with CachedEmbedder(Counting(), path, size=100) as cached:
         np.testing.assert_array_equal(cached.embed(texts), Counting().embed(texts))
 
 
-def test_a_restart_embeds_nothing_anew(path: Path) -> None:
+def test_nothing_is_embedded_again_after_a_restart(path: Path) -> None:
     texts = [f"tool number {number}" for number in range(2_000)]
     with CachedEmbedder(Counting(), path) as first:
         wanted = first.embed(texts)
@@ -89,11 +89,11 @@ def test_a_restart_embeds_nothing_anew(path: Path) -> None:
     assert inner.asked == []
 
 
-def test_a_process_that_is_killed_loses_nothing_it_was_given_back(path: Path) -> None:
+def test_a_killed_process_loses_no_vector_it_received(path: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
-from tests.embedders.test_cached import Counting, TEXTS
+from tests.embedders.test_cache import Counting, TEXTS
 from toolcrib.embedders.cache import CachedEmbedder
 cached = CachedEmbedder(Counting(), Path(sys.argv[1]))
 cached.embed(TEXTS)
@@ -113,7 +113,7 @@ def test_the_file_holds_no_text(path: Path) -> None:
     assert b"secret" not in path.read_bytes()
 
 
-def test_a_folder_gets_one_file_for_each_embedder(tmp_path: Path) -> None:
+def test_a_folder_gets_one_file_per_embedder(tmp_path: Path) -> None:
     for name in ("onnx:model.onnx#1", "onnx:model.onnx#2"):
         with CachedEmbedder(Counting(name), tmp_path) as cached:
             cached.embed(TEXTS)
@@ -134,7 +134,7 @@ def test_the_file_of_another_model_is_emptied(path: Path, caplog: pytest.LogCapt
     assert caplog.messages == []
 
 
-def test_the_file_keeps_what_was_read_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_keeps_the_most_recently_read_vectors(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on(day: int, *texts: str) -> list[str]:
         monkeypatch.setattr(cache, "_today", lambda: day)
         inner = Counting()
@@ -153,7 +153,7 @@ def test_the_file_keeps_what_was_read_last(path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "damage", [b"not a database, but long enough to be looked at" * 40, b"SQLite format 3\0 and then?"]
 )
-def test_a_damaged_file_is_put_aside_and_begun_anew(
+def test_a_damaged_file_is_moved_aside_and_replaced(
     damage: bytes, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.write_bytes(damage)
@@ -167,7 +167,7 @@ def test_a_damaged_file_is_put_aside_and_begun_anew(
     assert message.startswith(f"The vector cache {path} is damaged (")
 
 
-def test_damage_while_it_is_in_use_is_survived(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_survives_damage_to_the_file_in_use(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     texts = [f"tool number {number}" for number in range(500)]
     with CachedEmbedder(Counting(), path) as cached:
         cached.embed(texts)
@@ -181,7 +181,7 @@ def test_damage_while_it_is_in_use_is_survived(path: Path, caplog: pytest.LogCap
     assert any("is damaged" in message for message in caplog.messages)
 
 
-def test_a_vector_whose_bytes_have_changed_is_made_anew(path: Path) -> None:
+def test_a_vector_with_changed_bytes_is_computed_again(path: Path) -> None:
     with CachedEmbedder(Counting(), path) as cached:
         wanted = cached.embed(["find", "send"])
     with closing(sqlite3.connect(path)) as db, db:
@@ -202,7 +202,7 @@ def test_another_database_is_never_touched(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_without_a_place_to_write_it_works_from_memory_and_says_so(
+def test_without_a_writable_file_it_works_from_memory_and_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -215,7 +215,7 @@ def test_without_a_place_to_write_it_works_from_memory_and_says_so(
     assert "cannot be opened, so vectors are kept in memory only" in message
 
 
-def test_a_file_that_another_process_holds_is_worked_without(
+def test_it_works_without_a_file_that_another_process_has_locked(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_WAIT_S", 0.01)
@@ -232,11 +232,11 @@ def test_a_file_that_another_process_holds_is_worked_without(
     assert inner.asked == []
 
 
-def test_several_processes_may_begin_one_file_at_once(path: Path) -> None:
+def test_several_processes_can_create_one_file_at_once(path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from tests.embedders.test_cached import Counting
+from tests.embedders.test_cache import Counting
 from toolcrib.embedders.cache import CachedEmbedder
 with CachedEmbedder(Counting(), Path(sys.argv[1])) as cached:
     for number in range(20):
@@ -262,7 +262,7 @@ def test_threads_share_one_file(path: Path) -> None:
             np.testing.assert_array_equal(vectors, wanted)
 
 
-def test_after_closing_it_still_answers(path: Path) -> None:
+def test_it_still_works_after_closing(path: Path) -> None:
     cached = CachedEmbedder(Counting(), path)
     wanted = cached.embed(["find"])
     cached.close()

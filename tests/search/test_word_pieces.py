@@ -1,4 +1,4 @@
-"""The static table: the shipped file, its golden figures, and tables of other shapes."""
+"""The static table: the shipped file, its golden vectors, and tables of other shapes."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -27,7 +27,7 @@ LIKENESS = [
     [0.0896, 0.0674, 1.0, 0.1237],
     [0.0384, 0.0106, 0.1237, 1.0],
 ]
-"""Worked out by a program of its own, which reads the file one number at a time."""
+"""Computed by an independent program that reads the file number by number."""
 
 PIECES = ["find", "file", "##s", "##name", "#"]
 
@@ -47,7 +47,7 @@ def small(bits: int = 8, dim: int = 6, **changed: Any) -> bytes:
 
 
 def packed(values: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
-    """Two numbers to a byte."""
+    """Pack two numbers into each byte."""
     return ((values[:, ::2] + 8) | ((values[:, 1::2] + 8) << 4)).astype(np.uint8)
 
 
@@ -55,7 +55,7 @@ def close(found: Any, wanted: Any, to: float = 1e-6) -> bool:
     return bool(np.allclose(found, wanted, rtol=0, atol=to))
 
 
-def test_the_shipped_file_is_the_one_that_was_measured_and_has_its_notice_beside_it() -> None:
+def test_the_shipped_file_has_the_recorded_hash_and_its_notice() -> None:
     folder = files("toolcrib.search") / "data"
     assert sha256((folder / "toolvec.npz").read_bytes()).hexdigest() == TABLE_SHA256
     assert "Apache License 2.0" in (folder / "NOTICE").read_text()
@@ -65,7 +65,7 @@ def test_the_shipped_table_is_read_once() -> None:
     assert WordPieceTable.load() is WordPieceTable.load() is default_table()
 
 
-def test_texts_get_the_vectors_of_the_golden_figures() -> None:
+def test_texts_get_the_golden_vectors() -> None:
     vectors = WordPieceTable.load().embed(TEXTS)
     assert vectors.shape == (4, 256)
     assert vectors.dtype == np.float32
@@ -73,13 +73,13 @@ def test_texts_get_the_vectors_of_the_golden_figures() -> None:
     assert close(vectors @ vectors.T, LIKENESS, 6e-5)
 
 
-def test_words_get_the_sum_of_their_rows() -> None:
+def test_the_vector_of_a_word_is_the_sum_of_its_rows() -> None:
     vectors = WordPieceTable.load().word_vectors(["weather", "kubernetes"])
     assert vectors.dtype == np.float32
     assert close(vectors[:, :4], [[0.0, -0.0953, -0.1907, 0.0953], [-0.063, 0.12, -0.1496, -0.0234]], 6e-5)
 
 
-def test_words_weigh_as_much_as_their_rarest_piece_and_unknown_ones_as_the_rarest_of_all() -> None:
+def test_a_word_weighs_as_much_as_its_rarest_piece_and_an_unknown_one_as_the_rarest() -> None:
     weights = WordPieceTable.load().word_weights(["get", "weather", "kubernetes", "天気", ""])
     assert weights.dtype == np.float32
     assert close(weights, [1.6045, 7.2109, 5.957, 12.8984, 12.8984], 6e-5)
@@ -87,19 +87,19 @@ def test_words_weigh_as_much_as_their_rarest_piece_and_unknown_ones_as_the_rares
     assert few.word_weights(["find", "file", "files", "FILENAME", "xyz"]).tolist() == [1, 2, 3, 4, 5]
 
 
-def test_where_nothing_is_known_of_rarity_all_words_weigh_the_same() -> None:
+def test_without_idf_all_words_have_the_same_weight() -> None:
     assert WordPieceTable.load(small()).word_weights(["find", "files", "xyz"]).tolist() == [1, 1, 1]
     assert WordPieceTable.load(small()).word_weights([]).shape == (0,)
 
 
-def test_words_of_one_meaning_are_nearer_than_others() -> None:
+def test_words_with_similar_meanings_are_closer_than_others() -> None:
     table = WordPieceTable.load()
     for near, nearer, far in [("movie", "film", "invoice"), ("weather", "forecast", "repository")]:
         vectors = table.embed([near, nearer, far])
         assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
 
 
-def test_a_word_is_cut_into_the_longest_pieces() -> None:
+def test_a_word_is_split_into_the_longest_pieces() -> None:
     table = WordPieceTable.load(small())
     assert table.pieces("find") == (0,)
     assert table.pieces("files") == (1, 2)
@@ -140,17 +140,17 @@ def test_punctuation_case_and_order_do_not_matter(text: str, same: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "   ", "!?", "天気", "погода", "name", "\ud800"])
-def test_a_text_of_nothing_known_has_no_direction(text: str) -> None:
+def test_a_text_without_known_words_has_a_zero_vector(text: str) -> None:
     assert not WordPieceTable.load(small()).embed([text]).any()
 
 
-def test_no_words_and_no_texts_give_no_rows() -> None:
+def test_no_words_or_texts_give_no_rows() -> None:
     table = WordPieceTable.load(small())
     assert table.word_vectors([]).shape == table.embed([]).shape == (0, 6)
 
 
 @pytest.mark.parametrize(("bits", "dim"), [(4, 256), (4, 384), (8, 256), (8, 384), (8, 5)])
-def test_a_table_may_have_other_components_and_bits(bits: int, dim: int) -> None:
+def test_a_table_can_have_other_dimensions_and_bits(bits: int, dim: int) -> None:
     table = WordPieceTable.load(small(bits, dim))
     wanted = np.random.default_rng(1).integers(-7, 8, (len(PIECES), dim)) * np.arange(1, 6)[:, None]
     assert table.dim == dim
@@ -159,7 +159,7 @@ def test_a_table_may_have_other_components_and_bits(bits: int, dim: int) -> None
     assert close(table.embed(["find file"]), unit)
 
 
-def test_a_text_whose_rows_cancel_out_has_no_direction() -> None:
+def test_a_text_whose_rows_cancel_out_has_a_zero_vector() -> None:
     table = WordPieceTable(["up", "down"], np.array([[1, 2], [-1, -2]], dtype=np.int8), [1, 1])
     assert not table.embed(["up down"]).any()
     assert table.embed(["up"]).any()
@@ -184,7 +184,7 @@ def test_a_text_whose_rows_cancel_out_has_no_direction() -> None:
         small(q=np.array([{}], dtype=object)),
     ],
 )
-def test_another_file_is_refused(data: bytes) -> None:
+def test_an_invalid_file_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         WordPieceTable.load(data)
 
@@ -198,7 +198,7 @@ def rows(vectors: npt.NDArray[np.float32]) -> list[bytes]:
 
 @settings(deadline=None)
 @given(WORDS, st.randoms(use_true_random=False))
-def test_what_stands_beside_a_word_or_a_text_does_not_matter(words: list[str], random: Any) -> None:
+def test_other_words_and_texts_do_not_change_a_vector(words: list[str], random: Any) -> None:
     table = WordPieceTable.load()
     texts = [f"{word} a file" for word in words]
     order: Sequence[int] = random.sample(range(len(words)), len(words))
@@ -209,7 +209,7 @@ def test_what_stands_beside_a_word_or_a_text_does_not_matter(words: list[str], r
 
 @settings(deadline=None)
 @given(st.lists(st.text(), max_size=4))
-def test_any_text_gives_a_direction_or_none(texts: list[str]) -> None:
+def test_any_text_gives_a_unit_or_zero_vector(texts: list[str]) -> None:
     table = WordPieceTable.load()
     vectors = table.embed(texts)
     lengths = np.linalg.norm(vectors, axis=1)

@@ -1,4 +1,4 @@
-"""Why a tool was found: each word, where it met, how, and what it added."""
+"""The reasons of a hit: each word, where and how it matched, and what it added."""
 
 from typing import Any
 
@@ -78,13 +78,13 @@ def told(reason: Reason) -> tuple[str, str]:
         ("send ann@example.org", "mail:send_message", ("email", "parameters"), ("type", "")),
     ],
 )
-def test_a_reason_names_the_word_as_typed_the_field_and_how_they_met(
+def test_a_reason_names_the_typed_word_the_field_and_the_kind_of_match(
     text: str, id_: str, key: tuple[str, str], expected: tuple[str, str]
 ) -> None:
     assert told(why(text, id_)[key]) == expected
 
 
-def test_of_several_names_each_hit_is_told_its_own() -> None:
+def test_each_hit_has_only_its_own_name_as_a_reason() -> None:
     text = "createIssue, then readFile"
     assert ("createIssue", "name") in why(text, "github:create_issue")
     assert ("readFile", "name") not in why(text, "github:create_issue")
@@ -92,7 +92,7 @@ def test_of_several_names_each_hit_is_told_its_own() -> None:
     assert ("createIssue", "name") not in why(text, "files:read_file")
 
 
-def test_of_several_verbs_each_hit_is_told_the_one_it_shares_and_the_first_where_it_shares_none() -> None:
+def test_each_hit_names_the_verb_it_shares_or_else_the_first_one() -> None:
     text = "Read a file; Create an issue"
     own = [reason for reason in hits(text)["github:create_issue"].reasons if reason.word == "Create"]
     assert sum(reason.gain for reason in own) > 0
@@ -101,13 +101,13 @@ def test_of_several_verbs_each_hit_is_told_the_one_it_shares_and_the_first_where
     assert (against.how, against.gain) == ("verb", -SURE.weights.verb)
 
 
-def test_only_the_literals_that_a_tool_takes_are_named() -> None:
+def test_a_reason_names_only_literals_that_the_tool_accepts() -> None:
     text = "send 3 messages to ann@example.org"
     assert why(text, "mail:send_message")["email", "parameters"].how == "type"
     assert why(text, "mail:send_message")["email", "parameters"].gain == SURE.weights.literal / 2
 
 
-def test_a_word_is_told_once_for_each_field_however_it_adds() -> None:
+def test_a_word_is_one_reason_per_field() -> None:
     for hit in hits("Read the File, reads files; createIssue in the Repositry").values():
         keys = [(reason.word.lower(), reason.field) for reason in hit.reasons]
         assert len(keys) == len(set(keys))
@@ -118,7 +118,7 @@ def test_the_use_in_a_session_is_a_reason() -> None:
     assert (found.how, round(found.gain, 4)) == ("use", 0.6931)
 
 
-def test_reasons_read_like_a_tuple() -> None:
+def test_reasons_behave_like_a_tuple() -> None:
     reasons = hits("read a file")["files:read_file"].reasons
     assert tuple(reasons) == reasons
     assert reasons[:2] == (reasons[0], reasons[1])
@@ -146,7 +146,7 @@ def test_gains_and_parts_add_up_to_raw_and_come_in_order(text: str, used: bool) 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=10).map(" ".join))
-def test_the_words_of_reasons_stand_in_the_query_and_those_matched_stand_in_the_tool(text: str) -> None:
+def test_reasons_use_words_of_the_query_and_matched_words_of_the_tool(text: str) -> None:
     folded = text.lower()
     for hit in hits(text).values():
         everything = repr(hit.tool).lower()

@@ -1,4 +1,4 @@
-"""The rows of the words of queries: the same whether they were remembered or not."""
+"""The vectors of the words of queries, cached or not."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ WEIGHTS = SemanticModel(TABLE).word_weights
 
 
 def holds(rows: WordVectorCache, words: Sequence[str]) -> bool:
-    """Whether the rows of these words are what the table says."""
+    """Whether these words get the rows of the table."""
     said, vectors = rows.get(words), TABLE.word_vectors(words)
     coarse = quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS])
     pairs = (
@@ -25,14 +25,14 @@ def holds(rows: WordVectorCache, words: Sequence[str]) -> bool:
     return all(np.array_equal(one, other) for one, other in pairs)
 
 
-def test_words_have_the_rows_of_the_table_when_asked_first_and_again() -> None:
+def test_cached_and_new_words_have_the_rows_of_the_table() -> None:
     rows = WordVectorCache(TABLE, WEIGHTS)
     for words in (["send", "mail"], ["mail", "the", "xyzzyq", "send"], ["天気"], [], ["mail"]):
         assert holds(rows, words)
         assert holds(rows, words)
 
 
-def test_more_words_than_are_remembered_have_their_rows_all_the_same() -> None:
+def test_more_words_than_fit_into_the_cache_get_their_rows() -> None:
     rows = WordVectorCache(TABLE, WEIGHTS)
     known = [f"weather{number}" for number in range(5_000)]
     for start in range(0, len(known), 150):
@@ -40,7 +40,7 @@ def test_more_words_than_are_remembered_have_their_rows_all_the_same() -> None:
     assert holds(rows, known)
 
 
-def test_several_threads_may_ask_for_the_same_words_at_once() -> None:
+def test_several_threads_can_look_up_the_same_words() -> None:
     rows = WordVectorCache(TABLE, WEIGHTS)
     asked = [[f"mail{number % 700}", f"send{number % 900}", "the"] for number in range(3_000)]
     with ThreadPoolExecutor(8) as threads:

@@ -1,4 +1,4 @@
-"""Kinds of literals, and what verbs do."""
+"""Kinds of literals and verbs."""
 
 from time import perf_counter
 
@@ -46,14 +46,14 @@ from toolcrib.search.text import FORMAT_KINDS, LITERAL_KINDS, PARAMETER_KINDS, V
         (f"the {'abcdef' * 6} one", ("hash",)),
     ],
 )
-def test_a_text_has_the_kinds_of_literals_that_one_sees_in_it(text: str, kinds: tuple[str, ...]) -> None:
+def test_a_text_has_the_expected_kinds_of_literals(text: str, kinds: tuple[str, ...]) -> None:
     assert literal_names(literal_kinds(text)) == kinds
 
 
 @pytest.mark.parametrize(
     "run", ["a", "a-", "a.", "1.1.", "1,", "x.y", "-", "a-1-", "ab@", "a@b-", "/a", "0", "0x", "1:", "www.", "~", "$"]
 )
-def test_a_long_run_of_characters_takes_no_longer_than_its_length_warrants(run: str) -> None:
+def test_a_long_run_of_characters_takes_linear_time(run: str) -> None:
     started = perf_counter()
     literal_kinds(run * (8_000 // len(run)))
     assert perf_counter() - started < 0.1
@@ -61,13 +61,13 @@ def test_a_long_run_of_characters_takes_no_longer_than_its_length_warrants(run: 
 
 @settings(deadline=None)
 @given(st.text(st.characters(), max_size=200))
-def test_any_text_has_kinds_that_have_names(text: str) -> None:
+def test_the_kinds_of_any_text_have_names(text: str) -> None:
     found = literal_kinds(text)
     assert 0 <= found < 1 << len(LITERAL_KINDS)
     assert len(literal_names(found)) == found.bit_count()
 
 
-def test_every_word_of_the_tables_stands_for_some_kind() -> None:
+def test_every_word_of_the_tables_has_a_kind() -> None:
     assert all(
         0 < kinds < 1 << len(LITERAL_KINDS) for table in (PARAMETER_KINDS, FORMAT_KINDS) for kinds in table.values()
     )

@@ -1,4 +1,4 @@
-"""What is particular to one adapter: its options, and what it says when its library or its model is not to be had."""
+"""What is specific to one adapter: its options, and its errors without the library or the model."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def direction(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> list[floa
         (lambda: SentenceTransformers("any"), "sentence_transformers", "sentence-transformers"),
     ],
 )
-def test_a_missing_library_is_told_with_the_command_that_installs_it(
+def test_a_missing_library_names_the_command_that_installs_it(
     make: Callable[[], Embedder], library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
@@ -62,7 +62,7 @@ class TestOnnx:
         [vector] = OnnxEmbedder(onnx_folder, pooling="cls").embed(["find file"])
         assert vector.tolist() == pytest.approx(direction(rows("[CLS]")[0]))
 
-    def test_a_sentence_embedding_is_taken_as_it_is(self, tmp_path: Path, onnx_folder: Path) -> None:
+    def test_a_sentence_embedding_is_used_unchanged(self, tmp_path: Path, onnx_folder: Path) -> None:
         model = make_onnx(tmp_path / "model.onnx", output="sentence_embedding")
         [vector] = OnnxEmbedder(model, onnx_folder / "tokenizer.json").embed(["find file"])
         assert vector.tolist() == pytest.approx(direction(rows("find")[0]))
@@ -71,7 +71,7 @@ class TestOnnx:
         [vector] = OnnxEmbedder(onnx_folder, max_tokens=4).embed(["find file mail issue"])
         assert vector.tolist() == pytest.approx(direction(rows("[CLS]", "find", "file", "[SEP]").mean(axis=0)))
 
-    def test_a_text_of_unknown_words_is_a_row_of_zeros(self, onnx_folder: Path) -> None:
+    def test_a_text_of_unknown_words_gives_a_row_of_zeros(self, onnx_folder: Path) -> None:
         assert not OnnxEmbedder(onnx_folder).embed(["天気", "xylophone quartz"]).any()
 
     def test_small_batches_give_the_same_rows(self, onnx_folder: Path) -> None:
@@ -79,7 +79,7 @@ class TestOnnx:
         whole = OnnxEmbedder(onnx_folder).embed(texts)
         np.testing.assert_allclose(OnnxEmbedder(onnx_folder, batch=2, threads=1).embed(texts), whole, atol=1e-6)
 
-    def test_the_layout_of_the_hub_is_understood(self, tmp_path: Path) -> None:
+    def test_a_folder_in_the_layout_of_the_hub_works(self, tmp_path: Path) -> None:
         (tmp_path / "onnx").mkdir()
         inputs = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), TensorProto.INT32)
         make_onnx(tmp_path / "onnx" / "model.onnx", inputs=inputs)
@@ -92,12 +92,12 @@ class TestOnnx:
         assert len(names) == 2
         assert OnnxEmbedder(onnx_folder, max_tokens=9).name not in names
 
-    def test_a_model_without_a_tokenizer_says_where_it_was_looked_for(self, tmp_path: Path) -> None:
+    def test_a_missing_tokenizer_error_says_where_it_was_expected(self, tmp_path: Path) -> None:
         model = make_onnx(tmp_path / "model.onnx")
         with pytest.raises(SettingsError, match=r"no tokenizer\.json next to .*model\.onnx"):
             OnnxEmbedder(model)
 
-    def test_a_model_that_wants_more_than_text_is_refused(self, tmp_path: Path, onnx_folder: Path) -> None:
+    def test_a_model_with_inputs_other_than_text_is_refused(self, tmp_path: Path, onnx_folder: Path) -> None:
         inputs = {"input_ids": TensorProto.INT64, "pixel_values": TensorProto.INT64}
         model = make_onnx(tmp_path / "model.onnx", inputs=inputs)
         with pytest.raises(SettingsError, match="cannot provide: pixel_values"):
@@ -120,7 +120,7 @@ class TestModel2Vec:
         [vector] = Model2Vec(static_folder).embed(["find file"])
         assert vector.tolist() == pytest.approx(direction(rows("find", "file").mean(axis=0)), abs=1e-5)
 
-    def test_a_text_of_unknown_words_is_a_row_of_zeros(self, static_folder: Path) -> None:
+    def test_a_text_of_unknown_words_gives_a_row_of_zeros(self, static_folder: Path) -> None:
         assert not Model2Vec(static_folder).embed(["天気"]).any()
 
     def test_its_name_changes_with_the_model_behind_the_path(self, tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ class TestModel2Vec:
 
 
 class TestFastEmbed:
-    def test_it_gives_what_the_same_model_gives_without_it(self, fastembed_model: str, onnx_folder: Path) -> None:
+    def test_it_gives_the_same_vectors_as_the_onnx_adapter(self, fastembed_model: str, onnx_folder: Path) -> None:
         texts = ["find the file", "send a mail"]
         fast = FastEmbed(fastembed_model, path=onnx_folder, threads=1).embed(texts)
         np.testing.assert_allclose(fast, OnnxEmbedder(onnx_folder).embed(texts), atol=1e-6)
 
-    def test_a_model_that_it_does_not_know_is_named(self) -> None:
+    def test_an_unknown_model_is_named_in_the_error(self) -> None:
         with pytest.raises(SettingsError, match="'no/such-model' cannot be used"):
             FastEmbed("no/such-model")
 

@@ -1,4 +1,4 @@
-"""Vectors in eight bits: near to what they stand for, and their products exact."""
+"""Vectors in eight bits: close to the originals, with exact products."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def drawn(rows: int, dim: int, seed: int = 0) -> Any:
 
 @settings(deadline=None)
 @given(vectors(3, 16))
-def test_a_row_is_kept_to_half_a_step(given_rows: Any) -> None:
+def test_quantization_is_exact_to_half_a_step(given_rows: Any) -> None:
     rows = quantize(given_rows)
     found = rows.dequantize(np.arange(3))
     largest = np.abs(given_rows).max(axis=1, keepdims=True)
@@ -32,7 +32,7 @@ def test_a_row_is_kept_to_half_a_step(given_rows: Any) -> None:
 
 
 def exact(rows: QuantizedRows, place: int, vector: int, asked: Any) -> float:
-    """One product, in whole numbers of any size."""
+    """One product, in integers of any size."""
     whole = sum(
         int(a) * int(b) for a, b in zip(rows.values[place].tolist(), asked.values[vector].tolist(), strict=True)
     )
@@ -41,7 +41,7 @@ def exact(rows: QuantizedRows, place: int, vector: int, asked: Any) -> float:
 
 @pytest.mark.parametrize("dim", [1, 5, 64, 256, 384, 1024])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_product_is_that_of_whole_numbers_whatever_is_worked_out_beside_it(dim: int, count: int) -> None:
+def test_a_product_is_exact_whatever_is_computed_with_it(dim: int, count: int) -> None:
     rows, asked = quantize(drawn(40, dim)), quantize_query(drawn(count, dim, 1))
     together = rows.products(np.arange(40), asked)
     for place in range(40):
@@ -59,7 +59,7 @@ def test_the_largest_products_stay_exact() -> None:
         assert abs(rows.values[0].astype(np.float64) @ asked.values[0]) < 1 << 24
 
 
-def test_products_are_near_to_those_of_the_vectors() -> None:
+def test_products_are_close_to_those_of_the_original_vectors() -> None:
     left, right = drawn(50, 256), drawn(4, 256, 1)
     left /= np.linalg.norm(left, axis=1, keepdims=True)
     right /= np.linalg.norm(right, axis=1, keepdims=True)
@@ -72,13 +72,13 @@ def test_a_vector_of_zeros_has_products_of_zero() -> None:
     assert not quantize(drawn(2, 8)).products(np.arange(2), quantize_query(np.zeros((1, 8), np.float32))).any()
 
 
-def test_no_rows_have_no_products() -> None:
+def test_no_rows_give_no_products() -> None:
     rows = quantize(np.zeros((0, 8), dtype=np.float32))
     assert len(rows) == 0
     assert rows.products(np.zeros(0, np.int32), quantize_query(drawn(3, 8))).shape == (3, 0)
 
 
-def test_rows_are_taken_as_copies_and_put_in_place() -> None:
+def test_take_copies_rows_and_put_overwrites_them() -> None:
     rows = quantize(drawn(5, 8))
     taken = rows.take(np.array([4, 0]))
     assert taken.dequantize(np.array([0])).tolist() == rows.dequantize(np.array([4])).tolist()
