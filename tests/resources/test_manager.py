@@ -1,4 +1,4 @@
-"""Prompts and resources of a gateway: the way of calls, what callers see, and what is worked out once."""
+"""Prompts and resources of a gateway: the call pipeline, what callers see, and what is computed once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,7 +42,7 @@ ANN, BOB = Context(caller=Caller(id="ann"), session="s"), Context(caller=Caller(
 
 
 class Shelf:
-    """A provider of documents of one namespace, without tools but for one that gives links."""
+    """A provider of documents in one namespace, with a single tool that returns links."""
 
     def __init__(self, namespace: str, *uris: str, prompts: Sequence[str] = (), **more: Any) -> None:
         self.name = self.namespace = namespace
@@ -91,7 +91,7 @@ def gateway_of(*shelves: Shelf, **more: Any) -> Gateway:
 
 
 async def read(gateway: Gateway, uri: str, ctx: Context = ANN) -> str:
-    """Which server it is read from, by its own URI."""
+    """The server that the URI is read from."""
     (part,) = (await gateway.resources.read_resource(ctx, uri)).structured["contents"]
     assert part["uri"] == uri
     return str(part["text"])
@@ -104,8 +104,8 @@ async def test_a_request_goes_through_the_call_pipeline_and_is_audited_under_its
     await gateway.resources.get_prompt(ANN, "a:greet", None)
     with pytest.raises(NotFound):
         await gateway.resources.get_prompt(ANN, "a__other", None)
-    told = [(event.tool, event.outcome, event.backend) for event in events]
-    assert told == [("a:memo://x", "ok", "a"), ("a:greet", "ok", "a"), ("a__other", "not_found", "")]
+    recorded = [(event.tool, event.outcome, event.backend) for event in events]
+    assert recorded == [("a:memo://x", "ok", "a"), ("a:greet", "ok", "a"), ("a__other", "not_found", "")]
 
 
 async def test_reads_are_never_cached() -> None:
@@ -221,9 +221,9 @@ async def test_callers_without_a_session_get_qualified_uris() -> None:
     a, b = Shelf("a", "a://x"), Shelf("b")
     a.links = ("doc://1", "a://x", "https://a.b/c")
     gateway = gateway_of(a, b)
-    nobody = Context(caller=Caller(id="local"))
-    assert await linked(gateway, "a", nobody) == ["toolcrib://a/doc://1", "a://x", "https://a.b/c"]
-    assert await read(gateway, "toolcrib://a/doc://1", nobody) == "a"
+    anonymous = Context(caller=Caller(id="local"))
+    assert await linked(gateway, "a", anonymous) == ["toolcrib://a/doc://1", "a://x", "https://a.b/c"]
+    assert await read(gateway, "toolcrib://a/doc://1", anonymous) == "a"
 
 
 async def test_a_listed_uri_is_never_taken_over_by_one_from_a_result() -> None:
@@ -244,7 +244,7 @@ async def test_no_server_can_take_a_uri_that_is_qualified_with_another_namespace
     for uri in ("toolcrib://wiki/doc://index", "TOOLCRIB://wiki/doc://index", "toolcrib://wiki/page://Home"):
         assert await read(gateway, uri) == "wiki"
     with pytest.raises(NotFound):
-        await read(gateway, "toolcrib://nobody/doc://index")
+        await read(gateway, "toolcrib://unknown/doc://index")
 
 
 async def test_resources_of_a_toolcrib_behind_this_one_can_be_read() -> None:
@@ -293,16 +293,16 @@ async def test_links_of_a_server_without_resources_are_not_changed() -> None:
 
 async def test_changes_are_reported_under_the_subscribed_uri() -> None:
     a, b = Shelf("a", "memo://x"), Shelf("b", "memo://x", "b://y")
-    gateway, heard = gateway_of(a, b), list[str]()
-    end = await gateway.resources.subscribe(ANN, "toolcrib://b/memo://x", heard.append)
+    gateway, changes = gateway_of(a, b), list[str]()
+    end = await gateway.resources.subscribe(ANN, "toolcrib://b/memo://x", changes.append)
     b.watchers["memo://x"]("memo://x")
     b.watchers["memo://x"]("b://y")
-    assert heard == ["toolcrib://b/memo://x", "b://y"]
+    assert changes == ["toolcrib://b/memo://x", "b://y"]
     end()
     assert b.watchers == {}
     b.held = Documents(resources={"b://y": {"uri": "b://y", "name": "y"}}, reads=True)
     with pytest.raises(InvalidRequest, match="does not report changes"):
-        await gateway.resources.subscribe(ANN, "b://y", heard.append)
+        await gateway.resources.subscribe(ANN, "b://y", changes.append)
 
 
 async def test_only_servers_that_support_completion_are_asked() -> None:
@@ -405,16 +405,16 @@ async def test_a_resource_that_needs_approval_needs_it_under_any_spelling_of_its
 
 
 async def test_a_change_of_a_hidden_resource_below_a_subscribed_one_is_not_reported() -> None:
-    shelf, heard, all_heard = Shelf("w", "doc://a", templates=FILES), list[str](), list[str]()
+    shelf, changes, all_changes = Shelf("w", "doc://a", templates=FILES), list[str](), list[str]()
     gateway = gateway_of(shelf, policy=ETC)
-    await gateway.resources.subscribe(ANN, "doc://a", heard.append)
-    told = shelf.watchers["doc://a"]
-    await gateway.resources.subscribe(BOB, "doc://a", all_heard.append)
-    for callback in (told, shelf.watchers["doc://a"]):
+    await gateway.resources.subscribe(ANN, "doc://a", changes.append)
+    notify = shelf.watchers["doc://a"]
+    await gateway.resources.subscribe(BOB, "doc://a", all_changes.append)
+    for callback in (notify, shelf.watchers["doc://a"]):
         for uri in ("doc://a/secret", "DOC://a/./secret", "doc://a/open", "doc://a"):
             callback(uri)
-    assert heard == ["doc://a/open", "doc://a"]
-    assert all_heard == ["doc://a/secret", "DOC://a/./secret", "doc://a/open", "doc://a"]
+    assert changes == ["doc://a/open", "doc://a"]
+    assert all_changes == ["doc://a/secret", "DOC://a/./secret", "doc://a/open", "doc://a"]
 
 
 async def test_hidden_parts_of_a_resource_are_left_out() -> None:
@@ -450,9 +450,9 @@ async def test_completion_and_subscription_are_audited_and_limited_like_calls() 
         await gateway.resources.complete(ANN, params)
     with pytest.raises(RateLimited):
         await gateway.resources.subscribe(ANN, "memo://x", print)
-    told = [(event.tool, event.outcome) for event in events]
-    assert told[:2] == [("a:greet", "ok"), ("a:memo://x", "ok")]
-    assert [outcome for _, outcome in told[2:]] == ["rate_limited", "rate_limited"]
+    recorded = [(event.tool, event.outcome) for event in events]
+    assert recorded[:2] == [("a:greet", "ok"), ("a:memo://x", "ok")]
+    assert [outcome for _, outcome in recorded[2:]] == ["rate_limited", "rate_limited"]
     end()
     assert shelf.watchers == {}
 

@@ -1,4 +1,4 @@
-"""URIs of resources, and templates of them."""
+"""URIs of resources, and URI templates."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The servers that scripts call in these tests, and sandboxes that live as long as a test file."""
+"""Servers for the scripts in these tests, and sandboxes that are shared by a test file."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,12 +14,12 @@ QUICK = Limits(wall_s=20, stall_s=15, soft_cpu_s=0.4, cpu_s=1)
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
-    """One event loop a file, for the sandboxes below."""
+    """One event loop per file, for the sandboxes below."""
     return "asyncio"
 
 
 class Servers:
-    """`calculator` and `slow`, and what became of their calls."""
+    """`calculator` and `slow`, with a record of their calls."""
 
     def __init__(self) -> None:
         self.started: list[str] = []

@@ -1,4 +1,4 @@
-"""What the kernel says of the processes that scripts run in, while they run."""
+"""Script processes as the kernel reports them, while scripts run."""
 
 import asyncio
 import os
@@ -14,12 +14,12 @@ from tests.sandbox.conftest import QUICK, Servers
 from toolcrib.sandbox import LuaSandbox, PythonSandbox, SandboxOptions
 from toolcrib.sandbox.worker import seccomp
 
-pytestmark = pytest.mark.skipif(bool(seccomp.missing()) or sys.platform != "linux", reason="Linux tells this in /proc")
+pytestmark = pytest.mark.skipif(bool(seccomp.missing()) or sys.platform != "linux", reason="only Linux has /proc")
 
 
 @asynccontextmanager
 async def waiting(box: LuaSandbox | PythonSandbox, source: str) -> AsyncIterator[None]:
-    """While a script waits for a call."""
+    """Inside the block, a script waits for a call."""
     servers = Servers()
     with anyio.fail_after(30):
         task = asyncio.create_task(box.run(source, servers.tools()))
@@ -31,7 +31,7 @@ async def waiting(box: LuaSandbox | PythonSandbox, source: str) -> AsyncIterator
 
 def descendants(pid: int) -> list[int]:
     found = []
-    with suppress(FileNotFoundError, ProcessLookupError):  # it ends meanwhile
+    with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
                 found += [int(child), *descendants(int(child))]
@@ -53,7 +53,7 @@ def limits(pid: int) -> dict[str, str]:
 
 
 def filtered() -> list[int]:
-    """Our processes with a filter: those that run a script now."""
+    """Our processes with a filter, which are those that run a script."""
     return [pid for pid in descendants(os.getpid()) if status(pid)["Seccomp"] == "2"]
 
 

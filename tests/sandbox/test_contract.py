@@ -1,4 +1,4 @@
-"""What every engine does, in its own language."""
+"""The contract of every engine, each with scripts in its own language."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -244,9 +244,9 @@ async def test_an_answer_that_json_cannot_represent_is_an_error_of_that_call(box
 
 
 async def test_a_listener_gets_every_call_as_it_ends(box: Box, tools: Tools) -> None:
-    told: list[CallTrace] = []
-    await run(box, "many", tools, on_call=told.append)
-    assert [call.tool for call in told] == ["echo"] * 5
+    ended: list[CallTrace] = []
+    await run(box, "many", tools, on_call=ended.append)
+    assert [call.tool for call in ended] == ["echo"] * 5
 
 
 async def test_scripts_know_nothing_of_each_other(box: Box, tools: Tools) -> None:

@@ -1,4 +1,4 @@
-"""What an engine that was escaped from could do behind the launcher: nothing that reaches beyond itself."""
+"""What a script that has escaped from Monty can do behind the launcher: nothing outside its own process."""
 
 import os
 import shutil
@@ -121,7 +121,7 @@ def test_its_filter_refuses_unlisted_calls(machine: str) -> None:
 
 
 def read_as_an_engine(path: Path, *, files: bool) -> "subprocess.CompletedProcess[bytes]":
-    """What the program `cat` reads there behind the launcher."""
+    """Run `cat` on the path, behind the launcher."""
     start = f"import sys\nsys.path.append({PLACE!r})\nfrom worker import launch\n"
     start += f"launch.main({shutil.which('cat')!r}, 'require', 1 << 29, files={files})"
     command = [sys.executable, "-I", "-S", "-B", "-c", start, str(path)]

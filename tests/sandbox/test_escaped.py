@@ -1,4 +1,4 @@
-"""A worker that was taken over can only write to its pipe: its script fails, and nothing else does."""
+"""A worker that was taken over can only write to its pipe: only its own script fails."""
 
 import asyncio
 import json
@@ -108,7 +108,7 @@ NONSENSE = {
 
 
 UNFINISHED = ("nothing at all", "an empty frame", "half a length", "half a frame")
-"""What only its end makes nonsense of."""
+"""Output that becomes invalid only when the worker ends."""
 
 
 @pytest.mark.parametrize("what", NONSENSE)
@@ -116,7 +116,7 @@ async def test_invalid_frames_end_only_their_script(evil: Path, servers: Servers
     data = evil.with_suffix(".data")
     data.write_bytes(NONSENSE[what])
     body = f"data = open({str(data)!r}, 'rb').read()\n    while data: data = data[os.write(1, data):]"
-    if what not in UNFINISHED:  # it stays, so that only what it wrote can be the reason
+    if what not in UNFINISHED:  # it stays alive, so that only its output can be the reason
         body += "\n    time.sleep(60)"
     error = await fate(evil, body, servers)
     assert error.kind == "protocol", error

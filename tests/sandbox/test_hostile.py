@@ -1,8 +1,8 @@
-"""Hostile scripts, one a file: the first line says how each has to end.
+"""Hostile scripts, one per file: the first line says how each must end.
 
-`ok:JSON` with that value, `error:KIND|KIND:TEXT` with one of those kinds and that text, `any` in whatever way. Where
-several kinds are given, which limit trips first depends on how busy the machine is. `any` stands where the outcome
-depends on the moment memory ran out; what is shown then is that it ends, and that the sandbox goes on.
+`ok:JSON` with that value, `error:KIND|KIND:TEXT` with one of those kinds and that text, `any` in any way. With several
+kinds, the load of the machine decides which limit applies first. With `any`, the outcome depends on when memory runs
+out; the test shows that the script ends, and that the sandbox still works.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent / "hostile"
 LIMITS = Limits(wall_s=6, stall_s=5, soft_cpu_s=0.4, cpu_s=1)
 AT_ONCE = 3
 WAITS = {"wait_for_ever": 0.5, "wait_for_many_for_ever": 0.5}
-"""Scripts that do nothing but wait need not wait long."""
+"""Shorter deadlines for scripts that only wait."""
 
 Outcome = tuple[str, object, str]
 Outcomes = dict[str, "asyncio.Task[Outcome]"]

@@ -1,4 +1,4 @@
-"""What arbitrary Python can do in a worker that is locked down: a script that got out of Lua has no more than this."""
+"""What arbitrary Python can do in a locked-down worker: a script that has escaped from Lua can do no more."""
 
 import os
 import signal
@@ -89,7 +89,7 @@ def test_the_limits_apply_without_the_filter() -> None:
 def test_a_worker_ends_with_its_parent() -> None:
     code = f"import sys; sys.path.append({PLACE!r}); from worker import lockdown; lockdown.die_with(1 << 22)"
     ended = subprocess.run([sys.executable, "-I", "-S", "-B", "-c", code], timeout=60, check=False)
-    assert ended.returncode == 1, "its parent is not the one it was told of, so it must not go on"
+    assert ended.returncode == 1, "its parent is not the expected one, so it must end"
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

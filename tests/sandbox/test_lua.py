@@ -1,4 +1,4 @@
-"""Lua's own ways: promises, conversions, errors and the limits inside the engine."""
+"""Features of Lua scripts: promises, conversions, errors and the limits inside the engine."""
 
 import sys
 from typing import Any

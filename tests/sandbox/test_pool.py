@@ -1,4 +1,4 @@
-"""Where workers come from, and that none is left: forked from a prepared process, or started ahead of time."""
+"""Workers are forked from a prepared process or started ahead of time, and none outlives its script."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterat
 
 
 def recorded(box: LuaSandbox) -> list[Worker]:
-    """The workers that scripts get from now on."""
+    """Record the workers that scripts get from now on."""
     workers: list[Worker] = []
     source = box._workers._pool
     assert source is not None
@@ -109,17 +109,17 @@ async def test_a_script_that_ends_before_its_calls_still_reports_its_end(box: Lu
     workers = recorded(box)
 
     def answer_late(_: dict[str, Any]) -> str:
-        """While the event loop hears nothing; a worker that would go away by itself has gone then."""
+        """Block the event loop for a while; a worker that ends by itself has ended by then."""
         hung_up = select.poll()
         hung_up.register(workers[-1].writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
         hung_up.poll(200)
         return "late"
 
-    heard = "for _ = 1, 3000000 do end"  # until the call has been heard, and the tool runs
+    busy = "for _ = 1, 3000000 do end"  # until the call has arrived and the tool runs
     with anyio.fail_after(30):
         with pytest.raises(ScriptError, match="no matter") as caught:
-            await box.run(f"slow.echo{{}} {heard} error('no matter')", {"slow": {"echo": answer_late}})
-        result = await box.run(f"slow.echo{{}} {heard} return 5", {"slow": {"echo": answer_late}})
+            await box.run(f"slow.echo{{}} {busy} error('no matter')", {"slow": {"echo": answer_late}})
+        result = await box.run(f"slow.echo{{}} {busy} return 5", {"slow": {"echo": answer_late}})
     assert caught.value.kind == "script"
     assert (result.value, result.unawaited) == (5, ("slow.echo",))
 
@@ -141,7 +141,7 @@ async def test_no_descriptor_is_left_behind(box: LuaSandbox, tools: Tools) -> No
                     await box.run(source, tools)
                 except ScriptError:
                     continue
-    assert open_files() <= before + 4  # the pool may be one ahead
+    assert open_files() <= before + 4  # the pool may be one worker ahead
 
 
 async def test_a_worker_that_died_while_it_waited_is_replaced(tools: Tools) -> None:

@@ -1,4 +1,4 @@
-"""Python's own ways: types checked before a call is made, names, and what the engine leaves to us."""
+"""Features of Python scripts: type checks before calls are made, names, and what the engine leaves to toolcrib."""
 
 import sys
 from typing import Any

@@ -1,4 +1,4 @@
-"""The two processes of a Python script: what passes through them, and that neither is left."""
+"""The two processes of a Python script: what passes between them, and that neither outlives it."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from tests.sandbox.test_confined import descendants
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, process
 from toolcrib.sandbox.calls import Tools
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells this in /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 
 MIB = 1 << 20
 
@@ -30,7 +30,7 @@ async def box(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterat
 
 
 def interpreters() -> list[int]:
-    """The processes of Monty's below this one."""
+    """Monty's processes below this one."""
     found = []
     for pid in descendants(os.getpid()):
         with suppress(OSError):
@@ -40,7 +40,7 @@ def interpreters() -> list[int]:
 
 
 async def is_left_with(count: int) -> bool:
-    """Once so many interpreters are there, which are started and ended beside."""
+    """Wait until there are this many interpreters."""
     with anyio.move_on_after(20):
         while len(interpreters()) != count:
             await anyio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""What goes wrong around a script, and what is said of it: odd tools, closing, large frames, missing walls."""
+"""Trouble around scripts and how it is reported: odd tools, closing, large frames, missing protection."""
 
 import asyncio
 import contextlib

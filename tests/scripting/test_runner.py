@@ -41,7 +41,7 @@ READS: Object = {"readOnlyHint": True}
 
 
 async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
-    """What the tools of these tests do."""
+    """The tools of these tests."""
     if name == "add":
         return ToolResult(structured={"result": arguments["a"] + arguments["b"]})
     if name == "fail":
@@ -68,7 +68,7 @@ def tools() -> list[Tool]:
 
 
 class NoFail:
-    """Nobody sees calc:fail but the boss."""
+    """Only the boss sees calc:fail."""
 
     def scope(self, caller: Caller) -> bool:
         return caller.id == "boss"
@@ -407,7 +407,7 @@ async def test_a_server_is_reached_by_a_computed_name_too(language: str, source:
 
 
 class Person:
-    """A client behind which somebody answers."""
+    """A client whose user answers questions."""
 
     can_elicit = True
 
@@ -438,11 +438,11 @@ async def test_a_person_is_asked_while_the_script_waits(agrees: bool) -> None:
 
 
 async def test_the_client_gets_the_number_of_ended_calls_as_progress() -> None:
-    heard: list[float] = []
+    reported: list[float] = []
 
     class Listening(Person):
         async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-            heard.append(done)
+            reported.append(done)
 
     async def noisy(ctx: Context, name: str, arguments: Object) -> ToolResult:
         assert ctx.client is not None
@@ -452,7 +452,7 @@ async def test_the_client_gets_the_number_of_ended_calls_as_progress() -> None:
     async with scripts(FakeProvider([Tool(name="noisy", namespace="x")], noisy)) as run:
         ctx = Context(caller=Caller(id="me"), client=Listening(agrees=True))
         await run.run(ctx, "for i = 1, 3 do x.noisy{}:await() end")
-    assert heard == [1, 2, 3]
+    assert reported == [1, 2, 3]
 
 
 async def test_a_hidden_tool_never_takes_the_name_of_one_that_is_shown() -> None:
@@ -599,7 +599,7 @@ async def test_scripts_are_bounded_through_tools_that_add_providers_too() -> Non
 
 
 class Warehouse:
-    """Too many tools to list: one is asked for by its name."""
+    """A provider with too many tools to list, which looks up one by its name."""
 
     name = "warehouse"
 

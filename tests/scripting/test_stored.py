@@ -1,4 +1,4 @@
-"""Stored scripts: tools that are made of other tools."""
+"""Stored scripts: tools built from other tools."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
