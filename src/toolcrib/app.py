@@ -33,8 +33,9 @@ from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.combined import ProviderList
 from toolcrib.providers.functions import LocalTools
 from toolcrib.providers.request_scope import apply_scope
+from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
-from toolcrib.scripting.stored import StoredScripts, make_script
+from toolcrib.scripting.stored import StoredScripts
 from toolcrib.server.handlers import make_server
 from toolcrib.server.lifespan import ServableApp
 from toolcrib.server.notifications import ListChangeNotifier

@@ -50,5 +50,5 @@ def test_an_unexpected_error_says_how_to_see_more(capsys: pytest.CaptureFixture[
     with pytest.raises(typer.Exit):
         raising(RuntimeError("odd"))()
     assert capsys.readouterr().err == (
-        "toolcrib: unexpected RuntimeError: odd\nRun it again with --debug to see where it arose.\n"
+        "toolcrib: unexpected RuntimeError: odd\nRun it again with --debug to see the traceback.\n"
     )

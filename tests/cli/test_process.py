@@ -189,7 +189,7 @@ def test_serve_asks_for_http_where_only_its_older_way_is_named(settings: Setting
     with started("serve", "--sse", "--config", settings()) as process:
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == ExitCode.USAGE
-    assert err.decode() == "toolcrib: --sse is a way of HTTP: it needs --http.\nSuch as --http --sse.\n"
+    assert err.decode() == "toolcrib: --sse needs --http.\nSuch as --http --sse.\n"
 
 
 @pytest.mark.parametrize(

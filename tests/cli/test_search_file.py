@@ -153,7 +153,7 @@ def test_near_duplicates_are_counted_and_the_first_are_named(capsys: pytest.Capt
 def test_nearest_names_are_told_beside_hits_too(capsys: pytest.CaptureFixture[str]) -> None:
     hit = Hit(tool=Tool(name="log"), score=0.5, raw=1)
     print_reply(SearchReply(hits=(hit,), nearest=("git:logs",)))
-    assert "Names that are close: git:logs" in capsys.readouterr().err
+    assert "Similar names: git:logs" in capsys.readouterr().err
 
 
 def test_a_weak_hit_and_one_shown_instead_say_so(capsys: pytest.CaptureFixture[str]) -> None:

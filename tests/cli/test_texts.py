@@ -53,7 +53,7 @@ def test_a_result_that_asks_for_input_says_that_it_cannot_be_given(capsys: pytes
 
 def test_a_reply_without_hits_names_what_is_close(capsys: pytest.CaptureFixture[str]) -> None:
     print_reply(SearchReply(nearest=("a:b",), note="Use other words."))
-    assert capsys.readouterr().err == "No tool fits.\nNames that are close: a:b\nUse other words.\n"
+    assert capsys.readouterr().err == "No tool matches.\nSimilar names: a:b\nUse other words.\n"
 
 
 def test_a_server_with_old_tools_and_rejected_ones_says_so() -> None:
@@ -66,7 +66,7 @@ def test_a_server_with_old_tools_and_rejected_ones_says_so() -> None:
         stale=True,
         rejected=(Rejected(tool="x", reason="broken"),),
     )
-    assert server_row(status)[-1] == "gone; its tools are from before; 1 tool set aside"
+    assert server_row(status)[-1] == "gone; its last known tools are used; 1 tool set aside"
 
 
 CHILD = ServerOptions(name="a", command="a")

@@ -149,7 +149,7 @@ def test_only_verbs_that_search_load_the_embedder(command: Command, settings: Se
 def test_a_search_that_finds_nothing_is_an_answer(command: Command, settings: Settings) -> None:
     ran = command("search", "xyzzy", "-c", settings(a=toolbox()))
     assert (ran.code, ran.out) == (0, "")
-    assert "No tool fits." in ran.err
+    assert "No tool matches." in ran.err
     assert "Words that match nothing: xyzzy" in ran.err
 
 
@@ -308,7 +308,7 @@ def test_a_call_that_nobody_agreed_to_is_not_run_and_says_how_to_agree(command: 
     ran = command("call", "a:show_image", "-c", file)
     assert (ran.code, ran.out) == (7, "")
     assert "a:show_image was not run: a person must agree to it" in ran.err
-    assert "Agree to it with --yes, or run this at a terminal to be asked." in ran.err
+    assert "Approve it with --yes, or run this at a terminal to be asked." in ran.err
     as_json = command("call", "a:show_image", "--json", "-c", file)
     assert (as_json.code, as_json.json["error"]["code"]) == (7, "approval_required")
 
@@ -403,7 +403,7 @@ def test_doctor_says_what_fails_and_what_to_do(command: Command, settings: Setti
     ran = command("doctor", "-c", file)
     assert (ran.code, ran.err) == (6, "")
     for said in (
-        f"also there, not used: {tmp_path}/.mcp.json",
+        f"also found, not used: {tmp_path}/.mcp.json",
         "mcpServers.a has settings of another client that are ignored: autoApprove",
         "ok  a: 1 tool  (",
         "BAD needy: failed: environment variable KEY_FOR_TEST is not set (env.K)",
@@ -428,9 +428,9 @@ def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
     ran = command("doctor", "-c", file)
     assert ran.code == 0
     assert [line for line in ran.out.splitlines() if line.startswith("Note")] == [
-        "Note: toolcrib.calls.tool_rates: b:* fits no tool that there is now",
-        "Note: toolcrib.calls.cache.tools: *:gret fits no tool that there is now",
-        "Note: toolcrib.policy.rules[0].tools: a:grete fits no tool that there is now",
+        "Note: toolcrib.calls.tool_rates: b:* matches no current tool",
+        "Note: toolcrib.calls.cache.tools: *:gret matches no current tool",
+        "Note: toolcrib.policy.rules[0].tools: a:grete matches no current tool",
     ]
     assert len(command("doctor", "--json", "-c", file).json["notes"]) == 3
     assert command("doctor", "--json", "-c", settings(ours, a=toolbox(), bad=broken())).json["notes"] == []

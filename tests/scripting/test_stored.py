@@ -11,8 +11,9 @@ import pytest
 from toolcrib.errors import InvalidArguments, InvalidName, InvalidRequest, InvalidTool, SettingsError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.providers.combined import ProviderList
+from toolcrib.scripting.files import make_script, read_script
 from toolcrib.scripting.runner import CALLS_META, make_script_runner
-from toolcrib.scripting.stored import StoredScripts, make_script, read_script
+from toolcrib.scripting.stored import StoredScripts
 from toolcrib.testing import FakeProvider, FakeSource
 from toolcrib.types import Action, Caller, Context, Decision, Object, SearchRequest, Tool, ToolResult
 

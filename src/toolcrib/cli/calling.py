@@ -21,7 +21,7 @@ _ARGUMENTS_HINT = """Write an object, quoted for the shell: --args '{"name": "va
 
 
 def read_arguments(given: str) -> dict[str, Any]:
-    """The object that is given as JSON, in a file (`@FILE`) or on standard input (`-`). Raises `UsageError`."""
+    """Parse a JSON object from the text, a file (`@FILE`) or standard input (`-`). Raises `UsageError`."""
     text, source = _read_source(given)
     try:
         value = document.parse_jsonc(text).value
@@ -49,47 +49,46 @@ def _read_source(given: str) -> tuple[str, str]:
 _YES = frozenset({"y", "yes"})
 
 
-_APPROVAL_HINT = "Agree to it with --yes, or run this at a terminal to be asked."
+_APPROVAL_HINT = "Approve it with --yes, or run this at a terminal to be asked."
 
 
 class TerminalClient:
-    """A client that asks whoever sits at the terminal, and nobody where there is none."""
+    """A client that asks the user at the terminal, if there is one."""
 
-    def __init__(self, *, agreed: bool = False) -> None:
-        """`agreed` is a yes to everything that is asked, given beforehand."""
-        self._agreed = agreed
+    def __init__(self, *, approved: bool = False) -> None:
+        """With `approved`, every question is answered with yes."""
+        self._approved = approved
 
     @property
     def capabilities(self) -> Object:
-        """None that a server could make use of: only toolcrib's own questions are asked here."""
+        """None: only toolcrib itself asks questions here."""
         return {}
 
     @property
     def can_elicit(self) -> bool:
-        """Whether there is an answer to be had: one given beforehand, or a person who sees the question."""
-        return self._agreed or (sys.stdin.isatty() and sys.stderr.isatty())
+        """Whether questions can be answered: in advance, or by a user who sees them."""
+        return self._approved or (sys.stdin.isatty() and sys.stderr.isatty())
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Not shown."""
+        """Ignore progress."""
 
     async def elicit(self, params: Object) -> Object:
-        """The answer to a question of one field, to which a yes is the answer; any other is dismissed."""
+        """Ask a yes-or-no question, which has a single field; cancel any other."""
         schema = params.get("requestedSchema")
         fields = schema.get("properties") if isinstance(schema, dict) else None
         names = list(fields) if isinstance(fields, dict) else []
         if len(names) != 1:
             return {"action": "cancel"}
-        if not self._agreed and not await _confirm(str(params.get("message", ""))):
+        if not self._approved and not await _confirm(str(params.get("message", ""))):
             return {"action": "decline"}
         return {"action": "accept", "content": {names[0]: True}}
 
     async def sample(self, params: Object) -> Object:  # noqa: ARG002 - a Client
-        """There is no model here."""
         raise ExecutionFailed("The command line has no model to ask.")
 
 
 async def _confirm(question: str) -> bool:
-    """Ask, on standard error. No thread waits for the answer, so that Ctrl-C and a deadline end the wait."""
+    """Ask on standard error. No thread waits for the answer, so Ctrl-C and deadlines end the wait."""
     echo_error(question)
     typer.echo("Run it? [y/N] ", err=True, nl=False)
     await anyio.wait_readable(sys.stdin)
@@ -97,6 +96,6 @@ async def _confirm(question: str) -> bool:
 
 
 def add_approval_hint(error: ApprovalRequired) -> None:
-    """Say what helps here, where there was nobody to ask."""
+    """Explain how to approve a call, if there was no user to ask."""
     if error.data.get("reason") == "no_client":
         error.hint = _APPROVAL_HINT

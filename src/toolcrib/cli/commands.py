@@ -1,12 +1,12 @@
-"""The verbs of the command line: their options, help texts and what they print.
+"""The verbs of the command line: their options and help texts.
 
-The work is done in the other modules of this package, which are imported inside the verbs: `--help`, and a
-settings file that cannot be read, need none of them.
+The work is done in the other modules of this package, which are imported inside the verbs: `--help`, and an error in
+a settings file, need none of them.
 """
-# ruff: noqa: ARG001, PLC0415
-# ruff: noqa: PLC0415
+# ruff: noqa: ARG001, PLC0415 - `debug` is read by `report_errors`
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,34 +19,34 @@ from toolcrib.cli.exits import ExitCode, UsageError, report_errors
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The settings file, instead of the first place that has one."),
+    typer.Option("--config", "-c", metavar="FILE", help="The settings file, instead of the default locations."),
 ]
-
-
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
-
 DebugOption = Annotated[
     bool,
-    typer.Option("--debug", envvar="TOOLCRIB_DEBUG", show_envvar=False, help="Show logs, and where an error arose."),
+    typer.Option("--debug", envvar="TOOLCRIB_DEBUG", show_envvar=False, help="Show logs and tracebacks."),
+]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Only the tools of this server.")
+]
+ToolArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The tool: its id, or any unambiguous spelling of it.")
 ]
 
+
+# -- serve -------------------------------------------------------------------------------------------------------------
 
 HttpOption = Annotated[
     str | None,
     typer.Option(
         "--http",
         metavar="[HOST:PORT]",
-        help="Serve over HTTP at this address, by default that of the settings, instead of stdin and stdout.",
+        help="Serve over HTTP instead of stdin and stdout; the default address is that of the settings.",
     ),
 ]
-
-
 SseOption = Annotated[
-    bool, typer.Option("--sse", help="With --http: the older HTTP with server-sent events, at /sse, instead of /mcp.")
+    bool, typer.Option("--sse", help="With --http: serve the older HTTP+SSE transport at /sse instead of /mcp.")
 ]
-
-
 _CONFIGURED_ADDRESS: Final = ":"
 """An address both of whose halves are what the settings say."""
 
@@ -85,46 +85,34 @@ def serve(
 ) -> None:
     """Serve all tools over MCP: on stdin and stdout, or over HTTP.
 
-    Standard output carries the protocol and nothing else; what there is to tell goes to standard error. An address
-    that others can reach needs a token, in the settings (toolcrib.http.tokens) or in TOOLCRIB_TOKEN.
+    Standard output carries the protocol alone; messages go to standard error. An address that other machines can
+    reach needs a token, in the settings (toolcrib.http.tokens) or in TOOLCRIB_TOKEN.
     """
-    from toolcrib.cli.exits import UsageError
-    from toolcrib.cli.serve import serve_http, serve_stdio
     from toolcrib.settings.loader import load_settings
 
     if sse and http is None:
-        raise UsageError("--sse is a way of HTTP: it needs --http.", hint="Such as --http --sse.")
+        raise UsageError("--sse needs --http.", hint="Such as --http --sse.")
     settings = load_settings(config)
+    from toolcrib.cli.serve import serve_http, serve_stdio
+
     if http is None:
         serve_stdio(settings, debug=debug)
     else:
         serve_http(settings, http, sse=sse, debug=debug)
 
 
+# -- servers and tools -------------------------------------------------------------------------------------------------
+
+
 @report_errors
 def servers(*, config: ConfigOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Show each server's state, why, and how many tools it offers."""
-    from toolcrib.app import App
-    from toolcrib.cli.output import echo, echo_json, print_columns
-    from toolcrib.cli.render import server_json, server_row
-    from toolcrib.cli.session import inspect
+    """Show the state of each server, and how many tools it offers."""
     from toolcrib.settings.loader import load_settings
 
-    async def show(app: App) -> None:
-        statuses = await app.gateway.servers(app.local_context())
-        if as_json:
-            echo_json({"servers": [server_json(status) for status in statuses]})
-        elif statuses:
-            print_columns(map(server_row, statuses), head=("NAME", "STATE", "TOOLS", "REACHED BY", "SINCE", "REASON"))
-        else:
-            echo("No servers are configured.")
+    settings = load_settings(config)
+    from toolcrib.cli import session
 
-    inspect(load_settings(config), show)
-
-
-NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Only the tools of this server.")
-]
+    session.list_servers(settings, as_json=as_json)
 
 
 @report_errors
@@ -135,51 +123,28 @@ def tools(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """List every tool, by id."""
-    from toolcrib.app import App
-    from toolcrib.cli.output import echo_json, first_line, print_columns
-    from toolcrib.cli.render import check_server, server_json, tool_json
-    from toolcrib.cli.session import with_gateway
-    from toolcrib.types import ServerState
+    """List every tool by id."""
+    from toolcrib.settings.loader import load_settings
 
-    async def show(app: App) -> None:
-        ctx = app.local_context()
-        statuses = await app.gateway.servers(ctx)
-        if namespace is not None:
-            check_server(namespace, statuses)
-        found = [tool for tool in await app.gateway.tools(ctx) if namespace in (None, tool.namespace)]
-        if as_json:
-            failing = [server_json(status) for status in statuses if status.state is not ServerState.READY]
-            echo_json({"tools": [tool_json(tool) for tool in found], "servers": failing})
-        else:
-            print_columns((tool.id, first_line(tool.description or tool.title or "")) for tool in found)
+    settings = load_settings(config)
+    from toolcrib.cli import session
 
-    with_gateway(config, show)
+    session.list_tools(settings, namespace, as_json=as_json)
 
 
-QueryArgument = Annotated[
-    list[str], typer.Argument(metavar="QUERY...", help="What the tool should do, in plain words.")
-]
-
-
+QueryArgument = Annotated[list[str], typer.Argument(metavar="QUERY...", help="What the tool should do.")]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", "-l", min=1, help="How many to show, at most.", show_default="10")
 ]
-
-
 SearchFileOption = Annotated[
     Path | None,
     typer.Option("--tools", "-t", metavar="FILE", help="Search the tools of this file (- is standard input) instead."),
 ]
-
-
 ScorerOption = Annotated[
     Literal["hybrid", "tiers", "bm25", "points"] | None,
-    typer.Option("--scorer", help="How tools are ranked, this once.", show_default="the settings', else hybrid"),
+    typer.Option("--scorer", help="How to rank tools, this once.", show_default="the settings', else hybrid"),
 ]
-
-
-ExplainOption = Annotated[bool, typer.Option("--explain", help="Show the arithmetic of each hit.")]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="Show how each score is computed.")]
 
 
 @report_errors
@@ -195,12 +160,10 @@ def search(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Find the tools that fit, best first, with their scores from 0 to 1.
+    """Find matching tools, best first, with scores from 0 to 1.
 
-    --explain shows what each score is made of; --json carries it in any case.
+    --explain shows how each score is computed; --json always includes it.
     """
-    from toolcrib.cli.output import echo_json
-    from toolcrib.cli.render import print_reply, reply_json, tool_id
     from toolcrib.types import Filters, SearchRequest
 
     filters = Filters(namespaces=frozenset({namespace} if namespace is not None else ()))
@@ -210,9 +173,16 @@ def search(
 
         reply, named = search_file(tools, request, scorer)
     else:
+        from toolcrib.settings.loader import load_settings
+
+        settings = load_settings(config)
+        from toolcrib.cli.render import tool_id
         from toolcrib.cli.session import search_servers
 
-        reply, named = search_servers(config, request, scorer), tool_id
+        reply, named = search_servers(settings, request, scorer), tool_id
+    from toolcrib.cli.output import echo_json
+    from toolcrib.cli.render import print_reply, reply_json
+
     if as_json:
         echo_json(reply_json(reply, named))
         return
@@ -223,11 +193,6 @@ def search(
         print_parts(reply.hits, named)
 
 
-ToolArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The tool: its id, or any spelling that is only its own.")
-]
-
-
 @report_errors
 def describe(
     name: ToolArgument,
@@ -236,31 +201,22 @@ def describe(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Show how a tool is called: its parameters, and a call that is ready to send."""
-    from toolcrib.app import App
-    from toolcrib.cli.output import echo_json
-    from toolcrib.cli.render import description_json, print_description
-    from toolcrib.cli.session import with_tool
+    """Show how to call a tool: its parameters, and an example call."""
+    from toolcrib.settings.loader import load_settings
 
-    async def show(app: App) -> None:
-        described = await app.gateway.describe(app.local_context(), name)
-        if as_json:
-            echo_json(description_json(described))
-        else:
-            print_description(described)
+    settings = load_settings(config)
+    from toolcrib.cli import session
 
-    with_tool(config, name, show)
+    session.describe_tool(settings, name, as_json=as_json)
 
+
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 CallArgsOption = Annotated[
     str,
     typer.Option("--args", "-a", metavar="JSON", help="The arguments: a JSON object, @FILE, or - for standard input."),
 ]
-
-
-ApproveCallOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Agree to the call beforehand, where a person must agree.")
-]
+ApproveOption = Annotated[bool, typer.Option("--yes", "-y", help="Approve calls in advance that need approval.")]
 
 
 @report_errors
@@ -268,72 +224,40 @@ def call(
     name: ToolArgument,
     args: CallArgsOption = "{}",
     *,
-    yes: ApproveCallOption = False,
+    yes: ApproveOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Call a tool and print what it answers.
+    """Call a tool and print its result.
 
-    A tool that answers with an error ends with exit code 5, and its text goes to standard error; with --json the
-    whole result is printed in either case, as MCP has it. Where the settings say that a person must agree to the
-    call, you are asked; a call that nobody agreed to ends with exit code 7.
+    If the tool returns an error, the exit code is 5 and its text goes to standard error; --json prints the
+    whole result in both cases, as MCP defines it. If the settings require approval for the call, you are asked; without
+    approval the exit code is 7.
     """
-    from dataclasses import replace
-
-    from toolcrib.app import App
-    from toolcrib.cli.calling import TerminalClient, add_approval_hint, read_arguments
-    from toolcrib.cli.output import echo_json
-    from toolcrib.cli.render import print_result, result_json
-    from toolcrib.cli.session import with_tool
-    from toolcrib.errors import ApprovalRequired
+    from toolcrib.cli.calling import read_arguments
+    from toolcrib.settings.loader import load_settings
 
     arguments = read_arguments(args)
+    settings = load_settings(config)
+    from toolcrib.cli import session
 
-    async def show(app: App) -> bool:
-        ctx = replace(app.local_context(), client=TerminalClient(agreed=yes))
-        try:
-            result = await app.gateway.call(ctx, name, arguments)
-        except ApprovalRequired as error:
-            add_approval_hint(error)
-            raise
-        if as_json:
-            echo_json(result_json(result))
-        else:
-            print_result(result)
-        return result.is_error or result.kind != "complete"
-
-    if with_tool(config, name, show):
+    if session.call_tool(settings, name, arguments, approved=yes, as_json=as_json):
         raise typer.Exit(ExitCode.TOOL)
 
 
-ScriptArgument = Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads it from standard input.")]
-
-
+ScriptArgument = Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads standard input.")]
 LanguageOption = Annotated[
     str | None,
-    typer.Option("--language", "-l", metavar="NAME", help="lua or python; by default what the file's name says."),
+    typer.Option("--language", "-l", metavar="NAME", help="lua or python; the default depends on the file name."),
 ]
-
-
 ScriptArgsOption = Annotated[
     str | None,
-    typer.Option("--args", "-a", metavar="JSON", help="What the script has as `args`: a JSON object, or @FILE."),
+    typer.Option("--args", "-a", metavar="JSON", help="The script's `args`: a JSON object, or @FILE."),
 ]
-
-
-ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Let the script see only tools that change nothing.")]
-
-
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only check the script, and list the calls seen in it.")]
-
-
-TestOption = Annotated[bool, typer.Option("--test", help="Run the tests that stand in the file.")]
-
-
-ApproveScriptOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Agree to its calls beforehand, where a person must agree.")
-]
+ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer the script only tools that change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only check the script, and list the calls it contains.")]
+TestOption = Annotated[bool, typer.Option("--test", help="Run the tests in the file.")]
 
 
 @report_errors
@@ -345,71 +269,36 @@ def run(
     read_only: ReadOnlyOption = False,
     dry_run: DryRunOption = False,
     test: TestOption = False,
-    yes: ApproveScriptOption = False,
+    yes: ApproveOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run a script that calls tools, and print what it gives.
+    """Run a script that calls tools, and print its result.
 
-    The script runs in a sandbox: it can call the tools of the configured servers, and nothing else. One that fails, or
-    does not pass its tests, ends with exit code 5, and why goes to standard error; --json prints the whole result.
+    The script runs in a sandbox, where it can call the tools of the configured servers and nothing else. If the script
+    or its tests fail, the exit code is 5 and the reason goes to standard error; --json prints the whole result.
     """
-    from dataclasses import replace
-
-    from toolcrib.app import App
-    from toolcrib.cli.calling import TerminalClient, read_arguments
-    from toolcrib.cli.output import echo_json
-    from toolcrib.cli.render import print_result, result_json
-    from toolcrib.cli.session import with_gateway
-    from toolcrib.scripting.stored import language_of
+    from toolcrib.cli.calling import read_arguments
+    from toolcrib.scripting.files import language_of
+    from toolcrib.settings.loader import load_settings
 
     source = _read_script(file)
     chosen = language or language_of(Path(file))
     arguments = None if args is None else read_arguments(args)
+    settings = load_settings(config)
+    from toolcrib.cli import session
 
-    async def show(app: App) -> bool:
-        ctx = replace(app.local_context(), client=TerminalClient(agreed=yes))
-        if test:
-            return await _run_script_tests(app, file, chosen, as_json=as_json)
-        if dry_run:
-            result = await app.scripts.check(ctx, source, language=chosen, read_only=read_only)
-        else:
-            result = await app.run_script(source, language=chosen, arguments=arguments, read_only=read_only, ctx=ctx)
-        if as_json:
-            echo_json(result_json(result))
-        else:
-            print_result(result)
-        return result.is_error
-
-    if with_gateway(config, show):
+    if test:
+        failed = session.run_script_tests(settings, file, chosen, as_json=as_json)
+    else:
+        script = session.ScriptCall(source, chosen, arguments, read_only=read_only, approved=yes)
+        failed = session.run_script(settings, script, dry_run=dry_run, as_json=as_json)
+    if failed:
         raise typer.Exit(ExitCode.TOOL)
 
 
-async def _run_script_tests(app: object, file: str, language: str, *, as_json: bool) -> bool:
-    """Run the file's tests and say how each went; whether one did not pass."""
-    from toolcrib.app import App
-    from toolcrib.cli.output import echo, echo_json
-    from toolcrib.scripting.stored import read_script, run_script_test
-
-    assert isinstance(app, App)  # noqa: S101 - imported late, so that the annotation cannot say it
-    if file == "-":
-        raise UsageError("--test needs a file.")
-    script = read_script(Path(file), language)
-    if not script.tests:
-        raise UsageError(f"{file} has no tests.", hint="They stand in front of the script, as [[tests]].")
-    went = [await run_script_test(app.scripts, app.local_context(), script, one) for one in script.tests]
-    if as_json:
-        echo_json([{"test": one.test, "passed": one.passed, "reason": one.reason} for one in went])
-    else:
-        for one in went:
-            echo(f"{'passed' if one.passed else 'FAILED'}  {one.test}{f': {one.reason}' if one.reason else ''}")
-    return not all(one.passed for one in went)
-
-
 def _read_script(file: str) -> str:
-    import sys
-
     try:
         return sys.stdin.read().removeprefix("\ufeff") if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -418,19 +307,17 @@ def _read_script(file: str) -> str:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
 
 
+# -- checks and the demo -----------------------------------------------------------------------------------------------
+
 EvalToolsOption = Annotated[
-    Path, typer.Option("--tools", "-t", metavar="FILE", help="The tools that are searched (- is standard input).")
+    Path, typer.Option("--tools", "-t", metavar="FILE", help="The tools to search (- is standard input).")
 ]
-
-
 EvalQueriesOption = Annotated[
-    Path, typer.Option("--queries", "-q", metavar="FILE", help="What is asked, and which tools are right.")
+    Path, typer.Option("--queries", "-q", metavar="FILE", help="The queries, each with its relevant tools.")
 ]
-
-
 UnanswerableOption = Annotated[
     Path | None,
-    typer.Option("--unanswerable", "-u", metavar="FILE", help="More queries, which none of the tools answers."),
+    typer.Option("--unanswerable", "-u", metavar="FILE", help="Queries that none of the tools can answer."),
 ]
 
 
@@ -444,9 +331,9 @@ def evaluate(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure the search: how well it ranks, what it answers that it should not, and how long it takes.
+    """Measure the search: ranking quality, false answers, and time.
 
-    Every figure but the times is a share, from 0 to 1.
+    All figures but the times are shares, from 0 to 1.
     """
     from toolcrib.cli.eval import print_figures, run_evaluation
     from toolcrib.cli.files import STDIN
@@ -463,36 +350,25 @@ def evaluate(
 
 @report_errors
 def doctor(*, config: ConfigOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Check the settings and every server, and say what to do about what fails.
+    """Check the settings and every server, and suggest fixes.
 
-    Ends with exit code 6 when something fails.
+    The exit code is 6 if anything fails.
     """
-    from toolcrib.app import App
-    from toolcrib.cli.doctor import check_all, print_report
-    from toolcrib.cli.output import echo_json
-    from toolcrib.cli.session import inspect
     from toolcrib.settings.loader import load_settings
 
     settings = load_settings(config)
+    from toolcrib.cli.doctor import examine
 
-    async def show(app: App) -> bool:
-        checkup = await check_all(app, settings)
-        if as_json:
-            echo_json(checkup.as_json())
-        else:
-            print_report(checkup)
-        return checkup.ok
-
-    if not inspect(settings, show):
+    if not examine(settings, as_json=as_json):
         raise typer.Exit(ExitCode.SERVER)
 
 
 @report_errors
 def demo(*, debug: DebugOption = False) -> None:
-    """Show the main job on real MCP servers from PyPI, which uvx fetches; needs a network the first time.
+    """Demonstrate the gateway with real MCP servers from PyPI.
 
-    Starts a gateway in front of five servers, each in an environment of its own, and plays an agent that finds and
-    calls their tools. Nothing outside a temporary folder is written, save for uv's own cache.
+    Starts a gateway in front of five servers, which uvx installs in environments of their own, and plays an agent that
+    finds and calls their tools. Needs a network the first time. Writes only to a temporary folder and uv's cache.
     """
     from toolcrib.cli.demo import demo_workspace, run_tour
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 
 from toolcrib.app import App
-from toolcrib.cli.output import echo, pluralize
+from toolcrib.cli.output import echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
-from toolcrib.cli.session import describe_status
+from toolcrib.cli.session import describe_status, inspect
 from toolcrib.embedders.load import load
 from toolcrib.errors import AmbiguousName, NameCollision, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
@@ -27,25 +27,23 @@ from toolcrib.upstream.options import ServerOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """What was found."""
+    """The results of all checks."""
 
     settings: Settings
     unused: tuple[Path, ...]
-    """Other settings files that exist and were passed over."""
+    """Other settings files that exist, and are not used."""
     statuses: tuple[ServerStatus, ...]
     problems: tuple[str, ...]
-    """What is wrong besides the servers themselves."""
+    """Problems other than those of the servers."""
     options: Mapping[str, ServerOptions] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What may be a mistake, and may be meant."""
+    """What may be a mistake or intended."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing fails."""
         return not self.problems and all(status.state is ServerState.READY for status in self.statuses)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
         return {
             "ok": self.ok,
             "source": str(self.settings.source),
@@ -64,9 +62,24 @@ class DoctorReport:
         }
 
 
+def examine(settings: Settings, *, as_json: bool) -> bool:
+    """Check everything and print what was found; whether nothing fails."""
+
+    async def show(app: App) -> bool:
+        report = await check_all(app, settings)
+        if as_json:
+            echo_json(report.as_json())
+        else:
+            print_report(report)
+        return report.ok
+
+    return inspect(settings, show)
+
+
 async def check_all(app: App, settings: Settings) -> DoctorReport:
-    """Look at everything, once every server is ready or failed. The app has neither the policy of the settings, so as
-    to see every tool, nor their embedder; both are looked at by themselves.
+    """Check everything, once every server is ready or failed.
+
+    The app has no policy, to see every tool, and no embedder; both are checked separately.
     """
     ctx, policy = app.local_context(), settings.policy
     tools = await app.gateway.tools(ctx)
@@ -92,7 +105,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
 
 
 def _check_http(app: App) -> Iterator[str]:
-    """Why it would not be served where the settings say."""
+    """Why HTTP would not be served."""
     try:
         app.asgi()
     except ToolcribError as error:
@@ -100,7 +113,7 @@ def _check_http(app: App) -> Iterator[str]:
 
 
 async def _check_embedder(settings: Settings) -> list[str]:
-    """Why the embedder of the settings, which the app at hand does without, cannot be had."""
+    """Why the embedder cannot be loaded."""
     try:
         await anyio.to_thread.run_sync(load, settings.gateway.embedder)
     except ToolcribError as error:
@@ -109,7 +122,7 @@ async def _check_embedder(settings: Settings) -> list[str]:
 
 
 async def _check_names(app: App, policy: Policy | None) -> list[str]:
-    """Which names collide, for whom the policy of the settings lets see them."""
+    """Names that collide, as far as the policy lets callers see both."""
     front = app.facade
     if policy is not None:
         behind = Gateway([app.local, app.shared, app.servers], policy=policy, options=app.settings.gateway)
@@ -122,7 +135,7 @@ async def _check_names(app: App, policy: Policy | None) -> list[str]:
 
 
 def _check_allowed_tools(settings: Settings, app: App, tools: tuple[Tool, ...]) -> Iterator[str]:
-    """Names in allowedTools that their server, which is ready, does not offer."""
+    """Names in allowedTools that a ready server does not offer."""
     ready = {status.name for status in app.fleet.statuses() if status.state is ServerState.READY}
     for server in settings.servers:
         offered = {tool.name for tool in tools if tool.namespace == (server.namespace or server.name)}
@@ -132,7 +145,7 @@ def _check_allowed_tools(settings: Settings, app: App, tools: tuple[Tool, ...]) 
 
 
 def _unmatched_patterns(settings: Settings, policy: Policy | None, tools: tuple[Tool, ...]) -> Iterator[str]:
-    """Patterns that fit no tool: where one is misspelt, what it should guard is not guarded."""
+    """Patterns that match no tool; if one is misspelt, it does not protect anything."""
     calls = settings.gateway.calls
     listed: list[tuple[str, Sequence[str]]] = [
         ("calls.approved", calls.approved),
@@ -145,11 +158,11 @@ def _unmatched_patterns(settings: Settings, policy: Policy | None, tools: tuple[
         for text in texts:
             fits = Patterns((text,))
             if not any(fits.matches(tool.id) for tool in tools):
-                yield f"toolcrib.{where}: {text} fits no tool that there is now"
+                yield f"toolcrib.{where}: {text} matches no current tool"
 
 
 def describe_endpoint(server: ServerOptions) -> str:
-    """How a server is reached, without what may hold a secret: the program, or the host of the url.
+    """The program of a server, or the host of its url: what cannot contain a secret.
 
     >>> describe_endpoint(ServerOptions(name="a", transport="http", url="https://me:pw@example.com/key?token=1"))
     'http: https://example.com'
@@ -162,10 +175,10 @@ def describe_endpoint(server: ServerOptions) -> str:
 
 
 def print_report(checkup: DoctorReport) -> None:
-    """What was found, for people."""
+    """Print the report for people."""
     echo(f"Settings: {checkup.settings.source}")
     for path in checkup.unused:
-        echo(f"  also there, not used: {path}")
+        echo(f"  also found, not used: {path}")
     for warning in checkup.settings.warnings:
         echo(f"  warning: {warning}")
     echo("\nServers:" if checkup.statuses else "\nNo servers are configured.")
@@ -216,7 +229,7 @@ _SETTINGS: Final[_AdviceTable] = (
     (r'is not a setting; did you mean "([^"]+)"', 'Write "{0}" instead.'),
     (r"", "Fix its entry in the settings file."),
 )
-"""For a server that its entry in the settings keeps from being tried."""
+"""For a server that is not started because of its entry in the settings."""
 
 
 _COMMAND: Final[_AdviceTable] = (
@@ -253,11 +266,11 @@ _URL: Final[_AdviceTable] = (
 
 
 _QUOTED: Final = re.compile(r' \(its message: ".*"\)|; its last output: .*', re.DOTALL)
-"""Words of the server's own within the reason: they say nothing about what kind of failure it is."""
+"""Quotations of the server within a reason, which say nothing about the kind of failure."""
 
 
 def advice(status: ServerStatus, server: ServerOptions) -> str:
-    """What may help; empty for a server that is ready.
+    """A suggestion for a server that is not ready; empty for one that is.
 
     >>> lacking = ServerOptions(name="x", problem="environment variable KEY is not set")
     >>> advice(ServerStatus(name="x", state=ServerState.FAILED, since=0, reason=lacking.problem), lacking)

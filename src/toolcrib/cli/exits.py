@@ -35,7 +35,7 @@ from toolcrib.errors import (
 
 
 class ExitCode(IntEnum):
-    """What a program can tell from the exit code."""
+    """Exit codes of the command line."""
 
     OK = 0
     UNEXPECTED = 1
@@ -51,16 +51,16 @@ class ExitCode(IntEnum):
 
 
 MEANINGS: Final = {
-    ExitCode.OK: "done; an empty list is an answer too",
-    ExitCode.UNEXPECTED: "an unexpected failure; --debug shows where",
-    ExitCode.USAGE: "the command line, or the arguments of the tool, do not fit",
-    ExitCode.SETTINGS: "no settings file, or one that cannot be used; something is not installed",
-    ExitCode.NOT_FOUND: "no tool or server has that name, or several tools have it",
-    ExitCode.TOOL: "the tool answered with an error",
-    ExitCode.SERVER: "a server is not available or did not answer; doctor: something fails",
-    ExitCode.REFUSED: "the call was not run: nobody agreed to it, or there were too many",
+    ExitCode.OK: "done; an empty list is a result too",
+    ExitCode.UNEXPECTED: "an unexpected failure; --debug shows the traceback",
+    ExitCode.USAGE: "the command line, or the arguments of the tool, are invalid",
+    ExitCode.SETTINGS: "no usable settings file, or something is not installed",
+    ExitCode.NOT_FOUND: "no tool or server has that name, or several tools do",
+    ExitCode.TOOL: "the tool returned an error",
+    ExitCode.SERVER: "a server is not available or did not respond; doctor: something fails",
+    ExitCode.REFUSED: "the call was not run: not approved, or over a rate limit",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
-    ExitCode.CLOSED_PIPE: "whoever read the output stopped reading",
+    ExitCode.CLOSED_PIPE: "the reader of the output closed the pipe",
     ExitCode.TERMINATED: "ended by SIGTERM (serve ends with 0)",
 }
 
@@ -85,7 +85,7 @@ _CODES: Final[tuple[tuple[type[ToolcribError], ExitCode], ...]] = (
 
 
 def exit_code(error: ToolcribError) -> ExitCode:
-    """The code an error ends the program with: the first kind in the table that it is of."""
+    """The exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.UNEXPECTED)
 
 
@@ -98,17 +98,17 @@ P = ParamSpec("P")
 
 
 class Terminated(Exception):
-    """SIGTERM came."""
+    """The process received SIGTERM."""
 
 
 class UsageError(InvalidRequest):
-    """The command line itself does not fit."""
+    """The command line is invalid."""
 
     code = "usage"
 
 
 def report_errors(verb: Callable[P, None]) -> Callable[P, None]:
-    """The verb, whose errors are shown as people and programs need them."""
+    """Print the errors of a verb for people or programs, and exit with their code."""
 
     @functools.wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -128,7 +128,7 @@ def report_errors(verb: Callable[P, None]) -> Callable[P, None]:
 
 
 def _log_handler(*, debug: bool) -> logging.Handler:
-    """Logs to standard error, or, without --debug, nowhere: verbs say themselves what people need to know."""
+    """Log to standard error with --debug, else nowhere: verbs print what users need to know."""
     if not debug:
         return logging.NullHandler()
     logging.getLogger("toolcrib").setLevel(logging.DEBUG)
@@ -138,7 +138,7 @@ def _log_handler(*, debug: bool) -> logging.Handler:
 
 
 def unwrap_group(error: BaseException) -> BaseException:
-    """The one error inside groups of one, or the group itself."""
+    """The error inside groups of one error, or the group itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -162,7 +162,7 @@ def _exit_with(error: BaseException, *, as_json: bool, debug: bool) -> NoReturn:
         case Exception():
             echo_error(f"toolcrib: unexpected {type(error).__name__}: {error}")
             if not debug:
-                echo_error("Run it again with --debug to see where it arose.")
+                echo_error("Run it again with --debug to see the traceback.")
             raise typer.Exit(ExitCode.UNEXPECTED) from None
         case _:
             raise error

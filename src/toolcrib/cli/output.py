@@ -14,22 +14,22 @@ _MIN_COLUMN_WIDTH = 20
 
 
 def echo(text: str = "") -> None:
-    """A line on standard output."""
+    """Print a line to standard output."""
     typer.echo(printable(text))
 
 
 def echo_error(text: str) -> None:
-    """A line on standard error."""
+    """Print a line to standard error."""
     typer.echo(printable(text), err=True)
 
 
 def echo_json(value: Any) -> None:
-    """JSON on standard output, in ASCII, so that any terminal and any program can read it."""
+    """Print JSON to standard output, in ASCII, which every terminal and program can read."""
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
 def print_error(error: ToolcribError) -> None:
-    """What was wrong, what would work, and what may have been meant."""
+    """Print an error with its hint and suggestions."""
     echo_error(f"toolcrib: {error.message}")
     if error.hint:
         echo_error(error.hint)
@@ -39,7 +39,7 @@ def print_error(error: ToolcribError) -> None:
 
 
 def printable(text: str) -> str:
-    r"""The text without control characters: servers write descriptions, and terminals obey what is in them.
+    r"""Remove control characters, which terminals obey: servers write descriptions.
 
     >>> printable("ring\a \x1b[31mred\x1b[0m\n")
     'ring [31mred[0m\n'
@@ -50,12 +50,12 @@ def printable(text: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, on one line."""
+    """The first line that is not blank, with single spaces."""
     return " ".join(next((line for line in text.splitlines() if line.strip()), "").split())
 
 
 def print_columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> None:
-    """Rows as aligned columns; on a terminal the last column is cut to its width."""
+    """Print rows as aligned columns. On a terminal, the last column is cut to its width."""
     lines = [[printable(cell).replace("\n", " ") for cell in row] for row in ([head] if head else []) + list(rows)]
     if not lines:
         return
@@ -67,12 +67,12 @@ def print_columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) ->
 
 
 def terminal_width() -> int:
-    """The columns of the terminal; very many where the output is none."""
+    """The width of the terminal; very large if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000
 
 
 def pluralize(number: int, noun: str) -> str:
-    """So many of them, in words that fit.
+    """A number with its noun, singular or plural.
 
     >>> pluralize(1, "server"), pluralize(0, "tool")
     ('1 server', '0 tools')
@@ -81,5 +81,5 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def truncate(text: str, room: int) -> str:
-    """The text, ended by an ellipsis where it does not fit."""
+    """Cut the text to a width, with an ellipsis."""
     return text if len(text) <= room else text[: room - 3].rstrip() + "..."

@@ -16,7 +16,7 @@ from toolcrib.schema import parameters, signature
 from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerStatus, Tool, ToolResult
 
 _SIMILAR_SHOWN = 3
-"""Near-duplicates that are named."""
+"""How many near-duplicates a hit names."""
 
 
 _ANNOTATION_WORDS = {
@@ -28,40 +28,40 @@ _ANNOTATION_WORDS = {
 
 
 def server_row(status: ServerStatus) -> tuple[str, ...]:
-    """A line of the table of servers."""
+    """A row of the table of servers."""
     since = datetime.fromtimestamp(status.since).astimezone().strftime("%H:%M:%S")
     notes = [status.reason] if status.reason else []
-    notes += ["its tools are from before"] if status.stale else []
+    notes += ["its last known tools are used"] if status.stale else []
     notes += [f"{pluralize(len(status.rejected), 'tool')} set aside"] if status.rejected else []
     return (status.name, str(status.state), str(status.tools), status.transport, since, "; ".join(notes))
 
 
 def tool_id(tool: Tool) -> str:
-    """The id that a tool has of itself."""
+    """The canonical id of a tool."""
     return tool.id
 
 
 def print_reply(reply: SearchReply, named: Callable[[Tool], str] = tool_id) -> None:
-    """The hits, a line each; then, on standard error, what there is to say of them."""
+    """Print the hits, a line each; notes go to standard error."""
     print_columns((_score_cell(hit), named(hit.tool), _description_cell(hit)) for hit in reply.hits)
     if not reply.hits:
-        echo_error("No tool fits.")
+        echo_error("No tool matches.")
     if reply.nearest:
-        echo_error(f"Names that are close: {', '.join(reply.nearest)}")
+        echo_error(f"Similar names: {', '.join(reply.nearest)}")
     if reply.unmatched:
-        echo_error(f"Words that match nothing: {', '.join(reply.unmatched)}")
+        echo_error(f"Words without a match: {', '.join(reply.unmatched)}")
     if reply.note:
         echo_error(reply.note)
 
 
 def _score_cell(hit: Hit) -> str:
-    """The score, and what is to be known of it."""
+    """The score, and whether the hit is weak or a fallback."""
     mark = "instead" if hit.fallback else "weak" if hit.weak else ""
     return f"{hit.score:.2f} {mark}".rstrip()
 
 
 def _description_cell(hit: Hit) -> str:
-    """The first line of the description, and the near-duplicates that are shown under the tool."""
+    """The first line of the description, and near-duplicates of the tool."""
     line = first_line(hit.tool.description)
     if not hit.similar:
         return line
@@ -70,7 +70,7 @@ def _description_cell(hit: Hit) -> str:
 
 
 def print_description(described: ToolDescription) -> None:
-    """All that a person needs to call the tool."""
+    """Print how to call a tool."""
     tool = described.tool
     echo(tool.id if not tool.title or tool.title == tool.name else f"{tool.id}  ({tool.title})")
     if hints := describe_annotations(tool.annotations):
@@ -89,7 +89,7 @@ def print_description(described: ToolDescription) -> None:
 
 
 def call_command(name: str, arguments: Object) -> str:
-    """The command line that calls the tool.
+    """The command line of a call.
 
     >>> call_command("git:log", {"n": 1})
     'toolcrib call git:log --args \\'{"n": 1}\\''
@@ -99,7 +99,7 @@ def call_command(name: str, arguments: Object) -> str:
 
 
 def describe_annotations(annotations: Object) -> str:
-    """The annotations of the tool's author, in words.
+    """The annotations of a tool in words.
 
     >>> describe_annotations({"readOnlyHint": False, "destructiveHint": True})
     'changes things, may destroy (says its server)'
@@ -114,10 +114,10 @@ def describe_annotations(annotations: Object) -> str:
 
 
 def print_result(result: ToolResult) -> None:
-    """The content of a result; that of a failed one on standard error."""
+    """Print the content of a result; that of an error goes to standard error."""
     out = echo_error if result.is_error else echo
     if result.kind == "input_required":
-        echo_error("The tool asks for more input before it can finish, which this command cannot give.")
+        echo_error("The tool asks for more input, which this command cannot provide.")
     for block in result.content:
         out(block_text(block))
     if not result.content and result.structured is not None:
@@ -125,7 +125,7 @@ def print_result(result: ToolResult) -> None:
 
 
 def block_text(block: Object) -> str:
-    """A content block as text; what is not text is named with its size."""
+    """A content block as text; other content is described with its size."""
     match block.get("type"):
         case "text":
             return str(block.get("text", ""))
@@ -139,16 +139,16 @@ def block_text(block: Object) -> str:
 
 
 _MAX_SERVERS_NAMED = 20
-"""How many servers an error names; `toolcrib servers` lists them all."""
+"""How many servers an error names; `toolcrib servers` lists all."""
 
 
 def check_server(name: str, statuses: Sequence[ServerStatus]) -> None:
-    """Raise `BackendNotFound` unless that is the namespace of a server, which mostly is its name."""
+    """Raise `BackendNotFound` unless a server has that namespace, which usually is its name."""
     check_namespace(name, sorted({namespace_of(status) for status in statuses}))
 
 
 def check_namespace(name: str, names: Sequence[str]) -> None:
-    """Raise `BackendNotFound` unless the name is one of these servers'."""
+    """Raise `BackendNotFound` unless the name is one of these."""
     if name not in names:
         more = f" and {len(names) - _MAX_SERVERS_NAMED} more" if len(names) > _MAX_SERVERS_NAMED else ""
         raise BackendNotFound(
@@ -159,7 +159,7 @@ def check_namespace(name: str, names: Sequence[str]) -> None:
 
 
 def server_json(status: ServerStatus) -> dict[str, Any]:
-    """A server's status; times are ISO 8601, in UTC."""
+    """The status of a server as JSON; times are ISO 8601, in UTC."""
     return {
         "name": status.name,
         "namespace": namespace_of(status),
@@ -186,7 +186,7 @@ def iso_time(seconds: float) -> str:
 
 
 def tool_json(tool: Tool) -> dict[str, Any]:
-    """A tool's whole definition."""
+    """The definition of a tool as JSON."""
     return {
         "id": tool.id,
         "name": tool.name,
@@ -202,12 +202,12 @@ def tool_json(tool: Tool) -> dict[str, Any]:
 
 
 def description_json(described: ToolDescription) -> dict[str, Any]:
-    """A tool's whole definition, and arguments that are ready to send."""
+    """The definition of a tool and an example call as JSON."""
     return {**tool_json(described.tool), "example": {"name": described.id, "arguments": described.example}}
 
 
 def reply_json(reply: SearchReply, named: Callable[[Tool], str] = tool_id) -> dict[str, Any]:
-    """A search's reply; tools are called by `named`."""
+    """A search reply as JSON; `named` names the tools."""
     return {
         "hits": [hit_json(hit, named) for hit in reply.hits],
         "unmatched": list(reply.unmatched),
@@ -219,7 +219,7 @@ def reply_json(reply: SearchReply, named: Callable[[Tool], str] = tool_id) -> di
 
 
 def hit_json(hit: Hit, named: Callable[[Tool], str] = tool_id) -> dict[str, Any]:
-    """One hit: which tool, how well it fits, and why."""
+    """A hit as JSON: the tool, its score, and the reasons."""
     return {
         "id": named(hit.tool),
         "name": hit.tool.name,
@@ -239,7 +239,7 @@ def hit_json(hit: Hit, named: Callable[[Tool], str] = tool_id) -> dict[str, Any]
 
 
 def part_json(part: ScorePart) -> dict[str, Any]:
-    """A line of a hit's arithmetic; `product` is what it added to `raw`."""
+    """One part of a score as JSON; `product` is its contribution to `raw`."""
     return {
         "name": part.name,
         "value": round(part.value, 4),
@@ -249,7 +249,7 @@ def part_json(part: ScorePart) -> dict[str, Any]:
 
 
 def result_json(result: ToolResult) -> dict[str, Any]:
-    """A call's result, under MCP's own names."""
+    """The result of a call as JSON, with the names that MCP uses."""
     shape: dict[str, Any] = {"content": list(result.content), "isError": result.is_error}
     if result.structured is not None:
         shape["structuredContent"] = result.structured

@@ -1,64 +1,215 @@
-"""Run one verb against the configured servers: start an app, wait for its servers, use it, and close it."""
+"""The verbs that use the configured servers: start an app, wait for its servers, use it, and close it."""
 
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
 from toolcrib.app import App
-from toolcrib.cli.exits import Terminated
-from toolcrib.cli.output import echo_error, pluralize, printable
-from toolcrib.cli.render import check_server
-from toolcrib.errors import ToolNotFound
+from toolcrib.cli.calling import TerminalClient, add_approval_hint
+from toolcrib.cli.exits import Terminated, UsageError
+from toolcrib.cli.output import echo, echo_error, echo_json, first_line, pluralize, print_columns, printable
+from toolcrib.cli.render import (
+    check_server,
+    description_json,
+    print_description,
+    print_result,
+    result_json,
+    server_json,
+    server_row,
+    tool_json,
+)
+from toolcrib.errors import ApprovalRequired, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.visibility import describe_state
-from toolcrib.scripting.stored import SCRIPTS_NAMESPACE
+from toolcrib.scripting.files import read_script
+from toolcrib.scripting.stored import SCRIPTS_NAMESPACE, run_script_test
 from toolcrib.search.options import Scorer
-from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
-from toolcrib.types import SearchReply, SearchRequest, ServerState, ServerStatus
+from toolcrib.types import SearchReply, SearchRequest, ServerState, ServerStatus, ToolResult
 from toolcrib.upstream.options import ServerOptions
 
 T = TypeVar("T")
 
 
 _MAX_NAMED = 5
-"""How many of the servers that are awaited are named."""
+"""How many waiting servers the progress line names."""
 
 
 _SEPARATORS = (":", "__", ".", "/")
-"""What may stand between a namespace and a name."""
+"""Separators between a namespace and a name."""
 
 
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
-def with_gateway(config: Path | None, use: Callable[[App], Awaitable[T]]) -> T:
-    """What `use` gives, called once each server is ready or failed; for verbs that search nothing.
+def list_servers(settings: Settings, *, as_json: bool) -> None:
+    """Print the state of each server."""
 
-    No embedder is loaded. Servers that are not ready are named on standard error, a line each. Raises `SettingsError`,
-    `ServerUnavailable` for a required server, and whatever `use` raises.
+    async def show(app: App) -> None:
+        statuses = await app.gateway.servers(app.local_context())
+        if as_json:
+            echo_json({"servers": [server_json(status) for status in statuses]})
+        elif statuses:
+            print_columns(map(server_row, statuses), head=("NAME", "STATE", "TOOLS", "REACHED BY", "SINCE", "REASON"))
+        else:
+            echo("No servers are configured.")
+
+    inspect(settings, show)
+
+
+def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> None:
+    """Print every tool, or those of one namespace."""
+
+    async def show(app: App) -> None:
+        ctx = app.local_context()
+        statuses = await app.gateway.servers(ctx)
+        if namespace is not None:
+            check_server(namespace, statuses)
+        found = [tool for tool in await app.gateway.tools(ctx) if namespace in (None, tool.namespace)]
+        if as_json:
+            failing = [server_json(status) for status in statuses if status.state is not ServerState.READY]
+            echo_json({"tools": [tool_json(tool) for tool in found], "servers": failing})
+        else:
+            print_columns((tool.id, first_line(tool.description or tool.title or "")) for tool in found)
+
+    with_gateway(settings, show)
+
+
+def search_servers(settings: Settings, request: SearchRequest, scorer: Scorer | None = None) -> SearchReply:
+    """Search once each server is ready or failed. Raises `BackendNotFound` for a namespace that no server has."""
+    if scorer is not None:
+        options = replace(settings.gateway.search, scorer=scorer)
+        settings = replace(settings, gateway=replace(settings.gateway, search=options))
+
+    async def found(app: App) -> SearchReply:
+        ctx = app.local_context()
+        if settings.gateway.embedder != GatewayOptions().embedder:
+            await app.gateway.refresher.wait_idle()
+        for namespace in request.filters.namespaces:
+            check_server(namespace, await app.gateway.servers(ctx))
+        return await app.gateway.search(ctx, replace(request, group=request.group or settings.gateway.group))
+
+    return run_with(settings, found)
+
+
+def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
+    """Print how to call a tool."""
+
+    async def show(app: App) -> None:
+        described = await app.gateway.describe(app.local_context(), name)
+        if as_json:
+            echo_json(description_json(described))
+        else:
+            print_description(described)
+
+    with_tool(settings, name, show)
+
+
+def call_tool(settings: Settings, name: str, arguments: dict[str, Any], *, approved: bool, as_json: bool) -> bool:
+    """Call a tool and print its result; whether it is an error, or incomplete."""
+
+    async def show(app: App) -> bool:
+        ctx = replace(app.local_context(), client=TerminalClient(approved=approved))
+        try:
+            result = await app.gateway.call(ctx, name, arguments)
+        except ApprovalRequired as error:
+            add_approval_hint(error)
+            raise
+        _print(result, as_json=as_json)
+        return result.is_error or result.kind != "complete"
+
+    return with_tool(settings, name, show)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """A script to run, as the command line gives it."""
+
+    source: str
+    language: str
+    arguments: dict[str, Any] | None
+    read_only: bool
+    approved: bool
+
+
+def run_script(settings: Settings, script: ScriptCall, *, dry_run: bool, as_json: bool) -> bool:
+    """Run or check a script, and print its result; whether it failed."""
+    source, language, read_only = script.source, script.language, script.read_only
+
+    async def show(app: App) -> bool:
+        ctx = replace(app.local_context(), client=TerminalClient(approved=script.approved))
+        if dry_run:
+            result = await app.scripts.check(ctx, source, language=language, read_only=read_only)
+        else:
+            result = await app.run_script(
+                source, language=language, arguments=script.arguments, read_only=read_only, ctx=ctx
+            )
+        _print(result, as_json=as_json)
+        return result.is_error
+
+    return with_gateway(settings, show)
+
+
+def run_script_tests(settings: Settings, file: str, language: str, *, as_json: bool) -> bool:
+    """Run the tests of a script file, and print their outcomes; whether one failed."""
+    if file == "-":
+        raise UsageError("--test needs a file.")
+    script = read_script(Path(file), language)
+    if not script.tests:
+        raise UsageError(f"{file} has no tests.", hint="Write them in front of the script, as [[tests]].")
+
+    async def show(app: App) -> bool:
+        ctx = app.local_context()
+        results = [await run_script_test(app.scripts, ctx, script, test) for test in script.tests]
+        if as_json:
+            echo_json([{"test": one.test, "passed": one.passed, "reason": one.reason} for one in results])
+        else:
+            for one in results:
+                reason = f": {one.reason}" if one.reason else ""
+                echo(f"{'passed' if one.passed else 'FAILED'}  {one.test}{reason}")
+        return not all(one.passed for one in results)
+
+    return with_gateway(settings, show)
+
+
+def _print(result: ToolResult, *, as_json: bool) -> None:
+    if as_json:
+        echo_json(result_json(result))
+    else:
+        print_result(result)
+
+
+# -- apps for one verb -------------------------------------------------------------------------------------------------
+
+
+def with_gateway(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
+    """Run `use` once each server is ready or failed. No embedder is loaded, so `use` must not search.
+
+    Prints a line for each server that is not ready to standard error. Raises `ServerUnavailable` if a required server
+    is not, and what `use` raises.
     """
-    return run_with(_without_embedder(load_settings(config)), use)
+    return run_with(_without_embedder(settings), use)
 
 
-def with_tool(config: Path | None, name: str, use: Callable[[App], Awaitable[T]]) -> T:
-    """Like `with_gateway`, for a verb that uses one tool: where its name says of which server it is, no other is
-    started. Only `server.tool` and the like may be the bare name of another server's tool, if that one has none.
+def with_tool(settings: Settings, name: str, use: Callable[[App], Awaitable[T]]) -> T:
+    """Like `with_gateway`, but start only the server that the name of the tool begins with.
+
+    If that server does not have the tool, start all of them: `server.tool` may be the bare name of another's tool.
     """
-    settings = _without_embedder(load_settings(config))
-    meant = servers_in_name(name, settings.servers)
-    if not meant:
+    settings = _without_embedder(settings)
+    named = servers_in_name(name, settings.servers)
+    if not named:
         return run_with(settings, use)
 
-    given: list[T] = []
+    results: list[T] = []
 
-    async def with_these(app: App) -> None:
+    async def with_named(app: App) -> None:
         try:
             await app.gateway.find(app.local_context(), name)
         except ToolNotFound:
@@ -66,15 +217,16 @@ def with_tool(config: Path | None, name: str, use: Callable[[App], Awaitable[T]]
                 raise
             return
         await report_failing(app)
-        given.append(await use(app))
+        results.append(await use(app))
 
-    run_with(replace(settings, servers=meant), with_these, quiet=True)
-    return given[0] if given else run_with(settings, use)
+    run_with(replace(settings, servers=named), with_named, quiet=True)
+    return results[0] if results else run_with(settings, use)
 
 
 def servers_in_name(name: str, servers: Sequence[ServerOptions]) -> tuple[ServerOptions, ...]:
-    """The servers whose namespace the spelling of a tool begins with; none where it may be a script's, which may call
-    tools of any server.
+    """The servers whose namespace the name of a tool begins with.
+
+    None if the tool may be a script, which can call tools of any server.
 
     >>> servers_in_name("git:log", [ServerOptions(name="git"), ServerOptions(name="gitlab")])[0].name
     'git'
@@ -90,20 +242,18 @@ def _starts_with(name: str, namespace: str) -> bool:
 
 
 def inspect(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
-    """Like `with_gateway`, for a look at the servers themselves: nothing is said of them, none is required, and no
-    policy hides anything.
-    """
+    """Like `with_gateway`, to look at the servers: none is required, no policy applies, and no message is printed."""
     lenient = tuple(replace(server, required=False) for server in settings.servers)
     return run_with(_without_embedder(replace(settings, servers=lenient, policy=None)), use, quiet=True)
 
 
 def _without_embedder(settings: Settings) -> Settings:
-    """The settings without an embedder, which takes seconds to load."""
+    """Remove the embedder, which takes seconds to load."""
     return replace(settings, gateway=replace(settings.gateway, embedder=GatewayOptions().embedder))
 
 
 def run_with(settings: Settings, use: Callable[[App], Awaitable[T]], *, quiet: bool = False) -> T:
-    """Like `with_gateway`, with settings at hand, and all that they name."""
+    """Run `use` with an app of these settings, once each server is ready or failed."""
 
     async def main() -> T:
         async with App(settings) as app:
@@ -117,7 +267,7 @@ def run_with(settings: Settings, use: Callable[[App], Awaitable[T]], *, quiet: b
 
 
 async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
-    """What `main` gives; raises `Terminated`, once everything is closed, when SIGTERM comes first."""
+    """Run `main`. On SIGTERM, cancel it, and raise `Terminated` once it has closed everything."""
     results: list[T] = []
     async with anyio.create_task_group() as group:
 
@@ -135,14 +285,14 @@ async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
 
 
 async def report_failing(app: App) -> None:
-    """One line on standard error for each server that is not ready."""
+    """Print a line to standard error for each server that is not ready."""
     for status in await app.gateway.servers(app.local_context()):
         if status.state is not ServerState.READY:
             echo_error(f"toolcrib: server {status.name} {_one_line(describe_state(status))}{_stale_note(status)}")
 
 
 def describe_status(status: ServerStatus) -> str:
-    """The state, why, and whether older tools stand in."""
+    """The state of a server, the reason, and whether its last known tools are used."""
     because = f": {_one_line(status.reason)}" if status.reason else ""
     return f"{status.state}{because}{_stale_note(status)}"
 
@@ -157,7 +307,7 @@ def _stale_note(status: ServerStatus) -> str:
 
 @contextmanager
 def show_progress(app: App) -> Iterator[None]:
-    """Shows on standard error, while it is a terminal, which servers are still awaited."""
+    """Show on a terminal which servers have not connected yet."""
     if not sys.stderr.isatty():
         yield
         return
@@ -179,28 +329,3 @@ def _progress_text(app: App) -> str:
     names = ", ".join(waiting[:_MAX_NAMED]) + (", ..." if len(waiting) > _MAX_NAMED else "")
     done = f"{len(statuses) - len(waiting)} of {pluralize(len(statuses), 'server')}"
     return escape(printable(f"{done}; waiting for {names}" if names else done))
-
-
-def search_servers(config: Path | None, request: SearchRequest, scorer: Scorer | None = None) -> SearchReply:
-    """The reply, once each server is ready or failed; raises `BackendNotFound` for a namespace that no server has.
-
-    All is as the settings say, but for the scorer where one is given.
-    """
-    settings = load_settings(config)
-    if scorer is not None:
-        settings = _with_scorer(settings, scorer)
-
-    async def found(app: App) -> SearchReply:
-        ctx = app.local_context()
-        if settings.gateway.embedder != GatewayOptions().embedder:
-            await app.gateway.refresher.wait_idle()
-        for namespace in request.filters.namespaces:
-            check_server(namespace, await app.gateway.servers(ctx))
-        return await app.gateway.search(ctx, replace(request, group=request.group or settings.gateway.group))
-
-    return run_with(settings, found)
-
-
-def _with_scorer(settings: Settings, scorer: Scorer) -> Settings:
-    options = replace(settings.gateway.search, scorer=scorer)
-    return replace(settings, gateway=replace(settings.gateway, search=options))

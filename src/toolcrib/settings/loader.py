@@ -11,7 +11,7 @@ from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.names import check_name
 from toolcrib.schema import Schema
-from toolcrib.scripting.stored import read_script, script_files
+from toolcrib.scripting.files import read_script, script_files
 from toolcrib.settings import document
 from toolcrib.settings.clients import FORMS, ServerReader
 from toolcrib.settings.document import Problems, SettingsFile
