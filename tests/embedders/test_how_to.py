@@ -33,7 +33,7 @@ def test_the_page_names_every_kind_and_its_extra(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EMBEDDER_KINDS)
 def test_the_page_names_every_option_of_a_kind(kind: str) -> None:
-    _, _, options = PAGE.partition("| option | of | meaning |")
+    _, _, options = PAGE.partition("| option | applies to | meaning |")
     for given in signature(EMBEDDER_KINDS[kind]).parameters.values():
         if given.kind is Parameter.KEYWORD_ONLY:
             assert re.search(rf"^\| `{given.name}` \| (all|.*`{kind}`)", options, re.MULTILINE)
