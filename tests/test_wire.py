@@ -1,4 +1,4 @@
-"""MCP's wire shapes to and from the model."""
+"""Conversion between MCP's wire format and our types."""
 
 import json
 from functools import partial
@@ -53,7 +53,7 @@ def test_a_definition_is_read_whole_and_written_back_the_same() -> None:
         (None, "(unnamed)", "definition"),
     ],
 )
-def test_a_broken_definition_is_set_aside_with_its_field(raw: Any, label: str, why: str) -> None:
+def test_an_invalid_definition_is_rejected_with_its_field(raw: Any, label: str, why: str) -> None:
     judged = read_tool(raw, namespace="x")
     if raw == {**GOOD, "name": ""}:
         assert isinstance(judged, (Tool, Rejected))
@@ -65,7 +65,7 @@ def test_a_broken_definition_is_set_aside_with_its_field(raw: Any, label: str, w
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("schema", [{"type": "array"}, {"$ref": "#/$defs/A", "$defs": {"A": {}}}, {"anyOf": [{}]}])
-def test_an_output_schema_that_is_no_object_is_left_out_where_only_objects_can_come(
+def test_an_output_schema_that_is_not_an_object_is_left_out_for_older_versions(
     version: str, schema: dict[str, Any]
 ) -> None:
     shown = entry_for_version({**GOOD, "outputSchema": schema}, version)
@@ -94,11 +94,11 @@ def test_every_block_reaches_every_version_as_itself_or_as_text(version: str, bl
     assert not known_to_all or sent == block
 
 
-def test_an_older_client_is_told_in_words_that_a_tool_needs_more_input() -> None:
+def test_an_older_client_gets_a_text_if_a_tool_needs_more_input() -> None:
     asking = ToolResult(kind="input_required", input_requests={"a": {"method": "roots/list"}}, request_state="s")
-    told = result_to_wire(asking, "2025-11-25")
-    assert told["isError"] is True
-    assert "more input" in told["content"][0]["text"]
+    text = result_to_wire(asking, "2025-11-25")
+    assert text["isError"] is True
+    assert "more input" in text["content"][0]["text"]
     passed = result_to_wire(asking, "2026-07-28")
     assert passed == {
         "resultType": "input_required",
@@ -120,7 +120,7 @@ def test_an_older_client_is_told_in_words_that_a_tool_needs_more_input() -> None
         {"resultType": "input_required", "inputRequests": {}},
     ],
 )
-def test_what_is_no_result_is_an_error(raw: dict[str, Any]) -> None:
+def test_an_invalid_result_is_an_error(raw: dict[str, Any]) -> None:
     with pytest.raises(UpstreamError, match="server"):
         read_result(raw)
 
@@ -131,7 +131,7 @@ def test_a_result_without_content_is_a_result() -> None:
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", "2026-07-28"])
-def test_half_a_character_becomes_a_mark_so_that_the_answer_can_be_sent(version: str) -> None:
+def test_an_unpaired_surrogate_in_a_result_is_replaced(version: str) -> None:
     half = "caf\udce9"
     result = ToolResult(content=({"type": "text", "text": half},), structured={half: [half, 1]}, meta={"a": half})
     sent = result_to_wire(result, version)
@@ -142,7 +142,7 @@ def test_half_a_character_becomes_a_mark_so_that_the_answer_can_be_sent(version:
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", "2026-07-28"])
-def test_half_a_character_in_a_document_becomes_a_mark(version: str) -> None:
+def test_an_unpaired_surrogate_in_a_document_is_replaced(version: str) -> None:
     contents = [{"uri": "a://b", "text": "x", "_meta": {"k": "caf\udce9"}}]
     sent = document_to_wire("resources/read", read_document("resources/read", {"contents": contents}), version)
     assert sent["contents"][0]["_meta"] == {"k": "caf\ufffd"}
@@ -152,7 +152,7 @@ STAMPED = {"io.modelcontextprotocol/serverInfo": {"name": "x"}, "io.modelcontext
 PASSED = {"vendor/key": 1, "io.modelcontextprotocol/related-task": {"taskId": "1"}}
 
 
-def test_what_a_server_says_of_itself_is_no_part_of_a_result() -> None:
+def test_server_meta_is_not_part_of_a_result() -> None:
     assert read_result({"content": [], "_meta": {**STAMPED, **PASSED}}).meta == PASSED
     asking = {"resultType": "input_required", "requestState": "s"}
     assert read_result({**asking, "_meta": STAMPED}).meta == {}
@@ -177,7 +177,7 @@ def test_what_a_server_says_of_itself_is_no_part_of_a_result() -> None:
         ({"method": "sampling/createMessage", "params": {"messages": "none", "maxTokens": 1}}, "messages"),
     ],
 )
-def test_a_question_that_nobody_can_be_asked_is_an_error_of_the_server(request_: Any, why: str) -> None:
+def test_an_invalid_input_request_is_an_error_of_the_server(request_: Any, why: str) -> None:
     raw = {"resultType": "input_required", "inputRequests": {"q": request_}}
     for read in (read_result, partial(read_document, "prompts/get")):
         with pytest.raises(UpstreamError, match=f"inputRequests.'q'.*{why}"):

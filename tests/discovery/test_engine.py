@@ -1,4 +1,4 @@
-"""The engine: exact names, limits, lists given by the way, threads."""
+"""The engine: exact names, limits, lists given to a search, threads."""
 
 import copy
 import dataclasses
@@ -45,18 +45,18 @@ def test_a_limit_bounds_the_results(scorer: Scorer, limit: int, count: int) -> N
 
 
 @pytest.mark.parametrize("limit", ["ten", 1.5, None, True])
-def test_a_limit_that_is_no_whole_number_is_refused(limit: Any) -> None:
+def test_a_limit_that_is_not_a_whole_number_is_refused(limit: Any) -> None:
     with pytest.raises(InvalidRequest, match="limit"):
         make().search("add", limit=limit)
 
 
 @pytest.mark.parametrize("scorer", SCORERS)
 @pytest.mark.parametrize("query", ["", "   ", "?!", "x" * 100_000, "add " * 25_000, "\x00", "\ud800", "加法"])
-def test_any_text_may_be_asked(scorer: Scorer, query: str) -> None:
+def test_any_text_may_be_searched(scorer: Scorer, query: str) -> None:
     assert len(make(scorer=scorer).search(query)) <= 10
 
 
-def test_a_query_that_is_no_text_is_refused() -> None:
+def test_a_query_that_is_not_a_string_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="query"):
         make().search(None)  # type: ignore[arg-type] # on purpose
 
@@ -76,11 +76,11 @@ def test_without_tools_nothing_is_found(scorer: Scorer) -> None:
 
 
 @pytest.mark.parametrize("scorer", ["hybrid", "tiers", "bm25"])
-def test_where_nothing_fits_nothing_is_shown(scorer: Scorer) -> None:
+def test_nothing_is_shown_if_nothing_matches(scorer: Scorer) -> None:
     assert make(scorer=scorer).search("xyzzy") == []
 
 
-def test_popular_tools_can_be_asked_for_where_nothing_fits() -> None:
+def test_popular_tools_can_be_the_fallback() -> None:
     found = make(options=SearchOptions(fallback="popular")).search("xyzzy", limit=2)
     assert [(r.name, r.match_reasons, r.fallback) for r in found] == [
         ("add", ["fallback"], True),
@@ -97,7 +97,7 @@ def test_a_search_without_words_lists_all_tools_by_id() -> None:
 
 
 @pytest.mark.parametrize("scorer", ["hybrid", "tiers", "bm25"])
-def test_scores_are_from_0_to_1_and_those_at_the_least_are_left_out(scorer: Scorer) -> None:
+def test_scores_are_from_0_to_1_and_must_exceed_the_minimum(scorer: Scorer) -> None:
     engine = make(scorer=scorer)
     found = engine.search("calculate the mean of a number")
     assert all(0.0 < r.score <= 1.0 for r in found)
@@ -108,7 +108,7 @@ def test_scores_are_from_0_to_1_and_those_at_the_least_are_left_out(scorer: Scor
     ]
 
 
-def test_a_list_given_by_the_way_is_searched_instead_and_read_once() -> None:
+def test_a_list_given_to_a_search_is_searched_instead_and_read_once() -> None:
     engine = make()
     (first,) = engine.search("invoice", DICTS)
     (again,) = engine.search("invoice", [*DICTS])
@@ -144,7 +144,7 @@ def test_a_result_can_be_copied_replaced_and_pickled() -> None:
     assert isinstance(found, SearchResult)
 
 
-def test_words_that_were_looked_up_instead_are_told() -> None:
+def test_substituted_words_are_among_the_reasons() -> None:
     reasons = make(scorer="bm25").search("average")[0].match_reasons
     assert "meant:'average'->'mean'" in reasons
 

@@ -1,4 +1,4 @@
-"""A loop that goes round in circles is told what to do instead."""
+"""Notes for a loop that goes in circles."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,13 +26,13 @@ async def asked(provider: FakeProvider, name: str, times: int = 1, **arguments: 
 # -- by themselves ---------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_but_errors_changes_where_nothing_is_set() -> None:
+async def test_by_default_only_errors_change() -> None:
     provider = FakeProvider()
     assert await asked(provider, "call_tool", 30, **ADD) == {"success": True, "result": {"a": 1, "b": 2}}
     assert "note" not in await asked(provider, "search_tools", 30, query="add numbers")
 
 
-async def test_the_third_name_that_does_not_exist_is_answered_with_how_to_find_names() -> None:
+async def test_the_third_unknown_name_explains_how_to_find_names() -> None:
     provider = FakeProvider()
     for name in ("make_tea", "brew_tea"):
         assert "do not guess" not in (await asked(provider, "call_tool", tool_name=name))["error"]
@@ -44,7 +44,7 @@ async def test_the_third_name_that_does_not_exist_is_answered_with_how_to_find_n
     assert "do not guess" in (await asked(provider, "execute_everything"))["error"]
 
 
-async def test_after_a_search_its_names_are_given_to_who_goes_on_guessing() -> None:
+async def test_after_a_search_further_guesses_get_its_names() -> None:
     provider = FakeProvider()
     await asked(provider, "call_tool", 2, tool_name="make_tea")
     await asked(provider, "search_tools", query="calculate the average", limit=1)
@@ -55,14 +55,14 @@ async def test_after_a_search_its_names_are_given_to_who_goes_on_guessing() -> N
 @pytest.mark.parametrize(
     ("name", "arguments"), [("call_tool", ADD), ("get_tool_schema", {"tool_name": "add"})], ids=["call", "schema"]
 )
-async def test_a_name_that_exists_ends_the_row_of_misses(name: str, arguments: dict[str, Any]) -> None:
+async def test_a_known_name_ends_the_series_of_misses(name: str, arguments: dict[str, Any]) -> None:
     provider = FakeProvider()
     await asked(provider, "call_tool", 2, tool_name="make_tea")
     await asked(provider, name, **arguments)
     assert "do not guess" not in (await asked(provider, "call_tool", 2, tool_name="make_tea"))["error"]
 
 
-async def test_a_batch_of_schemas_without_one_that_exists_is_a_miss() -> None:
+async def test_a_batch_of_unknown_schemas_is_a_miss() -> None:
     provider = FakeProvider()
     await asked(provider, "call_tool", 2, tool_name="make_tea")
     answer = await asked(provider, "get_tool_schemas", tool_names=["tea", "cup"])
@@ -73,7 +73,7 @@ async def test_a_batch_of_schemas_without_one_that_exists_is_a_miss() -> None:
 # -- calls -----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_call_with_the_same_answer_is_noted_beside_the_answer() -> None:
+async def test_the_same_call_with_the_same_response_gets_a_note() -> None:
     provider = FakeProvider(guards=ALL)
     assert "note" not in await asked(provider, "call_tool", 3, **ADD)
     answer = await asked(provider, "call_tool", **ADD)
@@ -88,7 +88,7 @@ async def test_the_forms_of_a_call_are_one_call() -> None:
     assert "note" in await asked(provider, "call_tool", **ADD)
 
 
-async def test_a_search_between_does_not_hide_a_repeated_call_and_another_call_ends_the_row() -> None:
+async def test_a_search_in_between_does_not_hide_a_repeated_call_and_another_call_ends_the_series() -> None:
     provider = FakeProvider(guards=ALL)
     for _ in range(3):
         await asked(provider, "search_tools", query="add")
@@ -106,7 +106,7 @@ class Waiting(FakeTool):
         return f"{10 * len(self.ran)} percent"
 
 
-async def test_a_call_whose_answers_change_is_no_circle() -> None:
+async def test_a_call_with_changing_responses_is_not_a_loop() -> None:
     job = Waiting("job_status")
     provider = FakeProvider([job], guards=GuardOptions(repeats=2, refuse=True))
     answer = await asked(provider, "call_tool", 9, tool_name="job_status")
@@ -124,7 +124,7 @@ async def test_a_refused_call_is_not_run() -> None:
     assert (await asked(provider, "call_tool", tool_name="sqrt", x=9))["success"]
 
 
-async def test_a_new_turn_begins_anew() -> None:
+async def test_a_new_turn_resets_the_guard() -> None:
     provider = FakeProvider(guards=GuardOptions(repeats=2, lookups=2, refuse=True))
     assert not (await asked(provider, "call_tool", 3, **ADD))["success"]
     provider.engine.advance_turn()
@@ -134,7 +134,7 @@ async def test_a_new_turn_begins_anew() -> None:
     assert (await asked(provider, "list_tools"))["success"]
 
 
-async def test_many_calls_at_once_are_looked_on_too() -> None:
+async def test_calls_of_call_many_are_observed_too() -> None:
     provider = FakeProvider(guards=ALL)
     answers = await provider.call_many([ADD] * 6)
     assert [answer["result"] for answer in answers] == [{"a": 1, "b": 2}] * 6
@@ -144,7 +144,7 @@ async def test_many_calls_at_once_are_looked_on_too() -> None:
 # -- lookups ---------------------------------------------------------------------------------------------------------
 
 
-async def test_one_lookup_after_the_other_without_a_call_is_told_to_call_or_to_give_up() -> None:
+async def test_lookups_without_a_call_get_a_note() -> None:
     provider = FakeProvider(guards=ALL)
     assert "note" not in await asked(provider, "search_tools", 3, query="calculate the average", limit=1)
     assert "note" not in await asked(provider, "get_tool_schema", tool_name="calculate_mean")
@@ -156,14 +156,14 @@ async def test_one_lookup_after_the_other_without_a_call_is_told_to_call_or_to_g
     )
 
 
-async def test_a_call_ends_the_row_of_lookups() -> None:
+async def test_a_call_ends_the_series_of_lookups() -> None:
     provider = FakeProvider(guards=ALL)
     await asked(provider, "list_tools", 4)
     await asked(provider, "call_tool", **ADD)
     assert "note" not in await asked(provider, "list_tools", 4)
 
 
-async def test_refused_lookups_say_what_was_found_before_and_a_call_opens_the_way_again() -> None:
+async def test_refused_lookups_name_earlier_results_and_a_call_resets_them() -> None:
     provider = FakeProvider(guards=GuardOptions(lookups=2, refuse=True))
     answer = await asked(provider, "search_tools", 3, query="average", limit=1)
     assert answer["success"] is False
@@ -172,7 +172,7 @@ async def test_refused_lookups_say_what_was_found_before_and_a_call_opens_the_wa
     assert (await asked(provider, "search_tools", query="average"))["success"]
 
 
-async def test_a_hosts_own_searches_are_not_looked_on() -> None:
+async def test_a_hosts_own_searches_are_not_observed() -> None:
     provider = FakeProvider(guards=GuardOptions(lookups=1, refuse=True))
     for _ in range(5):
         assert await provider.search_tools("average")
@@ -184,18 +184,18 @@ async def test_a_hosts_own_searches_are_not_looked_on() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "3"])
 @pytest.mark.parametrize("name", ["repeats", "misses", "lookups"])
-def test_what_is_no_number_of_times_is_refused(name: str, wrong: Any) -> None:
+def test_an_invalid_count_is_refused(name: str, wrong: Any) -> None:
     with pytest.raises(SettingsError, match=name):
         GuardOptions(**{name: wrong})
 
 
-def test_what_are_no_options_is_refused() -> None:
+def test_anything_but_options_is_refused() -> None:
     with pytest.raises(SettingsError, match="GuardOptions"):
         FakeProvider(guards={"misses": 3})
 
 
 @pytest.mark.parametrize("name", [["x"], {}, None, 3])
-async def test_a_name_that_is_no_text_is_a_miss_and_breaks_nothing(name: Any) -> None:
+async def test_a_name_that_is_not_a_string_is_a_miss(name: Any) -> None:
     provider = FakeProvider(guards=ALL)
     answer = [await provider.execute_dynamic_tool(name, {}) for _ in range(3)][-1]
     assert "do not guess" in answer["error"]
@@ -206,7 +206,7 @@ class Odd:
         raise RuntimeError("no")
 
 
-async def test_arguments_of_a_host_that_cannot_be_compared_break_nothing() -> None:
+async def test_arguments_that_cannot_be_compared_break_nothing() -> None:
     provider = FakeProvider(guards=ALL)
     assert (await provider.execute_dynamic_tool("call_tool", {**ADD, "x": Odd()}))["success"] is False
     odd = {"tool_name": "no_schema", "arguments": {"x": Odd()}}
@@ -216,13 +216,13 @@ async def test_arguments_of_a_host_that_cannot_be_compared_break_nothing() -> No
 def test_a_note_of_the_host_stays() -> None:
     guard = Guard(GuardOptions(lookups=1))
     guard.observe("list_tools", {}, {"success": True})
-    told = guard.observe("list_tools", {}, {"success": True, "note": "Mine."})
-    assert told["note"].startswith("Mine. This is lookup 2")
+    response = guard.observe("list_tools", {}, {"success": True, "note": "Mine."})
+    assert response["note"].startswith("Mine. This is lookup 2")
     guard.reset()
     assert "note" not in guard.observe("list_tools", {}, {"success": True})
 
 
-def test_an_answer_is_never_changed_in_place() -> None:
+def test_a_response_is_never_changed_in_place() -> None:
     guard, answer = Guard(GuardOptions(repeats=1, lookups=1)), {"success": True, "result": []}
     for name in ("list_tools", "list_tools", "call_tool", "call_tool"):
         guard.observe(name, {}, answer)
@@ -248,10 +248,10 @@ def test_a_guard_counts_right_from_several_threads() -> None:
         max_size=20,
     )
 )
-def test_whatever_is_seen_the_answer_holds_all_that_it_held_and_the_memory_stays_small(seen: list[Any]) -> None:
+def test_responses_keep_their_content_and_the_memory_stays_small(seen: list[Any]) -> None:
     guard = Guard(GuardOptions(repeats=1, misses=1, lookups=1))
     for name, arguments in seen:
         given = {"success": True, "result": [{"name": "n" * 10_000}] * 100}
-        told = guard.observe(name, arguments, given, missed=name == "x")
-        assert {key: told[key] for key in given} == given
-        assert len(told.get("note", "")) < 1_000
+        response = guard.observe(name, arguments, given, missed=name == "x")
+        assert {key: response[key] for key in given} == given
+        assert len(response.get("note", "")) < 1_000

@@ -1,4 +1,4 @@
-"""What holds for any text, any tool and any history."""
+"""Properties that hold for any text, tool and history."""
 
 import json
 import string
@@ -17,7 +17,7 @@ from toolcrib.discovery import (
     normalize_tool_name,
     tokenize,
 )
-from toolcrib.discovery.arguments import settle
+from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.discovery.session import BoostOptions
 
 WORDS = st.lists(st.text(string.ascii_lowercase, min_size=2, max_size=8), min_size=1, max_size=5)
@@ -31,7 +31,7 @@ EVENTS = st.lists(
 
 
 @given(WORDS)
-def test_words_that_are_joined_are_taken_apart_again(parts: list[str]) -> None:
+def test_joined_words_are_split_again(parts: list[str]) -> None:
     camel = parts[0] + "".join(part.capitalize() for part in parts[1:])
     for joined in ("_".join(parts), "-".join(parts), " ".join(parts), ".".join(parts), camel):
         assert tokenize(joined) == parts
@@ -99,7 +99,7 @@ def test_a_failure_never_raises_and_a_success_never_lowers_a_boost_within_a_turn
 
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=20) | st.sampled_from(["list_tools", "search_tools", "get_tool_schemas", "call_tool"]), JSON)
-def test_whatever_a_model_sends_is_answered_in_the_envelope(name: str, arguments: Any) -> None:
+def test_the_response_is_always_an_envelope(name: str, arguments: Any) -> None:
     answer = anyio.run(_PROVIDER.execute_dynamic_tool, name, arguments)
     assert isinstance(answer["success"], bool)
     assert answer["success"] or answer.get("error") or answer.get("errors")
@@ -108,7 +108,7 @@ def test_whatever_a_model_sends_is_answered_in_the_envelope(name: str, arguments
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(JSON | st.fixed_dictionaries({"name": st.text(max_size=8), "parameters": JSON}), max_size=8), st.text())
-def test_whatever_is_set_as_tools_can_be_searched_or_is_rejected(tools: list[Any], query: str) -> None:
+def test_every_tool_is_searchable_or_rejected(tools: list[Any], query: str) -> None:
     engine: ToolSearchEngine[Any] = ToolSearchEngine()
     engine.set_tools(tools)
     assert len(engine.toolset) <= len(tools)
@@ -119,7 +119,7 @@ def test_whatever_is_set_as_tools_can_be_searched_or_is_rejected(tools: list[Any
 @given(st.dictionaries(st.sampled_from(["a", "b", "arguments"]), st.integers(), max_size=3))
 def test_the_nested_form_reaches_every_parameter(arguments: dict[str, int]) -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}, "arguments": {}}}
-    assert settle(arguments, {}, schema, tool="t") == arguments
+    assert merge_arguments(arguments, {}, schema, tool="t") == arguments
 
 
 _PROVIDER = FakeProvider()

@@ -1,4 +1,4 @@
-"""The base class over a host's tools: what is fetched, filtered, checked, run, remembered, and what goes wrong."""
+"""The base class over a host's tools: fetching, filtering, validation, calls, and failures."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 
 
 class Returning(BaseDynamicToolProvider[Any]):
-    """One tool, `act`, that does whatever it is told."""
+    """One tool, `act`, with scripted behaviour."""
 
     def __init__(self, run: Callable[[], Any], **options: Any) -> None:
         super().__init__(**options)
@@ -57,7 +57,7 @@ async def test_a_source_that_is_down_is_an_error_with_its_reason(name: str, argu
     assert "the registry is down" in answer["error"]
 
 
-async def test_lists_and_searches_raise_where_the_source_is_down() -> None:
+async def test_lists_and_searches_raise_if_the_source_is_down() -> None:
     provider = Down()
     with pytest.raises(ExecutionFailed, match="the registry is down"):
         await provider.list_tools()
@@ -90,7 +90,7 @@ async def test_a_hanging_source_raises_a_timeout() -> None:
 
 
 @pytest.mark.parametrize("given", [None, 3, "tools", b"tools"])
-async def test_a_source_that_gives_no_list_is_an_error(given: Any) -> None:
+async def test_a_source_that_returns_no_list_is_an_error(given: Any) -> None:
     class Odd(FakeProvider):
         async def get_all_tools(self) -> Any:
             return given
@@ -100,7 +100,7 @@ async def test_a_source_that_gives_no_list_is_an_error(given: Any) -> None:
     assert type(given).__name__ in answer["error"]
 
 
-async def test_tools_are_fetched_once_by_callers_who_come_at_the_same_time() -> None:
+async def test_concurrent_callers_share_one_fetch() -> None:
     began, go = anyio.Event(), anyio.Event()
 
     class Slow(FakeProvider):
@@ -208,7 +208,7 @@ async def test_a_name_that_is_ambiguous_only_with_a_denied_tool_is_not_ambiguous
     assert (await provider.get_tool_schema("add"))["function"]["name"] == "math.add"
 
 
-async def test_a_search_is_filled_up_behind_what_the_filter_takes() -> None:
+async def test_a_search_is_filled_up_after_filtering() -> None:
     class Last(FakeProvider):
         def filter_search_results(self, results: list[SearchResult[Any]]) -> list[SearchResult[Any]]:
             return [r for r in results if r.name.endswith("7")]
@@ -266,7 +266,7 @@ async def test_a_call_that_fails_is_remembered_as_a_failure() -> None:
     assert (stats.call_count, stats.success_count) == (1, 0)
 
 
-async def test_arguments_that_do_not_fit_are_taught_and_nothing_is_run() -> None:
+async def test_arguments_that_do_not_match_are_explained_and_nothing_runs() -> None:
     provider = FakeProvider()
     for wrong in ({"values": "x"}, {}, {"values": ["x"]}):
         answer = await provider.call_tool("calculate_mean", wrong)
@@ -276,7 +276,7 @@ async def test_arguments_that_do_not_fit_are_taught_and_nothing_is_run() -> None
     assert all(not tool.ran for tool in provider._tools)
 
 
-async def test_a_tool_whose_name_is_not_its_own_alone_is_run_by_its_namespace_too() -> None:
+async def test_a_tool_that_shares_its_name_is_called_with_its_namespace() -> None:
     ran: list[str] = []
 
     class Two(FakeProvider):
@@ -322,7 +322,7 @@ class Point:
         (ToolResult(content=({"type": "text", "text": "hi"},)), "hi"),
     ],
 )
-async def test_what_is_no_envelope_is_the_result(value: Any, result: Any) -> None:
+async def test_any_other_value_is_the_result(value: Any, result: Any) -> None:
     answer = await Returning(lambda: value).call_tool("act")
     assert answer == {"success": True, "result": result}
     assert json.loads(json.dumps(answer)) == answer
@@ -343,7 +343,7 @@ async def test_a_failure_keeps_its_reason(value: Any, error: str) -> None:
     assert error in answer["error"]
 
 
-async def test_an_envelope_keeps_what_else_it_holds() -> None:
+async def test_an_envelope_keeps_its_other_keys() -> None:
     answer = await Returning(lambda: {"success": True, "took_ms": 3}).call_tool("act")
     assert answer == {"success": True, "result": None, "took_ms": 3}
 
@@ -424,7 +424,7 @@ async def test_broken_tools_are_named_with_their_reasons() -> None:
 
 
 @pytest.mark.parametrize("format_", ["openai", "openai-responses", "anthropic", "gemini", "mcp"])
-def test_the_five_can_be_had_in_every_format(format_: Any) -> None:
+def test_the_meta_tools_have_every_format(format_: Any) -> None:
     assert len(FakeProvider().get_dynamic_tools(format=format_)) == 5
 
 
@@ -461,7 +461,7 @@ async def test_a_limit_out_of_range_is_clamped(limit: Any, count: int) -> None:
 
 
 @pytest.mark.parametrize("limit", ["ten", None, 1.5, True, [1]])
-async def test_a_limit_that_is_no_number_is_refused(limit: Any) -> None:
+async def test_a_limit_that_is_not_a_number_is_refused(limit: Any) -> None:
     with pytest.raises(InvalidRequest, match="limit"):
         await FakeProvider().list_tools(limit)
     with pytest.raises(InvalidRequest, match="limit"):
@@ -483,7 +483,7 @@ class Watched(ToolSearchEngine[Any]):
         return super().read(tools)
 
 
-async def test_many_plain_tools_are_read_where_they_do_not_hold_up_the_loop() -> None:
+async def test_many_plain_tools_are_read_in_a_thread() -> None:
     engine = Watched()
     provider = FakeProvider(many(), engine=engine)
     assert names(await provider.search_tools("tool_7", 1)) == ["tool_7"]
@@ -497,7 +497,7 @@ async def test_few_tools_are_read_at_once() -> None:
     assert engine.read_in == threading.get_ident()
 
 
-async def test_tools_of_ones_own_classes_and_hooks_run_on_the_loop_however_many_there_are() -> None:
+async def test_custom_classes_and_hooks_always_run_on_the_loop() -> None:
     threads: set[int] = set()
 
     class Own:
@@ -557,7 +557,7 @@ async def _awaits_a_cancelled_task() -> None:
     await task
 
 
-async def test_something_cancelled_inside_a_tool_is_its_failure_and_harms_no_other_call() -> None:
+async def test_a_cancellation_inside_a_tool_is_its_own_failure() -> None:
     class Mixed(Returning):
         async def get_all_tools(self) -> list[Any]:
             return [{"name": "act"}, {"name": "good"}]
@@ -571,7 +571,7 @@ async def test_something_cancelled_inside_a_tool_is_its_failure_and_harms_no_oth
     assert await provider.call_many([("act", {}), ("good", {})]) == [failed, {"success": True, "result": 1}]
 
 
-async def test_something_cancelled_inside_the_source_of_the_tools_is_told_as_its_failure() -> None:
+async def test_a_cancellation_inside_the_source_is_its_own_failure() -> None:
     class Cancelled(FakeProvider):
         async def get_all_tools(self) -> list[Any]:
             await _awaits_a_cancelled_task()
@@ -630,33 +630,33 @@ def _endless() -> Chain:
     ],
     ids=["nan", "inf", "deep", "huge", "huge key", "tool result", "equal keys", "endless"],
 )
-async def test_what_json_has_not_is_refused_with_the_reason(value: Any, why: str) -> None:
+async def test_values_that_are_not_json_are_refused_with_the_reason(value: Any, why: str) -> None:
     answer = await Returning(lambda: value).execute_dynamic_tool("call_tool", {"tool_name": "act"})
     assert answer["success"] is False
     assert why in answer["error"]
     json.dumps(answer, allow_nan=False)
 
 
-async def test_numbers_at_the_edge_of_what_json_has_are_kept() -> None:
+async def test_the_largest_json_numbers_are_kept() -> None:
     value = [1.7976931348623157e308, -0.0, 10**4299, True]
     answer = await Returning(lambda: value).call_tool("act")
     assert json.loads(json.dumps(answer, allow_nan=False))["result"] == value
 
 
-async def test_arguments_with_a_number_that_json_has_not_are_refused() -> None:
+async def test_arguments_with_numbers_that_are_not_json_are_refused() -> None:
     provider = FakeProvider()
     for text in ('{"a": NaN, "b": 1}', '{"a": 1e999, "b": 1}'):
         answer = await provider.call_tool("add", text)
-        assert "no JSON object" in answer["error"]
+        assert "not a JSON object" in answer["error"]
 
 
-async def test_a_failure_that_is_only_a_key_is_told_with_its_kind() -> None:
+async def test_a_key_error_is_reported_with_its_type() -> None:
     nothing: dict[str, int] = {}
 
     assert (await Returning(lambda: nothing["x"]).call_tool("act"))["error"] == "KeyError: 'x'"
 
 
-async def test_wrong_arguments_are_told_under_the_name_that_the_model_knows() -> None:
+async def test_wrong_arguments_are_reported_under_the_name_that_the_model_knows() -> None:
     provider = FakeProvider(
         [FakeTool("stats.mean", parameters=_needs("values")), FakeTool("median", "stats", None, _needs("x"))]
     )
@@ -684,21 +684,19 @@ class Hasty(BaseDynamicToolProvider[Any]):
 
 
 @pytest.mark.parametrize(("name", "arguments"), ASKED)
-async def test_a_base_class_that_was_not_initialised_is_said_in_the_answer(
-    name: str, arguments: dict[str, Any]
-) -> None:
+async def test_a_missing_super_init_is_reported_in_the_response(name: str, arguments: dict[str, Any]) -> None:
     provider = Hasty()
-    said = "Hasty is not ready: its __init__ does not call the base class's. Call super().__init__() in it."
-    assert await provider.execute_dynamic_tool(name, arguments) == {"success": False, "error": said}
-    assert await provider.call_many([("act", {})]) == [{"success": False, "error": said}]
-    assert await provider.call_tool("act") == {"success": False, "error": said}
+    reason = "Hasty is not ready: its __init__ does not call the base class's. Call super().__init__() in it."
+    assert await provider.execute_dynamic_tool(name, arguments) == {"success": False, "error": reason}
+    assert await provider.call_many([("act", {})]) == [{"success": False, "error": reason}]
+    assert await provider.call_tool("act") == {"success": False, "error": reason}
     with pytest.raises(InvalidRequest, match="Hasty is not ready"):
         await provider.list_tools()
     with pytest.raises(InvalidRequest, match="Hasty is not ready"):
         provider.engine.advance_turn()
 
 
-async def test_tools_by_name_are_no_list_of_tools() -> None:
+async def test_a_dict_of_tools_is_not_a_list_of_tools() -> None:
     class ByName(Returning):
         async def get_all_tools(self) -> Any:
             return {"act": {"name": "act"}}
@@ -709,7 +707,7 @@ async def test_tools_by_name_are_no_list_of_tools() -> None:
     )
 
 
-async def test_what_a_filter_says_when_it_fails_is_for_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_error_of_a_filter_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     class Secret(Returning):
         def filter_search_results(self, results: list[SearchResult[Any]]) -> Any:
             raise RuntimeError("db of tenant 7 is down")
@@ -721,6 +719,6 @@ async def test_what_a_filter_says_when_it_fails_is_for_the_log_alone(caplog: pyt
     assert "tenant 7" in caplog.text
 
 
-async def test_the_reason_of_a_source_that_is_down_is_a_sentence_of_its_own() -> None:
+async def test_the_reason_of_a_failed_source_is_a_whole_sentence() -> None:
     answer = await Down().execute_dynamic_tool("list_tools", {})
     assert "the registry is down. The source of the tools failed" in answer["error"]

@@ -1,4 +1,4 @@
-"""What `import toolcrib.discovery` offers, and what it costs."""
+"""The public names of `toolcrib.discovery`, and what importing them loads."""
 
 import ast
 import dataclasses
@@ -14,13 +14,13 @@ from toolcrib import discovery
 HEAVY = ("mcp", "pydantic", "anyio", "asyncio", "numpy", "jsonschema_rs")
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     for name in discovery.__all__:
         assert getattr(discovery, name).__name__ == name
     assert dir(discovery) == sorted(discovery.__all__)
 
 
-def test_the_stub_tells_type_checkers_the_same_names_and_homes() -> None:
+def test_the_stub_has_the_same_names_and_modules() -> None:
     stub = ast.parse(Path(discovery.__file__).with_suffix(".pyi").read_text())
     homes = {
         alias.name: str(node.module).removeprefix("toolcrib.discovery.")
@@ -56,9 +56,9 @@ def test_the_reference_names_every_public_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [discovery.HostToolOptions, discovery.GuardOptions])
-def test_the_reference_tells_every_option_with_its_default(options: type) -> None:
+def test_the_reference_lists_every_option_with_its_default(options: type) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "discovery.md").read_text()
-    told = re.search(rf"`{options.__name__}\((.*?)\)`", page)
-    assert told is not None
-    shown = dict(part.split("=") for part in told[1].replace("_000", "000").split(", "))
+    documented = re.search(rf"`{options.__name__}\((.*?)\)`", page)
+    assert documented is not None
+    shown = dict(part.split("=") for part in documented[1].replace("_000", "000").split(", "))
     assert shown == {field.name: repr(field.default) for field in dataclasses.fields(options)}

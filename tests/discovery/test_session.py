@@ -58,7 +58,7 @@ def test_a_host_that_reports_more_calls_than_were_recorded_counts_the_rest() -> 
     assert session.stats("a") == SessionStats(name="a", call_count=3, success_count=3)
 
 
-def test_a_report_of_the_next_turn_is_a_call_of_its_own() -> None:
+def test_a_report_in_the_next_turn_is_another_call() -> None:
     session = Session()
     session.record("a", by="call")
     session.advance_turn()
@@ -108,7 +108,7 @@ GOOD = {"tool": "a", "calls": 2, "successes": 1, "last_success": 0, "last_used":
         ({"version": 1, "turn": 1, "tools": [{**GOOD, "last_used": 2}]}, "contradict"),
     ],
 )
-def test_what_is_no_saved_session_is_refused_by_name_of_the_field(saved: dict[str, Any], named: str) -> None:
+def test_an_invalid_saved_session_is_refused_with_the_field(saved: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
         Session.from_dict(saved)
 

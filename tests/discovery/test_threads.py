@@ -1,4 +1,4 @@
-"""One provider in several threads, each with an event loop of its own; and fetches that meet."""
+"""One provider in several threads, each with its own event loop, and concurrent fetches."""
 
 import threading
 from typing import Any
@@ -43,7 +43,7 @@ def _in_threads(work: Any) -> list[Any]:
     return given
 
 
-def test_loops_in_several_threads_that_ask_at_once_all_get_the_tools() -> None:
+def test_loops_in_several_threads_all_get_the_tools() -> None:
     provider = Meeting()
 
     async def call() -> Any:
@@ -99,7 +99,7 @@ async def test_a_fetch_that_began_before_the_tools_changed_replaces_no_newer_one
     assert provider.loads == 2
 
 
-async def test_a_load_that_asks_for_the_tools_itself_is_told_and_does_not_hang() -> None:
+async def test_a_load_that_asks_for_the_tools_itself_fails_instead_of_hanging() -> None:
     class Circular(Meeting):
         async def get_all_tools(self) -> list[Any]:
             return await self.list_tools()
@@ -108,7 +108,7 @@ async def test_a_load_that_asks_for_the_tools_itself_is_told_and_does_not_hang()
         await Circular().list_tools()
 
 
-async def test_one_who_waits_fetches_where_the_one_who_fetched_is_cancelled() -> None:
+async def test_a_waiting_caller_takes_over_a_cancelled_fetch() -> None:
     first = anyio.Event()
 
     class Stuck(Meeting):

@@ -11,7 +11,7 @@ import anyio.to_thread
 import httpx2
 import mcp
 import pytest
-from tests.upstream.inside import sdk_server
+from tests.upstream.in_process import sdk_server
 
 from toolcrib.app import App
 from toolcrib.errors import ServerUnavailable, ToolNotFound

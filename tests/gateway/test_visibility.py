@@ -6,7 +6,7 @@ import anyio
 import mcp
 import pytest
 from mcp.shared.exceptions import MCPError
-from tests.upstream.inside import sdk_server
+from tests.upstream.in_process import sdk_server
 
 from toolcrib.app import App
 from toolcrib.errors import InvalidTool, ToolNotFound

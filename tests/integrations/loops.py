@@ -1,4 +1,4 @@
-"""Each framework's own loop, with a model that follows a script: it makes these calls, one a turn, then says "done"."""
+"""Each framework's own loop, with a scripted model: one call per turn, then "done"."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -15,7 +15,7 @@ Loop = Callable[..., Awaitable[list[Any]]]
 
 
 def check(tools: Any, steps: tuple[Step, ...]) -> None:
-    """The model was told of the tools that it is going to call."""
+    """Check that the model got the tools it is going to call."""
     assert {tool.name for tool in tools} >= {name for name, _ in steps}
 
 

@@ -1,4 +1,4 @@
-"""What is LangChain's own: nodes of one's own graphs, and the names of arguments."""
+"""Specific to LangChain: nodes of custom graphs, and names of arguments."""
 
 import json
 
@@ -10,7 +10,7 @@ messages = pytest.importorskip("langchain_core.messages")
 adapter = pytest.importorskip("toolcrib.integrations.langchain")
 
 
-async def test_a_node_of_a_graph_of_ones_own_runs_them_too() -> None:
+async def test_a_node_of_a_custom_graph_runs_them_too() -> None:
     node = prebuilt.ToolNode(adapter.tools(Shelf(), only=["call_tool"]))
     call = messages.AIMessage(content="", tool_calls=[{"name": "call_tool", "args": CALL, "id": "c1"}])
     runtime = pytest.importorskip("langgraph.runtime").Runtime()
@@ -22,4 +22,4 @@ async def test_a_node_of_a_graph_of_ones_own_runs_them_too() -> None:
 async def test_an_argument_is_not_lost_because_of_its_name(name: str) -> None:
     (tool,) = adapter.tools(Shelf(), only=["call_tool"])
     answer = json.loads(await tool.ainvoke({"tool_name": "calculate_mean", "values": [1], name: {"a": 1}}))
-    assert f"'{name}' is no parameter" in answer["error"]
+    assert f"'{name}' is not a parameter" in answer["error"]

@@ -23,19 +23,19 @@ async def test_the_agent_searches_looks_calls_and_answers(loop: Loop) -> None:
     assert shelf.called == [("calculate_mean", {"values": [1, 2, 3, 4, 5]})]
 
 
-async def test_arguments_may_stand_beside_the_name(loop: Loop) -> None:
+async def test_arguments_may_be_given_beside_the_name(loop: Loop) -> None:
     (called,) = await loop(Shelf(), ("call_tool", FLAT))
     assert called == {"success": True, "result": 2.0}
 
 
-async def test_a_mistake_is_answered_with_what_would_work_and_the_run_goes_on(loop: Loop) -> None:
+async def test_a_mistake_is_explained_and_the_run_goes_on(loop: Loop) -> None:
     wrong, called = await loop(Shelf(), ("call_tool", WRONG), ("call_tool", CALL))
     assert not wrong["success"]
     assert any("calculate_mean" in each for each in wrong["suggestions"])
     assert called["success"]
 
 
-async def test_tools_that_cannot_be_reached_are_a_reason_and_not_an_exception(loop: Loop) -> None:
+async def test_unreachable_tools_are_a_reason_and_not_an_exception(loop: Loop) -> None:
     shelf = Shelf()
     shelf.down = True
     (found,) = await loop(shelf, ("search_tools", SEARCH))

@@ -1,4 +1,4 @@
-"""What is the OpenAI Agents SDK's own."""
+"""Specific to the OpenAI Agents SDK."""
 
 import pytest
 from tests.integrations.shelf import Shelf

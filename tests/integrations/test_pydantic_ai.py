@@ -1,4 +1,4 @@
-"""What is pydantic-ai's own: the options of the toolset."""
+"""Specific to pydantic-ai: the options of the toolset."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""No process may outlive the test that started it."""
+"""Check that no process outlives the test that started it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the tests of remote servers share: fleets in a hurry, servers that misbehave, and ways to wait for them."""
+"""Shared helpers: fleets with short timeouts, misbehaving servers, and ways to wait for them."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ FAST = FleetOptions(
 
 
 def raw(name: str = "raw", /, *, options: dict[str, Any] | None = None, **spec: Any) -> ServerOptions:
-    """The hand-written server, told to behave as in the spec; `options` go into the `ServerOptions`."""
+    """The hand-written server, behaving as in `spec`; `options` go into the `ServerOptions`."""
     program = ("-I", "-S", str(SERVERS / "raw.py"), json.dumps(spec))
     given = options or {}
     env = {MARK: str(os.getpid()), **given.pop("env", {})}
@@ -73,7 +73,7 @@ async def server_of(
 
 
 async def until(source: Fleet | RemoteServer, condition: Callable[[], bool]) -> None:
-    """Wait for the condition; it is tried again after each change."""
+    """Wait for the condition, checked after each change of status."""
     changed = anyio.Event()
 
     def ring() -> None:
@@ -89,7 +89,7 @@ async def until(source: Fleet | RemoteServer, condition: Callable[[], bool]) -> 
 
 
 async def call(server: RemoteServer, name: str, ctx: Context = CTX, /, **arguments: Any) -> ToolResult:
-    """The result of a tool that is there."""
+    """Return the result of an existing tool."""
     result = await server.call_tool(ctx, name, arguments)
     assert result is not None
     return result
@@ -106,8 +106,8 @@ async def call_each(server: RemoteServer, numbers: range) -> None:
             group.start_soon(call_one, number)
 
 
-async def said(server: RemoteServer, name: str, ctx: Context = CTX, /, **arguments: Any) -> Any:
-    """The value in the one text block of a result."""
+async def call_json(server: RemoteServer, name: str, ctx: Context = CTX, /, **arguments: Any) -> Any:
+    """Call a tool, and parse the only text block of its result."""
     result = await call(server, name, ctx, **arguments)
     return json.loads(result.content[0]["text"])
 
@@ -141,7 +141,7 @@ def _has_mark(process: Path, mark: bytes) -> bool:
 
 
 def free_port() -> int:
-    """A port on which nothing listens."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

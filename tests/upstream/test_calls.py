@@ -1,4 +1,4 @@
-"""What a call gives: results whole, errors that say what happened, and exactly one request to the server."""
+"""Calls: complete results, errors that say what happened, and exactly one request per call."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
-from tests.upstream.support import CTX, FAST, READY, call, fleet_of, names, raw, said, server_of, until
+from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, names, raw, server_of, until
 
 from toolcrib.errors import CallTimeout, ConnectionLost, InvalidArguments, ServerUnavailable, UpstreamError
 from toolcrib.types import Object, ServerState, ToolResult
@@ -19,14 +19,13 @@ from toolcrib.upstream.fleet import Fleet, RemoteServer
 
 @dataclass
 class Watcher:
-    """A client that can be told of progress."""
+    """A client that records progress."""
 
     can_elicit = False
     capabilities: Object = field(default_factory=dict)
     reports: list[tuple[float, float | None, str | None]] = field(default_factory=list)
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Remember it."""
         self.reports.append((done, total, message))
 
     async def elicit(self, params: Object) -> Object:
@@ -40,15 +39,15 @@ class Watcher:
 
 async def test_a_call_is_one_request_and_no_list() -> None:
     async with server_of(raw()) as server:
-        before = Counter(await said(server, "seen"))
+        before = Counter(await call_json(server, "seen"))
         await call(server, "echo", a=1)
-        assert Counter(await said(server, "seen")) - before == Counter({"tools/call": 2})
+        assert Counter(await call_json(server, "seen")) - before == Counter({"tools/call": 2})
 
 
-async def test_listing_asks_the_server_nothing() -> None:
+async def test_listing_makes_no_request() -> None:
     async with server_of(raw()) as server:
         assert [tool.id for tool in await server.list_tools(CTX)][:2] == ["raw:echo", "raw:params"]
-        assert Counter(await said(server, "seen"))["tools/list"] == 1
+        assert Counter(await call_json(server, "seen"))["tools/list"] == 1
 
 
 async def test_a_result_is_kept_whole_whatever_is_in_it() -> None:
@@ -70,20 +69,20 @@ async def test_a_result_without_the_structured_content_that_was_declared_is_a_re
         assert (result.structured, result.content[0]["text"], result.is_error) == (None, "ran declares", False)
 
 
-async def test_a_result_that_tells_of_an_error_is_a_result() -> None:
+async def test_an_error_result_is_returned_not_raised() -> None:
     async with server_of(raw()) as server:
         result = await call(server, "fail")
         assert (result.is_error, result.content[0]["text"]) == (True, "it went wrong")
 
 
-async def test_a_tool_that_is_not_listed_is_none_here_though_the_server_would_make_up_a_success() -> None:
+async def test_an_unlisted_tool_is_none_even_if_the_server_would_answer() -> None:
     async with server_of(raw(only=["echo", "seen"])) as server:
         assert await server.call_tool(CTX, "fail", {}) is None
         assert await server.call_tool(CTX, "no such tool", {}) is None
-        assert "tools/call" not in (await said(server, "seen"))[:-1]
+        assert "tools/call" not in (await call_json(server, "seen"))[:-1]
 
 
-async def test_an_error_answer_keeps_its_code_and_a_bounded_message() -> None:
+async def test_an_error_response_keeps_its_code_and_a_bounded_message() -> None:
     async with server_of(raw()) as server:
         with pytest.raises(UpstreamError, match='"raw" answered with an error: Unknown tool, xxx') as caught:
             await call(server, "reject")
@@ -100,51 +99,51 @@ async def test_an_error_answer_keeps_its_code_and_a_bounded_message() -> None:
         ("no_blocks", "content is not a list of blocks"),
     ],
 )
-async def test_an_answer_that_is_none_fails_its_own_call_at_once(tool: str, message: str) -> None:
+async def test_an_invalid_response_fails_only_its_own_call_at_once(tool: str, message: str) -> None:
     async with server_of(raw()) as server:
         with pytest.raises(UpstreamError, match=message):
             await call(server, tool)
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert server.status.state is READY
 
 
-async def test_an_answer_in_a_sloppy_frame_is_understood() -> None:
+async def test_a_response_in_a_sloppy_frame_is_accepted() -> None:
     async with server_of(raw()) as server:
         assert (await call(server, "bare")).content[0]["text"] == "bare"
 
 
 @pytest.mark.parametrize("last", [False, True])
-async def test_an_answer_over_the_limit_fails_its_own_call_wherever_its_id_stands(*, last: bool) -> None:
+async def test_an_oversized_response_fails_its_own_call_wherever_its_id_is(*, last: bool) -> None:
     async with server_of(raw(options={"max_message_bytes": 100_000})) as server:
         assert len((await call(server, "huge", size=90_000)).content[0]["text"]) == 90_000
         with pytest.raises(UpstreamError, match="larger than 100,000 bytes and was dropped"):
             await call(server, "huge", size=3_000_000, last=last)
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
-async def test_a_large_answer_within_the_limit_arrives_whole() -> None:
+async def test_a_large_response_within_the_limit_arrives_whole() -> None:
     async with server_of(raw()) as server:
         assert len((await call(server, "huge", size=8_000_000)).content[0]["text"]) == 8_000_000
 
 
-async def test_a_call_that_hangs_times_out_and_the_server_is_told_to_stop() -> None:
+async def test_a_call_that_hangs_times_out_and_is_cancelled_on_the_server() -> None:
     async with server_of(raw(options={"call_timeout_s": 0.5})) as server:
         with pytest.raises(CallTimeout, match=r'"raw" did not answer hang within 0\.5 s') as caught:
             await call(server, "hang")
         assert caught.value.data == {"server": "raw", "timeout_s": 0.5}
         assert "unknown" in caught.value.hint
-        assert (await said(server, "seen"))[-3:] == ["tools/call", "notifications/cancelled", "tools/call"]
+        assert (await call_json(server, "seen"))[-3:] == ["tools/call", "notifications/cancelled", "tools/call"]
         assert server.status.state is READY
 
 
-async def test_a_caller_who_gives_up_has_the_server_told() -> None:
+async def test_a_cancelled_call_is_cancelled_on_the_server() -> None:
     async with server_of(raw()) as server:
         with anyio.move_on_after(0.05):
             await call(server, "hang")
-        assert (await said(server, "seen"))[-2:] == ["notifications/cancelled", "tools/call"]
+        assert (await call_json(server, "seen"))[-2:] == ["notifications/cancelled", "tools/call"]
 
 
-async def test_a_server_that_dies_during_a_call_is_named_with_its_last_words() -> None:
+async def test_a_server_that_dies_during_a_call_is_named_with_its_stderr() -> None:
     async with server_of(raw()) as server:
         with pytest.raises(ConnectionLost) as caught:
             await call(server, "die")
@@ -152,25 +151,25 @@ async def test_a_server_that_dies_during_a_call_is_named_with_its_last_words() -
             'The connection to "raw" was lost during the call: exited with code 3: Fatal error: the disk is on fire.'
         )
         assert "unknown" in caught.value.hint
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
-async def test_a_server_that_closes_its_output_is_lost_and_started_anew() -> None:
+async def test_a_server_that_closes_its_output_is_restarted() -> None:
     async with server_of(raw()) as server:
-        (pid,) = await said(server, "pids")
+        (pid,) = await call_json(server, "pids")
         with pytest.raises(ConnectionLost, match="closed its output"):
             await call(server, "close_output")
-        assert await said(server, "pids") != [pid]
+        assert await call_json(server, "pids") != [pid]
 
 
 @pytest.mark.parametrize("notices", [False, True])
-async def test_a_flood_on_stdout_delays_only_its_own_call_and_nobody_else(*, notices: bool) -> None:
+async def test_a_flood_on_stdout_delays_only_its_own_call(*, notices: bool) -> None:
     async with fleet_of(raw("loud"), raw("calm"), limit_s=40) as fleet:
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: call(fleet.server("loud"), "flood", lines=20_000, notices=notices))
             for number in range(20):
-                assert await said(fleet.server("calm"), "echo", n=number) == {"n": number}
-        assert await said(fleet.server("loud"), "echo", a=1) == {"a": 1}
+                assert await call_json(fleet.server("calm"), "echo", n=number) == {"n": number}
+        assert await call_json(fleet.server("loud"), "echo", a=1) == {"a": 1}
 
 
 async def test_many_calls_share_one_session() -> None:
@@ -178,13 +177,13 @@ async def test_many_calls_share_one_session() -> None:
         found: dict[int, Any] = {}
 
         async def ask(number: int) -> None:
-            found[number] = await said(server, "echo", n=number)
+            found[number] = await call_json(server, "echo", n=number)
 
         async with anyio.create_task_group() as group:
             for number in range(64):
                 group.start_soon(ask, number)
         assert found == {number: {"n": number} for number in range(64)}
-        assert Counter(await said(server, "seen"))["initialize"] == 1
+        assert Counter(await call_json(server, "seen"))["initialize"] == 1
 
 
 async def test_progress_reaches_the_client_in_order() -> None:
@@ -194,23 +193,23 @@ async def test_progress_reaches_the_client_in_order() -> None:
         assert watcher.reports == [(1.0, 3.0, "step 1"), (2.0, 3.0, "step 2"), (3.0, 3.0, "step 3")]
 
 
-async def test_progress_that_a_slow_client_has_not_heard_by_the_end_of_the_call_is_dropped() -> None:
-    heard = anyio.Event()
+async def test_progress_that_a_slow_client_has_not_received_by_the_end_of_the_call_is_dropped() -> None:
+    received = anyio.Event()
 
     class Slow(Watcher):
         async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
             await super().progress(done, total, message)
-            await heard.wait()
+            await received.wait()
 
     watcher = Slow()
     async with server_of(raw()) as server:
         await call(server, "report", replace(CTX, client=watcher))
-        heard.set()
+        received.set()
         await call(server, "echo")
         assert [report[0] for report in watcher.reports] == [1.0]
 
 
-async def test_a_client_that_takes_no_progress_costs_the_call_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_rejects_progress_does_not_affect_the_call(caplog: pytest.LogCaptureFixture) -> None:
     class Gone(Watcher):
         async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
             raise RuntimeError("gone")
@@ -221,27 +220,27 @@ async def test_a_client_that_takes_no_progress_costs_the_call_nothing(caplog: py
     assert caplog.text == ""
 
 
-async def test_without_a_client_no_progress_is_asked_for() -> None:
+async def test_without_a_client_no_progress_is_requested() -> None:
     async with server_of(raw()) as server:
-        assert await said(server, "params") == {"name": "params", "arguments": {}}
+        assert await call_json(server, "params") == {"name": "params", "arguments": {}}
 
 
-async def test_the_meta_of_a_request_goes_along_without_what_belongs_to_its_own_connection() -> None:
+async def test_the_meta_of_a_request_is_forwarded_without_connection_keys() -> None:
     meta = {"traceparent": "00-1", "progressToken": 7, "io.modelcontextprotocol/protocolVersion": "x"}
     async with server_of(raw()) as server:
-        assert (await said(server, "params", replace(CTX, meta=meta)))["_meta"] == {"traceparent": "00-1"}
+        assert (await call_json(server, "params", replace(CTX, meta=meta)))["_meta"] == {"traceparent": "00-1"}
 
 
-async def test_a_newer_server_is_told_what_the_client_behind_the_call_can_do() -> None:
+async def test_a_newer_server_gets_the_capabilities_of_the_calling_client() -> None:
     watcher = Watcher(capabilities={"elicitation": {}})
     async with server_of(raw(discover="serve")) as server:
-        meta = (await said(server, "params", replace(CTX, client=watcher)))["_meta"]
+        meta = (await call_json(server, "params", replace(CTX, client=watcher)))["_meta"]
         assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
         assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "toolcrib"
         assert meta["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {}}
 
 
-async def test_a_call_of_several_rounds_carries_the_answers_back() -> None:
+async def test_a_call_of_several_rounds_sends_the_input_responses() -> None:
     async with server_of(raw(discover="serve")) as server:
         first = await call(server, "ask_more")
         assert (first.kind, first.request_state) == ("input_required", "s1")
@@ -249,15 +248,15 @@ async def test_a_call_of_several_rounds_carries_the_answers_back() -> None:
         assert first.input_requests["q"]["method"] == "elicitation/create"
         answers = {"q": {"action": "accept"}}
         again = replace(CTX, input_responses=answers, request_state=first.request_state)
-        assert await said(server, "ask_more", again) == [answers, "s1"]
+        assert await call_json(server, "ask_more", again) == [answers, "s1"]
 
 
 @pytest.mark.parametrize("value", ["\ud800", math.nan, math.inf, object()])
-async def test_arguments_that_are_no_json_fail_alone_and_before_they_are_sent(value: object) -> None:
+async def test_arguments_that_are_not_json_fail_alone_before_they_are_sent(value: object) -> None:
     async with server_of(raw()) as server:
         with pytest.raises(InvalidArguments, match="cannot be encoded as JSON"):
             await call(server, "echo", value=value)
-        assert "tools/call" not in (await said(server, "seen"))[:-1]
+        assert "tools/call" not in (await call_json(server, "seen"))[:-1]
 
 
 async def test_arguments_nested_beyond_reason_fail_alone() -> None:
@@ -267,14 +266,14 @@ async def test_arguments_nested_beyond_reason_fail_alone() -> None:
     async with server_of(raw()) as server:
         with pytest.raises(InvalidArguments):
             await server.call_tool(CTX, "echo", deep)
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
 async def test_only_allowed_tools_are_listed_and_called() -> None:
     async with server_of(raw(options={"allowed_tools": ("echo", "fail", "typo")})) as server:
         assert names(server) == ["echo", "fail"]
         assert await server.call_tool(CTX, "seen", {}) is None
-        assert await said(server, "echo") == {}
+        assert await call_json(server, "echo") == {}
 
 
 async def test_a_server_that_failed_is_named_with_state_reason_and_next_try() -> None:
@@ -302,7 +301,7 @@ async def test_a_call_waits_for_a_first_connection_that_is_under_way(tmp_path: P
     found: list[Any] = []
 
     async def ask(server: RemoteServer) -> None:
-        found.append(await said(server, "echo", a=1))
+        found.append(await call_json(server, "echo", a=1))
 
     with anyio.fail_after(20):
         async with Fleet(FAST) as fleet, anyio.create_task_group() as group:
@@ -313,7 +312,7 @@ async def test_a_call_waits_for_a_first_connection_that_is_under_way(tmp_path: P
     assert found == [{"a": 1}]
 
 
-async def test_a_call_waits_for_a_first_connection_only_so_long(tmp_path: Path) -> None:
+async def test_a_call_waits_for_a_first_connection_for_a_limited_time(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     with anyio.fail_after(20):
         async with Fleet(replace(FAST, connect_wait_s=0.05)) as fleet:

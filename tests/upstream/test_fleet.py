@@ -1,4 +1,4 @@
-"""The set of servers: what `apply` starts, stops and leaves alone."""
+"""The fleet: what `apply` starts, stops and leaves alone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.support import CTX, FAST, READY, alive, fleet_of, names, raw, said, sdk, until
+from tests.upstream.support import CTX, FAST, READY, alive, call_json, fleet_of, names, raw, sdk, until
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotStarted
 from toolcrib.types import Provider, ProviderFeature, ProviderSource, ServerState
@@ -44,16 +44,16 @@ async def test_apply_does_not_wait_for_connections() -> None:
 async def test_apply_starts_stops_and_restarts_only_what_changed() -> None:
     async with fleet_of(raw("same"), raw("gone"), raw("changed")) as fleet:
         same, changed = fleet.server("same"), fleet.server("changed")
-        pids = {server.name: (await said(server, "pids"))[0] for server in fleet.providers()}
+        pids = {server.name: (await call_json(server, "pids"))[0] for server in fleet.providers()}
         await fleet.apply([raw("new"), raw("changed", version="2024-11-05"), raw("same")])
         assert running(fleet) == ["changed", "new", "same"]
         assert fleet.server("same") is same
         assert fleet.server("changed") is not changed
         await fleet.settled()
-        assert (await said(same, "pids"))[0] == pids["same"]
+        assert (await call_json(same, "pids"))[0] == pids["same"]
         assert fleet.server("changed").status.protocol == "2024-11-05"
         assert not alive(pids["changed"])
-        while alive(pids["gone"]):  # noqa: ASYNC110 - nobody tells of a server that is no member any more
+        while alive(pids["gone"]):  # noqa: ASYNC110 - no event for a removed server
             await anyio.sleep(0.01)
         with pytest.raises(BackendNotFound, match='no server "gone"'):
             fleet.server("gone")
@@ -61,7 +61,7 @@ async def test_apply_starts_stops_and_restarts_only_what_changed() -> None:
 
 async def test_a_changed_server_starts_only_when_its_old_self_is_gone() -> None:
     async with fleet_of(raw("s", stubborn=True)) as fleet:
-        (old,) = await said(fleet.server("s"), "pids")
+        (old,) = await call_json(fleet.server("s"), "pids")
         await fleet.apply([raw("s", version="2024-11-05")])
         await anyio.lowlevel.checkpoint()
         await fleet.apply([raw("s")])
@@ -69,14 +69,14 @@ async def test_a_changed_server_starts_only_when_its_old_self_is_gone() -> None:
         assert not alive(old)
 
 
-async def test_applying_the_same_again_changes_and_tells_nothing() -> None:
+async def test_applying_the_same_options_again_changes_and_notifies_nothing() -> None:
     async with fleet_of(raw("a"), raw("b")) as fleet:
-        told: list[int] = []
-        fleet.subscribe(lambda: told.append(1))
+        notified: list[int] = []
+        fleet.subscribe(lambda: notified.append(1))
         before = fleet.providers()
         await fleet.apply([raw("b"), raw("a")])
         assert fleet.providers() == before
-        assert told == []
+        assert notified == []
 
 
 async def test_two_servers_of_one_name_are_refused_and_nothing_changes() -> None:
@@ -86,26 +86,26 @@ async def test_two_servers_of_one_name_are_refused_and_nothing_changes() -> None
         assert running(fleet) == ["a"]
 
 
-async def test_members_tools_and_statuses_are_told_until_unsubscribed() -> None:
+async def test_changes_of_members_tools_and_statuses_notify_until_unsubscribed() -> None:
     async with fleet_of(raw("a")) as fleet:
-        told: list[list[str]] = []
-        unsubscribe = fleet.subscribe(lambda: told.append(running(fleet)))
+        notified: list[list[str]] = []
+        unsubscribe = fleet.subscribe(lambda: notified.append(running(fleet)))
         await fleet.apply([raw("a"), raw("b")])
-        assert told == [["a", "b"]]
+        assert notified == [["a", "b"]]
         await fleet.settled()
-        count = len(told)
+        count = len(notified)
         assert count > 1
         await fleet.server("a").call_tool(CTX, "grow", {"name": "new"})
         await until(fleet, lambda: "new" in names(fleet.server("a")))
-        assert len(told) > count
+        assert len(notified) > count
         unsubscribe()
         unsubscribe()
-        count = len(told)
+        count = len(notified)
         await fleet.apply([])
-        assert len(told) == count
+        assert len(notified) == count
 
 
-async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_raises_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     def raising() -> None:
         raise RuntimeError("not my day")
 
@@ -175,7 +175,7 @@ async def test_apply_may_be_called_from_many_tasks_at_once() -> None:
             assert [status.state for status in fleet.statuses()] == [READY, READY]
 
 
-async def test_a_fleet_that_is_not_running_takes_no_servers() -> None:
+async def test_a_fleet_that_is_not_running_accepts_no_servers() -> None:
     fleet = Fleet(FAST)
     with pytest.raises(NotStarted):
         await fleet.apply([raw()])
@@ -209,7 +209,7 @@ async def test_apply_during_the_stop_is_refused_and_starts_nothing() -> None:
     assert len(refused) == 1
 
 
-async def test_an_error_inside_a_fleet_comes_out_as_it_is() -> None:
+async def test_an_error_inside_a_fleet_is_raised_unchanged() -> None:
     async def use_one_badly() -> None:
         async with Fleet(FAST) as fleet:
             await fleet.apply([raw()])

@@ -24,10 +24,10 @@ from tests.upstream.support import (
     READY,
     call,
     call_each,
+    call_json,
     fleet_of,
     free_port,
     names,
-    said,
     server_of,
     serving,
     until,
@@ -93,7 +93,7 @@ class Sdk:
 
 
 @pytest.mark.parametrize("json_response", [True, False])
-async def test_the_official_sdk_is_spoken_to_in_the_newest_version(*, json_response: bool) -> None:
+async def test_the_official_sdk_negotiates_the_newest_version(*, json_response: bool) -> None:
     sdk = Sdk()
     app = sdk.server.streamable_http_app(json_response=json_response)
     async with serving(app) as origin, server_of(http(f"{origin}/mcp")) as server:
@@ -103,7 +103,7 @@ async def test_the_official_sdk_is_spoken_to_in_the_newest_version(*, json_respo
         assert (sent["mcp-method"], sent["mcp-name"], sent["mcp-param-region"]) == ("tools/call", "routed", "north")
 
 
-async def test_a_newer_server_tells_of_changed_tools_by_subscription() -> None:
+async def test_a_newer_server_reports_changed_tools_by_subscription() -> None:
     sdk = Sdk()
     async with serving(sdk.server.streamable_http_app()) as origin, server_of(http(f"{origin}/mcp")) as server:
         sdk.tools.append("new")
@@ -144,7 +144,7 @@ async def test_an_older_server_gets_the_handshake_and_a_session(*, streaming: bo
     web = Web(streaming=streaming)
     async with web_of(web) as server:
         assert (server.status.state, server.status.protocol) == (READY, "2025-06-18")
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert (web.methods["initialize"], web.methods["tools/list"]) == (1, 1)
         if not streaming:
             assert web.requests[-1][2]["mcp-session-id"] == "s1"
@@ -152,7 +152,7 @@ async def test_an_older_server_gets_the_handshake_and_a_session(*, streaming: bo
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 405, 500])
-async def test_a_status_in_answer_to_the_probe_is_a_sign_of_age_and_of_nothing_else(status: int) -> None:
+async def test_an_error_status_to_the_probe_only_means_an_older_server(status: int) -> None:
     web = Web()
     web.undiscovered = Response("", status)
     async with web_of(web) as server:
@@ -174,7 +174,7 @@ async def test_secrets_stay_at_their_origin() -> None:
     assert "x-key" not in headers
 
 
-async def test_a_session_is_ended_politely() -> None:
+async def test_a_session_is_deleted_at_the_end() -> None:
     web = Web()
     async with serving(web.app) as origin:
         async with server_of(http(f"{origin}/mcp", headers={"X-Key": "k"})):
@@ -184,11 +184,11 @@ async def test_a_session_is_ended_politely() -> None:
         assert (method, headers["x-key"], headers["mcp-protocol-version"]) == ("DELETE", "k", "2025-06-18")
 
 
-async def test_a_notice_on_the_servers_own_stream_has_the_tools_listed_again() -> None:
+async def test_a_notification_on_the_servers_own_stream_triggers_a_refresh() -> None:
     web = Web()
     web.notices.append({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
     async with web_of(web):
-        while web.methods["tools/list"] < 2:  # noqa: ASYNC110 - nothing changes that could be told
+        while web.methods["tools/list"] < 2:  # noqa: ASYNC110 - no event for this
             await anyio.sleep(0.01)
     assert web.methods["tools/list"] >= 2
 
@@ -209,7 +209,7 @@ async def test_a_lost_session_is_opened_again_at_once_and_the_call_runs_once(los
     web.lost = lost
     async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0)) as server:
         web.sessions.clear()
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert web.ran == [{"a": 1}]
         assert (web.methods["initialize"], web.sessions) == (2, {"s2"})
         await until(server, lambda: server.status.state is READY)
@@ -224,11 +224,11 @@ async def test_a_session_that_is_lost_between_calls_is_noticed_by_its_stream() -
         assert web.ran == []
 
 
-async def test_a_session_that_the_server_forgot_is_no_reason_to_give_it_up() -> None:
+async def test_a_forgotten_session_does_not_count_as_a_failed_attempt() -> None:
     web = Web()
     async with web_of(web, replace(SLOW_RETRY, backoff_first_s=0.0), retries=0) as server:
         web.sessions.clear()
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert web.methods["initialize"] == 2
 
 
@@ -288,7 +288,7 @@ async def test_a_call_outlives_a_restart_of_its_server(make: Callable[[], Starle
     assert not results[0].is_error
 
 
-async def test_a_call_that_could_not_be_sent_is_told_on_the_board_at_once() -> None:
+async def test_a_call_that_could_not_be_sent_updates_the_status_at_once() -> None:
     lazy = replace(FAST, debounce_s=1000, listen_retry_s=1000)
     async with gone(free_port(), newer(), lazy) as server:
         assert server.status.state is READY
@@ -319,7 +319,7 @@ async def test_a_server_that_is_not_there_yet_is_connected_when_it_comes() -> No
         assert (server.status.state, server.status.reason) == (ServerState.FAILED, "connection refused")
         async with serving(web.app, port):
             await until(server, lambda: server.status.state is READY)
-            assert await said(server, "echo", a=1) == {"a": 1}
+            assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
 async def test_a_server_that_goes_away_and_comes_back_is_noticed_both_times() -> None:
@@ -342,7 +342,7 @@ async def test_a_server_that_goes_away_and_comes_back_is_noticed_both_times() ->
                 await call(server, "echo")
             async with serving(Web().app, port):
                 await until(server, lambda: server.status.state is READY)
-                assert await said(server, "echo", a=1) == {"a": 1}
+                assert await call_json(server, "echo", a=1) == {"a": 1}
                 assert all(old is new for old, new in zip(before, server.tools, strict=True))
 
 
@@ -397,7 +397,7 @@ async def test_each_unreachable_address_has_its_own_reason(url: str, reason: str
         assert (server.status.state, server.status.reason) == (ServerState.FAILED, reason)
 
 
-async def test_https_where_plain_http_is_spoken_is_told() -> None:
+async def test_https_to_a_plain_http_server_is_explained() -> None:
     async with serving(Web().app) as origin:
         async with server_of(http(origin.replace("http:", "https:") + "/mcp"), SLOW_RETRY) as server:
             assert server.status.reason == "no TLS connection; check that the url begins with the right scheme"
@@ -427,10 +427,10 @@ async def test_a_server_that_recovers_is_ready_again_after_the_next_good_call_an
         web.refusal = None
         await call(server, "echo")
         await until(server, lambda: web.methods["initialize"] == 2 and server.status.state is READY)
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
-async def test_secrets_reach_the_server_and_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_reach_only_the_server(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     web = Web()
     async with serving(web.app) as origin:
@@ -452,14 +452,14 @@ async def test_secrets_reach_the_server_and_nobody_else(caplog: pytest.LogCaptur
     assert "lion%20" not in caplog.text
 
 
-async def test_a_redirect_within_the_origin_is_followed_with_all_secrets_and_none_in_the_logs(
+async def test_a_redirect_within_the_origin_keeps_secrets_and_logs_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     web = Web(path="/mcp/")
     async with serving(web.app) as origin:
         async with server_of(http(f"{origin}/mcp?key=tiger", headers={"X-Api-Key": "bear"})) as server:
-            assert await said(server, "echo", a=1) == {"a": 1}
+            assert await call_json(server, "echo", a=1) == {"a": 1}
     assert {url for _, url, _ in web.requests} == {f"{origin}/mcp/?key=tiger"}
     assert {headers["x-api-key"] for _, _, headers in web.requests} == {"bear"}
     assert web.sessions == set()
@@ -467,13 +467,13 @@ async def test_a_redirect_within_the_origin_is_followed_with_all_secrets_and_non
     assert "tiger" not in caplog.text
 
 
-async def test_an_answer_over_the_limit_fails_its_own_call() -> None:
+async def test_an_oversized_response_fails_its_own_call() -> None:
     for streaming in (False, True):
         async with web_of(Web(streaming=streaming), max_message_bytes=100_000) as server:
             assert len((await call(server, "huge", size=90_000)).content[0]["text"]) == 90_000
             with pytest.raises(UpstreamError, match=r"larger than|exceed|limit|size"):
                 await call(server, "huge", size=3_000_000)
-            assert await said(server, "echo", a=1) == {"a": 1}
+            assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
 async def test_an_event_of_several_megabytes_arrives_whole() -> None:
@@ -489,16 +489,16 @@ async def test_an_event_of_several_megabytes_arrives_whole() -> None:
         ("cut", ConnectionLost, "was lost during the call"),
     ],
 )
-async def test_a_bad_answer_fails_its_own_call_alone(tool: str, error: type[Exception], message: str) -> None:
+async def test_a_bad_response_fails_only_its_own_call(tool: str, error: type[Exception], message: str) -> None:
     async with web_of(Web()) as server:
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: call(server, "echo", a=1))
             with pytest.raises(error, match=message):
                 await call(server, tool)
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
-async def test_a_compressed_answer_is_read_and_its_size_counts_unpacked() -> None:
+async def test_a_compressed_response_is_limited_by_its_unpacked_size() -> None:
     web = Web()
     web.app.add_middleware(GZipMiddleware, minimum_size=10)
     async with web_of(web, max_message_bytes=100_000) as server:
@@ -522,7 +522,7 @@ async def test_progress_reaches_the_client() -> None:
         assert [report[0] for report in watcher.reports] == [1.0, 2.0]
 
 
-async def test_a_call_that_hangs_times_out_and_an_older_server_is_told_to_stop() -> None:
+async def test_a_call_that_hangs_times_out_and_is_cancelled_on_an_older_server() -> None:
     web = Web()
     async with web_of(web, call_timeout_s=0.3) as server:
         with pytest.raises(CallTimeout):
@@ -530,16 +530,16 @@ async def test_a_call_that_hangs_times_out_and_an_older_server_is_told_to_stop()
         await web.cancelled.wait()
 
 
-async def test_a_server_that_does_not_take_the_notice_holds_up_the_others_only_so_long() -> None:
+async def test_a_server_that_ignores_a_notification_delays_other_messages_only_briefly() -> None:
     web = Web()
     web.unheard = anyio.Event()
     async with web_of(web, replace(FAST, http_notice_timeout_s=0.2)) as server:
         with anyio.move_on_after(0.1):
             await call(server, "hang")
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
-async def test_a_caller_who_gives_up_ends_the_request_to_a_newer_server() -> None:
+async def test_a_cancelled_call_closes_the_request_to_a_newer_server() -> None:
     sdk = Sdk()
     async with serving(sdk.server.streamable_http_app()) as origin, server_of(http(f"{origin}/mcp")) as server:
         async with anyio.create_task_group() as group:
@@ -550,7 +550,7 @@ async def test_a_caller_who_gives_up_ends_the_request_to_a_newer_server() -> Non
         assert server.status.state is READY
 
 
-async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_proxy_of_the_environment_is_used_unless_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     web = Web()
     monkeypatch.setenv("NO_PROXY", "")
     proxy = f"127.0.0.1:{free_port()}"

@@ -1,11 +1,11 @@
-"""Tool lists: paged, broken in one place, without end, changing."""
+"""Tool lists: paged, partly invalid, endless, changing."""
 
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.upstream.support import CTX, FAST, READY, call, fleet_of, names, raw, said, server_of, until
+from tests.upstream.support import CTX, FAST, READY, call, call_json, fleet_of, names, raw, server_of, until
 
 from toolcrib import wire
 from toolcrib.types import Rejected, ServerState, Tool
@@ -30,7 +30,7 @@ async def test_all_pages_are_read_in_order() -> None:
         assert (server.status.state, server.status.tools, server.status.rejected) == (READY, 3, ())
 
 
-async def test_one_broken_definition_costs_itself_alone() -> None:
+async def test_one_invalid_definition_does_not_affect_the_others() -> None:
     tools = {
         "no_object": {"inputSchema": {"properties": {}}},
         "no_schema": {},
@@ -45,13 +45,13 @@ async def test_one_broken_definition_costs_itself_alone() -> None:
 
 
 @pytest.mark.parametrize("entry", [None, 7, "tool", [], {}, {"name": 3, "inputSchema": {"type": "object"}}])
-async def test_what_is_no_definition_at_all_is_rejected(entry: object) -> None:
+async def test_entries_that_are_not_definitions_are_rejected(entry: object) -> None:
     async with server_of(raw(pages=[{"tools": [entry, tool("a")]}])) as server:
         assert names(server) == ["a"]
         assert [rejected.tool for rejected in server.status.rejected] == ["(unnamed)"]
 
 
-async def test_a_tool_that_is_listed_twice_is_taken_once() -> None:
+async def test_a_tool_that_is_listed_twice_is_used_once() -> None:
     pages = [{"tools": [tool("a", description="first")], "nextCursor": "1"}, {"tools": [tool("a")]}]
     async with server_of(raw(pages=pages)) as server:
         assert [(found.name, found.description) for found in server.tools] == [("a", "first")]
@@ -69,7 +69,7 @@ async def test_a_header_annotation_that_is_invalid_rejects_the_tool_with_newer_s
         assert names(server) == ["echo", "bad"]
 
 
-async def test_a_page_that_fails_keeps_the_pages_before_it_and_says_so() -> None:
+async def test_a_failing_page_keeps_the_pages_before_it_and_is_reported() -> None:
     pages = [{"tools": [tool("a")], "nextCursor": "1"}, {"error": -32603}]
     async with server_of(raw(pages=pages), LATE_RETRY) as server:
         assert names(server) == ["a"]
@@ -78,21 +78,21 @@ async def test_a_page_that_fails_keeps_the_pages_before_it_and_says_so() -> None
         assert (await call(server, "a")).content[0]["text"] == "there is no such tool"
 
 
-async def test_a_page_without_a_list_is_passed_over_and_said() -> None:
+async def test_a_page_without_a_list_is_skipped_and_reported() -> None:
     pages = [{"tools": "many", "nextCursor": "1"}, {"tools": [tool("a")]}]
     async with server_of(raw(pages=pages)) as server:
         assert names(server) == ["a"]
         assert server.status.reason == "page 1 of its tool list has no list of tools"
 
 
-async def test_a_list_that_begins_again_ends() -> None:
+async def test_a_list_that_starts_over_ends() -> None:
     pages = [{"tools": [tool("a")], "nextCursor": "1"}, {"tools": [tool("b")], "nextCursor": "1"}]
     async with server_of(raw(pages=pages)) as server:
         assert names(server) == ["a", "b"]
         assert server.status.reason == "its tool list starts over after page 2"
 
 
-async def test_a_list_without_end_is_cut() -> None:
+async def test_an_endless_list_is_cut() -> None:
     async with server_of(raw(endless=True), replace(FAST, max_pages=5)) as server:
         assert names(server) == ["t0", "t1", "t2", "t3", "t4"]
         assert server.status.reason == "its tool list was cut after 5 pages"
@@ -132,12 +132,12 @@ async def test_a_changed_definition_is_a_new_object() -> None:
         assert server.status.state is READY
 
 
-async def test_many_notices_of_change_cause_few_lists() -> None:
+async def test_many_notifications_cause_few_refreshes() -> None:
     async with server_of(raw(), replace(FAST, debounce_s=0.2)) as server:
         for number in range(30):
             await call(server, "grow", name=f"new{number}")
         await until(server, lambda: "new29" in names(server))
-        assert Counter(await said(server, "seen"))["tools/list"] <= 4
+        assert Counter(await call_json(server, "seen"))["tools/list"] <= 4
 
 
 async def test_a_list_that_fails_later_leaves_the_last_good_one_marked_stale() -> None:
@@ -148,7 +148,7 @@ async def test_a_list_that_fails_later_leaves_the_last_good_one_marked_stale() -
         assert (server.status.stale, server.status.reason) == (True, "tools/list: no")
         assert server.status.retry_at is not None
         assert server.tools is before
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
 async def test_a_list_that_hangs_later_leaves_the_last_good_one_marked_stale() -> None:
@@ -192,7 +192,7 @@ async def test_the_tools_survive_a_restart_as_the_same_objects() -> None:
         assert all(old is new for old, new in zip(before, server.tools, strict=True))
 
 
-async def test_half_a_character_in_one_tool_costs_no_other() -> None:
+async def test_an_unpaired_surrogate_in_one_tool_does_not_affect_others() -> None:
     odd = {"description": "caf\udce9", "inputSchema": {"type": "object"}}
     async with server_of(raw(tools={"odd": odd})) as server:
         assert {"odd", "echo"} <= set(names(server))

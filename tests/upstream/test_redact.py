@@ -1,4 +1,4 @@
-"""No secret of a server's options in any text about it."""
+"""No text about a server contains a secret of its options."""
 
 import pytest
 
@@ -34,19 +34,19 @@ SECRETIVE = ServerOptions(
         ("", ""),
     ],
 )
-def test_secrets_are_blanked_and_the_rest_stays(text: str, expected: str) -> None:
+def test_secrets_are_redacted_and_the_rest_is_kept(text: str, expected: str) -> None:
     assert Redactor(SECRETIVE)(text) == expected
 
 
-def test_a_text_is_cut_only_after_its_secrets_are_blanked() -> None:
+def test_a_text_is_cut_only_after_redaction() -> None:
     assert Redactor(SECRETIVE)("x" * 295 + "tokentoken") == "x" * 295 + "***"
     assert Redactor(SECRETIVE)("y" * 1000, 10) == "yyyyyyyyy…"
     assert len(Redactor(SECRETIVE)("tokentoken " * 1_000_000)) <= 300
 
 
-def test_without_secrets_nothing_is_blanked() -> None:
+def test_without_secrets_nothing_is_redacted() -> None:
     assert Redactor(ServerOptions(name="s"))("all of it") == "all of it"
 
 
-def test_a_bare_url_holds_only_where_it_leads() -> None:
+def test_a_bare_url_has_only_the_address() -> None:
     assert bare_url(SECRETIVE.url) == "https://host.example:8443/mcp/0123456789abcdef0123456789/x"

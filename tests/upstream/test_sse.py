@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.servers.web import OldWeb
-from tests.upstream.support import FAST, READY, call, call_each, free_port, said, server_of, serving, until
+from tests.upstream.support import FAST, READY, call, call_each, call_json, free_port, server_of, serving, until
 
 from toolcrib.errors import CallTimeout, ConnectionLost, UpstreamError
 from toolcrib.types import ServerState
@@ -33,7 +33,7 @@ async def test_tools_are_listed_and_called() -> None:
     web = OldWeb()
     async with old_of(web) as server:
         assert (server.status.state, server.status.transport, server.status.protocol) == (READY, "sse", "2025-06-18")
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert list(web.methods) == [
             "server/discover",
             "initialize",
@@ -65,37 +65,37 @@ async def test_many_calls_at_once_share_the_stream() -> None:
         assert (web.methods["tools/call"], web.methods["initialize"]) == (64, 1)
 
 
-async def test_a_message_that_is_refused_fails_its_own_call_at_once() -> None:
+async def test_a_rejected_message_fails_its_own_call_at_once() -> None:
     web = OldWeb()
     async with old_of(web) as server:
         web.post_status = 429
         with pytest.raises(UpstreamError, match=r'HTTP 429 Too Many Requests \(its message: "too much"\)'):
             await call(server, "echo")
         web.post_status = 202
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert web.methods["initialize"] == 1
 
 
-async def test_a_stream_that_ends_loses_the_calls_under_way_and_is_opened_again() -> None:
+async def test_a_stream_that_ends_fails_pending_calls_and_is_reopened() -> None:
     web = OldWeb()
     async with old_of(web) as server:
         with pytest.raises(ConnectionLost, match="it closed its event stream"):
             await call(server, "cut")
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert web.methods["initialize"] == 2
 
 
-async def test_a_call_that_hangs_times_out_and_the_server_is_told_to_stop() -> None:
+async def test_a_call_that_hangs_times_out_and_is_cancelled_on_the_server() -> None:
     web = OldWeb()
     async with old_of(web, call_timeout_s=0.2) as server:
         with pytest.raises(CallTimeout):
             await call(server, "hang")
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
         assert web.methods["notifications/cancelled"] == 1
 
 
 @pytest.mark.parametrize("endpoint", ["http://elsewhere.example/messages", "//elsewhere.example/messages"])
-async def test_credentials_are_never_led_to_another_origin(endpoint: str) -> None:
+async def test_credentials_are_never_sent_to_another_origin(endpoint: str) -> None:
     async with old_of(OldWeb(endpoint), SLOW_RETRY) as server:
         assert server.status.state is ServerState.FAILED
         assert server.status.reason == ("its event stream cannot be used: its message endpoint is on another origin")
@@ -126,7 +126,7 @@ async def test_a_server_that_is_not_there_yet_is_connected_when_it_comes() -> No
         assert (server.status.state, server.status.reason) == (ServerState.FAILED, "connection refused")
         async with serving(OldWeb().app, port):
             await until(server, lambda: server.status.state is READY)
-            assert await said(server, "echo", a=1) == {"a": 1}
+            assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
 async def test_a_stream_that_never_names_its_endpoint_fails_in_time() -> None:

@@ -1,4 +1,4 @@
-"""Servers as child processes: how they start, what they print, and how they end."""
+"""Servers as child processes: start, output and shutdown."""
 
 import asyncio
 import gc
@@ -19,11 +19,11 @@ from tests.upstream.support import (
     READY,
     alive,
     call,
+    call_json,
     fleet_of,
     left_over,
     names,
     raw,
-    said,
     server_of,
     until,
 )
@@ -41,37 +41,37 @@ SLOW_RETRY = replace(FAST, backoff_first_s=100, backoff_max_s=200)
 async def test_junk_on_stdout_is_skipped_before_and_between_messages() -> None:
     async with server_of(raw(junk=True)) as server:
         assert server.status.state is READY
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
 async def test_a_child_gets_its_own_variables_and_few_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UNRELATED_SECRET", "x")
     async with server_of(raw(options={"env": {"MINE": "1"}, "cwd": tmp_path})) as server:
-        given = await said(server, "environment")
+        given = await call_json(server, "environment")
         assert given["env"]["MINE"] == "1"
         assert given["env"]["PATH"] == os.environ["PATH"]
         assert "UNRELATED_SECRET" not in given["env"]
         assert given["cwd"] == str(tmp_path)
 
 
-async def test_a_child_lives_in_a_process_group_of_its_own() -> None:
+async def test_a_child_has_its_own_process_group() -> None:
     async with server_of(raw()) as server:
-        (pid,) = await said(server, "pids")
+        (pid,) = await call_json(server, "pids")
         assert os.getpgid(pid) == os.getsid(pid) == pid
 
 
 @pytest.mark.parametrize("spec", [{}, {"linger": True}, {"stubborn": True}, {"stubborn": True, "child": True}])
-async def test_every_child_is_ended_with_all_it_started(spec: dict[str, Any]) -> None:
+async def test_every_child_is_stopped_with_all_it_started(spec: dict[str, Any]) -> None:
     async with server_of(raw(**spec)) as server:
-        pids = await said(server, "pids")
+        pids = await call_json(server, "pids")
         assert len(pids) == 1 + spec.get("child", False)
         began = time.monotonic()
     assert time.monotonic() - began < 3
     assert not any(alive(pid) for pid in pids)
 
 
-async def test_a_child_may_finish_what_it_has_to_say(tmp_path: Path) -> None:
-    farewell = tmp_path / "said"
+async def test_a_child_may_finish_writing(tmp_path: Path) -> None:
+    farewell = tmp_path / "farewell"
     async with server_of(raw(farewell=str(farewell)), replace(FAST, exit_grace_s=10)):
         assert not farewell.exists()
     assert farewell.exists()
@@ -80,22 +80,22 @@ async def test_a_child_may_finish_what_it_has_to_say(tmp_path: Path) -> None:
 async def test_a_whole_fleet_of_stubborn_children_stops_in_the_time_of_one() -> None:
     stubborn = [raw(f"s{number}", stubborn=True, child=True) for number in range(6)]
     async with fleet_of(*stubborn) as fleet:
-        pids = [pid for server in fleet.providers() for pid in await said(server, "pids")]
+        pids = [pid for server in fleet.providers() for pid in await call_json(server, "pids")]
         began = time.monotonic()
     assert time.monotonic() - began < 3
     assert len(pids) == 12
     assert not any(alive(pid) for pid in pids)
 
 
-async def test_a_child_is_killed_even_where_there_is_no_time_for_the_gentle_ways() -> None:
+async def test_a_child_is_killed_even_without_time_for_a_graceful_exit() -> None:
     async with server_of(raw(stubborn=True), replace(FAST, exit_grace_s=60, stop_timeout_s=0.1)) as server:
-        (pid,) = await said(server, "pids")
+        (pid,) = await call_json(server, "pids")
     assert not alive(pid)
 
 
 async def test_a_child_that_is_killed_leaves_nothing_of_its_group_behind() -> None:
     async with server_of(raw(child=True)) as server:
-        parent, child = await said(server, "pids")
+        parent, child = await call_json(server, "pids")
         os.kill(parent, signal.SIGKILL)
         await until(server, lambda: server.status.state is ServerState.DEGRADED)
         assert server.status.reason == "ended by SIGKILL"
@@ -128,7 +128,7 @@ async def test_a_command_that_may_not_be_run_is_named(tmp_path: Path) -> None:
         assert server.status.reason == f'the command "{program}" could not be started: Exec format error'
 
 
-async def test_a_child_that_exits_at_once_is_told_by_code_and_last_words() -> None:
+async def test_a_child_that_exits_at_once_is_reported_with_code_and_stderr() -> None:
     spoken = "Starting up\nError: GITHUB_TOKEN is required\n    at main (index.js:1)\n\nNode.js v20.1.0"
     async with server_of(raw(exit=7, say=spoken), SLOW_RETRY) as server:
         assert server.status.state is ServerState.FAILED
@@ -136,19 +136,19 @@ async def test_a_child_that_exits_at_once_is_told_by_code_and_last_words() -> No
         assert server.status.retry_at is not None
 
 
-async def test_a_child_that_exits_at_once_without_a_word_is_told_by_code() -> None:
+async def test_a_child_that_exits_at_once_silently_is_reported_with_its_code() -> None:
     async with server_of(raw(exit=0), SLOW_RETRY) as server:
         assert server.status.reason == "exited with code 0"
 
 
-async def test_secrets_are_blanked_in_the_reason() -> None:
+async def test_secrets_are_redacted_in_the_reason() -> None:
     options = {"env": {"API_KEY": "tiger", "HOST": "db.internal.example"}}
     spoken = "error: tiger was refused by db.internal.example, see https://me:pw@host/a?key=tiger"
     async with server_of(raw(exit=1, say=spoken, options=options), SLOW_RETRY) as server:
         assert server.status.reason == "exited with code 1: error: *** was refused by ***, see https://host/a"
 
 
-async def test_a_child_that_never_answers_is_told_with_its_last_words() -> None:
+async def test_a_child_that_never_answers_is_reported_with_its_stderr() -> None:
     program = "import sys; print('waiting for the moon', file=sys.stderr, flush=True); sys.stdin.read()"
     silent = replace(raw(options={"start_timeout_s": 0.4}), args=("-I", "-S", "-c", program))
     async with server_of(silent, replace(SLOW_RETRY, probe_timeout_s=0.1)) as server:
@@ -175,11 +175,11 @@ async def test_a_slow_start_delays_no_one_else(tmp_path: Path) -> None:
             await fleet.apply([raw("slow", gate=str(gate)), raw("quick")])
             slow, quick = fleet.server("slow"), fleet.server("quick")
             await until(fleet, lambda: quick.status.state is READY)
-            assert await said(quick, "echo", a=1) == {"a": 1}
+            assert await call_json(quick, "echo", a=1) == {"a": 1}
             assert slow.status.state is ServerState.CONNECTING
             await anyio.to_thread.run_sync(gate.write_text, "go")
             await fleet.settled()
-            assert await said(slow, "echo", a=1) == {"a": 1}
+            assert await call_json(slow, "echo", a=1) == {"a": 1}
 
 
 async def test_a_fleet_can_be_left_while_its_servers_start(tmp_path: Path) -> None:
@@ -203,19 +203,19 @@ async def test_a_fleet_can_be_cancelled_at_any_moment() -> None:
 async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_its_own_connection(
     tmp_path: Path,
 ) -> None:
-    ask, told = tmp_path / "ask", tmp_path / "told"
+    ask, notified = tmp_path / "ask", tmp_path / "notified"
     os.mkfifo(ask)
-    os.mkfifo(told)
+    os.mkfifo(notified)
 
     class Late(JSONRPCRequest):
         """While it is encoded, the child closes its input, and the event loop has no time to notice."""
 
         def model_dump_json(self, **_: Any) -> str:
             ask.write_text("close\n")
-            told.read_text()
+            notified.read_text()
             return "{}"
 
-    program = ("-c", 'read _ < "$1"; exec 0<&-; echo closed > "$2"; exec sleep 600', "sh", str(ask), str(told))
+    program = ("-c", 'read _ < "$1"; exec 0<&-; echo closed > "$2"; exec sleep 600', "sh", str(ask), str(notified))
     options = ServerOptions(name="deaf", command="sh", args=program, env={MARK: str(os.getpid())})
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -225,7 +225,7 @@ async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_i
             await outgoing.send(SessionMessage(Late(jsonrpc="2.0", id=1, method="ping")))
             await link.closed.wait()
             assert link.closed.reason == "closed its input"
-    # Some versions of Python tell of an error that nobody asked for only when it is thrown away.
+    # Some versions of Python report an unretrieved error only when it is garbage-collected.
     del link, outgoing
     gc.collect()
     await anyio.lowlevel.checkpoint()
@@ -234,4 +234,4 @@ async def test_a_child_that_closes_its_input_just_before_a_message_breaks_only_i
 
 async def test_a_message_larger_than_a_pipe_arrives_whole() -> None:
     async with server_of(raw()) as server:
-        assert await said(server, "echo", text="x" * 1_000_000) == {"text": "x" * 1_000_000}
+        assert await call_json(server, "echo", text="x" * 1_000_000) == {"text": "x" * 1_000_000}

@@ -1,4 +1,4 @@
-"""States, back-off, and coming back."""
+"""States, back-off and recovery."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.upstream.support import CTX, FAST, READY, call, names, raw, said, server_of, until
+from tests.upstream.support import CTX, FAST, READY, call, call_json, names, raw, server_of, until
 
 from toolcrib.errors import ConnectionLost, ServerUnavailable
 from toolcrib.types import ServerState
@@ -45,11 +45,11 @@ async def test_the_states_of_a_first_connection() -> None:
 async def test_a_lost_server_is_degraded_with_stale_tools_and_comes_back_by_itself() -> None:
     async with server_of(raw()) as server:
         seen = record(server)
-        (pid,) = await said(server, "pids")
+        (pid,) = await call_json(server, "pids")
         os.kill(pid, signal.SIGKILL)
         await until(server, lambda: len(seen) == 2)
         assert seen == [("degraded", True), ("ready", False)]
-        assert await said(server, "pids") != [pid]
+        assert await call_json(server, "pids") != [pid]
 
 
 async def test_a_lost_server_keeps_its_tools_while_it_is_away() -> None:
@@ -96,7 +96,7 @@ async def test_a_call_brings_a_lost_server_back_before_its_time(monkeypatch: pyt
         for _ in range(8):
             with pytest.raises(ConnectionLost):
                 await call(server, "die")
-        assert await said(server, "echo", a=1) == {"a": 1}
+        assert await call_json(server, "echo", a=1) == {"a": 1}
 
 
 async def test_a_call_to_a_failed_server_does_not_wait_but_has_it_tried_soon(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_calls_under_way_when_the_fleet_stops_end_with_a_clear_error() -> 
                 await fleet.settled()
                 server = fleet.server("raw")
                 group.start_soon(ask, server)
-                while "tools/call" not in (await said(server, "seen"))[:-1]:
+                while "tools/call" not in (await call_json(server, "seen"))[:-1]:
                     await anyio.lowlevel.checkpoint()
     assert [type(error) for error in caught] == [ConnectionLost]
     assert names(server)[:1] == ["echo"]
@@ -157,13 +157,13 @@ async def test_a_server_without_retries_is_given_up_when_it_is_lost() -> None:
 async def test_a_server_that_comes_back_in_time_has_all_its_retries_again() -> None:
     async with server_of(replace(raw(), retries=1)) as server:
         for _ in range(3):
-            (pid,) = await said(server, "pids")
+            (pid,) = await call_json(server, "pids")
             os.kill(pid, signal.SIGKILL)
             await until(server, lambda: server.status.stale)
             await until(server, lambda: server.status.state is READY)
 
 
-async def test_a_server_has_a_first_pause_of_its_own(tmp_path: Path) -> None:
+async def test_a_server_may_set_its_own_first_pause(tmp_path: Path) -> None:
     given = replace(raw(twice=str(tmp_path / "tried")), retry_interval_s=0.01)
     async with server_of(given, replace(NEVER_AGAIN, backoff_max_s=5000)) as server:
         await until(server, lambda: server.status.state is READY)

@@ -1,4 +1,4 @@
-"""Servers that are given as objects: those of this process, and transports of one's own."""
+"""Servers given as objects: in-process servers and custom transports."""
 
 import os
 import sys
@@ -15,8 +15,8 @@ from mcp import StdioServerParameters
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.memory import create_client_server_memory_streams
-from tests.upstream.inside import sdk_server
-from tests.upstream.support import CTX, FAST, MARK, READY, SERVERS, call, fleet_of, names, said, server_of, until
+from tests.upstream.in_process import sdk_server
+from tests.upstream.support import CTX, FAST, MARK, READY, SERVERS, call, call_json, fleet_of, names, server_of, until
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.types import ServerState
@@ -63,7 +63,7 @@ async def test_a_server_object_of_a_framework_takes_one_line(make: Any, as_funct
 
 async def test_a_server_of_the_sdk_is_reached_in_process_with_raw_results() -> None:
     async with server_of(ServerOptions(name="inside", target=sdk_server())) as server:
-        assert await said(server, "echo", n=1) == {"tool": "echo", "arguments": {"n": 1}, "meta": {}}
+        assert await call_json(server, "echo", n=1) == {"tool": "echo", "arguments": {"n": 1}, "meta": {}}
         assert (server.status.info.name, server.status.transport) == ("inside", "memory")
 
 
@@ -88,7 +88,7 @@ async def test_the_lifespan_of_a_server_object_is_run_with_its_connection() -> N
     assert events == ["up", "down"]
 
 
-async def test_a_server_object_that_cannot_start_is_failed_with_the_reason() -> None:
+async def test_a_server_object_that_cannot_start_fails_with_the_reason() -> None:
     @asynccontextmanager
     async def lifespan(server: Any) -> AsyncIterator[dict[str, Any]]:
         if server is not None:
@@ -132,7 +132,7 @@ async def test_a_server_object_whose_task_dies_is_degraded_with_the_reason_and_c
         await until(server, lambda: server.status.state is READY and bool(seen))
         assert seen[0] == ("degraded", "its task ended with LookupError: the disk is full")
         assert mortal.runs == 2
-        assert (await said(server, "echo"))["tool"] == "echo"
+        assert (await call_json(server, "echo"))["tool"] == "echo"
 
 
 async def test_a_function_makes_a_new_server_for_each_connection() -> None:
@@ -149,7 +149,7 @@ async def test_a_function_makes_a_new_server_for_each_connection() -> None:
         assert len(made) == 2
 
 
-async def test_what_is_known_of_a_request_stays_on_this_side_of_a_server_object() -> None:
+async def test_context_variables_of_a_request_do_not_reach_a_server_object() -> None:
     token: ContextVar[str] = ContextVar("token", default="none")
 
     async def answer(name: str, arguments: Any, meta: Any) -> str:
@@ -170,7 +170,7 @@ async def test_a_child_may_be_given_as_the_parameters_of_the_sdk() -> None:
         assert (await call(fleet.server("made"), "echo", a=1)).content[0]["text"] == "{'a': 1}"
 
 
-async def test_what_is_secret_in_the_parameters_of_a_child_stays_so() -> None:
+async def test_secrets_in_the_parameters_of_a_child_stay_secret() -> None:
     program = "import os, sys; sys.exit('bad token ' + os.environ['TOKEN'])"
     env = {MARK: str(os.getpid()), "TOKEN": "tiger-tiger"}
     given = StdioServerParameters(command=sys.executable, args=["-I", "-S", "-c", program], env=env)
@@ -189,15 +189,15 @@ async def transport() -> AsyncIterator[Any]:
         group.cancel_scope.cancel()
 
 
-async def test_a_transport_of_ones_own_is_used_as_it_is() -> None:
+async def test_a_custom_transport_is_used_as_it_is() -> None:
     async with fleet_of(
         ServerOptions(name="made", target=transport), ServerOptions(name="given", target=transport())
     ) as fleet:
         assert [(s.state, s.transport) for s in fleet.statuses()] == [(READY, "custom")] * 2
-        assert (await said(fleet.server("given"), "echo"))["tool"] == "echo"
+        assert (await call_json(fleet.server("given"), "echo"))["tool"] == "echo"
 
 
-async def test_a_transport_that_can_be_entered_only_once_says_what_to_give_instead() -> None:
+async def test_a_single_use_transport_is_explained() -> None:
     given = transport()
     async with server_of(ServerOptions(name="given", target=given)):
         pass
@@ -207,7 +207,7 @@ async def test_a_transport_that_can_be_entered_only_once_says_what_to_give_inste
 
 
 @pytest.mark.parametrize("target", [3, lambda: None, "http://localhost/mcp"])
-async def test_what_is_no_server_is_failed_with_the_reason(target: object) -> None:
+async def test_a_target_that_is_not_a_server_fails_with_the_reason(target: object) -> None:
     async with server_of(ServerOptions(name="odd", target=target), ONCE) as server:
         assert server.status.reason == "its target is not a server, a transport, or a function that returns one"
         with pytest.raises(ServerUnavailable):
@@ -225,7 +225,7 @@ async def test_two_servers_may_back_the_same_tools_under_one_namespace() -> None
         ]
         ids = [tool.id for server in fleet.providers() for tool in server.tools]
         assert ids == ["weather:echo", "other:echo", "weather:echo"]
-        assert (await said(fleet.server("south"), "echo"))["tool"] == "echo"
+        assert (await call_json(fleet.server("south"), "echo"))["tool"] == "echo"
 
 
 async def test_a_server_object_is_left_alone_while_its_options_stay_the_same() -> None:
@@ -240,7 +240,7 @@ async def test_a_server_object_is_left_alone_while_its_options_stay_the_same() -
         assert names(fleet.server("inside")) == ["other"]
 
 
-async def test_a_server_object_that_does_not_end_is_made_to() -> None:
+async def test_a_server_object_that_does_not_stop_is_cancelled() -> None:
     class Stubborn(Mortal):
         async def run(self, *args: Any, **more: Any) -> None:
             try:

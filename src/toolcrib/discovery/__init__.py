@@ -1,4 +1,4 @@
-"""The search library of an agent loop: a search engine over any tools, a session's memory, five meta-tools.
+"""Tool search for agent loops: a search engine over any tools, a memory of the session, and five meta-tools.
 
 >>> from toolcrib.discovery import ToolSearchEngine
 >>> engine = ToolSearchEngine()
@@ -31,7 +31,7 @@ _HOMES: Final = {
     "tokenize": "functions",
 }
 """Each public name and its module, for `__getattr__`: the gateway, which needs the meta-tools and the session, does
-not load the rest. `__init__.pyi` tells type checkers the same."""
+not load the rest. `__init__.pyi` says the same to type checkers."""
 
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - names of the table, all of them strings

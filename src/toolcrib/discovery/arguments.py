@@ -1,6 +1,6 @@
-"""What a model meant by the arguments that it sent: nested, flat, as a JSON string, or nested twice.
+"""Normalize the arguments that a model sent: nested, flat, as a JSON string, or nested twice.
 
-Only what is unambiguous is accepted; the schema decides. The rest is told back with what would work.
+Only unambiguous forms are accepted, and the schema decides. Anything else raises an error that says what would work.
 """
 
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from toolcrib.schema.signature import properties, resolve, signature_line
 from toolcrib.types import Object
 
 ENVELOPES: Final = ("arguments", "parameters")
-"""What the nested form is called."""
-_NAMES: Final = ("tool_name", "name", "tool")
-_NAMED: Final = 5
-_SHOWN: Final = 40
+"""Names of the nested form."""
+_NAME_KEYS: Final = ("tool_name", "name", "tool")
+_MAX_NAMED: Final = 5
+_MAX_SHOWN: Final = 40
 _MAX_TEXT: Final = 10_000_000
 """Characters of arguments that came as one text."""
 
 
 def read_call(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
-    """The name of the tool to call, the nested arguments, and whatever stood beside them.
+    """Return the name of the tool to call, the nested arguments, and the other keys.
 
-    Raises `InvalidRequest` where no tool is named.
+    Raises `InvalidRequest` if no tool is named.
 
     >>> read_call({"tool_name": "add", "a": 1})
     ('add', None, {'a': 1})
@@ -32,7 +32,7 @@ def read_call(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
     ('add', {'a': 1}, {})
     """
     loose = dict(arguments)
-    named = next((key for key in _NAMES if isinstance(loose.get(key), str)), None)
+    named = next((key for key in _NAME_KEYS if isinstance(loose.get(key), str)), None)
     name = "" if named is None else loose.pop(named).strip()
     if not name:
         raise InvalidRequest(
@@ -45,87 +45,87 @@ def read_call(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
     return name, None, loose
 
 
-def settle(given: Any, loose: Object, schema: Object, *, tool: str) -> dict[str, Any]:
-    """The arguments for a tool, as one dict.
+def merge_arguments(given: Any, loose: Object, schema: Object, *, tool: str) -> dict[str, Any]:
+    """Return the arguments for a tool as one dict.
 
-    `given` is the nested form: an object, a JSON string that holds one, or None. `loose` holds what stood beside it;
-    it counts where the schema has parameters of those names, or declares none at all. A parameter that is itself
-    called `arguments` is reached by the nested form. Raises `InvalidArguments` for anything else.
+    `given` is the nested form: an object, a JSON string that holds one, or None. `loose` holds the keys beside it,
+    which count if the schema has parameters of those names, or declares none at all. A parameter that is itself called
+    `arguments` is reached by the nested form. Raises `InvalidArguments` for anything else.
 
-    >>> settle('{"a": 1}', {}, {"type": "object"}, tool="t")
+    >>> merge_arguments('{"a": 1}', {}, {"type": "object"}, tool="t")
     {'a': 1}
-    >>> settle(None, {"a": 1}, {"type": "object", "properties": {"a": {}}}, tool="t")
+    >>> merge_arguments(None, {"a": 1}, {"type": "object", "properties": {"a": {}}}, tool="t")
     {'a': 1}
-    >>> settle({"arguments": {"a": 1}}, {}, {"type": "object", "properties": {"a": {}}}, tool="t")
+    >>> merge_arguments({"arguments": {"a": 1}}, {}, {"type": "object", "properties": {"a": {}}}, tool="t")
     {'a': 1}
-    >>> settle("-v", {}, {"type": "object", "properties": {"arguments": {}}}, tool="t")
+    >>> merge_arguments("-v", {}, {"type": "object", "properties": {"arguments": {}}}, tool="t")
     {'arguments': '-v'}
     """
     known = properties(resolve(schema, schema))
     own = next((key for key in ENVELOPES if key in known), None)
     if own is not None and given is not None and _is_flat(given, known):
         return {**loose, own: given}
-    nested = _unwrapped(as_object(given, tool), known)
+    nested = _without_envelope(as_object(given, tool), known)
     if not nested and given in (None, ""):
         _check_names(loose, known, schema, tool)
         return dict(loose)
     stray = [key for key in loose if (known and key not in known) or key in nested]
     if stray:
+        names = ", ".join(repr(key[:_MAX_SHOWN]) for key in sorted(map(str, stray))[:_MAX_NAMED])
         raise InvalidArguments(
-            f"{tool}: {', '.join(repr(key[:_SHOWN]) for key in sorted(map(str, stray))[:_NAMED])} cannot stand "
-            "beside the arguments.",
+            f"{tool}: {names} cannot be given beside the arguments.",
             hint=f'Put every parameter into "arguments": {{...}}. Valid: {", ".join(list(known)[:20]) or "any"}.',
         )
     return {**loose, **nested}
 
 
 def _check_names(loose: Object, known: Object, schema: Object, tool: str) -> None:
-    """Teach a parameter that does not exist, where none stood in an envelope to show what was meant."""
+    """Reject an unknown parameter with a suggestion, if no envelope shows what was meant."""
     strange = next((str(key) for key in loose if key not in known), None)
     if strange is None or not known or schema.get("additionalProperties"):
         return
     close = nearest(strange, known)
     guess = f" Did you mean {' or '.join(close)}?" if close else ""
     raise InvalidArguments(
-        f"{tool}: {strange[:_SHOWN]!r} is no parameter.{guess}",
+        f"{tool}: {strange[:_MAX_SHOWN]!r} is not a parameter.{guess}",
         hint=f"Valid: {signature_line(tool, schema)}",
         suggestions=close,
     )
 
 
 def as_object(given: Any, tool: str) -> dict[str, Any]:
-    """An object, a JSON string that holds one, or nothing, as a dict. Raises `InvalidArguments`."""
+    """Return an object, a JSON string that holds one, or nothing, as a dict. Raises `InvalidArguments`."""
     if given is None or given == "":
         return {}
     if isinstance(given, str):
-        given = _parsed(given, tool)
+        given = _parse_text(given, tool)
     if isinstance(given, Mapping):
         return {str(key): value for key, value in given.items()}
     raise InvalidArguments(
-        f"{tool}: arguments must be an object, not {_kind(given)}.",
+        f"{tool}: arguments must be an object, not {_describe_type(given)}.",
         hint='Send them as {"parameter": value, ...}.',
     )
 
 
 def _is_flat(given: Any, known: Object) -> bool:
-    """Whether what came as `arguments` can only be the value of a parameter of that name."""
+    """Whether a value under `arguments` can only be that of a parameter with that name."""
     if isinstance(given, str) and given.lstrip().startswith("{"):
         return False
     return not isinstance(given, Mapping) or (bool(given) and known.keys().isdisjoint(given))
 
 
-def _parsed(text: str, tool: str) -> Any:
+def _parse_text(text: str, tool: str) -> Any:
     try:
         return parsed(text if len(text) <= _MAX_TEXT else "")
     except (ValueError, RecursionError) as error:
         raise InvalidArguments(
-            f"{tool}: arguments came as a string that holds no JSON object.",
+            f"{tool}: arguments are a string that is not a JSON object.",
             hint='Send them as an object: {"parameter": value, ...}.',
         ) from error
 
 
-def _unwrapped(arguments: dict[str, Any], known: Object) -> dict[str, Any]:
-    """One envelope too many is taken off, unless the tool has a parameter of that name."""
+def _without_envelope(arguments: dict[str, Any], known: Object) -> dict[str, Any]:
+    """Remove a second envelope, unless the tool has a parameter of that name."""
     if len(arguments) != 1 or not known:
         return arguments
     key, inner = next(iter(arguments.items()))
@@ -134,6 +134,6 @@ def _unwrapped(arguments: dict[str, Any], known: Object) -> dict[str, Any]:
     return {str(name): value for name, value in inner.items()}
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     kinds = {bool: "a boolean", int: "a number", float: "a number", list: "a list"}
     return kinds.get(type(value), type(value).__name__)

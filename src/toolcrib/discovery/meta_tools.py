@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import anyio
 
-from toolcrib.discovery.arguments import as_object, read_call, settle
+from toolcrib.discovery.arguments import as_object, merge_arguments, read_call
 from toolcrib.discovery.envelope import Envelope, batch, failure, success
 from toolcrib.discovery.guards import Guard
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFound
@@ -278,7 +278,7 @@ def _limit(asked: Object, usual: int, most: int) -> int:
 def _checked_arguments(name: str, arguments: Any) -> dict[str, Any]:
     """Return the arguments of a meta-tool, fixed where the meaning is clear. Raises `InvalidRequest`."""
     schema = _DEFINED[name].input_schema
-    asked = settle(arguments, {}, schema, tool=name)
+    asked = merge_arguments(arguments, {}, schema, tool=name)
     if asked.get("limit") is None:
         asked.pop("limit", None)
     else:

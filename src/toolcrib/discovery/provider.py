@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from toolcrib.containment import InternalCancellation, contained
-from toolcrib.discovery.arguments import settle
+from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.discovery.engine import ToolSearchEngine
 from toolcrib.discovery.envelope import MAX_SIZE, Envelope, failure, to_envelope, typed_reason
 from toolcrib.discovery.guards import Guard, GuardOptions
@@ -145,7 +145,7 @@ class HostToolPort(Generic[T]):
         toolset = await self.tools()
         known = self._visible_tool(toolset, name)
         called = toolset.call_name(known)
-        arguments = settle(given, loose, known.tool.input_schema, tool=called)
+        arguments = merge_arguments(given, loose, known.tool.input_schema, tool=called)
         toolset.check(known, arguments)
         try:
             value = await _with_timeout(self._options.call_timeout_s, partial(self._host.run, called, arguments))

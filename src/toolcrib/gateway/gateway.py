@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from toolcrib.catalog.catalog import SEARCH_HINT
 from toolcrib.catalog.paging import page
-from toolcrib.discovery.arguments import settle
+from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import (
     ExecutionFailed,
     HandlerNotFound,
@@ -285,7 +285,7 @@ class Gateway:
         try:
             if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
                 raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
-            settled = settle(arguments, loose or {}, tool.input_schema, tool=tool.id)
+            settled = merge_arguments(arguments, loose or {}, tool.input_schema, tool=tool.id)
             found.schema.check(settled)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, tool.id, error)

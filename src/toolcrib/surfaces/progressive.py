@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from toolcrib.discovery.arguments import as_object, settle
+from toolcrib.discovery.arguments import as_object, merge_arguments
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
 from toolcrib.sandbox.languages import LANGUAGES
@@ -107,7 +107,7 @@ class ProgressiveSurface:
             for key, value in arguments.items()
             if value is not None
         }
-        parsed = settle(given, {}, schema, tool=tool.name)
+        parsed = merge_arguments(given, {}, schema, tool=tool.name)
         if isinstance(parsed.get("sampleArgs"), str):
             parsed["sampleArgs"] = as_object(parsed["sampleArgs"] or "{}", tool.name)
         self._schemas[tool.name].check(parsed)

@@ -1,6 +1,6 @@
 """All remote servers of an app. A server that fails or hangs does not affect the others.
 
-`ServerManager` outlives the runs of an app and takes changes from any thread; each run has a `Fleet` of its own.
+`ServerManager` outlives the runs of an app and takes changes from any thread; each run has its own `Fleet`.
 """
 
 import asyncio

@@ -91,16 +91,16 @@ class LogForwarder:
             return
         data = replace_surrogates(params["data"])
         if logger.isEnabledFor(_LEVELS[level]):
-            logger.log(_LEVELS[level], "%s says: %s", self._name, self._redact(_log_text(data), _MAX_LOGGED))
+            logger.log(_LEVELS[level], "%s logged: %s", self._name, self._redact(_log_text(data), _MAX_LOGGED))
         if not self._listeners:
             return
         own = params.get("logger")
         name = f"{self._name}.{own}" if isinstance(own, str) and own else self._name
         message = {"level": level, "logger": replace_surrogates(name), "data": self._redacted(data, _MAX_DEPTH)}
-        due_to = self.recipient
+        recipient = self.recipient
         for callback in tuple(self._listeners.values()):
             try:
-                callback(due_to, message)
+                callback(recipient, message)
             except Exception:
                 # Third-party code must not end the server's connection.
                 logger.exception("a log subscriber of %s raised", self._name)
@@ -135,8 +135,8 @@ class ServerRequests:
     one caller, in one session, has used the connection.
     """
 
-    def __init__(self, voice: LogForwarder) -> None:
-        self._voice = voice
+    def __init__(self, logs: LogForwarder) -> None:
+        self._logs = logs
         self._calls: dict[object, Context] = {}
 
     @contextmanager
@@ -150,8 +150,8 @@ class ServerRequests:
             del self._calls[place]
 
     def _client(self, capability: str) -> Client | None:
-        due_to = self._voice.recipient
-        if due_to is None or due_to[1] is None or not self._calls:
+        recipient = self._logs.recipient
+        if recipient is None or recipient[1] is None or not self._calls:
             return None
         client = self._calls[list(self._calls)[-1]].client
         return client if client is not None and capability in client.capabilities else None

@@ -259,17 +259,17 @@ class UpdateCoalescer:
         """`report` is called with the subscribed URI and the URI that changed: the same one, or one below it."""
         self._report = report
         self._due: dict[str, str] = {}
-        self._told: set[str] = set()
-        self._noted = 0
+        self._reported: set[str] = set()
+        self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, uri: str, watched: Collection[str]) -> None:
         """Add an update of `uri`, given the subscribed URIs."""
         if self._timer is None:
             self._open()
-        self._noted += 1
-        if self._noted > _MAX_COMPARED:
-            if self._noted == _MAX_COMPARED + 1:
+        self._count += 1
+        if self._count > _MAX_COMPARED:
+            if self._count == _MAX_COMPARED + 1:
                 self._due |= {one: one for one in watched}
             return
         for one in tuple(watched):
@@ -277,14 +277,14 @@ class UpdateCoalescer:
                 self._put(one, uri)
 
     def _put(self, watched: str, uri: str) -> None:
-        if watched not in self._told and len(self._told) < _MAX_REPORTED:
-            self._told.add(watched)
+        if watched not in self._reported and len(self._reported) < _MAX_REPORTED:
+            self._reported.add(watched)
             self._report(watched, uri)
         else:
             self._due[watched] = uri if self._due.get(watched, uri) == uri else watched
 
     def _open(self) -> None:
-        self._told, self._noted = set(), 0
+        self._reported, self._count = set(), 0
         self._timer = asyncio.get_running_loop().call_later(_WINDOW_S, self._close)
 
     def _close(self) -> None:

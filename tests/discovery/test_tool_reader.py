@@ -1,4 +1,4 @@
-"""Tools of every make: what is read, and what is set aside."""
+"""Tools of every kind: what is read, and what is rejected."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -117,7 +117,7 @@ class Hostile:
         (Hostile(), "no name today"),
     ],
 )
-def test_a_broken_tool_is_set_aside_alone_with_a_reason(broken: Any, why: str) -> None:
+def test_an_invalid_tool_is_rejected_alone_with_a_reason(broken: Any, why: str) -> None:
     engine = make(broken, {"name": "sound"})
     assert [known.name for known in engine.toolset.tools] == ["sound"]
     (rejected,) = engine.rejected

@@ -1,4 +1,4 @@
-"""The registry of local functions and remote servers: its life cycle, its backends, and what it lists."""
+"""The registry of local functions and remote servers: life cycle, backends, listing."""
 
 import asyncio
 import copy
@@ -109,7 +109,7 @@ async def test_servers_come_and_go_while_it_runs() -> None:
                 registry.unregister_mcp("weather")
 
 
-async def test_two_servers_of_one_namespace_stand_in_for_each_other() -> None:
+async def test_two_servers_of_one_namespace_are_replicas() -> None:
     registry = Registry()
     for name in ("one", "two"):
         registry.register_mcp(BackendConfig(name=name, transport=lambda name=name: weather(name), namespace="weather"))
@@ -122,7 +122,7 @@ async def test_two_servers_of_one_namespace_stand_in_for_each_other() -> None:
             assert await registry.execute("weather:forecast", {"city": "Rome"}) == {"result": "two: sunny in Rome"}
 
 
-async def test_a_server_that_cannot_be_had_is_left_behind_and_named() -> None:
+async def test_an_unreachable_server_is_left_out_and_named() -> None:
     registry = Registry()
     registry.register_mcp(BackendConfig(name="gone", url="http://127.0.0.1:1/mcp", max_retries=0))
     with anyio.fail_after(20):
@@ -134,7 +134,7 @@ async def test_a_server_that_cannot_be_had_is_left_behind_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "said"),
+    ("backend", "reason"),
     [
         (BackendConfig(name=" ", url="http://x/mcp"), "needs a name"),
         (BackendConfig(name="x", url="ftp://x"), "ftp:// is not a backend scheme"),
@@ -143,8 +143,8 @@ async def test_a_server_that_cannot_be_had_is_left_behind_and_named() -> None:
         (BackendConfig(name="x"), "no scheme"),
     ],
 )
-def test_a_backend_that_cannot_be_is_refused(backend: BackendConfig, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_an_invalid_backend_is_refused(backend: BackendConfig, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
         Registry().register_mcp(backend)
 
 
@@ -155,7 +155,7 @@ def test_two_backends_of_one_name_are_refused() -> None:
         registry.register_mcp(BackendConfig(name="x", url="sse://x/sse"))
 
 
-async def test_a_tool_that_says_it_failed_is_an_error_of_execute() -> None:
+async def test_an_error_result_is_an_error_of_execute() -> None:
     server: FastMCP = FastMCP("bad")
 
     @server.tool
@@ -200,7 +200,7 @@ def test_another_threads_event_loop_is_served_by_the_registrys_own() -> None:
 async def test_a_backend_over_this_process_own_pipes_is_refused_while_it_serves_over_them() -> None:
     program = (
         "import anyio\n"
-        "from toolcrib import BackendConfig, Registry\n"
+        "from toolcrib.registry import BackendConfig, Registry\n"
         "registry = Registry()\n"
         "registry.register_local_func('ping', 'Pings.', {'type': 'object'}, lambda args: 'pong')\n"
         "registry.register_mcp(BackendConfig(name='parent', url='stdio://'))\n"
@@ -212,13 +212,13 @@ async def test_a_backend_over_this_process_own_pipes_is_refused_while_it_serves_
             assert text_of(await client.call_tool("ping")) == "pong"
 
 
-async def test_a_client_is_told_what_the_registry_says_of_itself() -> None:
+async def test_a_client_gets_the_registrys_server_info() -> None:
     registry = Registry(Config(server_info=ServerInfo(name="mine", version="1", instructions="Mind the gap.")))
     async with registry, mcp.Client(registry.app.server) as client:
         assert client.instructions == "Mind the gap."
 
 
-async def test_all_pages_of_a_list_can_be_had() -> None:
+async def test_all_pages_of_a_list_can_be_read() -> None:
     registry = Registry()
     for number in range(150):
         registry.register_local(Tool(name=f"tool_{number:03}"), lambda request: 1)
@@ -286,7 +286,7 @@ async def test_with_strict_another_definition_of_a_function_is_refused() -> None
         registry.register_local_func("echo", "Sing it.", {"type": "object"}, lambda request: 1, strict=True)
 
 
-async def test_what_is_asked_for_by_something_else_than_a_text_is_refused_in_words() -> None:
+async def test_queries_and_names_that_are_not_strings_are_refused() -> None:
     nothing: Any
     async with Registry() as registry:
         for nothing in (None, 5, ["echo"]):

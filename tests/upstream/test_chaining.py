@@ -1,4 +1,4 @@
-"""A server behind this one that searches by itself."""
+"""Servers behind this one that have their own search."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from mcp_types import CallToolResult, TextContent
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
-from tests.upstream.inside import Answer, gateway_of, sdk_server, server_over, toolcrib_of
+from tests.upstream.in_process import Answer, gateway_of, sdk_server, server_over, toolcrib_of
 from tests.upstream.support import CTX, FAST, READY, fleet_of, names, server_of, serving
 
 from toolcrib.errors import ServerUnavailable
@@ -52,7 +52,7 @@ async def delegate_of(given: ServerOptions) -> AsyncIterator[ChainedServer]:
 
 @asynccontextmanager
 async def answering(answer: Answer, **more: Any) -> AsyncIterator[ChainedServer]:
-    """A delegate to a server with a search and one listed tool, which answers so."""
+    """A chained server with a search and one listed tool; the search gives this reply."""
     async with delegate_of(behind(sdk_server("listed", "tool_search", "execute_tool", answer=answer), **more)) as found:
         yield found
 
@@ -129,7 +129,7 @@ async def test_each_of_several_queries_gets_its_own_hits() -> None:
         (Filters(visibility=frozenset({Visibility.NATIVE})), []),
     ],
 )
-async def test_filters_hold_behind_as_well(filters: Filters, expected: list[str]) -> None:
+async def test_filters_apply_behind_a_gateway_too(filters: Filters, expected: list[str]) -> None:
     async with toolcrib_of(MAIL, CLOCK) as remote, delegate_of(behind(remote)) as far:
         hits = await find(far, "tell the time", filters=filters)
         assert ids(hits) == expected
@@ -145,7 +145,7 @@ async def test_only_the_tools_that_the_options_allow_are_found_and_run() -> None
             assert await far.call_tool(CTX, "clock:now", {}) is not None
 
 
-async def test_a_search_that_answers_with_json_text_is_understood() -> None:
+async def test_a_search_reply_as_json_text_is_understood() -> None:
     asked: list[Mapping[str, Any]] = []
 
     async def answer(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -219,14 +219,14 @@ async def test_a_search_that_hangs_is_given_up_after_its_time() -> None:
             await find(far, "mail")
 
 
-async def test_a_server_that_is_away_is_not_waited_for() -> None:
+async def test_a_search_does_not_wait_for_a_server_that_is_away() -> None:
     async with server_of(behind(lambda: None, retries=0)) as far:
         assert isinstance(far, ChainedServer)
         with pytest.raises(ServerUnavailable, match="not available"):
             await find(far, "mail")
 
 
-async def test_what_one_caller_found_is_asked_for_again_by_another() -> None:
+async def test_what_one_caller_found_is_looked_up_again_for_another() -> None:
     asked: list[str] = []
 
     async def answer(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -241,7 +241,7 @@ async def test_what_one_caller_found_is_asked_for_again_by_another() -> None:
         assert asked == ["tool_search"] * 2
 
 
-async def test_a_definition_is_asked_for_again_after_a_call_that_failed() -> None:
+async def test_a_definition_is_looked_up_again_after_a_failed_call() -> None:
     asked: list[str] = []
 
     async def answer(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -278,7 +278,7 @@ async def test_a_hit_without_a_schema_is_not_remembered() -> None:
 # -- circles -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_search_takes_along_which_gateways_it_passed_and_nothing_else_of_the_request() -> None:
+async def test_a_search_forwards_the_path_of_gateways_and_nothing_else_of_the_request() -> None:
     seen: list[Mapping[str, Any]] = []
 
     async def answer(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -294,7 +294,7 @@ async def test_a_search_takes_along_which_gateways_it_passed_and_nothing_else_of
 
 
 @pytest.mark.parametrize("others", [0, 8])
-async def test_a_request_that_was_here_before_or_in_too_many_places_goes_no_further(others: int) -> None:
+async def test_a_request_in_a_loop_or_a_long_chain_goes_no_further(others: int) -> None:
     async def answer(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
         raise AssertionError
 
@@ -306,7 +306,7 @@ async def test_a_request_that_was_here_before_or_in_too_many_places_goes_no_furt
         assert await far.call_tool(ctx, "hidden", {}) is None
 
 
-async def test_two_gateways_that_search_in_each_other_come_to_an_end() -> None:
+async def test_two_gateways_that_search_each_other_terminate() -> None:
     fleets: list[Fleet] = []
     searches: list[str] = []
 
@@ -346,7 +346,7 @@ async def test_a_toolcrib_behind_can_be_asked_to_list_everything() -> None:
             assert json.loads(json.dumps(result.structured)) == {"tool": "send_mail", "arguments": {"to": "me"}}
 
 
-async def test_what_comes_back_to_a_gateway_that_it_was_listed_through_is_left_out() -> None:
+async def test_a_tool_that_comes_back_to_its_own_gateway_is_left_out() -> None:
     async with toolcrib_of(CLOCK) as home, fleet_of(ServerOptions(name="a", target=home, show_all=True)) as first:
         async with toolcrib_of(source=first) as middle:
             onward = ServerOptions(name="b", target=middle, show_all=True)
@@ -382,7 +382,7 @@ async def test_over_http_a_header_asks_for_everything() -> None:
             assert set(asked) == {None}
 
 
-async def test_two_toolcribs_behind_each_other_find_and_run_each_others_tools() -> None:
+async def test_two_chained_toolcribs_find_and_run_each_others_tools() -> None:
     letter = Tool(name="send_letter", namespace="post", description="Send a letter to somebody.")
     async with fleet_of() as one, fleet_of() as other:
         async with (

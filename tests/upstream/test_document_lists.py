@@ -1,4 +1,4 @@
-"""Prompts and resources of one server: lists read with patience, requests and their answers, changes, messages."""
+"""Prompts and resources: lists, requests, updates and log messages."""
 
 import logging
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.support import CTX, FAST, call, fleet_of, names, raw, said, server_of, until
+from tests.upstream.support import CTX, FAST, call, call_json, fleet_of, names, raw, server_of, until
 
 from toolcrib.errors import UpstreamError
 from toolcrib.types import Caller, Context, Documents, LogAudience, Object
@@ -56,13 +56,13 @@ async def test_entries_are_kept_as_they_came(*, modern: bool) -> None:
         )
 
 
-async def test_a_server_that_has_none_is_not_asked() -> None:
+async def test_a_server_without_prompts_and_resources_is_not_asked() -> None:
     async with server_of(raw()) as server:
         assert await known(server) == Documents()
-        assert not {"prompts/list", "resources/list"} & set(await said(server, "seen"))
+        assert not {"prompts/list", "resources/list"} & set(await call_json(server, "seen"))
 
 
-async def test_one_list_that_fails_costs_the_others_nothing_and_tools_even_less() -> None:
+async def test_one_failing_list_does_not_affect_the_others_or_the_tools() -> None:
     lists = {**LISTS, "prompts/list": {"error": -32603}, "resources/templates/list": {"error": -32601}}
     async with server_of(library(lists=lists)) as server:
         kept = await known(server)
@@ -71,7 +71,7 @@ async def test_one_list_that_fails_costs_the_others_nothing_and_tools_even_less(
         assert server.status.reason == ""
 
 
-async def test_entries_that_some_client_could_not_be_listed_are_set_aside_alone_and_told_once(
+async def test_entries_that_some_client_could_not_read_are_set_aside_alone_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bad = [{"name": 1}, {"title": "nameless"}, "text", {"name": "a\nb"}, {"name": "x", "arguments": "none"}]
@@ -81,12 +81,12 @@ async def test_entries_that_some_client_could_not_be_listed_are_set_aside_alone_
         more = {**LISTS, "prompts/list": {"prompts": [*bad, PROMPT, {"name": "part"}]}}
         await call(server, "tell", notices=[REVISED], lists=more)
         await until(server, lambda: server.documents() is not before)
-    (told,) = [one.getMessage() for one in caplog.records if "set aside" in one.message]
-    assert told.startswith(f"raw: of the entries of prompts/list, {len(bad)} were set aside: number 1 (name: ")
-    assert told.endswith(f", and {len(bad) - 3} more")
+    (notified,) = [one.getMessage() for one in caplog.records if "set aside" in one.message]
+    assert notified.startswith(f"raw: of the entries of prompts/list, {len(bad)} were set aside: number 1 (name: ")
+    assert notified.endswith(f", and {len(bad) - 3} more")
 
 
-async def test_a_list_without_end_is_cut_and_so_it_is_told(
+async def test_an_endless_list_is_cut_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolcrib.upstream.listing._PROMPTS", replace(listing._PROMPTS, most=5))
@@ -96,14 +96,14 @@ async def test_a_list_without_end_is_cut_and_so_it_is_told(
     assert "3 were set aside: p5 (only 5 are accepted)" in caplog.text
 
 
-async def test_pages_are_read_until_they_end_or_begin_again() -> None:
+async def test_pages_are_read_until_they_end_or_start_over() -> None:
     page = {"prompts": [PROMPT], "nextCursor": "again"}
     async with server_of(library(lists={"prompts/list": page})) as server:
         assert list((await known(server)).prompts) == ["greet"]
-        assert (await said(server, "seen")).count("prompts/list") == 2
+        assert (await call_json(server, "seen")).count("prompts/list") == 2
 
 
-async def test_a_notice_has_it_list_again_and_a_failure_leaves_the_last_good_list() -> None:
+async def test_a_notification_triggers_a_refresh_and_a_failure_keeps_the_last_good_list() -> None:
     more = {**LISTS, "prompts/list": {"prompts": [PROMPT, {"name": "part"}]}}
     async with server_of(library()) as server:
         before = await known(server)
@@ -114,10 +114,10 @@ async def test_a_notice_has_it_list_again_and_a_failure_leaves_the_last_good_lis
         await call(server, "tell", notices=[REVISED], lists=broken)
         await until(server, lambda: not server.documents().resources)  # type: ignore[union-attr]  # it is known
         assert list((await known(server)).prompts) == ["greet", "part"]
-        assert (await said(server, "seen")).count("tools/list") == 1
+        assert (await call_json(server, "seen")).count("tools/list") == 1
 
 
-async def test_a_list_that_changes_all_the_time_is_read_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_that_keeps_changing_is_read_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -135,7 +135,7 @@ async def test_a_list_that_changes_all_the_time_is_read_ever_more_rarely(monkeyp
     assert [gap for gap in slept if gap][:4] == [100, 200, 400, 500]
 
 
-async def test_a_request_is_passed_on_with_its_arguments_and_meta() -> None:
+async def test_a_request_is_forwarded_with_its_arguments_and_meta() -> None:
     ctx = Context(caller=CTX.caller, meta={"traceparent": "00-1"})
     async with server_of(library()) as server:
         answer = await server.request_document(ctx, "prompts/get", {"name": "greet", "arguments": {"who": "me"}})
@@ -143,7 +143,7 @@ async def test_a_request_is_passed_on_with_its_arguments_and_meta() -> None:
         assert text == '{"name": "greet", "arguments": {"who": "me"}, "_meta": {"traceparent": "00-1"}}'
 
 
-async def test_an_answer_that_is_none_is_an_error_that_names_the_server() -> None:
+async def test_an_invalid_response_is_an_error_that_names_the_server() -> None:
     async with server_of(library()) as server:
         with pytest.raises(UpstreamError, match="result of resources/read is invalid"):
             await server.request_document(CTX, "resources/read", {"uri": "nonsense"})
@@ -157,22 +157,22 @@ def updated(uri: str) -> dict[str, Any]:
     return {"method": "notifications/resources/updated", "params": {"uri": uri}}
 
 
-async def test_who_watches_a_resource_hears_of_it_and_of_what_is_below_it() -> None:
-    heard: list[str] = []
+async def test_a_subscriber_is_notified_of_a_resource_and_of_those_below_it() -> None:
+    received: list[str] = []
     async with server_of(library()) as server:
-        end = await server.watch_resource(CTX, "memo://x", heard.append)
-        again = await server.watch_resource(CTX, "memo://x", heard.append)
+        end = await server.watch_resource(CTX, "memo://x", received.append)
+        again = await server.watch_resource(CTX, "memo://x", received.append)
         notices = [updated(uri) for uri in ("memo://other", "memo://x", "memo://xy", "memo://x/part")]
         await call(server, "tell", notices=notices)
-        while len(heard) < 4:
+        while len(received) < 4:
             await anyio.lowlevel.checkpoint()
-        assert heard == ["memo://x", "memo://x", "memo://x/part", "memo://x/part"]
+        assert received == ["memo://x", "memo://x", "memo://x/part", "memo://x/part"]
         end()
         again()
         end()
-        while len(await said(server, "watched")) < 2:
+        while len(await call_json(server, "watched")) < 2:
             await anyio.lowlevel.checkpoint()
-        assert await said(server, "watched") == ["resources/subscribe memo://x", "resources/unsubscribe memo://x"]
+        assert await call_json(server, "watched") == ["resources/subscribe memo://x", "resources/unsubscribe memo://x"]
 
 
 async def test_a_server_that_refuses_says_why_and_nothing_is_left() -> None:
@@ -181,17 +181,17 @@ async def test_a_server_that_refuses_says_why_and_nothing_is_left() -> None:
             await server.watch_resource(CTX, "no", lambda _: None)
         with pytest.raises(UpstreamError):
             await server.watch_resource(CTX, "no", lambda _: None)
-        assert (await said(server, "watched")).count("resources/subscribe no") == 2
+        assert (await call_json(server, "watched")).count("resources/subscribe no") == 2
 
 
-async def test_what_is_watched_is_watched_again_after_a_loss_and_told_to_be_safe() -> None:
-    heard = anyio.Event()
+async def test_subscriptions_are_renewed_and_reported_after_a_reconnect() -> None:
+    received = anyio.Event()
     async with server_of(library()) as server:
-        await server.watch_resource(CTX, "memo://x", lambda _: heard.set())
+        await server.watch_resource(CTX, "memo://x", lambda _: received.set())
         with pytest.raises(Exception, match="lost"):
             await call(server, "die")
-        await heard.wait()
-        assert await said(server, "watched") == ["resources/subscribe memo://x"]
+        await received.wait()
+        assert await call_json(server, "watched") == ["resources/subscribe memo://x"]
 
 
 # -- messages for logs -------------------------------------------------------------------------------------------------
@@ -201,39 +201,39 @@ def message(level: str, data: Any) -> dict[str, Any]:
     return {"method": "notifications/message", "params": {"level": level, "data": data, "logger": "db"}}
 
 
-async def test_what_a_server_says_for_a_log_is_logged_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[tuple[LogAudience | None, Object]] = []
+async def test_log_messages_of_a_server_are_logged_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    received: list[tuple[LogAudience | None, Object]] = []
     caplog.set_level(logging.INFO)
     notices = [message("error", {"key": ["my s3cret!"]}), message("debug", "quiet"), message("nonsense", "x")]
     async with server_of(library(options={"env": {"API_KEY": "s3cret!"}})) as server:
-        server.subscribe_logs(lambda caller, said: heard.append((caller, said)))
+        server.subscribe_logs(lambda caller, message: received.append((caller, message)))
         await call(server, "tell", notices=notices)
-    assert [(one.levelname, one.getMessage()) for one in caplog.records if "says" in one.message] == [
-        ("ERROR", 'raw says: {"key":["my ***"]}')
+    assert [(one.levelname, one.getMessage()) for one in caplog.records if "logged" in one.message] == [
+        ("ERROR", 'raw logged: {"key":["my ***"]}')
     ]
-    assert heard == [
+    assert received == [
         ((CTX.caller, None), {"level": "error", "logger": "raw.db", "data": {"key": ["my ***"]}}),
         ((CTX.caller, None), {"level": "debug", "logger": "raw.db", "data": "quiet"}),
     ]
 
 
 async def test_a_flood_of_messages_is_cut() -> None:
-    heard: list[Object] = []
+    received: list[Object] = []
     async with fleet_of(library(), limit_s=30) as fleet:
         server = fleet.server("raw")
-        server.subscribe_logs(lambda _, said: heard.append(said))
+        server.subscribe_logs(lambda _, message: received.append(message))
         await call(server, "flood", lines=5000, notices=True)
-    assert 20 <= len(heard) < 1000
+    assert 20 <= len(received) < 1000
 
 
-async def test_a_message_is_due_to_a_caller_only_while_he_alone_has_used_the_connection() -> None:
-    heard: list[LogAudience | None] = []
+async def test_a_log_message_has_a_recipient_only_while_one_caller_used_the_connection() -> None:
+    received: list[LogAudience | None] = []
     here, there = replace(CTX, session="1"), replace(CTX, session="2")
     other = Context(caller=Caller(id="other"))
     async with server_of(library()) as server:
-        server.subscribe_logs(lambda due_to, _: heard.append(due_to))
+        server.subscribe_logs(lambda recipient, _: received.append(recipient))
         await call(server, "tell", here, notices=[message("info", 0)])
         await call(server, "tell", there, notices=[message("info", 1)])
         await call(server, "tell", other, notices=[message("info", 2)])
         await call(server, "tell", notices=[message("info", 3)])
-    assert heard == [(CTX.caller, "1"), (CTX.caller, None), None, None]
+    assert received == [(CTX.caller, "1"), (CTX.caller, None), None, None]

@@ -1,4 +1,4 @@
-"""Who watches single resources of a server: what it agrees to, what it refuses, and what it tells without end."""
+"""Resource subscriptions: confirmed, refused, coalesced."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
-from tests.upstream.inside import sdk_server
-from tests.upstream.support import CTX, call, raw, said, server_of
+from tests.upstream.in_process import sdk_server
+from tests.upstream.support import CTX, call, call_json, raw, server_of
 
 from toolcrib.errors import UpstreamError
 from toolcrib.types import Caller, Context, LogAudience
@@ -37,7 +37,7 @@ async def never(ctx: Any, params: Any) -> Any:
     await anyio.sleep_forever()
 
 
-async def test_a_refusal_is_that_of_all_who_wait_for_it() -> None:
+async def test_a_refusal_reaches_every_waiting_subscriber() -> None:
     refused: list[str] = []
 
     async def try_it() -> None:
@@ -50,11 +50,11 @@ async def test_a_refusal_is_that_of_all_who_wait_for_it() -> None:
             for _ in range(3):
                 group.start_soon(try_it)
         assert refused == ["no"] * 3
-        assert (await said(server, "watched")).count("resources/subscribe no") == 1
+        assert (await call_json(server, "watched")).count("resources/subscribe no") == 1
         await try_it()
 
 
-async def test_who_waited_for_one_that_gave_up_asks_himself() -> None:
+async def test_a_waiting_subscriber_takes_over_from_a_cancelled_one() -> None:
     async with server_of(raw(**OLDER)) as server, anyio.create_task_group() as group:
         scope, done = anyio.CancelScope(), anyio.Event()
 
@@ -73,7 +73,7 @@ async def test_who_waited_for_one_that_gave_up_asks_himself() -> None:
         await done.wait()
 
 
-async def test_a_server_that_never_agrees_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_never_confirms_counts_as_refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "_CONFIRM_TIMEOUT_S", 0.05)
     async with server_of(newer(never)) as server:
         for _ in range(2):
@@ -81,7 +81,7 @@ async def test_a_server_that_never_agrees_refuses(monkeypatch: pytest.MonkeyPatc
                 await server.watch_resource(CTX, "memo://x", lambda _: None)
 
 
-async def test_only_what_a_server_agreed_to_is_watched() -> None:
+async def test_only_confirmed_resources_are_subscribed() -> None:
     bus = InMemorySubscriptionBus()
     agreeing = ListenHandler(bus)
 
@@ -90,24 +90,24 @@ async def test_only_what_a_server_agreed_to_is_watched() -> None:
         part = params.notifications.model_copy(update={"resource_subscriptions": wanted})
         return await agreeing(ctx, params.model_copy(update={"notifications": part}))
 
-    heard: list[str] = []
+    received: list[str] = []
     async with server_of(newer(listen)) as server:
-        await server.watch_resource(CTX, "memo://x", heard.append)
+        await server.watch_resource(CTX, "memo://x", received.append)
         for _ in range(2):
             with pytest.raises(UpstreamError, match="does not support"):
-                await server.watch_resource(CTX, "memo://no", heard.append)
-        await server.watch_resource(CTX, "memo://y", heard.append)
-        while not heard:
+                await server.watch_resource(CTX, "memo://no", received.append)
+        await server.watch_resource(CTX, "memo://y", received.append)
+        while not received:
             await bus.publish(ResourceUpdated(uri="memo://y"))
             await anyio.lowlevel.checkpoint()
-    assert set(heard) == {"memo://y"}
+    assert set(received) == {"memo://y"}
 
 
-async def test_who_watches_has_used_the_connection_and_its_successors() -> None:
-    heard: list[LogAudience | None] = []
+async def test_a_subscriber_counts_as_a_user_of_the_connection_and_its_successors() -> None:
+    received: list[LogAudience | None] = []
     notice = {"method": "notifications/message", "params": {"level": "info", "data": "bob's"}}
     async with server_of(raw(**OLDER)) as server:
-        server.subscribe_logs(lambda due_to, _: heard.append(due_to))
+        server.subscribe_logs(lambda recipient, _: received.append(recipient))
         await call(server, "tell", notices=[notice])
         lost = anyio.Event()
         await server.watch_resource(OTHER, "memo://x", lambda _: lost.set())
@@ -116,15 +116,15 @@ async def test_who_watches_has_used_the_connection_and_its_successors() -> None:
             await call(server, "die")
         await lost.wait()
         await call(server, "tell", notices=[notice])
-    assert heard == [(CTX.caller, None), None, None]
+    assert received == [(CTX.caller, None), None, None]
 
 
-async def test_a_flood_of_changes_is_folded_and_its_end_is_told() -> None:
-    heard: list[str] = []
+async def test_a_flood_of_updates_is_coalesced_and_its_end_is_reported() -> None:
+    received: list[str] = []
     done = anyio.Event()
 
     def note(uri: str) -> None:
-        heard.append(uri)
+        received.append(uri)
         if uri == "memo://last":
             done.set()
 
@@ -133,15 +133,15 @@ async def test_a_flood_of_changes_is_folded_and_its_end_is_told() -> None:
             await server.watch_resource(CTX, uri, note)
         await call(server, "tell", notices=[updated("memo://x")] * 3000 + [updated("memo://last")])
         await done.wait()
-    assert heard[0] == "memo://x"
-    assert len(heard) < 300
+    assert received[0] == "memo://x"
+    assert len(received) < 300
 
 
-async def test_several_parts_that_changed_at_once_are_a_change_of_the_whole() -> None:
-    heard: list[str] = []
+async def test_several_parts_that_changed_at_once_are_reported_as_the_whole() -> None:
+    received: list[str] = []
     async with server_of(raw(**OLDER)) as server:
-        await server.watch_resource(CTX, "memo://x", heard.append)
+        await server.watch_resource(CTX, "memo://x", received.append)
         await call(server, "tell", notices=[updated(f"memo://x/{part}") for part in "abc"])
-        while len(heard) < 2:
+        while len(received) < 2:
             await anyio.lowlevel.checkpoint()
-    assert heard == ["memo://x/a", "memo://x"]
+    assert received == ["memo://x/a", "memo://x"]

@@ -10,7 +10,7 @@ from toolcrib.types import SearchRequest, Tool
 
 
 @pytest.mark.parametrize("scorer", ["hybrid", "tiers", "bm25", "points"])
-def test_what_the_session_added_can_be_told_from_the_hit_alone(scorer: Scorer) -> None:
+def test_the_sessions_part_can_be_read_from_the_hit_alone(scorer: Scorer) -> None:
     options = SearchOptions(scorer=scorer)
     index = Index.build([Tool(name="send_invoice"), Tool(name="send_mail")], options=options)
     request = SearchRequest(queries=("invoice",))
@@ -19,7 +19,7 @@ def test_what_the_session_added_can_be_told_from_the_hit_alone(scorer: Scorer) -
     assert not any("session" in reason for reason in describe_match(plain.hits[0], scorer, 1.0, {}, PointsOptions()))
 
 
-def test_a_penalty_tells_its_factor_and_the_domain() -> None:
+def test_a_penalty_names_its_factor_and_the_domain() -> None:
     options = SearchOptions(scorer="points")
     index = Index.build([Tool(name="read_file", description="Reads pixels.")], options=options)
     (hit,) = search(index, SearchRequest(queries=("pixels of a file in a directory",))).hits

@@ -1,4 +1,4 @@
-"""Servers of this process for the tests: as objects, or behind streams."""
+"""In-process servers for the tests: as objects, or behind streams."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -19,11 +19,11 @@ from toolcrib.testing import FakeProvider, FakeSource
 from toolcrib.types import ProviderSource, Tool
 
 Answer = Callable[[str, Mapping[str, Any], Mapping[str, Any]], Awaitable[Any]]
-"""What a server answers to a tool's name, its arguments and the request's `_meta`: a text, or what is put as JSON."""
+"""Returns a server's answer to a tool's name, its arguments and the request's `_meta`: a text, or a JSON value."""
 
 
 async def say_again(name: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """What was asked, as JSON."""
+    """Return the request, as JSON."""
     return {
         "tool": name,
         "arguments": dict(arguments),
@@ -62,7 +62,7 @@ async def gateway_of(*sources: ProviderSource) -> AsyncIterator[Gateway]:
 
 @asynccontextmanager
 async def toolcrib_of(*tools: Tool, source: ProviderSource | None = None) -> AsyncIterator[Server[Any]]:
-    """A toolcrib over these tools, which say again what they were asked, or over a source of one's own."""
+    """A toolcrib over these tools, which echo their requests, or over another source."""
     async with gateway_of(FakeSource(FakeProvider(tools)) if source is None else source) as gateway:
         yield server_over(gateway)
 

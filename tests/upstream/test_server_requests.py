@@ -1,11 +1,11 @@
-"""What a server of an older version asks in the middle of a call."""
+"""What a server of an older version asks during a call."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 import pytest
-from tests.upstream.support import CTX, call, raw, said, server_of
+from tests.upstream.support import CTX, call, call_json, raw, server_of
 from tests.upstream.test_calls import Watcher
 
 from toolcrib.types import Caller, Object
@@ -39,37 +39,37 @@ HERS = replace(CTX, session="1", client=Person(capabilities=BOTH))
 ASKING: dict[str, Any] = {"options": {"asks": True}}
 
 
-async def test_nothing_can_be_asked_unless_the_options_say_so() -> None:
+async def test_no_request_reaches_the_client_unless_the_options_allow_it() -> None:
     async with server_of(raw()) as server:
-        assert await said(server, "given") == {}
-        assert "refused" in await said(server, "ask_back", HERS, **ELICIT)
+        assert await call_json(server, "given") == {}
+        assert "refused" in await call_json(server, "ask_back", HERS, **ELICIT)
     async with server_of(raw(**ASKING)) as server:
-        assert set(await said(server, "given")) == {"elicitation", "sampling"}
+        assert set(await call_json(server, "given")) == {"elicitation", "sampling"}
 
 
 async def test_the_client_of_the_call_is_asked() -> None:
     async with server_of(raw(**ASKING)) as server:
-        answer = await said(server, "ask_back", HERS, **ELICIT)
+        answer = await call_json(server, "ask_back", HERS, **ELICIT)
         assert answer == {"action": "accept", "content": {"who": "her"}}
-        answer = await said(server, "ask_back", HERS, **SAMPLE)
+        answer = await call_json(server, "ask_back", HERS, **SAMPLE)
         assert (answer["content"]["text"], answer["model"]) == ("ho", "m")
 
 
-async def test_a_client_that_cannot_be_asked_does_not_want_to() -> None:
+async def test_a_client_without_the_capability_cancels() -> None:
     unable = replace(HERS, client=Person())
     async with server_of(raw(**ASKING)) as server:
-        assert (await said(server, "ask_back", unable, **ELICIT))["action"] == "cancel"
-        assert await said(server, "ask_back", unable, **SAMPLE) == {"refused": "The client has no model to ask."}
+        assert (await call_json(server, "ask_back", unable, **ELICIT))["action"] == "cancel"
+        assert await call_json(server, "ask_back", unable, **SAMPLE) == {"refused": "The client has no model to ask."}
 
 
 @pytest.mark.parametrize("other", [replace(HERS, session="2"), replace(HERS, caller=Caller(id="other"))])
-async def test_nobody_is_asked_once_several_have_used_the_connection(other: Any) -> None:
+async def test_no_client_is_asked_once_several_callers_used_the_connection(other: Any) -> None:
     async with server_of(raw(**ASKING)) as server:
         await call(server, "echo", other)
-        assert (await said(server, "ask_back", HERS, **ELICIT))["action"] == "cancel"
+        assert (await call_json(server, "ask_back", HERS, **ELICIT))["action"] == "cancel"
 
 
-async def test_a_client_that_fails_ends_nothing() -> None:
+async def test_a_failing_client_does_not_end_the_connection() -> None:
     class Failing(Person):
         async def elicit(self, params: Object) -> Object:
             raise RuntimeError("no screen")
@@ -77,5 +77,5 @@ async def test_a_client_that_fails_ends_nothing() -> None:
     failing = replace(HERS, client=Failing(capabilities=BOTH))
     with anyio.fail_after(10):
         async with server_of(raw(**ASKING)) as server:
-            assert await said(server, "ask_back", failing, **ELICIT) == {"refused": "The client failed to answer."}
-            assert await said(server, "echo", a=1) == {"a": 1}
+            assert await call_json(server, "ask_back", failing, **ELICIT) == {"refused": "The client failed to answer."}
+            assert await call_json(server, "echo", a=1) == {"a": 1}

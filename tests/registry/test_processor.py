@@ -59,7 +59,7 @@ async def test_the_dot_of_a_name_gives_the_namespace_and_the_class_the_descripti
     assert await registry.list_tools() == []
 
 
-async def test_calls_run_at_once_in_order_and_one_failure_harms_none() -> None:
+async def test_calls_run_concurrently_and_one_failure_does_not_affect_others() -> None:
     registry = create_registry()
     both = anyio.Event()
     waiting = 0
@@ -96,7 +96,7 @@ async def test_calls_run_at_once_in_order_and_one_failure_harms_none() -> None:
     assert "needs the name" in (results[4].error or "")
 
 
-async def test_a_call_that_takes_too_long_is_ended_and_told() -> None:
+async def test_a_call_that_takes_too_long_is_cancelled_and_reported() -> None:
     registry = create_registry()
 
     async def hang() -> None:
@@ -113,7 +113,7 @@ async def test_a_call_that_takes_too_long_is_ended_and_told() -> None:
             assert "within 0.02 s" in (ended.error or "")
 
 
-async def test_only_answers_that_may_be_kept_are_kept() -> None:
+async def test_only_cacheable_results_are_cached() -> None:
     registry = create_registry()
     calls: list[str] = []
 
@@ -160,7 +160,7 @@ async def test_a_processor_works_inside_its_context_only() -> None:
         ToolProcessor(max_concurrency=0)
 
 
-async def test_what_cannot_run_is_refused_when_it_is_registered() -> None:
+async def test_tools_that_cannot_run_are_refused_at_registration() -> None:
     class Nothing:
         """Does nothing."""
 
@@ -181,7 +181,7 @@ async def test_what_cannot_run_is_refused_when_it_is_registered() -> None:
     assert (await registry.register_tool(Needs(3), name="three")).name == "three"
 
 
-async def test_a_call_that_is_no_object_fails_alone() -> None:
+async def test_a_call_that_is_not_an_object_fails_alone() -> None:
     registry = create_registry()
     await registry.register_tool(Calculator, name="add")
     async with ToolProcessor(registry=registry) as processor:
@@ -192,7 +192,7 @@ async def test_a_call_that_is_no_object_fails_alone() -> None:
     assert "name of a tool" in bad.error
 
 
-async def test_a_processor_that_was_left_is_told_of_nothing_any_more() -> None:
+async def test_a_closed_processor_gets_no_more_changes() -> None:
     registry = create_registry()
     before = len(registry.tools._callbacks._callbacks)
     for _ in range(3):
@@ -215,19 +215,19 @@ async def test_a_tool_is_unregistered_under_the_name_it_was_registered_under() -
 
 
 @pytest.mark.parametrize("calls", [{"tool": "add"}, None, "add", 5])
-async def test_calls_that_are_no_list_are_refused_in_words(calls: Any) -> None:
+async def test_calls_that_are_not_a_list_are_refused(calls: Any) -> None:
     async with ToolProcessor() as processor:
         with pytest.raises(InvalidRequest, match="The calls must be a list, not") as caught:
             await processor.process(calls)
     assert '[{"tool": "add"' in caught.value.hint
 
 
-async def test_an_object_that_says_nothing_of_itself_has_no_description() -> None:
+async def test_an_object_without_docstring_has_no_description() -> None:
     class Silent:
         def __call__(self, x: int = 1) -> int:
             return x
 
-    class Told(Silent):
+    class Documented(Silent):
         """Give it back."""
 
     class Precise(Silent):
@@ -239,6 +239,6 @@ async def test_an_object_that_says_nothing_of_itself_has_no_description() -> Non
 
     registry = create_registry()
     described = [
-        (await registry.register_tool(kind(), name=kind.__name__)).description for kind in (Silent, Told, Precise)
+        (await registry.register_tool(kind(), name=kind.__name__)).description for kind in (Silent, Documented, Precise)
     ]
     assert described == ["", "Give it back.", "Give the very number."]

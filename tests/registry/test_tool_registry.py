@@ -109,7 +109,7 @@ async def test_show_all_lists_every_tool_of_an_attached_registry() -> None:
             assert sorted(tool.name for tool in (await client.list_tools()).tools) == ["own", "send_email"]
 
 
-async def test_a_registry_in_its_own_request_never_asks_itself_for_ever() -> None:
+async def test_a_registry_in_its_own_request_does_not_recurse() -> None:
     registry = mail()
     with anyio.fail_after(5), with_tool_providers(registry):
         assert [hit.tool.name for hit in await registry.search("email")] == ["send_email"]
@@ -150,7 +150,7 @@ async def test_the_name_of_a_meta_tool_is_refused_without_a_namespace() -> None:
     assert (await registry.execute("own:tool_search")).content[0]["text"] == "found"
 
 
-async def test_a_tool_registry_lists_all_however_many_there_are() -> None:
+async def test_a_tool_registry_lists_all_tools() -> None:
     registry = ToolRegistry()
     for number in range(250):
         registry.register_tool(Tool(name=f"tool_{number:03}"), lambda request: 1)
@@ -173,7 +173,7 @@ async def test_with_strict_another_definition_of_a_tool_is_refused() -> None:
     assert len(await registry.search()) == 1
 
 
-async def test_registries_in_a_circle_change_and_find_without_end_or_noise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_registries_in_a_circle_do_not_recurse(caplog: pytest.LogCaptureFixture) -> None:
     one, other = ToolRegistry(), ToolRegistry()
     one.add_provider(other)
     other.add_provider(one)
@@ -199,7 +199,7 @@ async def test_a_server_with_a_tool_of_a_meta_tools_name_is_refused(name: str) -
         assert [tool.name for tool in (await client.list_tools()).tools] == [name]
 
 
-async def test_a_meta_tool_that_a_server_hides_only_later_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_meta_tool_that_a_server_hides_only_later_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     late, other = mcp_server(), FastMCP("other")
     other.tool(name="tool_search")(lambda: "its own")
     for server in (late, other):
@@ -211,13 +211,13 @@ async def test_a_meta_tool_that_a_server_hides_only_later_is_told_in_the_log(cap
         async with mcp.Client(low) as client:
             for _ in range(2):
                 assert [tool.name for tool in (await client.list_tools()).tools].count("tool_search") == 1
-        told = [record.getMessage() for record in caplog.records if record.name == "toolcrib.server.attach"]
-        assert len(told) == 1
-        assert told[0].startswith("the server has a tool called tool_search of its own")
+        messages = [record.getMessage() for record in caplog.records if record.name == "toolcrib.server.attach"]
+        assert len(messages) == 1
+        assert messages[0].startswith("the server has a tool called tool_search of its own")
 
 
 @pytest.mark.parametrize("way", ["shared", "request"])
-async def test_what_a_provider_raises_is_told_as_of_a_function_unless_errors_are_masked(way: str) -> None:
+async def test_errors_of_a_provider_are_reported_unless_masked(way: str) -> None:
     class Locked:
         async def list_tools(self, ctx: Context) -> list[Tool]:
             return [Tool(name="admin_panel")]
@@ -225,7 +225,7 @@ async def test_what_a_provider_raises_is_told_as_of_a_function_unless_errors_are
         async def call_tool(self, ctx: Context, name: str, arguments: Any) -> Any:
             raise PermissionError("access denied")
 
-    for masked, said in (
+    for masked, reason in (
         (False, r"^admin_panel failed: PermissionError: access denied$"),
         (True, r"^admin_panel failed inside its provider\. Its log has the cause\.$"),
     ):
@@ -235,5 +235,5 @@ async def test_what_a_provider_raises_is_told_as_of_a_function_unless_errors_are
             registry.add_provider(Locked())
         else:
             ctx = ME.with_providers(adapt(Locked()))
-        with pytest.raises(ExecutionFailed, match=said):
+        with pytest.raises(ExecutionFailed, match=reason):
             await registry.execute("admin_panel", ctx=ctx)

@@ -1,4 +1,4 @@
-"""Calls that go past the session: what an answer can be, and what becomes of each."""
+"""Tool calls that bypass the session: every form of response."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ Answer = Callable[[dict[str, Any]], httpx2.Response]
 
 
 class Peer:
-    """A server that answers each call as it is told, and keeps what it got."""
+    """A server with scripted responses, which records its requests."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -77,7 +77,7 @@ def stream(*messages: Any) -> httpx2.Response:
     return httpx2.Response(200, headers=EVENTS, text=text)
 
 
-async def test_a_plain_answer_is_the_result() -> None:
+async def test_a_plain_response_is_the_result() -> None:
     async with peer_of(lambda message: httpx2.Response(200, json=result(message, content=[]))) as peer:
         assert await peer.call() == {"content": []}
     assert peer.headers[0]["x-key"] == "k"
@@ -94,11 +94,11 @@ async def test_an_error_keeps_its_code_and_data() -> None:
     assert (failed.value.code, failed.value.error.data) == (-32602, {"a": 1})
 
 
-async def test_a_stream_is_read_to_its_answer_and_what_comes_before_is_heard() -> None:
-    heard: list[Any] = []
+async def test_a_stream_is_read_to_its_response_and_earlier_messages_are_handled() -> None:
+    received: list[Any] = []
 
     async def progress(*notice: Any) -> None:
-        heard.append(notice)
+        received.append(notice)
 
     def answer(message: dict[str, Any]) -> httpx2.Response:
         token = message["params"]["_meta"]["progressToken"]
@@ -116,7 +116,7 @@ async def test_a_stream_is_read_to_its_answer_and_what_comes_before_is_heard() -
 
     async with peer_of(answer) as peer:
         assert await peer.call(progress=progress) == {"content": [1]}
-    assert heard == [(1, 2, "half")]
+    assert received == [(1, 2, "half")]
     assert peer.changed == 1
     assert peer.got[1:] == [
         {"jsonrpc": "2.0", "id": 7, "result": {}},
@@ -140,7 +140,7 @@ async def test_a_stream_is_read_to_its_answer_and_what_comes_before_is_heard() -
         ),
     ],
 )
-async def test_what_is_no_answer_fails_that_call_with_a_reason(
+async def test_an_invalid_response_fails_that_call_with_a_reason(
     response: httpx2.Response, kind: FailureKind, reason: str
 ) -> None:
     async with peer_of(lambda _: response) as peer:
@@ -157,7 +157,7 @@ async def test_a_redirect_is_left_to_the_session_from_then_on() -> None:
         assert not peer.posts.supports(modern=True)
 
 
-async def test_an_older_server_is_called_this_way_only_while_it_answers_plainly() -> None:
+async def test_an_older_server_is_called_directly_only_while_it_sends_plain_responses() -> None:
     answers = [httpx2.Response(200, json={}), stream()]
     async with peer_of(lambda _: answers.pop(0)) as peer:
         assert not peer.posts.supports(modern=False)
@@ -170,7 +170,7 @@ async def test_an_older_server_is_called_this_way_only_while_it_answers_plainly(
 
 
 @pytest.mark.parametrize("modern", [True, False])
-async def test_only_an_older_server_is_told_in_words_that_nobody_waits_any_more(modern: bool) -> None:
+async def test_only_an_older_server_gets_a_cancel_notification(modern: bool) -> None:
     under_way = anyio.Event()
 
     class Hanging(Peer):
@@ -196,7 +196,7 @@ async def test_only_an_older_server_is_told_in_words_that_nobody_waits_any_more(
     assert [message["method"] for message in peer.got] == ([] if modern else ["notifications/cancelled"])
 
 
-async def test_a_closed_way_says_so() -> None:
+async def test_a_closed_transport_is_reported() -> None:
     async with peer_of(lambda _: httpx2.Response(200)) as peer:
         pass
     assert not peer.posts.supports(modern=True)
@@ -205,7 +205,7 @@ async def test_a_closed_way_says_so() -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-async def test_half_a_character_does_not_cost_the_answer(kind: str) -> None:
+async def test_an_unpaired_surrogate_does_not_lose_the_response(kind: str) -> None:
     def answer(message: dict[str, Any]) -> httpx2.Response:
         text = json.dumps(result(message, content=["\ud83d", "\U0001f980"]))
         return httpx2.Response(

@@ -1,4 +1,4 @@
-"""This process's own pipes as a way to a server."""
+"""This process's own stdin and stdout as a transport to a server."""
 
 import json
 import os
@@ -55,15 +55,15 @@ async def test_a_process_can_be_the_client_of_the_one_that_started_it() -> None:
         for fd in (*to_child, *from_child):
             os.close(fd)
         assert client.stderr is not None
-        told = b"".join([chunk async for chunk in client.stderr]).decode()
+        notified = b"".join([chunk async for chunk in client.stderr]).decode()
         await client.wait()
         await server.wait()
         await client.aclose()
         await server.aclose()
-    assert sorted(told.splitlines()) == ['ready {"n": 1}', "this does not belong on the wire"]
+    assert sorted(notified.splitlines()) == ['ready {"n": 1}', "this does not belong on the wire"]
 
 
-async def test_one_part_of_a_process_has_its_pipes_at_a_time() -> None:
+async def test_only_one_part_of_a_process_can_use_its_stdio_at_a_time() -> None:
     claim_stdio("the server over stdio")
     try:
         with pytest.raises(AlreadyStarted, match="in use by the server over stdio"):
@@ -80,7 +80,7 @@ async def test_one_part_of_a_process_has_its_pipes_at_a_time() -> None:
     release_stdio()
 
 
-async def test_pipes_are_given_back_after_use(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stdio_is_released_after_use(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = os.pipe(), os.pipe()
     monkeypatch.setattr(module, "_STDIN", theirs[0])
     monkeypatch.setattr(module, "_STDOUT", ours[1])
@@ -110,7 +110,7 @@ async def test_a_reader_sees_the_end_of_a_file_too(tmp_path: Path) -> None:
         await reader.receive()
 
 
-async def test_closing_a_pipe_wakes_the_one_who_waits_on_it() -> None:
+async def test_closing_a_pipe_wakes_a_waiting_task() -> None:
     (out, into), woken = os.pipe(), []
     reader, writer = PipeReader(os.dup(out)), PipeWriter(into)
 

@@ -1,10 +1,10 @@
-"""What a model meant by its arguments."""
+"""The forms of arguments that models send."""
 
 from typing import Any
 
 import pytest
 
-from toolcrib.discovery.arguments import settle
+from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import InvalidArguments
 
 TITLED: dict[str, Any] = {"type": "object", "properties": {"title": {"type": "string"}, "body": {"type": "string"}}}
@@ -29,20 +29,20 @@ NESTING: dict[str, Any] = {"type": "object", "properties": {"arguments": {"type"
     ],
 )
 def test_every_unambiguous_form_means_the_same(given: Any, loose: Any, schema: Any, meant: Any) -> None:
-    assert settle(given, loose, schema, tool="t") == meant
+    assert merge_arguments(given, loose, schema, tool="t") == meant
 
 
 @pytest.mark.parametrize("given", ["{not json", "[1]", "3", [1], 3, True, "[" * 100_000])
-def test_what_is_no_object_is_told_back(given: Any) -> None:
+def test_arguments_that_are_not_an_object_are_explained(given: Any) -> None:
     with pytest.raises(InvalidArguments, match="t: arguments"):
-        settle(given, {}, TITLED, tool="t")
+        merge_arguments(given, {}, TITLED, tool="t")
 
 
 def test_a_key_beside_the_arguments_that_the_tool_does_not_know_is_named() -> None:
-    with pytest.raises(InvalidArguments, match="'reason' cannot stand beside"):
-        settle({"title": "hi"}, {"reason": "because"}, TITLED, tool="t")
+    with pytest.raises(InvalidArguments, match="'reason' cannot be given beside"):
+        merge_arguments({"title": "hi"}, {"reason": "because"}, TITLED, tool="t")
 
 
 def test_a_parameter_given_twice_is_refused_rather_than_guessed() -> None:
     with pytest.raises(InvalidArguments, match="'title'"):
-        settle({"title": "a"}, {"title": "b"}, TITLED, tool="t")
+        merge_arguments({"title": "a"}, {"title": "b"}, TITLED, tool="t")

@@ -1,4 +1,4 @@
-"""Messages out of bytes: the same whatever the chunks, and whatever else is in the stream."""
+"""Messages from bytes: independent of chunks, and of anything else in the stream."""
 
 import gc
 import json
@@ -41,7 +41,7 @@ def test_lines_do_not_depend_on_how_they_arrive(parts: list[bytes], limit: int) 
     assert all_lines([whole], limit) == expected
 
 
-def test_a_line_that_is_too_long_is_kept_only_by_its_ends() -> None:
+def test_only_the_ends_of_an_oversized_line_are_kept() -> None:
     lines = LineSplitter(1000)
     grown = [(lines.feed(b"a" * 600), lines.overflowing) for _ in range(2)]
     assert grown == [([], False), ([], True)]
@@ -68,7 +68,7 @@ def test_a_line_that_is_too_long_is_kept_only_by_its_ends() -> None:
         ),
     ],
 )
-def test_a_message_is_what_it_plainly_means(value: Any, message: JSONRPCMessage) -> None:
+def test_lenient_messages_are_understood(value: Any, message: JSONRPCMessage) -> None:
     assert messages_in(encoded(value)) == [message]
     assert messages_in(b"\t " + encoded(value) + b" \r") == [message]
 
@@ -101,7 +101,7 @@ def test_a_message_after_a_prompt_on_the_same_line_is_found() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_message_is_skipped(line: bytes) -> None:
+def test_lines_that_are_not_messages_are_skipped(line: bytes) -> None:
     assert messages_in(line) == []
 
 
@@ -122,7 +122,7 @@ def test_no_line_raises(line: bytes) -> None:
         ({"error": {"code": -1, "message": "m", "data": 3}}, -1, "m"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_answer(answer: dict[str, Any], code: int, message: str) -> None:
+def test_an_invalid_response_becomes_an_error_response(answer: dict[str, Any], code: int, message: str) -> None:
     (found,) = messages_in(encoded({"jsonrpc": "2.0", "id": 4, **answer}))
     assert isinstance(found, JSONRPCError)
     assert (found.id, found.error.code, found.error.message) == (4, code, message)
@@ -136,7 +136,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("line", "request_id"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_answer_fails_the_request_that_it_is_surely_for(line: bytes, request_id: int | str) -> None:
+def test_a_broken_response_fails_the_request_it_certainly_answers(line: bytes, request_id: int | str) -> None:
     (found,) = messages_in(line)
     assert isinstance(found, JSONRPCError)
     assert (found.id, found.error.message) == (request_id, "The response is not valid JSON.")
@@ -151,11 +151,11 @@ def test_a_broken_answer_fails_the_request_that_it_is_surely_for(line: bytes, re
         b'{"method": "m", "params": oops, "jsonrpc": "2.0", "id": 5}',
     ],
 )
-def test_a_broken_line_fails_nobody_where_that_is_not_sure(line: bytes) -> None:
+def test_a_broken_line_fails_no_request_if_that_is_uncertain(line: bytes) -> None:
     assert messages_in(line) == []
 
 
-def test_an_answer_over_the_limit_says_so() -> None:
+def test_an_oversized_response_is_reported() -> None:
     (found,) = parse_line(OversizedLine(b'{"jsonrpc":"2.0","id":8,"result":{"content":', b'"}]}}'), 64_000)
     assert isinstance(found, JSONRPCError)
     assert (found.id, found.error.message) == (8, "The response is larger than 64,000 bytes and was dropped.")
@@ -178,7 +178,7 @@ NESTED = {"jsonrpc": "2.0", "id": 5, "method": "ping"}
         ([{"jsonrpc": "2.0", "id": 1, "method": "ping"}], None),
     ],
 )
-def test_the_id_of_a_request_is_told_only_where_it_is_surely_its_own(value: Any, request_id: int | str | None) -> None:
+def test_the_id_of_a_broken_request_is_found_only_if_it_is_certain(value: Any, request_id: int | str | None) -> None:
     assert request_id_in(encoded(value)) == request_id
     assert request_id_in(encoded(value) + b" ") == request_id
 
@@ -200,7 +200,7 @@ JSON_VALUES = st.recursive(
     st.integers(100, 200) | st.text(st.sampled_from("ab-"), min_size=1),
     JSON_VALUES,
 )
-def test_whatever_a_request_holds_no_other_id_is_taken_for_its_own(
+def test_no_other_id_within_a_request_is_mistaken_for_its_own(
     order: list[str], request_id: int | str, params: Any
 ) -> None:
     whole = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": {"x": params}}
@@ -211,17 +211,17 @@ def test_whatever_a_request_holds_no_other_id_is_taken_for_its_own(
 
 
 @given(st.lists(st.text(st.one_of(st.characters(categories=["Cs"]), st.sampled_from('\\"u\U0001f980')))))
-def test_half_a_character_costs_no_more_than_itself(value: list[str]) -> None:
+def test_an_unpaired_surrogate_is_replaced_alone(value: list[str]) -> None:
     line = json.dumps(value).encode()
     assert parse_json(line) == replace_surrogates(json.loads(line))
 
 
-def test_what_looks_like_half_a_character_and_is_none_stays() -> None:
+def test_escaped_backslashes_that_look_like_surrogates_are_kept() -> None:
     text = rb'["\\ud83d", "\ud83d", "\ud83e\udd80", "\ude00\ud83d", "\\\ud800\n"]'
     assert parse_json(text) == ["\\ud83d", "\ufffd", "\U0001f980", "\ufffd\ufffd", "\\\ufffd\n"]
 
 
-def test_a_large_line_leaves_the_collector_as_it_was() -> None:
+def test_a_large_line_leaves_the_garbage_collector_as_it_was() -> None:
     line = encoded({"id": 1, "result": {"text": "x" * 300_000}})
     for line_ in (line, line[:-1]):
         assert len(messages_in(line_)) == 1

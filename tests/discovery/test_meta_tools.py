@@ -1,4 +1,4 @@
-"""The five meta-tools over any port: what models send, and what they are answered."""
+"""The five meta-tools over any port: requests and responses."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import anyio
 import pytest
 from tests.discovery.support import FakeProvider, FakeTool, toolbox
 
-from toolcrib.discovery.arguments import settle
+from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.discovery.envelope import Envelope, success
 from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools, ToolPage, ToolPort, is_meta_tool
 from toolcrib.errors import ServerUnavailable, ToolNotFound
@@ -43,7 +43,7 @@ class FakePort:
         self.running -= 1
         if name == "bad":
             raise RuntimeError("broken inside")
-        return success({"name": name, **settle(given, loose, {}, tool=name)})
+        return success({"name": name, **merge_arguments(given, loose, {}, tool=name)})
 
 
 def test_the_port_is_a_protocol_of_four_methods() -> None:
@@ -122,10 +122,10 @@ async def test_parameters_called_tool_name_or_arguments_stay_reachable(sent: Any
 def test_a_parameter_called_arguments_may_be_an_object() -> None:
     schema = {"type": "object", "properties": {"arguments": {"type": "object"}}}
     for given in ({"arguments": {"x": 1}}, {"x": 1}):
-        assert settle(given, {}, schema, tool="t") == {"arguments": {"x": 1}}
+        assert merge_arguments(given, {}, schema, tool="t") == {"arguments": {"x": 1}}
 
 
-async def test_what_a_name_says_suggests_the_tool_that_does_it_and_no_other() -> None:
+async def test_a_descriptive_name_suggests_the_tool_that_does_it() -> None:
     answer = await FakeProvider().get_tool_schema("average of numbers")
     assert answer["suggestions"] == ["calculate_mean"]
 
@@ -137,17 +137,17 @@ async def test_what_a_name_says_suggests_the_tool_that_does_it_and_no_other() ->
         ({"tool_name": ""}, "needs the name of a tool"),
         ({"tool_name": 7}, "needs the name of a tool"),
         ([1], "must be an object"),
-        ("{", "no JSON object"),
+        ("{", "not a JSON object"),
         ({"tool_name": "add", "arguments": [1, 2]}, "must be an object"),
-        ({"tool_name": "add", "arguments": "a=1"}, "no JSON object"),
+        ({"tool_name": "add", "arguments": "a=1"}, "not a JSON object"),
         ({"tool_name": "calculate_mean", "vaules": [1]}, "Did you mean values?"),
-        ({"tool_name": "add", "zz": 1}, "'zz' is no parameter"),
-        ({"tool_name": "add", "arguments": {"a": 1}, "a": 2}, "cannot stand beside"),
+        ({"tool_name": "add", "zz": 1}, "'zz' is not a parameter"),
+        ({"tool_name": "add", "arguments": {"a": 1}, "a": 2}, "cannot be given beside"),
         ({"tool_name": "add", "arguments": {"a": "1"}}, "must be number"),
         ({"tool_name": "search_tools", "query": "x"}, "called directly"),
     ],
 )
-async def test_what_cannot_be_understood_is_taught(arguments: Any, taught: str) -> None:
+async def test_invalid_arguments_are_explained(arguments: Any, taught: str) -> None:
     answer = await FakeProvider().execute_dynamic_tool("call_tool", arguments)
     assert answer["success"] is False
     assert taught in answer["error"]
@@ -169,7 +169,7 @@ async def test_what_cannot_be_understood_is_taught(arguments: Any, taught: str) 
         ("get_tool_schemas", {}, '"tool_names" is required'),
     ],
 )
-async def test_wrong_arguments_of_a_meta_tool_are_taught(name: str, arguments: Any, taught: str) -> None:
+async def test_wrong_arguments_of_a_meta_tool_are_explained(name: str, arguments: Any, taught: str) -> None:
     answer = await FakeProvider().execute_dynamic_tool(name, arguments)
     assert answer["success"] is False
     assert taught in answer["error"]
@@ -192,20 +192,20 @@ async def test_wrong_arguments_of_a_meta_tool_are_taught(name: str, arguments: A
         ("get_tool_schemas", {"tool_names": []}),
     ],
 )
-async def test_what_is_plainly_meant_is_taken(name: str, arguments: Any) -> None:
+async def test_lenient_arguments_are_accepted(name: str, arguments: Any) -> None:
     answer = await FakeProvider().execute_dynamic_tool(name, arguments)
     assert answer["success"] is True
     assert json.loads(json.dumps(answer)) == answer
 
 
-async def test_names_that_are_no_texts_are_reported_one_by_one() -> None:
+async def test_names_that_are_not_strings_are_reported_one_by_one() -> None:
     answer = await FakeProvider().execute_dynamic_tool("get_tool_schemas", {"tool_names": ["add", 7, None]})
     assert (answer["success"], answer["count"]) == (False, 1)
     assert [error["tool_name"] for error in answer["errors"]] == ["7", "None"]
 
 
 @pytest.mark.parametrize("name", ["search_tool", "", None, 7, "x" * 10_000])
-async def test_an_unknown_meta_tool_is_told_the_five(name: Any) -> None:
+async def test_an_unknown_meta_tool_lists_the_five(name: Any) -> None:
     answer = await FakeProvider().execute_dynamic_tool(name, {})
     assert answer["success"] is False
     assert "Unknown dynamic tool" in answer["error"]
@@ -240,11 +240,11 @@ async def test_no_more_calls_than_allowed_run_at_once() -> None:
 
 
 @pytest.mark.parametrize("call", [None, 7, "add", ("add",), {}, {"tool_name": None}])
-async def test_a_call_that_is_none_harms_no_other(call: Any) -> None:
+async def test_an_invalid_call_does_not_affect_the_others(call: Any) -> None:
     first, last = await FakeProvider(toolbox()).call_many([call, ("add", {"a": 1})])
     assert first["success"] is False
     assert last == {"success": True, "result": {"a": 1}}
 
 
-async def test_no_calls_have_no_answers() -> None:
+async def test_no_calls_give_no_responses() -> None:
     assert await FakeProvider().call_many([]) == []

@@ -1,4 +1,4 @@
-"""What the adapters stand on: any source of tools, and a clear word where a framework is missing."""
+"""What the adapters share: any source of tools, and the error without a framework."""
 
 import importlib
 import json
@@ -28,7 +28,7 @@ def test_some_of_the_meta_tools_are_chosen_by_name_in_the_usual_order() -> None:
     assert caught.value.suggestions[0] == "search_tools"
 
 
-def test_an_answer_is_json_also_where_a_tool_gave_something_else() -> None:
+def test_a_response_is_json_even_if_a_tool_returned_something_else() -> None:
     assert json.loads(to_text({"success": True, "result": object()}))["success"]
 
 
