@@ -85,7 +85,7 @@ def test_tokens_are_counted_exactly_or_the_estimate_says_so(monkeypatch: pytest.
 @pytest.mark.network
 def test_the_demo_runs_to_its_end_on_real_servers() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "toolcrib.cli", "demo"], capture_output=True, text=True, timeout=400, check=False
+        [sys.executable, "-m", "toolcrib", "demo"], capture_output=True, text=True, timeout=400, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     for said in (

@@ -18,7 +18,7 @@ from tests.cli.conftest import broken, toolbox
 from toolcrib.cli.exits import ExitCode
 
 Settings = Callable[..., Path]
-TOOLCRIB = (sys.executable, "-m", "toolcrib.cli")
+TOOLCRIB = (sys.executable, "-m", "toolcrib")
 PATIENCE_S = 60
 CLIENT = {"name": "test", "version": "1"}
 

@@ -150,7 +150,7 @@ def test_a_search_that_finds_nothing_is_an_answer(command: Command, settings: Se
     ran = command("search", "xyzzy", "-c", settings(a=toolbox()))
     assert (ran.code, ran.out) == (0, "")
     assert "No tool matches." in ran.err
-    assert "Words that match nothing: xyzzy" in ran.err
+    assert "Words without a match: xyzzy" in ran.err
 
 
 def test_search_in_an_unknown_server_and_without_words_is_refused(command: Command, settings: Settings) -> None:
