@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check bench bench-retrieval bench-hostile docs clean
+.PHONY: help setup demo serve test test-all check bench bench-retrieval bench-hostile dist docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-hostile: $(VENV)/.ready  ## Hostile scripts in the sandbox, twice, on a bu
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
+
+dist: $(VENV)/.ready  ## Build the wheels of toolcrib-slim and toolcrib into dist/
+	$(PIP) wheel --no-deps --wheel-dir dist distributions/toolcrib-slim distributions/toolcrib
 
 clean:  ## Remove everything that was made
 	rm -rf $(VENV) bench/.venv site dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from toolcrib._version import VERSION
+from toolcrib.errors import MissingExtra
 
 __version__ = VERSION
 
@@ -72,7 +73,13 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'toolcrib' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
-    found = globals()[name] = getattr(import_module(f"toolcrib.{module}"), attribute)
+    try:
+        found = globals()[name] = getattr(import_module(f"toolcrib.{module}"), attribute)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"toolcrib.{name} needs the library {error.name!r}, which is not installed.",
+            hint="Run: pip install 'toolcrib-slim[server]'",
+        ) from error
     return found
 
 
