@@ -12,7 +12,7 @@ from mcp.client.sse import sse_client
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from tests.server.conftest import JSON, TOKENS, Crib, Notices, Own, at_address, crib, names, native, token, until
-from tests.server.test_mount import hosted
+from tests.server.test_asgi import hosted
 
 from toolcrib.server.asgi import HttpApp, RequestProviders
 from toolcrib.server.options import HttpOptions

@@ -1,8 +1,8 @@
-"""Tools that come with a request: by middleware, by the code around the app, and for that request alone."""
+"""The ASGI app, served by itself or mounted in another app, and middleware that adds providers to requests."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -10,23 +10,211 @@ import anyio.to_thread
 import httpx2
 import mcp
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-from tests.server.conftest import JSON, TOKENS, Own, client_at, crib, names, native, token
-from tests.server.test_mount import hosted
+from tests.server.conftest import JSON, TOKENS, Crib, Own, client_at, crib, names, native, token
 
-from toolcrib.errors import NotAuthenticated
+from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
-from toolcrib.server.asgi import CallerProviders, RequestProviders
-from toolcrib.server.http import http_app
+from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
+from toolcrib.server.http import bind_socket, http_app
 from toolcrib.server.options import HttpOptions
+from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
 from toolcrib.types import Caller, Context, Tool
 
 pytestmark = pytest.mark.anyio
+
+
+META = ["tool_search", "execute_tool"]
+
+
+def anywhere(served: Crib, **options: Any) -> HttpApp:
+    return http_app(served.server, HttpOptions(**options), ready=lambda: (True, {"tools": 1}), anywhere=True)
+
+
+@asynccontextmanager
+async def hosted(app: ASGIApp) -> AsyncIterator[str]:
+    """The origin of an app that a plain uvicorn serves, lifespan and all."""
+    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # it is no process of its own
+    with bind_socket("127.0.0.1", 0) as sock:
+        async with anyio.create_task_group() as group:
+
+            async def serve() -> None:
+                await server.serve(sockets=[sock])
+
+            group.start_soon(serve)
+            try:
+                yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+
+
+def fastapi_with(app: HttpApp) -> ASGIApp:
+    host = FastAPI()
+
+    @host.get("/hello")
+    async def hello() -> str:
+        return "hello"
+
+    host.mount("/tools", app)
+    return host
+
+
+def starlette_mounting(app: HttpApp) -> ASGIApp:
+    return Starlette(routes=[Mount("/tools", app=app)])
+
+
+def starlette_routing(app: HttpApp) -> ASGIApp:
+    return Starlette(routes=[Route("/tools/mcp", endpoint=app)])
+
+
+def below_another_mount(app: HttpApp) -> ASGIApp:
+    return Starlette(routes=[Mount("/tools", routes=[Mount("/deep", app=app), Mount("/", app=app)])])
+
+
+HOSTS = [fastapi_with, starlette_mounting, starlette_routing, below_another_mount]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_mounted_app_serves_both_eras_while_its_owner_runs_it(
+    host: Callable[[HttpApp], ASGIApp], mode: Any
+) -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = anywhere(served)
+            async with app.running(), hosted(host(app)) as url, client_at(f"{url}/tools/mcp", mode) as client:
+                assert await names(client) == META
+                result = await client.call_tool("execute_tool", {"name": "x:echo", "arguments": {"a": 1}})
+                assert text_of(result) == "echo {'a': 1}"
+
+
+@pytest.mark.parametrize("path", ["/tools/", "/tools/mcp", "/tools/any/where", "/tools"])
+async def test_every_path_below_the_mount_answers(path: str) -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = anywhere(served)
+            async with app.running(), hosted(fastapi_with(app)) as url, client_at(f"{url}{path}") as client:
+                assert await names(client) == META
+
+
+async def test_its_own_lifespan_runs_it() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            async with hosted(anywhere(served)) as url, client_at(f"{url}/mcp", "legacy") as client:
+                assert await names(client) == META
+
+
+async def test_it_may_run_as_a_task_and_again_after_it_ended() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = anywhere(served)
+            async with hosted(fastapi_with(app)) as url:
+                for _ in range(2):
+                    async with anyio.create_task_group() as group:
+                        await group.start(app.run)
+                        async with client_at(f"{url}/tools/mcp", "legacy") as client:
+                            assert await names(client) == META
+                        group.cancel_scope.cancel()
+
+
+async def test_who_runs_it_beside_its_owner_ends_nothing() -> None:
+    with anyio.fail_after(10):
+        async with crib() as served:
+            app = anywhere(served)
+            async with app.running(), http_of(app) as http:
+                async with app.running():
+                    pass
+                assert (await http.get("/readyz")).status_code == 200
+
+
+def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=app)
+    return httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers={**JSON, **headers})
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("make", [http_app, sse_app])
+async def test_while_nobody_runs_it_it_says_so(make: Callable[..., HttpApp], version: str) -> None:
+    async with crib() as served:
+        app = make(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
+        async with http_of(app, **{"mcp-protocol-version": version}) as http:
+            answer = await http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["data"]["code"]) == (503, "not_started")
+            assert "`async with app`" in error["message"]
+            assert (await http.get("/healthz")).text == "ok"
+            assert (await http.get("/readyz")).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/tools/healthz", 200),
+        ("GET", "/tools/readyz", 200),
+        ("POST", "/tools/healthz", 405),
+        ("GET", "/tools/.well-known/oauth-protected-resource", 404),
+        ("GET", "/hello", 200),
+        ("GET", "/other", 404),
+    ],
+)
+async def test_what_is_not_the_protocols_stays_what_it_is(method: str, path: str, status: int) -> None:
+    async with crib() as served:
+        app = anywhere(served)
+        async with app.running(), http_of(fastapi_with(app)) as http:
+            assert (await http.request(method, path)).status_code == status
+
+
+@pytest.mark.parametrize(("path", "status"), [("/mcp", 400), ("/mcp/", 400), ("/", 404), ("/other", 404)])
+async def test_served_by_itself_it_answers_at_its_own_path(path: str, status: int) -> None:
+    async with crib() as served:
+        app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
+        async with app.running(), http_of(app) as http:
+            assert (await http.post(path, content=b"{")).status_code == status
+
+
+@pytest.mark.parametrize("make", [http_app, sse_app])
+async def test_the_guards_stand_before_a_mounted_app_too(make: Callable[..., HttpApp]) -> None:
+    options = HttpOptions(tokens=TOKENS, allowed_hosts=("tools.example",))
+    async with crib() as served:
+        app = make(served.server, options, ready=lambda: (True, {}), anywhere=True)
+        async with app.running(), http_of(starlette_mounting(app)) as http:
+            assert (await http.get("/tools/sse")).status_code == 401
+            assert (await http.get("/tools/sse", headers={"host": "tools.example"})).status_code == 401
+            assert (await http.get("/tools/sse", headers={"host": "evil.example"})).status_code == 421
+            assert (await http.get("/tools/sse", headers={"origin": "https://evil.example"})).status_code == 403
+
+
+@pytest.mark.parametrize("make", [http_app, sse_app])
+async def test_an_app_that_others_reach_needs_a_token(make: Callable[..., HttpApp]) -> None:
+    async with crib() as served:
+        with pytest.raises(SettingsError, match="without a token"):
+            make(served.server, HttpOptions(host="0.0.0.0"), ready=lambda: (True, {}))
+
+
+async def test_a_websocket_is_refused() -> None:
+    async with crib() as served:
+        app = anywhere(served)
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "websocket.connect"}
+
+        scope = {"type": "websocket", "path": "/", "headers": [(b"host", b"localhost")], "root_path": ""}
+        await app(scope, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
 
 OPENING = {
     "jsonrpc": "2.0",
@@ -34,12 +222,6 @@ OPENING = {
     "method": "initialize",
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}},
 }
-
-
-def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
-    """A raw client of an app, without sockets."""
-    transport = httpx2.ASGITransport(app=app)
-    return httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers={**JSON, **headers})
 
 
 async def opened(http: httpx2.AsyncClient, headers: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -63,9 +245,6 @@ def of_user(request: Request) -> Own | None:
     return Own(native(f"of_{user}")) if user else None
 
 
-META = ["tool_search", "execute_tool"]
-
-
 async def test_tools_of_a_request_are_there_for_it_alone_also_within_one_session() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
@@ -85,7 +264,8 @@ async def test_interleaved_requests_of_concurrent_sessions_never_mix() -> None:
             waiting[name.removeprefix("of_")].set()
             for event in waiting.values():
                 await event.wait()
-            return {"tool": name, "seen": [tool.name for provider in ctx.providers for tool in provider.tools]}  # type: ignore[attr-defined]  # all are `ToolcribSection`
+            tools = [tool for provider in ctx.providers for tool in await provider.list_tools(ctx)]
+            return {"tool": name, "seen": [tool.name for tool in tools]}
 
     def resolve(request: Request) -> Own:
         return Slow(native(f"of_{request.headers['x-user']}"))
