@@ -34,18 +34,18 @@ _T = TypeVar("_T")
 
 
 class InternalCancellation(Exception):
-    """Something was cancelled by itself, within a call that nobody cancels."""
+    """Something that a call waited for was cancelled, but not the call itself."""
 
 
 class UnexpectedExit(Exception):
-    """Something called `sys.exit()`, within a process that is not its own."""
+    """Code that does not own the process called `sys.exit()`."""
 
 
 async def contained(work: Awaitable[_T]) -> _T:
-    """What the work gives.
+    """Await third-party code.
 
-    Raises `InternalCancellation` if it ends as if it were cancelled, and is not, and `UnexpectedExit` for a `SystemExit`,
-    which would end the event loop. A `KeyboardInterrupt` is the user's own, and passes.
+    Raises `InternalCancellation` for a cancellation that did not come from outside, and `UnexpectedExit` for a
+    `SystemExit`, which would end the event loop. A `KeyboardInterrupt` passes: it comes from the user.
     """
     try:
         return await work
@@ -58,7 +58,7 @@ async def contained(work: Awaitable[_T]) -> _T:
 
 
 def is_being_cancelled() -> bool:
-    """Whether the task that runs now is being cancelled, by itself or by a scope around it."""
+    """Whether the current task is being cancelled, itself or by a scope around it."""
     task = asyncio.current_task()
     return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -float("inf")
 
@@ -73,15 +73,15 @@ _NOT_RUN_ERRORS: Final = (
     NotAuthenticated,
     NotStarted,
 )
-"""Errors that say of the call they end that nothing was run."""
+"""Errors that mean that the call was not run."""
 
 
 _MAX_DESCRIPTION: Final = 1_000
-"""Characters of what an exception says that are told."""
+"""Characters of an exception's description."""
 
 
 _MAX_GROUPED: Final = 5
-"""Exceptions of a group that are told."""
+"""Exceptions of a group that are described."""
 
 
 _nested_errors: ContextVar["WeakSet[ToolcribError] | None"] = ContextVar("toolcrib_inner_errors", default=None)
@@ -89,7 +89,7 @@ _nested_errors: ContextVar["WeakSet[ToolcribError] | None"] = ContextVar("toolcr
 
 @contextlib.contextmanager
 def third_party_code() -> Iterator[None]:
-    """Inside, code of others runs, and it is noted with which errors the calls end that this code makes."""
+    """Mark a block that runs third-party code: the errors of calls that it makes are recorded as nested."""
     token = _nested_errors.set(WeakSet())
     try:
         yield
@@ -99,7 +99,7 @@ def third_party_code() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_code() -> Iterator[None]:
-    """Inside, a call is only passed on: its errors are those of the call that led to it."""
+    """Mark a block that only passes a call on: its errors are those of the outer call."""
     token = _nested_errors.set(None)
     try:
         yield
@@ -108,43 +108,43 @@ def own_code() -> Iterator[None]:
 
 
 def record_call_error(error: ToolcribError) -> None:
-    """Note that a call ended with this error, for the code around that made it."""
+    """Record the error of a call for the third-party code that made it, if any."""
     if (errors := _nested_errors.get()) is not None:
         errors.add(error)
 
 
 def is_nested_call_error(error: BaseException) -> bool:
-    """Whether a call that the code of others made, which runs now, ended with this error."""
+    """Whether this is the error of a call that the current third-party code made."""
     return isinstance(error, ToolcribError) and error in (_nested_errors.get() or ())
 
 
 def implies_not_run(error: ToolcribError) -> bool:
-    """Whether an error, taken for one of a call that was run, would say that it was not."""
+    """Whether the error means that the call was not run. Retries and fail-over depend on it."""
     return isinstance(error, _NOT_RUN_ERRORS)
 
 
 def nested_failure(error: ToolcribError, tool: str) -> ExecutionFailed:
-    """The failure of a call that was run, and in which this error came up; `data` is that error."""
+    """Wrap the error of a nested call, so that the outer call counts as run; `data` is the nested error."""
     return ExecutionFailed(
         f"{tool} failed: {error.message}", hint=error.hint, suggestions=error.suggestions, data=error.payload()
     )
 
 
 def unwrap_group(error: BaseException) -> BaseException:
-    """The one exception inside a group of one, which is what a task group raises."""
+    """Unwrap exception groups that hold a single exception, as task groups raise them."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def describe_exception(error: BaseException) -> str:
-    """What an exception says, with its type, on one line of at most 1,000 characters; of a group, what each one says.
+    """Describe an exception on one line of at most 1,000 characters: its type and message; for a group, each of them.
 
     >>> describe_exception(ExceptionGroup("two", [ValueError("a"), KeyError("b")]))
     "ExceptionGroup: two: ValueError: a; KeyError: 'b'"
     """
-    told = _describe(unwrap_group(error))
-    return told if len(told) <= _MAX_DESCRIPTION else f"{told[:_MAX_DESCRIPTION]}…"
+    text = _describe(unwrap_group(error))
+    return text if len(text) <= _MAX_DESCRIPTION else f"{text[:_MAX_DESCRIPTION]}…"
 
 
 def _describe(error: BaseException) -> str:
@@ -154,26 +154,26 @@ def _describe(error: BaseException) -> str:
         listed = "; ".join([*inner, *([f"and {more} more"] if more else [])])
         return f"{type(error).__name__}: {error.message}: {listed}"
     try:
-        words = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - an exception of others may fail to say anything
-        words = ""
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a third-party `__str__` may raise
+        message = ""
     if isinstance(error, InternalCancellation | UnexpectedExit):
-        return words
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 _R = TypeVar("_R")
 
 
 class WorkerThreads:
-    """Runs blocking functions, with the caller's context variables, in threads of their own.
+    """Runs blocking functions in threads, with the caller's context variables.
 
-    The limit holds for each event loop. A caller that is cancelled leaves at once; the function cannot be stopped and
-    keeps its place until it ends, so that functions that hang use up the limit instead of the machine.
+    The limit is per event loop. A cancelled caller returns at once, but its function cannot be stopped and keeps its
+    slot until it ends, so functions that hang use up the limit instead of the machine.
     """
 
     def __init__(self, limit: int = 40) -> None:
-        """`limit` is how many functions may run at once, 1 or more."""
+        """Run at most `limit` functions at once, 1 or more."""
         if limit < 1:
             raise ValueError("limit must be 1 or more")
         self._limit = limit
@@ -183,7 +183,7 @@ class WorkerThreads:
         )
 
     async def run(self, function: Callable[[], _R]) -> _R:
-        """What the function returns; what it raises is raised. Waits while the limit is reached."""
+        """Run the function in a thread; wait first while the limit is reached."""
         limiter, unlimited = self._of(asyncio.get_running_loop())
         place = _WorkerSlot(limiter)
         await limiter.acquire_on_behalf_of(place)
@@ -201,7 +201,7 @@ class WorkerThreads:
 
 
 class _WorkerSlot:
-    """One place of the limit: given back by whoever is last, the caller or the thread."""
+    """One slot of the limit, released by the caller or the thread, whichever is last."""
 
     def __init__(self, limiter: anyio.CapacityLimiter) -> None:
         self._limiter = limiter
@@ -211,7 +211,7 @@ class _WorkerSlot:
         self._left = threading.Event()
 
     def hold(self, function: Callable[[], _R]) -> _R:
-        """Run the function; in the thread."""
+        """Run the function. Called in the thread."""
         with self._lock:
             if self._left.is_set():
                 raise RuntimeError("the caller left before the function began")
@@ -227,7 +227,7 @@ class _WorkerSlot:
                     self._loop.call_soon_threadsafe(self._limiter.release_on_behalf_of, self)
 
     def leave(self) -> None:
-        """Give the place back, now or when the function ends; in the event loop."""
+        """Release the slot, now or when the function ends. Called in the event loop."""
         with self._lock:
             self._left.set()
             running = self._running

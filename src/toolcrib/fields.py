@@ -1,4 +1,4 @@
-"""Parameters of a tool whose schema is written by hand: `String`, `Integer`, `Number`, `Boolean`, `Array`, `Object`."""
+"""Parameters of a tool with a handwritten schema: `String`, `Integer`, `Number`, `Boolean`, `Array`, `Object`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from toolcrib.types import JSON
 __all__ = ["Array", "Boolean", "Integer", "Number", "Object", "String"]
 
 NO_DEFAULT: Final[Any] = object()
-"""Stands for a default that was not given; None is one."""
+"""Marks a default that was not given; None is a default."""
 
 
 TypeName = Literal["string", "integer", "number", "boolean", "array", "object"]
@@ -25,7 +25,7 @@ _NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Parameter:
-    """One parameter of a tool, or one property of an object. Made, it is known to be sound, and never changes."""
+    """One parameter of a tool, or one property of an object. Validated when it is made, and immutable."""
 
     __slots__ = ("name", "required", "schema")
 
@@ -39,13 +39,13 @@ class Parameter:
         enum: Sequence[JSON] | None = None,
         default: JSON = NO_DEFAULT,
     ) -> None:
-        """`schema` is that of its values, without the rest. Raises `InvalidTool` that names the parameter."""
+        """`schema` is the schema of its type and limits. Raises `InvalidTool`, which names the parameter."""
         who = f'The parameter "{str(name)[:80]}"'
         if not _NAME_PATTERN.fullmatch(str(name)):
             raise invalid_field(who, "name", "is not allowed", 'Use 1 to 64 letters, digits, "_", "-" or ".".')
         _check_description(who, description)
         if required and default is not NO_DEFAULT:
-            raise invalid_field(who, "default", "makes no sense where it is required", "Leave out one of the two.")
+            raise invalid_field(who, "default", "contradicts required=True", "Leave out one of the two.")
         made = {key: value for key, value in schema.items() if value is not None}
         if description.strip():
             made["description"] = " ".join(description.split())
@@ -71,7 +71,7 @@ class Parameter:
 
 
 class String(Parameter):
-    """A text.
+    """A string.
 
     >>> String("unit", "Of the answer", enum=["m", "km"], default="m").schema
     {'type': 'string', 'description': 'Of the answer', 'enum': ['m', 'km'], 'default': 'm'}
@@ -92,15 +92,13 @@ class String(Parameter):
         pattern: str | None = None,
         format: str | None = None,  # noqa: A002 - JSON Schema's word
     ) -> None:
-        """Lengths are in characters, 0 or more; `pattern` is found anywhere in the text, `format` is only told."""
+        """Lengths are in characters; `pattern` may match anywhere in the string; `format` is not validated."""
         _check_order(name, "length", min_length, max_length, least=0)
         limits = {"minLength": min_length, "maxLength": max_length, "pattern": pattern, "format": format}
         super().__init__(name, description, {"type": "string", **limits}, required=required, enum=enum, default=default)
 
 
 class _Numeric(Parameter):
-    """A number of some kind."""
-
     __slots__ = ()
     kind = "number"
 
@@ -124,7 +122,7 @@ class _Numeric(Parameter):
 
 
 class Number(_Numeric):
-    """A number, whole or not."""
+    """A number, possibly with a fraction."""
 
     __slots__ = ()
 
@@ -144,7 +142,6 @@ class Boolean(Parameter):
     def __init__(
         self, name: str, description: str = "", *, required: bool = False, default: bool | None = NO_DEFAULT
     ) -> None:
-        """Without a default, an absent one is up to the tool."""
         super().__init__(name, description, {"type": "boolean"}, required=required, default=default)
 
 
@@ -169,7 +166,7 @@ class Array(Parameter):
         max_items: int | None = None,
         unique: bool = False,
     ) -> None:
-        """`items` is the name of a type, a parameter whose own name does not matter, a schema, or None for anything."""
+        """`items` is the name of a type, a parameter (its name is ignored), a schema, or None for anything."""
         _check_order(name, "items", min_items, max_items, least=0)
         limits = {"minItems": min_items, "maxItems": max_items, "uniqueItems": unique or None}
         schema = {"type": "array", "items": _item_schema(name, items), **limits}
@@ -178,7 +175,7 @@ class Array(Parameter):
 
 
 class Object(Parameter):
-    """An object: of these properties and no others, or, without any, of whatever a caller likes.
+    """An object with exactly these properties; with any properties if none are given.
 
     >>> Object("range", "", Integer("from", required=True)).schema["additionalProperties"], Object("any").schema
     (False, {'type': 'object', 'additionalProperties': True})
@@ -194,13 +191,13 @@ class Object(Parameter):
         required: bool = False,
         default: Mapping[str, JSON] | None = NO_DEFAULT,
     ) -> None:
-        """Raises `InvalidTool` for two properties of one name."""
+        """Raises `InvalidTool` if two properties have the same name."""
         schema = object_schema(f'The parameter "{name}"', properties, free=not properties)
         super().__init__(name, description, schema, required=required, default=default)
 
 
 def object_schema(who: str, properties: Sequence[Any], *, free: bool = False) -> dict[str, Any]:
-    """The schema of an object of these properties, and of no others unless it is free. Raises `InvalidTool`."""
+    """The schema of an object with these properties, or with any if `free`. Raises `InvalidTool`."""
     schemas: dict[str, Any] = {}
     for one in properties:
         if not isinstance(one, Parameter):
@@ -233,7 +230,7 @@ def _item_schema(name: str, items: TypeName | Parameter | Mapping[str, Any] | No
 
 def _check_description(who: str, description: object) -> None:
     if not isinstance(description, str):
-        raise invalid_field(who, "description", "must be text", "Give a str.")
+        raise invalid_field(who, "description", "must be a string", "Give a str.")
 
 
 def _enum_values(who: str, enum: object) -> list[JSON]:
@@ -253,7 +250,7 @@ def _check_order(name: str, what: str, low: float | None, high: float | None, *,
 
 
 def _check_schema(name: str, schema: Mapping[str, Any]) -> None:
-    """Raise `InvalidTool` unless the schema is sound and holds for its own values."""
+    """Raise `InvalidTool` unless the schema is valid and accepts its own enum and default values."""
     who = f'The parameter "{name}"'
     proven = Schema({"type": "object", "properties": {name: dict(schema)}}, who)
     default = {"default": [schema["default"]]} if schema.get("default") is not None else {}

@@ -178,8 +178,8 @@ async def test_an_entry_without_a_usable_definition_is_left_out_and_logged(caplo
     said = caplog.messages
     assert '"broken" of Flawed was left out: ConnectionError' in said
     assert '"gone" of Flawed was left out: it is listed, but there is no such tool' in said
-    assert any("input_schema is of the type int" in text for text in said)
-    assert any("without a name" in text for text in said)
+    assert any("input_schema is a value of type int" in text for text in said)
+    assert any("needs a name" in text for text in said)
 
 
 async def test_a_look_up_that_raises_not_found_gives_none() -> None:
@@ -407,25 +407,25 @@ def test_a_namespace_is_for_what_has_none() -> None:
 @pytest.mark.parametrize(
     ("definition", "field"),
     [
-        ({}, "without a name"),
-        ({"name": ""}, "name is an empty text"),
-        ({"name": 5}, "name is of the type int"),
+        ({}, "needs a name"),
+        ({"name": ""}, "name is an empty string"),
+        ({"name": 5}, "name is a value of type int"),
         ({"name": " x"}, "begins or ends with a space"),
         ({"name": "a:b"}, "holds a colon"),
-        ({"name": "x", "description": 5}, "description is of the type int"),
-        ({"name": "x", "title": []}, "title is of the type list"),
-        ({"name": "x", "input_schema": []}, "input_schema is of the type list"),
-        ({"name": "x", "outputSchema": "s"}, "output_schema is a text"),
-        ({"name": "x", "annotations": 1}, "annotations is of the type int"),
+        ({"name": "x", "description": 5}, "description is a value of type int"),
+        ({"name": "x", "title": []}, "title is a value of type list"),
+        ({"name": "x", "input_schema": []}, "input_schema is a value of type list"),
+        ({"name": "x", "outputSchema": "s"}, "output_schema is a string"),
+        ({"name": "x", "annotations": 1}, "annotations is a value of type int"),
         ({"name": "x", "icons": {}}, "icons are of the type dict"),
-        ({"name": "x", "icons": ["a"]}, "icons hold a text"),
-        ({"name": "x", "keywords": "a"}, "keywords are a text"),
-        ({"name": "x", "keywords": [1]}, "keywords hold of the type int"),
+        ({"name": "x", "icons": ["a"]}, "icons contain a string"),
+        ({"name": "x", "keywords": "a"}, "keywords are a string"),
+        ({"name": "x", "keywords": [1]}, "keywords contain a value of type int"),
         ({"name": "x", "visibility": "public"}, 'visibility is "public". Give one of native, discoverable, hidden.'),
-        (None, "without a name"),
-        ("text", "without a name"),
-        (Tool, "without a name"),
-        (SimpleNamespace(to_tool=lambda: "no tool"), "to_tool() gave a text"),
+        (None, "needs a name"),
+        ("text", "needs a name"),
+        (Tool, "needs a name"),
+        (SimpleNamespace(to_tool=lambda: "no tool"), "to_tool() returned a string"),
     ],
 )
 def test_a_definition_that_cannot_be_used_names_its_field(definition: Any, field: str) -> None:

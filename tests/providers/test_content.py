@@ -161,11 +161,11 @@ REFUSED = [
     ({"f": open}, "at f", "dataclasses"),
     (Person, "of type ModelMetaclass", "dataclasses"),
     (numbers(), "a generator", "list(...)"),
-    (endless(), "holds itself", "dataclasses"),
+    (endless(), "circular", "dataclasses"),
     (deep(300), "more than 200 levels", "dataclasses"),
-    ("\ud800", "half of a surrogate", "errors="),
-    ({"name": "\ud800"}, "half of a surrogate pair at name", "errors="),
-    ({(1, 2): "a"}, "JSON cannot hold", "dicts"),
+    ("\ud800", "lone surrogate", "errors="),
+    ({"name": "\ud800"}, "lone surrogate at name", "errors="),
+    ({(1, 2): "a"}, "JSON cannot represent", "dicts"),
 ]
 
 
@@ -291,7 +291,7 @@ def test_a_result_unwraps_to_the_value_a_program_wants() -> None:
     [
         (ToolResult(content=({"type": "text", "text": " "}, {"type": "text", "text": "no"}), is_error=True), "no"),
         (ToolResult(structured={"why": "no"}, is_error=True), '{"why":"no"}'),
-        (ToolResult(is_error=True), "The tool failed and did not say why."),
+        (ToolResult(is_error=True), "The tool failed without a reason."),
     ],
 )
 def test_a_failed_result_is_raised_with_its_own_words(result: ToolResult, said: str) -> None:

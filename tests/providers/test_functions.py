@@ -644,7 +644,7 @@ async def test_a_broken_promise_is_told_as_one_without_the_value() -> None:
 
     with pytest.raises(ExecutionFailed) as caught:
         await call(find)
-    assert caught.value.message == "it returned what its return annotation does not promise: givenName: field required."
+    assert caught.value.message == "it returned a value that does not match its return annotation: givenName: field required."
     assert "output_schema=False" in caught.value.hint
 
 
@@ -702,7 +702,7 @@ def unpacked(**fields: Unpack[Row]) -> None: ...
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (variadic, r"\*names cannot be filled in by name"),
+        (variadic, r"\*names cannot be passed by name"),
         (generator, "generator"),
         (async_generator, "generator"),
         (unresolved, 'annotation of "a" cannot be resolved: name .Missing'),
@@ -712,7 +712,7 @@ def unpacked(**fields: Unpack[Row]) -> None: ...
         (twins, 'two parameters are called "b"'),
         (unpacked, "Unpack"),
         (Greeter, "is a class"),
-        (Greeter.greet, "method without its object"),
+        (Greeter.greet, "unbound method"),
         (Greeter.__dict__["make"], "classmethod cannot be called"),
         ("text", "str cannot be called"),
         (lambda: 1, "lambda has no name"),
@@ -727,7 +727,7 @@ def test_what_cannot_be_a_tool_is_refused_with_the_reason_and_a_remedy(function:
 
 def test_options_that_make_no_sense_are_refused() -> None:
     options: list[tuple[dict[str, Any], str]] = [
-        ({"keywords": "mail"}, "keywords must be several words"),
+        ({"keywords": "mail"}, "keywords must be a list of words"),
         ({"tags": ["a", 1]}, "tags must be words"),
         ({"annotations": {"readOnly": True}}, "annotations hold"),
         ({"annotations": {"readOnlyHint": "yes"}}, "readOnlyHint"),

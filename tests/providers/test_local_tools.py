@@ -143,7 +143,7 @@ def test_another_definition_replaces_the_tool_and_is_told_unless_strict() -> Non
     told: list[int] = []
     unsubscribe = tools.subscribe(lambda: told.append(len(tools.tools())))
     tools.register(PAIR, lambda a, b: a)
-    with pytest.raises(NameCollision, match="pair is registered already"):
+    with pytest.raises(NameCollision, match="pair is already registered"):
         tools.register(PAIR.titled("Pair"), lambda a, b: a, strict=True)
     assert tools.tools()[0].title is None
     tools.register(PAIR.titled("Pair"), lambda a, b: a)
@@ -180,7 +180,7 @@ def test_unregistering_what_is_not_there_suggests_what_is() -> None:
             tools.unregister(asked)
         assert caught.value.suggestions == ("text:echo",)
     tools.unregister(Key("text", "echo"))
-    with pytest.raises(ToolNotFound, match="Nothing like it"):
+    with pytest.raises(ToolNotFound, match="No similar tool"):
         tools.unregister("text:echo")
 
 
@@ -375,7 +375,7 @@ async def test_absent_arguments_take_the_schemas_defaults() -> None:
         (lambda one, two: 1, '"one" is no property'),
         (lambda ctx, one, two: 1, '"one" is no property'),
         (functools.partial(lambda a, b: 1, b=2), 'property "b" cannot reach it'),
-        (lambda *names: 1, "cannot be filled in by name"),
+        (lambda *names: 1, "cannot be passed by name"),
         ("text", "cannot be called"),
     ],
 )
@@ -425,7 +425,7 @@ async def test_a_masked_failure_tells_only_that_there_was_one(caplog: pytest.Log
     tools.register_function(fail)
     with pytest.raises(ExecutionFailed) as caught:
         await call(tools, "fail")
-    assert str(caught.value) == "fail failed. Its log has the cause."
+    assert str(caught.value) == "fail failed. The log has the cause."
     assert "the disk is" in caplog.text
 
 
@@ -748,9 +748,9 @@ async def test_what_several_exceptions_of_a_handler_say_is_told() -> None:
 
 def test_what_is_wrong_with_parameters_is_said_of_the_tool() -> None:
     tools = LocalTools()
-    with pytest.raises(InvalidTool, match=r"^files:pack: \*names cannot be filled in by name"):
+    with pytest.raises(InvalidTool, match=r"^files:pack: \*names cannot be passed by name"):
         tools.register_function(lambda *names: names, name="pack", namespace="files")
-    with pytest.raises(InvalidTool, match=r"^pair: \*names cannot be filled in by name"):
+    with pytest.raises(InvalidTool, match=r"^pair: \*names cannot be passed by name"):
         tools.register(PAIR, lambda *names: names)
 
 
@@ -759,7 +759,7 @@ def test_several_words_are_a_tuple_or_a_list_and_none_are_none(field: str) -> No
     tools = LocalTools()
     none: Any = {field: None}
     assert getattr(tools.register_function(echo, **none), field) == ()
-    for wrongly, said in (("mail", f"must be several words, not one text. Write {field}=('mail',)."), (5, "not int")):
+    for wrongly, said in (("mail", f"must be a list of words, not a string. Write {field}=('mail',)."), (5, "not int")):
         wrong: Any = {field: wrongly}
         with pytest.raises(InvalidTool, match=r"^echo: ") as caught:
             tools.register_function(echo, **wrong)

@@ -212,7 +212,7 @@ async def test_a_request_asks_by_its_header_or_else_by_its_query(
 
 @pytest.mark.parametrize("request_", [None, {}, "show_all=true", SimpleNamespace(headers={})])
 async def test_what_is_no_request_is_refused(request_: Any) -> None:
-    with pytest.raises(InvalidRequest, match="is no request"):
+    with pytest.raises(InvalidRequest, match="is not a request"):
         show_all_from_request(request_)
 
 

@@ -454,7 +454,7 @@ def test_a_time_that_is_none_is_refused(seconds: float) -> None:
 
 
 def test_a_key_that_cannot_be_compared_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="key is of the type list"):
+    with pytest.raises(InvalidRequest, match="key is a value of type list"):
         Cached(Bare(), 5, [])  # type: ignore[arg-type]  # the mistake that is meant
 
 

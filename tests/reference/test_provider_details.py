@@ -185,7 +185,7 @@ async def test_what_json_cannot_hold_is_an_error_and_no_success(value: Any) -> N
     app.add_provider(Provider(value=value))
     async with mcp.Client(app.server) as client:
         result = await call(client, "lamp")
-    assert (result.is_error, "JSON cannot hold" in told(result)) == (True, True)
+    assert (result.is_error, "JSON cannot represent" in told(result)) == (True, True)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"room": None}, {"room": 7}, {"room": "attic"}])

@@ -557,7 +557,7 @@ async def test_error_handler_not_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "why"), [("failed", "^one$"), ("failed_data", '{"n":1}'), ("failed_mute", "did not say why")]
+    ("tool", "why"), [("failed", "^one$"), ("failed_data", '{"n":1}'), ("failed_mute", "without a reason")]
 )
 async def test_error_execution_failed(tool: str, why: str) -> None:
     async with with_remote() as reg:

@@ -282,7 +282,7 @@ async def test_with_strict_another_definition_of_a_function_is_refused() -> None
     registry = Registry()
     for _ in range(2):
         registry.register_local_func("echo", "Say it.", {"type": "object"}, lambda request: 1, strict=True)
-    with pytest.raises(NameCollision, match="echo is registered already, with another definition"):
+    with pytest.raises(NameCollision, match="echo is already registered with another definition"):
         registry.register_local_func("echo", "Sing it.", {"type": "object"}, lambda request: 1, strict=True)
 
 

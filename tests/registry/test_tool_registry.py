@@ -161,14 +161,14 @@ async def test_a_tool_registry_lists_all_tools() -> None:
 
 async def test_one_text_as_keywords_is_refused() -> None:
     keywords: Any = "abc"
-    with pytest.raises(InvalidTool, match="keywords must be several words, not one text"):
+    with pytest.raises(InvalidTool, match="keywords must be a list of words, not a string"):
         ToolRegistry().register_tool(Tool(name="echo", keywords=keywords), lambda request: 1, "more")
 
 
 async def test_with_strict_another_definition_of_a_tool_is_refused() -> None:
     registry = mail()
     registry.register_tool(SEND, send_email, "email", "smtp", strict=True)
-    with pytest.raises(NameCollision, match="send_email is registered already, with another definition"):
+    with pytest.raises(NameCollision, match="send_email is already registered with another definition"):
         registry.register_tool(new_tool("send_email", "Another one"), lambda: "x", strict=True)
     assert len(await registry.search()) == 1
 

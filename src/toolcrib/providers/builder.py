@@ -1,4 +1,4 @@
-"""Tools with a schema written by hand: the builder, and how their handlers receive the arguments."""
+"""Tools with a handwritten schema: the builder, and how their handlers receive the arguments."""
 
 import copy
 import inspect
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 NO_DEFAULT: Final[Any] = object()
-"""Stands for a default that was not given."""
+"""Marks a default that was not given."""
 
 
 _JSON_TYPES = (
@@ -38,8 +38,8 @@ _JSON_TYPES = (
 class ToolRequest(dict[str, Any]):
     """The arguments of one call, by name.
 
-    A getter gives the value of its type. A missing argument, or null, is the default; without one, and for a value of
-    another type, `InvalidArguments` is raised, which names the field.
+    A getter returns the value if it has the right type, and the default if it is missing or null. It raises
+    `InvalidArguments`, which names the field, for a missing value without a default and for a value of another type.
 
     >>> request = ToolRequest({"to": "ann", "copies": 2})
     >>> request.string("to"), request.integer("copies", 1), request.boolean("urgent", False)
@@ -49,7 +49,7 @@ class ToolRequest(dict[str, Any]):
     __slots__ = ("tool",)
 
     def __init__(self, arguments: Any = (), *, tool: str = "") -> None:
-        """`tool` is the id that errors begin with."""
+        """Errors begin with the id of the `tool`."""
         super().__init__(arguments)
         self.tool = tool
 
@@ -58,7 +58,7 @@ class ToolRequest(dict[str, Any]):
     @overload
     def string(self, name: str, default: _T) -> str | _T: ...
     def string(self, name: str, default: Any = NO_DEFAULT) -> Any:
-        """A text."""
+        """Get a string."""
         return self._get(name, default, str, "string")
 
     @overload
@@ -66,7 +66,7 @@ class ToolRequest(dict[str, Any]):
     @overload
     def integer(self, name: str, default: _T) -> int | _T: ...
     def integer(self, name: str, default: Any = NO_DEFAULT) -> Any:
-        """A whole number; 3.0 is one too, as it is in JSON Schema."""
+        """Get an integer; 3.0 counts as one, as in JSON Schema."""
         value = self.get(name)
         if isinstance(value, float) and value.is_integer():
             return int(value)
@@ -77,7 +77,7 @@ class ToolRequest(dict[str, Any]):
     @overload
     def number(self, name: str, default: _T) -> float | _T: ...
     def number(self, name: str, default: Any = NO_DEFAULT) -> Any:
-        """A number, whole or not."""
+        """Get a number."""
         return self._get(name, default, (int, float), "number")
 
     @overload
@@ -85,7 +85,7 @@ class ToolRequest(dict[str, Any]):
     @overload
     def boolean(self, name: str, default: _T) -> bool | _T: ...
     def boolean(self, name: str, default: Any = NO_DEFAULT) -> Any:
-        """True or false."""
+        """Get a boolean."""
         return self._get(name, default, bool, "boolean")
 
     @overload
@@ -93,7 +93,7 @@ class ToolRequest(dict[str, Any]):
     @overload
     def array(self, name: str, default: _T) -> list[Any] | _T: ...
     def array(self, name: str, default: Any = NO_DEFAULT) -> Any:
-        """A list of anything."""
+        """Get a list."""
         return self._get(name, default, list, "array")
 
     @overload
@@ -101,7 +101,7 @@ class ToolRequest(dict[str, Any]):
     @overload
     def object(self, name: str, default: _T) -> dict[str, Any] | _T: ...
     def object(self, name: str, default: Any = NO_DEFAULT) -> Any:
-        """A dict of anything."""
+        """Get a dict."""
         return self._get(name, default, dict, "object")
 
     def _get(self, name: str, default: Any, kinds: type | tuple[type, ...], wanted: str) -> Any:
@@ -125,32 +125,29 @@ def _json_type(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolBuilder:
-    """A tool in the making. Each step gives a new builder; native until it is said to be discoverable or hidden."""
+    """Builds a tool step by step; each step returns a new builder. The tool is native unless you say otherwise."""
 
     draft: Tool
 
     def discoverable(self, *keywords: str) -> Self:
-        """Found by search instead of listed; the keywords are searched, after those it has, and never listed."""
+        """Make it discoverable: found by search, not listed. The keywords are added to those that are searched."""
         return self._with(visibility=Visibility.DISCOVERABLE, keywords=(*self.draft.keywords, *keywords))
 
     def hidden(self) -> Self:
-        """Neither listed nor found; callable by its exact name."""
+        """Make it hidden: neither listed nor found, but callable by its exact name."""
         return self._with(visibility=Visibility.HIDDEN)
 
     def in_namespace(self, namespace: str) -> Self:
-        """In that namespace."""
         return self._with(namespace=namespace)
 
     def titled(self, title: str) -> Self:
-        """With a title for people to read."""
         return self._with(title=title)
 
     def tagged(self, *tags: str) -> Self:
-        """With these tags, after those it has."""
+        """Add tags."""
         return self._with(tags=(*self.draft.tags, *tags))
 
     def versioned(self, version: str) -> Self:
-        """Of that version."""
         return self._with(version=version)
 
     def annotated(
@@ -161,7 +158,7 @@ class ToolBuilder:
         idempotent: bool | None = None,
         open_world: bool | None = None,
     ) -> Self:
-        """With MCP's hints; None leaves one as it is."""
+        """Set MCP's annotations; None leaves one unchanged."""
         hints = {
             "readOnlyHint": read_only,
             "destructiveHint": destructive,
@@ -172,7 +169,7 @@ class ToolBuilder:
         return self._with(annotations={**self.draft.annotations, **given})
 
     def returns(self, *schema: Mapping[str, Any] | Parameter) -> Self:
-        """With an output schema: one JSON Schema, or the properties of the object that it returns."""
+        """Set the output schema: one JSON Schema, or the properties of the object that the tool returns."""
         if len(schema) == 1 and isinstance(schema[0], Mapping):
             return self._with(output_schema=schema[0])
         properties = [one for one in schema if isinstance(one, Parameter)]
@@ -185,11 +182,11 @@ class ToolBuilder:
         return self._with(output_schema=object_schema(self.draft.id, properties))
 
     def to_tool(self) -> Tool:
-        """The tool. Raises `InvalidTool` or `InvalidName`."""
+        """Validate and return the tool. Raises `InvalidTool` or `InvalidName`."""
         return validated(self.draft)
 
     def to_mcp_tool(self) -> Tool:
-        """The same as `to_tool`."""
+        """Alias of `to_tool`."""
         return self.to_tool()
 
     def _with(self, **changes: Any) -> Self:
@@ -197,19 +194,21 @@ class ToolBuilder:
 
 
 def new_tool(name: str, description: str = "", *parameters: Parameter) -> ToolBuilder:
-    """Begin a tool of that name with these parameters; every run of white space in the description becomes one space.
+    """Start building a tool; white space in the description is collapsed.
 
-    Raises `InvalidName` for the name, and `InvalidTool` for parameters of the same name.
+    Raises `InvalidName` for the name, and `InvalidTool` if two parameters have the same name.
 
     >>> from toolcrib.fields import String
-    >>> greet = new_tool("greet", "Greet somebody", String("who", "A name", required=True))
+    >>> greet = new_tool("greet", "Greet someone", String("who", "A name", required=True))
     >>> tool = greet.discoverable("hello").to_tool()
     >>> tool.input_schema["required"], tool.keywords
     (['who'], ('hello',))
     """
     given: tuple[object, ...] = (name, description)
     if not all(isinstance(one, str) for one in given):
-        raise InvalidTool("A tool's name and description are text.", hint='Write new_tool("name", "What it does").')
+        raise InvalidTool(
+            "The name and description of a tool must be strings.", hint='Write new_tool("name", "What it does").'
+        )
     check_name(name)
     draft = Tool(
         name=name,
@@ -227,7 +226,7 @@ _HANDLER_FORMS: Final = (
 
 
 _ALL_ARGUMENTS_NAMES: Final = frozenset({"args", "arguments", "params", "request"})
-"""What a parameter that takes all arguments is usually called."""
+"""Usual names of a parameter that takes all arguments."""
 
 
 _MAPPINGS: Final = (dict, Mapping, MutableMapping)
@@ -235,17 +234,17 @@ _MAPPINGS: Final = (dict, Mapping, MutableMapping)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundHandler:
-    """A handler and the way it is called."""
+    """A handler, and how it is called."""
 
     target: CallableInfo
     tool: Tool
     whole: str | None
-    """The parameter that takes all arguments as a `ToolRequest`; None where each has its own."""
+    """The parameter that takes all arguments as a `ToolRequest`; None if each argument has its own."""
     defaults: Mapping[str, Any]
-    """What the schema says an absent argument is."""
+    """The defaults of the schema."""
 
     def values(self, arguments: Object) -> Mapping[str, Any]:
-        """The arguments with the defaults of the schema, as the handler takes them. Raises `InvalidArguments`."""
+        """Fill in the schema's defaults, and shape the arguments for the handler. Raises `InvalidArguments`."""
         absent = {name: value for name, value in self.defaults.items() if name not in arguments}
         filled = {**arguments, **copy.deepcopy(absent)}
         if self.whole is not None:
@@ -254,11 +253,11 @@ class BoundHandler:
         return filled
 
     async def run(self, ctx: Context, values: Mapping[str, Any], workers: WorkerThreads) -> ToolResult:
-        """Call the handler with these values. Raises whatever it raises itself."""
+        """Call the handler with these values. Raises what the handler raises."""
         return await self.target.run(ctx, values, partial(to_result, who=self.tool.id), workers)
 
     def _check(self, values: Mapping[str, Any]) -> None:
-        """Raise `InvalidArguments` for what would not fit the handler, where the schema was not asked before."""
+        """Raise `InvalidArguments` for arguments that do not fit the handler, if they were not validated before."""
         names = [parameter.name for parameter in self.target.parameters]
         hint = f"Valid: {signature_line(self.tool.id, self.tool.input_schema)}"
         for parameter in self.target.parameters:
@@ -273,7 +272,7 @@ class BoundHandler:
 
 
 def bind_handler(function: Callable[..., Any], tool: Tool) -> BoundHandler:
-    """Decide how a handler is called for a tool. Raises `InvalidTool` that says which forms work."""
+    """Decide how a handler is called for a tool. Raises `InvalidTool`, which lists the forms that work."""
     target = inspect_callable(function, who=tool.id, lenient=True)
     schema = resolve(tool.input_schema, tool.input_schema)
     known = properties(schema)
@@ -289,7 +288,7 @@ def bind_handler(function: Callable[..., Any], tool: Tool) -> BoundHandler:
 
 
 def _all_arguments_parameter(target: CallableInfo, known: Mapping[str, Any]) -> str | None:
-    """The one parameter that takes the request, where the handler is of that form."""
+    """The one parameter that takes the whole request, if the handler has that form."""
     if len(target.parameters) != 1 or target.extra is not None:
         return None
     only = target.parameters[0]
@@ -301,10 +300,11 @@ def _all_arguments_parameter(target: CallableInfo, known: Mapping[str, Any]) -> 
 
 
 def _takes_all_arguments(only: inspect.Parameter, known: Mapping[str, Any]) -> bool:
-    """Whether the only parameter takes all arguments, although one of the properties has its name too.
+    """Whether the only parameter takes all arguments, although one of the properties has the same name.
 
-    One that takes a dict, or does not say what it takes, does so beside other properties. Alone, the property is what
-    it means, unless that is no object and a dict is asked for, or nothing is said but a name that stands for all.
+    With other properties, it does if it is annotated as a dict or not at all. If it is the only property, it takes that
+    property, except if a dict is annotated and the property is not an object, or if it is not annotated and its name
+    is usual for all arguments.
     """
     unsaid = only.annotation in (only.empty, Any)
     if not unsaid and (typing.get_origin(only.annotation) or only.annotation) not in _MAPPINGS:
@@ -323,7 +323,7 @@ def _check_names(tool: Tool, target: CallableInfo, names: list[str], known: Mapp
             raise _mismatch(tool, target, f'its parameter "{name}" is no property of the schema')
     for name in known:
         if name in target.bound | target.contexts:
-            raise _mismatch(tool, target, f'the property "{name}" cannot reach it: that name is filled in already')
+            raise _mismatch(tool, target, f'the property "{name}" cannot reach it: that name is already bound')
         if name not in names and target.extra is None:
             raise _mismatch(
                 tool, target, f'it has no parameter for the property "{name}"', _single_parameter_hint(target)
@@ -342,7 +342,7 @@ def _check_required(tool: Tool, target: CallableInfo, known: Mapping[str, Any], 
 
 
 def _single_parameter_hint(target: CallableInfo) -> str:
-    """Why the one parameter of a handler does not take all arguments; empty where it has none, or several."""
+    """Why the only parameter of a handler does not take all arguments; empty if it has none or several."""
     if len(target.parameters) != 1:
         return ""
     name = target.parameters[0].name

@@ -24,31 +24,31 @@ _USABLE_CALLABLES: Final = "Give a function, a method of an object, or an object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallableInfo:
-    """A callable that runs a tool."""
+    """What is known about a callable that runs a tool."""
 
     call: Callable[..., Any]
     name: str
     documentation: str | None
     is_async: bool
     order: tuple[inspect.Parameter, ...]
-    """Every parameter but `**kwargs`, with its annotation resolved, those of the context included."""
+    """Every parameter except `**kwargs`, with its annotation resolved; includes those of the context."""
     contexts: frozenset[str]
-    """The parameters that take the context."""
+    """Names of the parameters that take the context."""
     bound: frozenset[str]
-    """Parameters that are filled in already, by a partial."""
+    """Names of the parameters that a partial has bound."""
     extra: inspect.Parameter | None
-    """`**kwargs`, where there is one."""
+    """The `**kwargs` parameter, if there is one."""
     returns: Any
 
     @property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
-        """What a caller fills in."""
+        """The parameters that a caller fills in."""
         return tuple(parameter for parameter in self.order if parameter.name not in self.contexts)
 
     async def run(
         self, ctx: Context, values: Mapping[str, Any], finish: Callable[[Any], ToolResult], workers: WorkerThreads
     ) -> ToolResult:
-        """Call it with these values, in a thread unless it is async; `finish` makes the result, in that thread too."""
+        """Call it, in a thread unless it is async; `finish` converts the value in the same thread."""
         args, kwargs = self._placed(ctx, values)
         if self.is_async:
             return finish(await self.call(*args, **kwargs))
@@ -70,10 +70,10 @@ class CallableInfo:
 def inspect_callable(
     function: Callable[..., Any], *, who: str = "", lenient: bool = False, promises: bool = True
 ) -> CallableInfo:
-    """Read a callable. With `lenient`, annotations that cannot be resolved do not matter. Raises `InvalidTool`.
+    """Inspect a callable. With `lenient`, annotations that cannot be resolved are ignored. Raises `InvalidTool`.
 
-    `who` begins what is said of its parameters, in place of its own name. Without `promises`, the return annotation is
-    not looked at, and counts as absent.
+    Errors about parameters begin with `who`, which defaults to the callable's name. Without `promises`, the return
+    annotation is not read, and counts as absent.
     """
     call, inner, bound = _unwrap_partials(function)
     name = getattr(inner, "__name__", type(inner).__name__)
@@ -82,14 +82,12 @@ def inspect_callable(
     try:
         signature = inspect.signature(call)
     except (ValueError, TypeError, NameError) as error:
-        raise InvalidTool(
-            f"{who}: its parameters cannot be read: {error}.", hint="Wrap it in a function of your own."
-        ) from error
+        raise InvalidTool(f"{who}: its parameters cannot be read: {error}.", hint="Wrap it in a function.") from error
     hints = _TypeHints(inner, who, lenient=lenient)
     found = [hints.resolved(parameter) for parameter in signature.parameters.values() if parameter.name not in bound]
     for parameter in found:
         if parameter.kind is parameter.VAR_POSITIONAL:
-            raise InvalidTool(f"{who}: *{parameter.name} cannot be filled in by name.", hint="Take a list instead.")
+            raise InvalidTool(f"{who}: *{parameter.name} cannot be passed by name.", hint="Take a list instead.")
     _reject_unbound_method(inner, name, found)
     order = tuple(parameter for parameter in found if parameter.kind is not parameter.VAR_KEYWORD)
     return CallableInfo(
@@ -106,7 +104,7 @@ def inspect_callable(
 
 
 def _unwrap_partials(function: Any) -> tuple[Callable[..., Any], Any, frozenset[str]]:
-    """What is called, what is at the bottom of it, and what partials have filled in."""
+    """The callable, the function under its partials, and the names that the partials have bound."""
     call = function.__func__ if isinstance(function, staticmethod) else function
     if isinstance(call, classmethod) or not callable(call):
         raise InvalidTool(f"A {type(function).__name__} cannot be called as a tool.", hint=_USABLE_CALLABLES)
@@ -121,7 +119,7 @@ def _parameter_names(function: Callable[..., Any]) -> list[str]:
     try:
         return list(inspect.signature(function).parameters)
     except (ValueError, TypeError, NameError):
-        return []  # then the partial cannot be read either, and that is told
+        return []  # the signature of the partial will fail too, with an error
 
 
 def _underlying_function(inner: Any) -> Any:
@@ -131,31 +129,29 @@ def _underlying_function(inner: Any) -> Any:
 
 def _reject_unusable(inner: Any, name: str) -> None:
     if isinstance(inner, type):
-        raise InvalidTool(f"{name} is a class, and a class is no tool.", hint=_USABLE_CALLABLES)
+        raise InvalidTool(f"{name} is a class, which cannot be a tool.", hint=_USABLE_CALLABLES)
     body = _underlying_function(inner)
     if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
         raise InvalidTool(
-            f"{name} is a generator, and a tool gives one result.", hint="Collect what it yields, and return a list."
+            f"{name} is a generator, but a tool returns one result.", hint="Return a list of what it yields."
         )
 
 
 def _reject_unbound_method(inner: Any, name: str, parameters: list[inspect.Parameter]) -> None:
-    """A method without its object would ask the model for `self`."""
+    """Reject an unbound method, which would ask the model for `self`."""
     first = parameters[0] if parameters else None
     method = "." in getattr(inner, "__qualname__", "").rpartition("<locals>.")[2]
     if method and first is not None and first.name in ("self", "cls") and first.annotation is first.empty:
-        raise InvalidTool(
-            f"{name} is a method without its object.", hint="Register the method of an object: thing.method."
-        )
+        raise InvalidTool(f"{name} is an unbound method.", hint="Register the method of an object: thing.method.")
 
 
 def docstring_of(inner: Any) -> str | None:
-    """What a function, or the class of an object, says of itself; None where that is nothing."""
+    """The docstring of a function, or of a callable object; None if it has none."""
     if inspect.isroutine(inner):
-        # Every __call__ that says nothing inherits what every __call__ says.
+        # A __call__ without a docstring inherits the generic one of `object`.
         silent = getattr(inner, "__name__", "") == "__call__" and inner.__doc__ is None
         return None if silent else inspect.getdoc(inner)
-    # Of an object: what its __call__ says, unless that is only what every __call__ says, else what its class says.
+    # For an object, that of its __call__ unless it is the generic one, else that of its class.
     said = type(inner).__call__.__doc__
     return said if said and inspect.isfunction(type(inner).__call__) else inspect.getdoc(type(inner))
 
@@ -168,7 +164,7 @@ def _takes_context(parameter: inspect.Parameter, *, first: bool) -> bool:
 
 
 def is_context(annotation: Any) -> bool:
-    """Whether an annotation is `Context`, or `Context | None`; also as a text that could not be resolved.
+    """Whether an annotation is `Context` or `Context | None`, also as a string that could not be resolved.
 
     >>> is_context(Context), is_context(Context | None), is_context(str)
     (True, True, False)
@@ -184,7 +180,7 @@ def is_context(annotation: Any) -> bool:
 
 
 class _TypeHints:
-    """Annotations as types; one that cannot be resolved is an error that names its parameter."""
+    """Resolves annotations; one that cannot be resolved is an error that names its parameter."""
 
     def __init__(self, inner: Any, name: str, *, lenient: bool) -> None:
         body = inspect.unwrap(getattr(_underlying_function(inner), "__func__", _underlying_function(inner)))
@@ -194,12 +190,11 @@ class _TypeHints:
         self._lenient = lenient
 
     def resolved(self, parameter: inspect.Parameter) -> inspect.Parameter:
-        """The parameter with a resolved annotation."""
         annotation = self._type(parameter.annotation, f'the annotation of "{parameter.name}"')
         return parameter.replace(annotation=annotation)
 
     def returned(self, annotation: Any) -> Any:
-        """The resolved return annotation; `Signature.empty` where there is none."""
+        """The resolved return annotation; `Signature.empty` if there is none."""
         return self._type(annotation, "the return annotation")
 
     def _type(self, annotation: Any, what: str) -> Any:
@@ -209,7 +204,7 @@ class _TypeHints:
         try:
             return typing.get_type_hints(holder, self._globals, self._locals, include_extras=True)["it"]
         except Exception as error:
-            # A context that is imported for type checkers only is known by its name.
+            # A `Context` imported only for type checkers is recognized by its name.
             if self._lenient or (isinstance(annotation, str) and is_context(annotation)):
                 return annotation
             raise InvalidTool(
@@ -261,16 +256,16 @@ _SPHINX_PARAMETERS: Final = frozenset({"param", "parameter", "arg", "argument", 
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocstring:
-    """What a docstring says."""
+    """The parsed docstring."""
 
     description: str = ""
-    """Everything before the first section, examples excluded."""
+    """Everything before the first section, without examples."""
     parameters: dict[str, str] = field(default_factory=dict)
-    """The meaning of each parameter, on one line, by name."""
+    """Description of each parameter, on one line, by name."""
 
 
 def parse_docstring(docstring: str | None) -> ParsedDocstring:
-    """What a docstring says; never an error.
+    """Parse a docstring; never fails.
 
     >>> parse_docstring('''Add numbers.
     ...
@@ -291,12 +286,12 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
 
 
 def _starts_section(lines: list[str], place: int) -> bool:
-    """Whether a section or a field begins there."""
+    """Whether a section or a field begins at this line."""
     return bool(_google_header(lines, place) or _numpy_header(lines, place) or _is_field(lines[place]))
 
 
 def _google_header(lines: list[str], place: int) -> str:
-    """The section that a line like `Args:` begins; empty where it begins none."""
+    """The section that a line like `Args:` begins; empty if it is not a section."""
     match = _GOOGLE_HEADER.fullmatch(lines[place])
     name = match[1].lower() if match else ""
     if name not in _PARAMETER_SECTIONS and name not in _OTHER_SECTIONS:
@@ -306,7 +301,7 @@ def _google_header(lines: list[str], place: int) -> str:
 
 
 def _numpy_header(lines: list[str], place: int) -> str:
-    """The section that a title with a line of dashes under it begins."""
+    """The section that an underlined title begins."""
     name = lines[place].strip().lower()
     known = name in _PARAMETER_SECTIONS or name in _OTHER_SECTIONS
     return name if known and place + 1 < len(lines) and _NUMPY_RULE.fullmatch(lines[place + 1]) else ""
@@ -323,7 +318,7 @@ def _before_examples(lines: list[str]) -> list[str]:
 
 
 def _parameter_entries(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Parameters and their meaning, from all sections."""
+    """The parameters of all sections, with their descriptions."""
     place = 0
     while place < len(lines):
         stop = next((end for end in range(place + 1, len(lines)) if _starts_section(lines, end)), len(lines))
@@ -359,7 +354,7 @@ def _sphinx_entries(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _indented(lines: list[str]) -> Iterator[str]:
-    """The lines up to the first that is not indented."""
+    """The lines before the first that is not indented."""
     for line in lines:
         if line.strip() and not line[0].isspace():
             return

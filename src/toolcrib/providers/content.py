@@ -26,12 +26,12 @@ from toolcrib.types import JSON, Object, ToolResult
 
 
 def to_result(value: Any, *, who: str = "The tool") -> ToolResult:
-    """The result that a returned value stands for.
+    """Convert a returned value to a result.
 
-    A `ToolResult`, or a whole result of MCP's SDK, stays as it is; None is a result without content; text is one text
-    block; a content block, or a list of blocks, results and texts with at least one that is not text, is content.
-    Everything else is JSON: as text, and as structured content. `who` begins the message of `ExecutionFailed`, which
-    is raised for what JSON cannot hold: NaN and infinities, bytes, unknown objects, what holds itself.
+    A `ToolResult`, or a whole result of MCP's SDK, stays as it is. None is a result without content, and a string is
+    one text block. A content block is content, as is a list of blocks, results and strings that are not all strings.
+    Everything else is JSON: as text and as structured content. Raises `ExecutionFailed`, whose message begins with
+    `who`, for what JSON cannot represent: NaN, infinities, bytes, unknown objects and circular references.
 
     >>> to_result({"ok": True})
     ToolResult(content=({'type': 'text', 'text': '{"ok":true}'},), structured={'ok': True}, \
@@ -58,14 +58,14 @@ def text(words: str) -> ToolResult:
 
 
 def structured(value: Any, words: str | None = None, *, who: str = "The tool") -> ToolResult:
-    """Structured content, and beside it these words, or the JSON itself. Raises `ExecutionFailed`."""
+    """Structured content, with these words as its text, or the JSON itself. Raises `ExecutionFailed`."""
     as_text, plain = encode_json(value, who)
     shown = as_text if words is None else check_unicode(words, who)
     return ToolResult(content=({"type": "text", "text": shown},), structured=plain)
 
 
 def image(data: bytes | str, mime_type: str = "image/png") -> ToolResult:
-    """One image block; `data` is the bytes, or their base64. Under 1 MB suits most clients.
+    """One image block; `data` is the bytes or their base64. Most clients accept up to 1 MB.
 
     >>> image(b"abc").content
     ({'type': 'image', 'data': 'YWJj', 'mimeType': 'image/png'},)
@@ -74,26 +74,26 @@ def image(data: bytes | str, mime_type: str = "image/png") -> ToolResult:
 
 
 def audio(data: bytes | str, mime_type: str = "audio/wav") -> ToolResult:
-    """One audio block; `data` is the bytes, or their base64. Under 5 MB suits most clients."""
+    """One audio block; `data` is the bytes or their base64. Most clients accept up to 5 MB."""
     return ToolResult(content=({"type": "audio", "data": _base64(data), "mimeType": mime_type},))
 
 
 def resource(uri: str, data: bytes | str, mime_type: str | None = None) -> ToolResult:
-    """One embedded resource: text where `data` is a text, otherwise a blob."""
+    """One embedded resource: text if `data` is a string, else a blob."""
     held = {"text": data} if isinstance(data, str) else {"blob": _base64(data)}
     named = {"uri": uri, **({"mimeType": mime_type} if mime_type else {}), **held}
     return ToolResult(content=({"type": "resource", "resource": named},))
 
 
 def resource_link(uri: str, name: str, *, description: str | None = None, mime_type: str | None = None) -> ToolResult:
-    """One link to a resource that the client may read."""
+    """One link to a resource, which the client may read."""
     more = {"description": description, "mimeType": mime_type}
     link = {"type": "resource_link", "uri": uri, "name": name, **{key: word for key, word in more.items() if word}}
     return ToolResult(content=(link,))
 
 
 def several(*values: Any, who: str = "The tool") -> ToolResult:
-    """The content of several values, one after the other; of structured contents the last one counts.
+    """Join the content of several values; of structured content, the last one counts.
 
     >>> [block["type"] for block in several("See:", image(b"abc")).content]
     ['text', 'image']
@@ -110,7 +110,7 @@ def several(*values: Any, who: str = "The tool") -> ToolResult:
 
 
 def _is_content_list(values: Sequence[Any]) -> bool:
-    """Whether a list is content rather than data: blocks, results and texts, and not texts alone."""
+    """Whether a list is content rather than data: blocks, results and strings, but not only strings."""
     rich = [value for value in values if not isinstance(value, str)]
     return bool(rich) and all(
         as_content_block(value) is not None or as_tool_result(value) is not None for value in rich
@@ -125,11 +125,10 @@ def _base64(data: bytes | str) -> str:
 
 
 def unwrap(result: ToolResult) -> JSON:
-    """The value of a result, for a program.
+    """Convert a result to the value that a program wants.
 
-    The structured content where there is some; otherwise the text of a single text block; otherwise the list of
-    content blocks; None when there is nothing at all. Raises `ExecutionFailed` for a result that is an error, or that
-    asks for more input.
+    This is the structured content if there is some, else the text of a single text block, else the list of content
+    blocks, else None. Raises `ExecutionFailed` if the result is an error or asks for more input.
 
     >>> unwrap(to_result({"n": 1})), unwrap(text("hi")), unwrap(ToolResult())
     ({'n': 1}, 'hi', None)
@@ -138,7 +137,8 @@ def unwrap(result: ToolResult) -> JSON:
         raise ExecutionFailed(_error_text(result))
     if result.kind == "input_required":
         raise ExecutionFailed(
-            "The tool asks for more input before it can finish.", hint="Call it through a client that can be asked."
+            "The tool needs more input before it can finish.",
+            hint="Call it through a client that supports elicitation.",
         )
     if result.structured is not None:
         return result.structured
@@ -151,14 +151,14 @@ def unwrap(result: ToolResult) -> JSON:
 
 
 def _error_text(result: ToolResult) -> str:
-    """Why a call failed: the first words, else the structured content, else a sentence."""
+    """Why a call failed: the first text, else the structured content, else a generic sentence."""
     for block in result.content:
         words = _block_text(block)
         if words:
             return words
     if result.structured is not None:
         return json.dumps(result.structured, ensure_ascii=False, separators=(",", ":"))
-    return "The tool failed and did not say why."
+    return "The tool failed without a reason."
 
 
 def _block_text(block: Object) -> str:
@@ -176,7 +176,7 @@ _BLOCK_FIELDS: Final[Mapping[str, tuple[Mapping[str, type], frozenset[str]]]] = 
         frozenset({"title", "description", "mimeType", "size", "icons"}),
     ),
 }
-"""What each kind of block needs, and what else it may have."""
+"""The required fields of each kind of block, and the optional ones."""
 
 
 _OBJECT_FIELDS: Final = ("annotations", "_meta")
@@ -189,14 +189,17 @@ _RESULT_FIELDS: Final = frozenset({"content", "structuredContent", "isError", "_
 
 
 _CONTENT_METHODS: Final = ("to_image_content", "to_audio_content", "to_resource_content")
-"""How the SDK's and FastMCP's helper objects say what they are."""
+"""Methods of the SDK's and FastMCP's helper objects that return their block."""
 
 
 def as_content_block(value: Any) -> dict[str, Any] | None:
-    """The value as a content block of wire JSON, or None when it is none.
+    """Return the value as a content block of wire JSON, or None if it is not one.
 
-    >>> as_content_block({"type": "text", "text": "hi"}), as_content_block({"type": "text", "text": "hi", "author": "me"})
-    ({'type': 'text', 'text': 'hi'}, None)
+    A mapping is a block only if it has no other keys, so that a tool's own data with a `type` field stays data.
+
+    >>> as_content_block({"type": "text", "text": "hi"})
+    {'type': 'text', 'text': 'hi'}
+    >>> as_content_block({"type": "text", "text": "hi", "author": "me"})
     """
     for name in _CONTENT_METHODS:
         if callable(make := getattr(value, name, None)):
@@ -209,7 +212,7 @@ def as_content_block(value: Any) -> dict[str, Any] | None:
 
 
 def is_block_model(model: type[Any]) -> bool:
-    """Whether a class is a model of content blocks: its `type` is one of theirs, and it has what they need."""
+    """Whether a class is a model of content blocks: its `type` is theirs, and it has their fields."""
     fields: Mapping[str, Any] = getattr(model, "model_fields", {})
     kind = getattr(fields.get("type"), "default", None)
     if not isinstance(kind, str) or kind not in _BLOCK_FIELDS:
@@ -220,7 +223,7 @@ def is_block_model(model: type[Any]) -> bool:
 
 
 def as_tool_result(value: Any) -> ToolResult | None:
-    """The value as a whole result, kept as it is, or None when it is none."""
+    """Return the value as a whole result, unchanged, or None if it is not one."""
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, Mapping):
@@ -263,7 +266,7 @@ def _result_from_wire(value: Mapping[Any, Any]) -> ToolResult | None:
 
 
 def _blocks(content: Any) -> tuple[dict[str, Any], ...] | None:
-    """The blocks of a result, those of kinds that are yet unknown included."""
+    """The blocks of a result, including those of unknown kinds; None if it has anything else."""
     if not isinstance(content, Sequence) or isinstance(content, (str, bytes)):
         return None
     found = [_as_dict(item) for item in content]
@@ -298,7 +301,7 @@ def _is_resource(resource: Mapping[str, Any]) -> bool:
 
 
 def _meta(value: Any) -> Mapping[str, Any]:
-    """What a foreign result says beside its content, where that is an object at all."""
+    """The `_meta` of a third-party result, if it is an object."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -307,15 +310,15 @@ def _first_attribute(value: Any, *names: str) -> Any:
 
 
 _MAX_STEPS: Final = 20
-"""How far down a fault is looked for."""
+"""Levels that are searched for the value that cannot be encoded."""
 
 
 _MAX_LEVELS: Final = 200
-"""How deep a value may be nested: JSON readers of clients give up soon after."""
+"""Nesting limit that is quoted in errors: the JSON parsers of clients give up soon after."""
 
 
 _MAX_KEY: Final = 40
-"""Characters of a key that a message repeats."""
+"""Characters of a key in an error message."""
 
 
 _ENCODING_ERRORS = (TypeError, ValueError, RecursionError, PydanticSerializationError)
@@ -328,9 +331,9 @@ _USABLE_VALUES = "Return text, numbers, lists, dicts, dataclasses or pydantic mo
 
 
 def encode_json(value: Any, who: str) -> tuple[str, JSON]:
-    """The value as compact JSON text, and as plain JSON that shares nothing with it.
+    """Encode a value as compact JSON text, and as plain JSON that shares nothing with it.
 
-    `who` stands at the beginning of the message of `ExecutionFailed`, which is raised for what JSON cannot hold.
+    Raises `ExecutionFailed`, whose message begins with `who`, for what JSON cannot represent.
 
     >>> encode_json({"at": {3, 1}}, "The tool")
     ('{"at":[1,3]}', {'at': [1, 3]})
@@ -350,12 +353,12 @@ def encode_json(value: Any, who: str) -> tuple[str, JSON]:
 
 
 def check_unicode(text: str, who: str) -> str:
-    """The text itself. Raises `ExecutionFailed` when it holds halves of characters, which no encoding can carry."""
+    """Return the text. Raises `ExecutionFailed` if it has lone surrogates, which cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ExecutionFailed(
-            f"{who} returned text that is not Unicode: a half of a surrogate pair at {error.start}.",
+            f"{who} returned text that is not Unicode: a lone surrogate at {error.start}.",
             hint='Return text.encode(errors="replace").decode().',
         ) from error
     return text
@@ -375,7 +378,7 @@ def _dumps(value: Any) -> str:
 
 
 def _json_default(value: Any) -> Any:
-    """A value one step nearer to JSON. Raises `TypeError` or pydantic's own error where there is none."""
+    """Convert a value one step closer to JSON. Raises `TypeError`, or pydantic's error, if that is impossible."""
     if isinstance(value, (*_BYTES_TYPES, Iterator, type)):
         raise TypeError(type(value).__name__)
     if isinstance(value, Enum):
@@ -395,12 +398,12 @@ def _object_as_json(value: Any) -> Any:
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, PathLike):
         return fspath(value)
-    plain = getattr(value, "tolist", None)  # numbers and arrays of numpy and its kin
+    plain = getattr(value, "tolist", None)  # NumPy scalars and arrays, and similar types
     return plain() if callable(plain) else to_jsonable_python(value)
 
 
 def _ordered(values: Any) -> list[Any]:
-    """A list; of a set in order, where it has one, so that equal sets read alike."""
+    """A list; a set is sorted if possible, so that equal sets give equal text."""
     try:
         return sorted(values) if isinstance(values, AbstractSet) else list(values)
     except TypeError:
@@ -423,7 +426,7 @@ def _not_json(value: Any, who: str, error: Exception) -> ExecutionFailed:
     path, culprit = _find_unencodable(value)
     what, hint = _problem_and_hint(culprit, error)
     where = f" at {path}" if path else ""
-    return ExecutionFailed(f"{who} returned {what}{where}, which JSON cannot hold.", hint=hint)
+    return ExecutionFailed(f"{who} returned {what}{where}, which JSON cannot represent.", hint=hint)
 
 
 def _problem_and_hint(culprit: Any, error: Exception) -> tuple[str, str]:
@@ -435,16 +438,16 @@ def _problem_and_hint(culprit: Any, error: Exception) -> tuple[str, str]:
             "toolcrib.providers.content."
         )
     if isinstance(culprit, str):
-        return "text with half of a surrogate pair", 'Return text.encode(errors="replace").decode().'
+        return "text with a lone surrogate", 'Return text.encode(errors="replace").decode().'
     if isinstance(error, RecursionError) or "recursion" in str(error) or "Circular" in str(error):
-        return f"a value that holds itself, or is nested more than {_MAX_LEVELS} levels deep,", _USABLE_VALUES
+        return f"a circular or too deeply nested value (more than {_MAX_LEVELS} levels)", _USABLE_VALUES
     if isinstance(culprit, Iterator):
         return f"a {type(culprit).__name__}", "Return list(...) of it."
     return f"a value of type {type(culprit).__name__}", _USABLE_VALUES
 
 
 def _find_unencodable(value: Any) -> tuple[str, Any]:
-    """The innermost part of the value that cannot be encoded, and the way to it."""
+    """Find the innermost part of the value that cannot be encoded, and its path."""
     path = ""
     for _ in range(_MAX_STEPS):
         bad = next(((step, part) for step, part in _children(value) if not _is_encodable(part)), None)
@@ -467,7 +470,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 
 def _duplicate_key(value: Any) -> str:
-    """A key that two keys of one object are as text; empty where there is none."""
+    """A key that two keys of one object become as text; empty if there is none."""
     todo = [value]
     while todo:
         parts = _children(todo.pop())

@@ -19,35 +19,34 @@ _FIELD_SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "output_schema": ("output_schema", "outputSchema"),
     "meta": ("_meta", "meta"),
 }
-"""Fields that are written in several ways; the first one that is there counts."""
+"""Fields with several spellings; the first one present counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMetadata:
-    """What a search has to know of a tool."""
+    """What search needs to know about a tool."""
 
     name: str
     description: str = ""
     keywords: tuple[str, ...] = ()
-    """Searched, never listed."""
+    """Searched but never listed."""
 
 
 def parse_tool(value: object, *, namespace: str = "", visibility: Visibility | None = None) -> Tool:
-    """The tool that a definition describes.
+    """Parse a tool definition.
 
-    Takes a `Tool`, an object with `to_tool()`, a mapping, or an object with such attributes, an SDK's `Tool` among
-    them: `name`, `description`, `title`, `input_schema` or `inputSchema`, `output_schema` or `outputSchema`,
-    `annotations`, `icons`, `keywords`, `tags`, `visibility`, `version`, `meta` or `_meta`, `namespace`. All but the
-    name may be left out.
+    Takes a `Tool`, an object with `to_tool()`, a mapping, or an object with attributes such as an SDK's `Tool`: `name`, `description`, `title`, `input_schema` or `inputSchema`, `output_schema` or `outputSchema`,
+    `annotations`, `icons`, `keywords`, `tags`, `visibility`, `version`, `meta` or `_meta`, `namespace`. Only the name
+    is required.
 
-    `namespace` and `visibility` are for what does not say; without a visibility, it is discoverable. Raises
-    `InvalidTool` that names the field.
+    `namespace` and `visibility` are defaults; without a visibility, the tool is discoverable. Raises `InvalidTool`,
+    which names the field.
 
     >>> parse_tool({"name": "add", "inputSchema": {"type": "object"}, "visibility": "native"}).visibility
     <Visibility.NATIVE: 'native'>
     >>> parse_tool({"name": "add", "keywords": "sum"})
     Traceback (most recent call last):
-    toolcrib.errors.InvalidTool: The tool "add" cannot be used: its keywords are a text. Give a list of texts.
+    toolcrib.errors.InvalidTool: The tool "add" cannot be used: its keywords are a string. Give a list of strings.
     """
     tool = _from_builder(value)
     if tool is None:
@@ -56,12 +55,12 @@ def parse_tool(value: object, *, namespace: str = "", visibility: Visibility | N
 
 
 def parse_tools(values: Iterable[object] | None) -> tuple[Tool, ...]:
-    """What a provider listed, as tools; None is an empty list. Raises `InvalidTool`."""
+    """Parse the list of a provider; None is an empty list. Raises `InvalidTool`."""
     return tuple(value if isinstance(value, Tool) else parse_tool(value) for value in values or ())
 
 
 def parse_metadata(value: object) -> ToolMetadata:
-    """The metadata that a `ToolMetadata`, a mapping or an object with such attributes holds. Raises `InvalidTool`."""
+    """Parse metadata from a `ToolMetadata`, a mapping or an object with its attributes. Raises `InvalidTool`."""
     if isinstance(value, ToolMetadata):
         return value
     fields = _DefinitionReader(value)
@@ -69,7 +68,7 @@ def parse_metadata(value: object) -> ToolMetadata:
 
 
 def _from_builder(value: object) -> Tool | None:
-    """The tool itself, or what a builder makes of itself; None for anything else."""
+    """The tool itself, or what its `to_tool()` returns; None for anything else."""
     if isinstance(value, Tool):
         return value
     build = getattr(value, "to_tool", None)
@@ -77,7 +76,9 @@ def _from_builder(value: object) -> Tool | None:
         return None
     made = build()
     if not isinstance(made, Tool):
-        raise InvalidTool(f"{type(value).__name__}.to_tool() gave {_describe_type(made)}.", hint="It must give a Tool.")
+        raise InvalidTool(
+            f"{type(value).__name__}.to_tool() returned {_describe_type(made)}.", hint="It must return a Tool."
+        )
     return made
 
 
@@ -106,20 +107,20 @@ def _from_fields(value: object, namespace: str, visibility: Visibility | None) -
 
 
 class _DefinitionReader:
-    """The fields of one definition, each checked as it is read."""
+    """Reads the fields of one definition, and checks their types."""
 
     def __init__(self, value: object) -> None:
         self._get = _getter(value)
         self._label = ""
         if self._get("name") is _ABSENT:
             raise InvalidTool(
-                f"What was given as a tool is {_describe_type(value)}, without a name.", hint="Give a name."
+                f"A tool definition needs a name; this one is {_describe_type(value)}.", hint="Give it a name."
             )
 
     def name(self) -> str:
         name = self._get("name")
         if not isinstance(name, str) or not name:
-            self._refuse("name", f"is {_describe_type(name)}", "Give a text that is not empty.")
+            self._refuse("name", f"is {_describe_type(name)}", "Give a string that is not empty.")
         self._label = f' "{name[:80]}"'
         return name
 
@@ -128,7 +129,7 @@ class _DefinitionReader:
         if value is None:
             return ""
         if not isinstance(value, str):
-            self._refuse(field, f"is {_describe_type(value)}", "Give a text.")
+            self._refuse(field, f"is {_describe_type(value)}", "Give a string.")
         return str(value)
 
     def object(self, field: str, default: Any) -> Any:
@@ -143,7 +144,7 @@ class _DefinitionReader:
         return tuple(_as_json(item) for item in self._items(field, "objects", lambda item: isinstance(item, Mapping)))
 
     def words(self, field: str) -> tuple[str, ...]:
-        return tuple(self._items(field, "texts", lambda item: isinstance(item, str)))
+        return tuple(self._items(field, "strings", lambda item: isinstance(item, str)))
 
     def visibility(self, default: Visibility) -> Visibility:
         value = self._value("visibility")
@@ -164,7 +165,7 @@ class _DefinitionReader:
         items = sorted(value) if isinstance(value, frozenset | set) else value
         for item in items:
             if not fits(_as_json(item)):
-                self._refuse(field, f"hold {_describe_type(item)}", f"Give a list of {kind}.")
+                self._refuse(field, f"contain {_describe_type(item)}", f"Give a list of {kind}.")
         return items
 
     def _value(self, field: str) -> Any:
@@ -179,7 +180,7 @@ class _DefinitionReader:
 
 
 def _getter(value: object) -> Callable[[str], Any]:
-    """Reads a field of a mapping, of a model by its wire names, or of any object by its attributes."""
+    """A function that reads a field of a mapping, of a model by wire name, or of any object by attribute."""
     plain = value if isinstance(value, Mapping) else _model_dump(value)
     if plain is not None:
         return lambda name: plain.get(name, _ABSENT)
@@ -189,7 +190,7 @@ def _getter(value: object) -> Callable[[str], Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """A model as the JSON object that it stands for; anything else as it is."""
+    """A pydantic model as a JSON object; anything else unchanged."""
     return value if isinstance(value, Mapping) or (dumped := _model_dump(value)) is None else dumped
 
 
@@ -206,10 +207,10 @@ def _quoted_or_type(value: object) -> str:
 
 
 def _describe_type(value: object) -> str:
-    """What a value is, in words, without its content."""
+    """Describe the type of a value, without its content."""
     if isinstance(value, str):
-        return "a text" if value else "an empty text"
-    return "nothing" if value is None else f"of the type {type(value).__name__}"
+        return "a string" if value else "an empty string"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 _ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
@@ -228,13 +229,13 @@ _JSON_FIELDS: Final = ("input_schema", "output_schema", "annotations", "icons", 
 
 
 def validated(tool: Tool) -> Tool:
-    """The tool, with wire JSON of its own that nobody else can change.
+    """Validate a tool, and return it with its own copy of its wire JSON.
 
-    Raises `InvalidName` or `InvalidTool`: the field is in the message and in `data["field"]`, the remedy is the hint.
+    Raises `InvalidName` or `InvalidTool`. The message and `data["field"]` name the field, the hint says how to fix it.
 
     >>> validated(Tool(name="add", annotations={"readonly": True}))
     Traceback (most recent call last):
-    toolcrib.errors.InvalidTool: add: annotations hold "readonly", which MCP does not know. Did you mean readOnlyHint?
+    toolcrib.errors.InvalidTool: add: annotations contain "readonly", which MCP does not define. Did you mean readOnlyHint?
     """
     _check_types(tool)
     check_key(tool.key)
@@ -255,9 +256,9 @@ def validated(tool: Tool) -> Tool:
 
 
 def invalid_words(who: str, field: str, given: object) -> InvalidTool:
-    """A definition with something else where several words belong."""
+    """The error for a value that is not a list of words."""
     if isinstance(given, str):
-        return invalid_field(who, field, "must be several words, not one text", f"Write {field}=({given[:80]!r},).")
+        return invalid_field(who, field, "must be a list of words, not a string", f"Write {field}=({given[:80]!r},).")
     return invalid_field(
         who, field, f"must be a tuple or a list of words, not {type(given).__name__}", _words_hint(field)
     )
@@ -270,11 +271,11 @@ def _words_hint(field: str) -> str:
 def _check_types(tool: Tool) -> None:
     who = str(tool.name)[:80] or "The tool"
     for field in _TEXT_FIELDS:
-        _require(who, field, isinstance(getattr(tool, field), str), "must be text", "Give a str.")
+        _require(who, field, isinstance(getattr(tool, field), str), "must be a string", "Give a str.")
     for field in _OPTIONAL_TEXT_FIELDS:
         value = getattr(tool, field)
         fits = value is None or (isinstance(value, str) and bool(value.strip()))
-        _require(who, field, fits, "must be text that is not empty", "Give a str, or leave it out.")
+        _require(who, field, fits, "must be a string that is not empty", "Give a str, or leave it out.")
     for field in _OBJECT_FIELDS:
         _require(who, field, isinstance(getattr(tool, field), Mapping), "must be a JSON object", "Give a dict.")
     output = tool.output_schema
@@ -291,26 +292,30 @@ def _check_words(tool: Tool) -> None:
         if not isinstance(words, Sequence) or isinstance(words, (str, bytes)):
             raise invalid_words(tool.id, field, words)
         fits = all(isinstance(word, str) and word.strip() for word in words)
-        _require(tool.id, field, fits, "must be words that are not empty", _words_hint(field))
+        _require(tool.id, field, fits, "must be non-empty strings", _words_hint(field))
 
 
 def _check_annotations(tool: Tool) -> None:
     for name, value in tool.annotations.items():
         if name in _ANNOTATION_HINTS:
-            _require(tool.id, "annotations", isinstance(value, bool), f"hold {name}, which must be true or false", "")
+            _require(
+                tool.id, "annotations", isinstance(value, bool), f"contain {name}, which must be true or false", ""
+            )
         elif name == "title":
-            _require(tool.id, "annotations", isinstance(value, str), "hold a title that is no text", "Give a str.")
+            _require(
+                tool.id, "annotations", isinstance(value, str), "contain a title that is not a string", "Give a str."
+            )
         else:
             close = nearest(str(name), _ANNOTATION_HINTS)
             hint = f"Did you mean {close[0]}?" if close else f"MCP has: {', '.join(_ANNOTATION_HINTS)}, title."
-            raise invalid_field(tool.id, "annotations", f'hold "{name}", which MCP does not know', hint)
+            raise invalid_field(tool.id, "annotations", f'contain "{name}", which MCP does not define', hint)
     icons: Any = tool.icons
     fits = isinstance(icons, Sequence) and all(isinstance(icon, Mapping) and icon.get("src") for icon in icons)
     _require(tool.id, "icons", fits, "must be objects with a src", 'Give [{"src": "https://..."}].')
 
 
 def _json_copy(tool: Tool, field: str) -> Any:
-    """The field's JSON, written and read again."""
+    """A deep copy of the field's JSON, which proves that it is JSON."""
     value = getattr(tool, field)
     if not value:
         return value
@@ -324,14 +329,14 @@ def _json_copy(tool: Tool, field: str) -> Any:
 def _mapping_as_dict(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"it holds a value of type {type(value).__name__}")
+    raise TypeError(f"it contains a value of type {type(value).__name__}")
 
 
 def _check_output_schema(tool: Tool) -> None:
     if tool.output_schema is None:
         return
     proven: Object = tool.output_schema
-    if proven.get("type") != "object":  # it may be of any type, and is proven as part of an object
+    if proven.get("type") != "object":  # a schema of another type is checked as a property
         shared = {name: proven[name] for name in ("$defs", "definitions") if name in proven}
         proven = {**shared, "type": "object", "properties": {"result": proven}}
     _check_schema(tool.id, "output_schema", proven)

@@ -24,33 +24,30 @@ from toolcrib.schema.signature import signature_line
 from toolcrib.types import Object, ToolResult
 
 _CACHED_TYPES: Final = 1024
-"""Types: most functions have the same few."""
+"""Types whose schemas are cached: most functions use the same few."""
 
 
 class UntitledJsonSchema(GenerateJsonSchema):
-    """JSON Schema without the titles that pydantic makes up; those that were given stay."""
+    """JSON Schema without the titles that pydantic makes up; explicit titles stay."""
 
     ignored_warning_kinds: set[Any] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own way
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
-        """Never: a title that repeats the name says nothing."""
+        """Never add a title that repeats the name."""
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Without the name of the class as its title."""
         return _without_class_title(super().model_schema(schema), schema["cls"])
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        """Without the name of the class as its title."""
         return _without_class_title(super().dataclass_schema(schema), schema["cls"])
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        """Without the name of the class as its title."""
         made = super().typed_dict_schema(schema)
         return _without_class_title(made, schema["cls"]) if "cls" in schema else made
 
     def generate(self, schema: core_schema.CoreSchema, mode: JsonSchemaMode = "validation") -> JsonSchemaValue:
-        """With an object at the root, where there is one, and not a reference to it; enums without their names."""
+        """Inline a reference at the root, and remove the class names of enums."""
         made = super().generate(schema, mode)
         definitions = made.get("$defs", {})
         for name, node in definitions.items():
@@ -68,13 +65,13 @@ def _without_class_title(made: JsonSchemaValue, cls: type[Any]) -> JsonSchemaVal
 
 
 class NeedsDefinitions(Exception):
-    """The schema of this does not stand by itself."""
+    """The schema needs definitions beside it."""
 
 
 def standalone_schema(annotation: Any, constraints: Iterable[Any] = ()) -> Mapping[str, Any]:
-    """The JSON Schema of a type, for what is sent, where it needs no definitions beside it; it is shared.
+    """The input schema of a type, if it needs no definitions beside it. Shared: do not change it.
 
-    `constraints` are what else may stand in an `Annotated`. Raises `NeedsDefinitions`, pydantic's own errors, or `TypeError`.
+    `constraints` is the metadata of an `Annotated`. Raises `NeedsDefinitions`, pydantic's errors, or `TypeError`.
 
     >>> standalone_schema(list[int])
     {'items': {'type': 'integer'}, 'type': 'array'}
@@ -88,20 +85,20 @@ def standalone_schema(annotation: Any, constraints: Iterable[Any] = ()) -> Mappi
 
 @lru_cache(_CACHED_TYPES)
 def _standalone_schema(annotation: Any, constraints: tuple[Any, ...], _written: str) -> Mapping[str, Any] | None:
-    # Types may be equal and yet be written in another way, such as the members of a union, or 1 and 1.0. That is also
-    # why constraints stand in a field: Annotated itself remembers what it was given, and gives what is equal.
+    # Equal types may have different schemas, such as unions in another order, or 1 and 1.0; hence the repr in the
+    # cache key. Annotated has such a cache of its own, so constraints are passed in a field instead.
     if constraints:
         field = FieldInfo()
         field.metadata = list(constraints)
         annotation = Annotated[annotation, field]
-    made = json_schema(list[annotation], "validation")  # at the root, a definition would stand in its own place
+    made = json_schema(list[annotation], "validation")  # as the root, a definition would be inlined
     return None if "$defs" in made else made["items"]
 
 
 def output_adapter(annotation: Any) -> tuple[TypeAdapter[Any], Mapping[str, Any]]:
-    """What checks the values of a type, and the JSON Schema of what is given for them; both are shared.
+    """The adapter that validates values of a type, and its output schema. Shared: do not change them.
 
-    Raises pydantic's own errors, or `TypeError`.
+    Raises pydantic's errors, or `TypeError`.
     """
     return _output_adapter(annotation, repr(annotation))
 
@@ -113,7 +110,7 @@ def _output_adapter(annotation: Any, _written: str) -> tuple[TypeAdapter[Any], M
 
 
 def json_schema(annotation: Any, mode: JsonSchemaMode) -> dict[str, Any]:
-    """The JSON Schema of a type. Raises pydantic's own errors, or `TypeError`."""
+    """The JSON Schema of a type. Raises pydantic's errors, or `TypeError`."""
     return TypeAdapter[Any](annotation).json_schema(mode=mode, schema_generator=UntitledJsonSchema)
 
 
@@ -125,7 +122,7 @@ _USABLE_TYPES: Final = "Use a type that pydantic knows: text, numbers, lists, di
 
 
 _PYDANTIC_ERRORS: Final = (PydanticUserError, SchemaError, TypeError, ValueError, RuntimeError)
-"""What pydantic raises for a type that it cannot use."""
+"""Raised by pydantic for a type that it does not support."""
 
 
 _PLAIN_DEFAULTS: Final = (str, int, bool, type(None))
@@ -142,7 +139,7 @@ _SCHEMA_ATTRIBUTES: Final = (
     "title",
     "validation_alias",
 )
-"""What a field may say that changes its schema, beside its description and its metadata."""
+"""Attributes of a field that change its schema, apart from description and metadata."""
 
 
 class _ClosedModel(BaseModel):
@@ -154,23 +151,23 @@ class _OpenModel(BaseModel):
 
 
 class ParameterModel:
-    """What a function takes: its JSON Schema, and the way from arguments to values."""
+    """The parameters of a function: their JSON Schema, and the conversion of arguments to values."""
 
     def __init__(self, target: CallableInfo, described: Mapping[str, str], who: str) -> None:
-        """`described` is the meaning of parameters, by name. Raises `InvalidTool` that names the parameter."""
+        """`described` has descriptions by parameter name. Raises `InvalidTool`, which names the parameter."""
         self._who = who
         self._fields = {
             f"p{place}": (parameter, _field_info(who, parameter, described.get(parameter.name)))
             for place, parameter in enumerate(target.parameters)
         }
-        # A name that is filled in already must not come in through **kwargs.
+        # A bound parameter must not be set through **kwargs.
         self._taken = target.bound | {parameter.name for parameter in target.order}
         _reject_duplicate_names(who, [_public_name(*pair) for pair in self._fields.values()])
         self._extra = target.extra
         self.schema: Object = self._joined() or self._written()
 
     def values(self, arguments: Object) -> dict[str, Any]:
-        """The values for a call, by parameter. Raises `InvalidArguments` that names each field."""
+        """Convert arguments to values by parameter. Raises `InvalidArguments`, which names each field."""
         try:
             made = self._model.__pydantic_validator__.validate_json(to_json(arguments, inf_nan_mode="constants"))
         except ValidationError as error:
@@ -186,7 +183,7 @@ class ParameterModel:
         return {**extra, **dict(self._set(made))}
 
     def _set(self, made: BaseModel) -> Iterator[tuple[str, Any]]:
-        """What was given; of what was not, only defaults that the function itself does not have."""
+        """The given values, and those defaults that the function itself does not have."""
         for name, (parameter, field) in self._fields.items():
             own = parameter.default is not parameter.empty and not isinstance(parameter.default, FieldInfo)
             if name in made.model_fields_set or not own or field.default_factory is not None:
@@ -194,7 +191,7 @@ class ParameterModel:
 
     @cached_property
     def _model(self) -> type[BaseModel]:
-        """What checks arguments; made for the first call, as that takes a while."""
+        """The model that validates arguments. Made at the first call, because that is slow."""
         extra = self._extra
         definitions: dict[str, Any] = {
             name: (field.annotation, _with_alias(field, _public_name(parameter, field)))
@@ -206,13 +203,13 @@ class ParameterModel:
             raise self._unusable(extra, error) from error
 
     def _joined(self) -> dict[str, Any] | None:
-        """The schema that `_written` gives, out of those of its types; None where it is not that simple."""
+        """The schema that `_written` would return, joined from cached ones; None if that is not possible."""
         if self._extra is not None and self._extra.annotation not in (self._extra.empty, Any):
             return None
         try:
             known = {_public_name(parameter, field): _field_schema(field) for parameter, field in self._fields.values()}
         except (NeedsDefinitions, *_PYDANTIC_ERRORS):
-            return None  # where that is a fault, the model says which
+            return None  # if a type is at fault, building the model reports it
         needed = [_public_name(parameter, field) for parameter, field in self._fields.values() if field.is_required()]
         return {
             "additionalProperties": self._extra is not None,
@@ -230,7 +227,7 @@ class ParameterModel:
         return schema
 
     def _unusable(self, extra: inspect.Parameter | None, error: Exception) -> InvalidTool:
-        """The error of the first parameter whose type cannot be used."""
+        """The error for the first parameter whose type cannot be used."""
         for parameter, field in self._fields.values():
             if why := _type_problem(
                 Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
@@ -261,7 +258,7 @@ class ParameterModel:
 
 
 def _field_info(who: str, parameter: inspect.Parameter, described: str | None) -> FieldInfo:
-    """The parameter as one of pydantic's fields, with its description from wherever there is one."""
+    """The parameter as a pydantic field, with its description from `Field`, `Annotated` or the docstring."""
     annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
     try:
         if parameter.default is parameter.empty:
@@ -277,7 +274,7 @@ def _field_info(who: str, parameter: inspect.Parameter, described: str | None) -
 
 
 def _field_schema(field: FieldInfo) -> dict[str, Any]:
-    """The schema of a parameter that is simple in every way. Raises `NeedsDefinitions`, and whatever pydantic raises."""
+    """The schema of a simple parameter. Raises `NeedsDefinitions` for others, and pydantic's errors."""
     if any(getattr(field, name) is not None for name in _SCHEMA_ATTRIBUTES):
         raise NeedsDefinitions
     made = dict(standalone_schema(field.annotation, field.metadata))
@@ -296,7 +293,7 @@ def _unusable_type(who: str, parameter: inspect.Parameter, why: str) -> InvalidT
 
 
 def _annotated_descriptions(metadata: Sequence[Any]) -> Iterator[str]:
-    """The descriptions in `Annotated[int, "how many"]`, and in `Doc("how many")`."""
+    """The descriptions in `Annotated[int, "how many"]` and in `Doc("how many")`."""
     for item in metadata:
         text = item if isinstance(item, str) else getattr(item, "documentation", None)
         if isinstance(text, str):
@@ -304,13 +301,13 @@ def _annotated_descriptions(metadata: Sequence[Any]) -> Iterator[str]:
 
 
 def _public_name(parameter: inspect.Parameter, field: FieldInfo) -> str:
-    """The name that a caller uses: its alias, where it has one."""
+    """The name that callers use: the alias, if there is one."""
     alias = field.validation_alias if isinstance(field.validation_alias, str) else field.alias
     return alias or parameter.name
 
 
 def _with_alias(field: FieldInfo, name: str) -> Any:
-    """The field under a public name; inside it is called p0, p1, ..., so that no name is forbidden."""
+    """Give the field its public name. In the model it is p0, p1, ..., so that every name is allowed."""
     field.alias = field.validation_alias = field.serialization_alias = name
     field.alias_priority = 2
     return field
@@ -335,7 +332,7 @@ def _reject_duplicate_names(who: str, names: list[str]) -> None:
 
 
 def _type_problem(annotation: Any) -> str:
-    """Why pydantic cannot use a type; empty where it can."""
+    """Why pydantic cannot use a type; empty if it can."""
     try:
         json_schema(annotation, "validation")
     except _PYDANTIC_ERRORS as error:
@@ -345,12 +342,12 @@ def _type_problem(annotation: Any) -> str:
 
 def _error_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    said = lines[-1].strip() if isinstance(error, SchemaError) else lines[0]  # that one tells the way to it first
-    return said.partition(". Set `arbitrary_types_allowed")[0].rstrip(".")[:200] + "."
+    line = lines[-1].strip() if isinstance(error, SchemaError) else lines[0]  # a SchemaError begins with the path
+    return line.partition(". Set `arbitrary_types_allowed")[0].rstrip(".")[:200] + "."
 
 
 def _argument_path(loc: tuple[int | str, ...], arguments: Any) -> str:
-    """Where in the arguments a problem is: without the steps that are only pydantic's, such as a union's member."""
+    """The path of a problem in the arguments, without pydantic's own steps, such as a member of a union."""
     path, value = "", arguments
     for place, step in enumerate(loc):
         here = isinstance(value, Mapping) and step in value
@@ -367,27 +364,27 @@ def _problem_text(kind: str, path: str, message: str) -> str:
         return f'"{path}" is missing'
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f'there is no parameter "{path}"'
-    said = message[:1].lower() + message[1:]
-    return f'"{path}": {said}' if path else said
+    text = message[:1].lower() + message[1:]
+    return f'"{path}": {text}' if path else text
 
 
 _UNSTRUCTURED_TYPES: Final = (str, bytes, bytearray, memoryview, ToolResult, type(None), Iterator, AsyncIterable)
-"""What is told as text or as content, or is nothing at all."""
+"""Types that become text, content or nothing."""
 
 
 _RETURN_HINT: Final = "Return what the annotation says, or register the tool with output_schema=False."
 
 
 class ReturnConverter:
-    """What one function returns, as results."""
+    """Converts what one function returns to results."""
 
     def __init__(self, annotation: Any, who: str) -> None:
-        """`schema` is None where the annotation promises no structured content."""
+        """`schema` is None if the annotation promises no structured content."""
         self._who = who
         self._adapter, self.schema = _output_type(annotation)
 
     def result(self, value: Any) -> ToolResult:
-        """The result of a returned value. Raises `ExecutionFailed` for what was not promised, or is not JSON."""
+        """Convert a returned value. Raises `ExecutionFailed` if it does not match the annotation, or is not JSON."""
         if self._adapter is None or (not isinstance(value, Mapping) and as_tool_result(value) is not None):
             return to_result(value, who=self._who)
         try:
@@ -395,16 +392,16 @@ class ReturnConverter:
             plain = self._adapter.dump_python(fitting, mode="json", by_alias=True)
         except ValidationError as error:
             raise ExecutionFailed(
-                f"{self._who} returned what its return annotation does not promise: {_first_problem(error)}.",
+                f"{self._who} returned a value that does not match its return annotation: {_first_problem(error)}.",
                 hint=_RETURN_HINT,
             ) from error
         except (PydanticSerializationError, ValueError, RecursionError):
-            plain = value  # told in words where it is not JSON
+            plain = value  # `structured` explains why it is not JSON
         return structured(plain, who=self._who)
 
 
 def is_unstructured(annotation: Any) -> bool:
-    """Whether a return annotation stands for text, content, nothing, or anything at all.
+    """Whether a return annotation means text, content, nothing, or anything.
 
     >>> is_unstructured(str), is_unstructured(dict[str, int]), is_unstructured(int | None)
     (True, False, True)
@@ -429,7 +426,7 @@ def is_unstructured(annotation: Any) -> bool:
 
 
 def _is_unstructured_alias(annotation: Any) -> bool:
-    """Whether a `NewType` or a `type X = ...` stands for what promises nothing."""
+    """Whether a `NewType` or a `type X = ...` is an alias of an unstructured type."""
     behind = getattr(annotation, "__supertype__", None) or getattr(annotation, "__value__", None)
     return behind is not None and is_unstructured(behind)
 
@@ -460,7 +457,7 @@ def _output_type(annotation: Any) -> tuple[TypeAdapter[Any] | None, Object | Non
 
 
 def _first_problem(error: ValidationError) -> str:
-    """The first thing wrong, by place, without the value."""
+    """The first problem with its path, without the value."""
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(step) for step in problem["loc"])
     message = problem["msg"][:1].lower() + problem["msg"][1:]

@@ -47,17 +47,17 @@ from toolcrib.types import (
 
 
 class ToolRunner(Protocol):
-    """Runs a tool."""
+    """Runs the calls of one tool."""
 
     def values(self, arguments: Object) -> Mapping[str, Any]:
-        """The arguments as the function takes them; raises `InvalidArguments`."""
+        """Convert the arguments for the function. Raises `InvalidArguments`."""
 
     async def run(self, ctx: Context, values: Mapping[str, Any], workers: WorkerThreads) -> ToolResult:
-        """The result of a call with these values; raises whatever the function raises."""
+        """Call it with these values. Raises what the function raises."""
 
 
 class ToolOptions(TypedDict, total=False):
-    """What may be said of a function's tool beside what the function says itself; see `tool_of`."""
+    """Keyword options of `function_tool`, which override what the function itself says."""
 
     name: str | None
     namespace: str
@@ -75,7 +75,7 @@ class ToolOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionTool:
-    """A function as a tool: its definition, and the way to run it."""
+    """A tool made of a function: its definition, and how to run it."""
 
     tool: Tool
     target: CallableInfo
@@ -83,14 +83,14 @@ class FunctionTool:
     returned: ReturnConverter
 
     def values(self, arguments: Object) -> Mapping[str, Any]:
-        """The arguments, converted to what the annotations ask for. Raises `InvalidArguments`."""
+        """Convert the arguments to the annotated types. Raises `InvalidArguments`."""
         return self.parameters.values(arguments)
 
     async def run(self, ctx: Context, values: Mapping[str, Any], workers: WorkerThreads) -> ToolResult:
-        """Call the function with these values, and make a result of what it returns.
+        """Call the function, and convert what it returns to a result.
 
-        A function that is not async runs in a thread. Raises `ExecutionFailed` for what is not JSON or breaks the
-        promise of its annotation, and whatever it raises itself.
+        A function that is not async runs in a thread. Raises `ExecutionFailed` for a value that is not JSON or does not
+        match the return annotation, and what the function raises.
         """
         return await self.target.run(ctx, values, self.returned.result, workers)
 
@@ -111,15 +111,15 @@ def function_tool(
     meta: Object | None = None,
     icons: Iterable[Object] | None = (),
 ) -> FunctionTool:
-    """A function as a tool.
+    """Make a tool of a function.
 
-    `function` is a function, sync or async, a method of an object, a partial, a staticmethod, or an object with
-    `__call__`. Its parameters become the input schema; a parameter annotated `Context`, or a first one called `ctx`
-    without an annotation, gets the request's context and is no part of it. The docstring gives the description and
-    what each parameter means; `Annotated[int, "how many"]` and `Annotated[int, Field(ge=1)]` say more. `**kwargs`
-    takes what else there is.
+    `function` is a sync or async function, a bound method, a partial, a staticmethod, or an object with `__call__`.
+    Its parameters become the input schema. A parameter annotated as `Context`, or a first parameter called `ctx`
+    without an annotation, receives the request's context and is not part of the schema. Descriptions of the tool and
+    its parameters come from the docstring; `Annotated[int, "how many"]` and `Annotated[int, Field(ge=1)]` add to
+    them. `**kwargs` takes all other arguments.
 
-    The output schema is that of the return annotation where it promises more than text; False leaves it out.
+    The output schema comes from the return annotation, unless that is text or unstructured; False leaves it out.
     `annotations` are MCP's hints, as wire JSON. Raises `InvalidTool` or `InvalidName`.
 
     >>> def add(a: int, b: int = 1) -> int:
@@ -164,7 +164,7 @@ def _tool_id(namespace: str, name: str) -> str:
 
 
 def _word_tuple(who: str, field: str, words: Iterable[str] | None) -> tuple[str, ...]:
-    """The words as a tuple; None is none of them. One text is an error, not many words of one letter."""
+    """The words as a tuple; None is empty. A single string is an error, not a list of letters."""
     if isinstance(words, str) or not isinstance(words, Iterable | None):
         raise invalid_words(who, field, words)
     return tuple(words or ())
@@ -183,19 +183,18 @@ class _LocalEntry:
 
 
 class LocalTools(Provider):
-    """The functions of this process: a provider of tools of any namespaces, and the source that offers it.
+    """The functions of this process: a provider of tools in any namespace, and the source of that provider.
 
-    Everything may be done from several threads and event loops at once. A definition is checked before it is taken;
-    one that cannot be used changes nothing.
+    Safe to use from several threads and event loops. A definition is validated before it is registered; an invalid
+    one changes nothing.
     """
 
     kind: Final = BackendKind.LOCAL
 
     def __init__(self, *, max_threads: int = 40, mask_errors: bool = False) -> None:
-        """Nothing is registered yet.
+        """At most `max_threads` functions that are not async run at once, in threads, per event loop.
 
-        `max_threads` is how many functions that are not async may run at once, in threads, for each event loop. What
-        an exception of a handler says is told to the caller, unless `mask_errors`; the log has it in any case.
+        Callers see the message of a handler's exception unless `mask_errors` is set; the log always has it.
         """
         self._lock = threading.Lock()
         self._entries: dict[Key, _LocalEntry] = {}
@@ -208,13 +207,13 @@ class LocalTools(Provider):
     # -- registering -----------------------------------------------------------------------------------------------
 
     def register(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
-        """Add a tool whose schema is written by hand, or replace the one of its key.
+        """Register a tool with a handwritten schema, or replace the one of its key; return it as it is listed.
 
-        The handler, sync or async, takes the arguments as one dict (a `ToolRequest`), or each by its name, with or
-        without a leading `ctx`; which of them is decided now. Absent arguments take the defaults of the schema.
+        The handler, sync or async, takes the arguments as one dict (a `ToolRequest`) or each by name, with or without a
+        leading `ctx`. Missing arguments get the defaults of the schema.
 
-        With `strict`, another definition under the same key is refused with `NameCollision`. Raises `InvalidTool` or
-        `InvalidName` otherwise. Gives the tool as it is listed. A name that is reserved is a `NameCollision` too.
+        Raises `InvalidTool` or `InvalidName`, and `NameCollision` for a reserved name or, with `strict`, if another
+        definition has the same key.
         """
         own = tool.to_tool() if isinstance(tool, ToolBuilder) else validated(tool)
         return self._put(own, bind_handler(handler, own), strict=strict)
@@ -222,7 +221,7 @@ class LocalTools(Provider):
     def register_function(
         self, function: Callable[..., Any], *, strict: bool = False, **options: Unpack[ToolOptions]
     ) -> Tool:
-        """Add a typed function as a tool, or replace the one of its key; the options are those of `tool_of`."""
+        """Register a typed function, or replace the tool of its key; the options are those of `function_tool`."""
         made = function_tool(function, **options)
         return self._put(made.tool, made, strict=strict)
 
@@ -233,7 +232,7 @@ class LocalTools(Provider):
         self, name: str | None = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]
     ) -> Callable[[_F], _F]: ...
     def tool(self, given: Any = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]) -> Any:
-        """Register the decorated function, which stays as it is; with a name, and with the options of `tool_of`.
+        """Register the decorated function, with the options of `function_tool`; it stays a plain function.
 
         >>> tools = LocalTools()
         >>> @tools.tool("double", keywords=("twice",))
@@ -252,7 +251,7 @@ class LocalTools(Provider):
         return register if given is None or isinstance(given, str) else register(given)
 
     def unregister(self, tool: str | Key) -> None:
-        """Take a tool away, by its id or its key. Raises `ToolNotFound`, with close names."""
+        """Remove a tool, by its id or key. Raises `ToolNotFound`, with similar names."""
         with self._lock:
             key = self._key(tool)
             if key is None:
@@ -261,46 +260,45 @@ class LocalTools(Provider):
             self._listed = None
         self._callbacks.notify()
 
-    # -- what there is ---------------------------------------------------------------------------------------------
+    # -- what is registered ----------------------------------------------------------------------------------------
 
     def tools(self) -> tuple[Tool, ...]:
-        """Every tool, in the order of registering; the same tuple while nothing changes."""
+        """All tools, in the order of registration; the same tuple while nothing changes."""
         listed = self._listed
         if listed is None:
             with self._lock:
                 listed = self._listed
-                if listed is None:  # nobody else was quicker
+                if listed is None:  # no other thread was faster
                     listed = self._listed = tuple(entry.tool for entry in self._entries.values())
         return listed
 
     def get(self, tool: str | Key) -> Tool | None:
-        """The tool of that id or key, or None."""
+        """Get the tool of this id or key."""
         with self._lock:
             key = self._key(tool)
             return None if key is None else self._entries[key].tool
 
     def providers(self) -> Sequence[Provider]:
-        """This one."""
+        """This provider."""
         return (self,)
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back after each change, in the event loop that runs now.
+        """Call back after each change, in the current event loop, or without one in the thread that made the change.
 
-        Given where none runs, it is called in the thread that makes the change. A new handler under an equal
-        definition is no change.
+        A new handler for an equal definition is not a change.
         """
         return self._callbacks.add(callback)
 
     # -- as a provider ---------------------------------------------------------------------------------------------
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
-        """Every tool; the same tuple, and the same objects, while nothing changes."""
+        """All tools; the same tuple and the same objects while nothing changes."""
         return self.tools()
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """Run the tool of that id, or of that name where it is the only one; None when there is none.
+        """Run the tool of this id, or of this name if only one namespace has it.
 
-        Raises `AmbiguousName` when several namespaces have the name; otherwise as `call_key`.
+        Raises `AmbiguousName` if several namespaces have the name; otherwise as `call_key`.
         """
         with self._lock:
             keys = [key for key in (self._key(name),) if key] or [key for key in self._entries if key.name == name]
@@ -314,11 +312,11 @@ class LocalTools(Provider):
         return await self.call_key(ctx, keys[0], arguments) if keys else None
 
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | None:
-        """Run the tool of that key; None when there is none.
+        """Run the tool of this key.
 
-        Raises `InvalidArguments` before anything runs, and `ExecutionFailed` for whatever the handler raises. Errors
-        of toolcrib pass as they are, but for those that would say that nothing was run, such as `ServerUnavailable`
-        of a tool that the handler called: they become the `data` of an `ExecutionFailed`.
+        Raises `InvalidArguments` before anything runs, and `ExecutionFailed` for any exception of the handler. Errors
+        of toolcrib pass, except those that would mean that nothing was run, such as `ServerUnavailable` from a tool
+        that the handler called: they become the `data` of an `ExecutionFailed`.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -336,7 +334,7 @@ class LocalTools(Provider):
                 cause = unwrap_group(error)
                 if not isinstance(cause, ToolcribError):
                     raise self._failed(entry.tool, error) from error
-                # What a request's getter finds wrong is about this call, and not about one inside.
+                # A getter of `ToolRequest` raises InvalidArguments about this call, not about a nested one.
                 own = isinstance(cause, InvalidArguments) and not is_nested_call_error(cause)
                 if implies_not_run(cause) and not own:
                     raise nested_failure(cause, entry.tool.id) from error
@@ -347,21 +345,21 @@ class LocalTools(Provider):
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def reserve(self, names: Iterable[str]) -> None:
-        """Refuse tools of these names that have no namespace, from now on: they are taken by what lists the tools."""
+        """Reject tools of these names without a namespace from now on: they belong to meta-tools."""
         self._reserved = frozenset(names)
 
     def _put(self, tool: Tool, runner: ToolRunner, *, strict: bool) -> Tool:
         if not tool.namespace and tool.name in self._reserved:
             raise NameCollision(
-                f"{tool.name} is the name of a meta-tool, so that nobody could call a tool of that name.",
-                hint="Give the tool another name, or a namespace.",
+                f"{tool.name} is the name of a meta-tool, so a tool of that name could not be called.",
+                hint="Give the tool another name or a namespace.",
             )
         with self._lock:
             before = self._entries.get(tool.key)
             same = before is not None and before.tool == tool
             if before is not None and not same and strict:
                 raise NameCollision(
-                    f"{tool.id} is registered already, with another definition.",
+                    f"{tool.id} is already registered with another definition.",
                     hint="Unregister it first, or register without strict to replace it.",
                 )
             kept = before.tool if before is not None and same else tool
@@ -373,7 +371,7 @@ class LocalTools(Provider):
         return kept
 
     def _key(self, tool: str | Key) -> Key | None:
-        """The key of that id, or the key itself; None where nothing is registered under it. Under the lock."""
+        """The registered key of this id or key, or None. Call it with the lock held."""
         if isinstance(tool, Key):
             return tool if tool in self._entries else None
         namespace, colon, name = str(tool).partition(":")
@@ -385,11 +383,11 @@ class LocalTools(Provider):
         asked = asked.name if isinstance(asked, Key) else str(asked)
         ids = [entry.tool.id for entry in self._entries.values()]
         close = nearest(asked, ids) or [one for one in ids if one.partition(":")[2] == asked]
-        hint = f"Did you mean {' or '.join(close)}?" if close else "Nothing like it is registered."
+        hint = f"Did you mean {' or '.join(close)}?" if close else "No similar tool is registered."
         raise ToolNotFound(f"No tool is called {quote(asked)}.", hint=hint, suggestions=close)
 
     def _failed(self, tool: Tool, error: BaseException) -> ToolcribError:
         logger.error("%s raised", tool.id, exc_info=error)
         if self._mask_errors:
-            return ExecutionFailed(f"{tool.id} failed.", hint="Its log has the cause.")
+            return ExecutionFailed(f"{tool.id} failed.", hint="The log has the cause.")
         return ExecutionFailed(f"{tool.id} failed: {describe_exception(error)}")

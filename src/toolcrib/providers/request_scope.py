@@ -31,16 +31,16 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestScope:
-    """What the code around says."""
+    """Providers and options that apply to requests answered inside a block."""
 
     providers: tuple[ToolProvider, ...] = ()
-    """After the shared ones."""
+    """Tried after the shared ones."""
     overriding: tuple[ToolProvider, ...] = ()
-    """Before the shared ones."""
+    """Tried before the shared ones."""
     show_all: bool | None = None
-    """None where nothing was said."""
+    """None if no block sets it."""
     outer: "RequestScope | None" = None
-    """What holds again afterwards."""
+    """The scope to return to."""
 
 
 _EMPTY_SCOPE: Final = RequestScope()
@@ -50,29 +50,26 @@ _current_scope: ContextVar[RequestScope] = ContextVar("toolcrib_surroundings", d
 
 
 class ScopeManager:
-    """A `with` block, or a decorator of functions, async ones too, inside of which something more holds.
+    """Changes the request scope in a `with` block, or as a decorator during each call of a sync or async function.
 
-    It may be entered many times, by many tasks at once.
+    It may be entered many times, and by several tasks at once.
     """
 
     def __init__(self, change: Callable[[RequestScope], RequestScope]) -> None:
-        """`change` makes what holds inside of what holds outside."""
         self._change = change
 
     def __enter__(self) -> None:
-        """From here on."""
-        # What held before is kept in the value itself: tasks that share this object do not share it.
+        # The previous scope is kept in the value, not here: tasks may share this object, but not their scopes.
         before = _current_scope.get()
         _current_scope.set(replace(self._change(before), outer=before))
 
     def __exit__(self, *_: object) -> None:
-        """Up to here."""
         _current_scope.set(_current_scope.get().outer or _EMPTY_SCOPE)
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
-        """The function, with it holding during each of its calls. Raises `InvalidRequest` for a generator."""
+        """Decorate a function. Raises `InvalidRequest` for a generator."""
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise InvalidRequest("A generator cannot be decorated.", hint="Use a `with` block inside of it.")
+            raise InvalidRequest("A generator cannot be decorated.", hint="Use a `with` block inside it.")
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
@@ -91,10 +88,10 @@ class ScopeManager:
 
 
 def with_tool_providers(*providers: object, override: bool = False) -> ScopeManager:
-    """Requests that are answered inside have these tools too, after those of the blocks around.
+    """Add the tools of these providers to requests that are answered inside, after those of enclosing blocks.
 
-    With `override`, they stand before shared tools of the same name, otherwise after them. Takes whatever `adapt`
-    takes; raises `InvalidRequest`.
+    With `override`, they take precedence over shared tools of the same name. Takes whatever `adapt` takes; raises
+    `InvalidRequest`.
 
     >>> from toolcrib.testing import FakeProvider
     >>> with with_tool_providers(FakeProvider([])):
@@ -110,12 +107,12 @@ def with_tool_providers(*providers: object, override: bool = False) -> ScopeMana
 
 
 def with_request_providers(*providers: object, override: bool = False) -> ScopeManager:
-    """The same as `with_tool_providers`."""
+    """Alias of `with_tool_providers`."""
     return with_tool_providers(*providers, override=override)
 
 
 def get_tool_providers() -> tuple[ToolProvider, ...]:
-    """The providers of the enclosing blocks, in order of precedence, as they were given if they are a `ToolProvider`."""
+    """The providers of the enclosing blocks, in order of precedence, as they were given."""
     scope = _current_scope.get()
     return tuple(_as_given(provider) for provider in _union(scope.overriding, scope.providers))
 
@@ -126,24 +123,24 @@ def _as_given(provider: ToolProvider) -> ToolProvider:
 
 
 def with_show_all(on: bool = True) -> ScopeManager:  # noqa: FBT001, FBT002 - it reads as `with_show_all(False)`
-    """Requests that are answered inside list every tool by name; with False, they do not, whatever they ask for."""
+    """List every tool by name in requests that are answered inside; with False, never, even if they ask for it."""
     return ScopeManager(lambda around: replace(around, show_all=on))
 
 
 def show_all_in_scope() -> bool:
-    """Whether the code around wants every tool listed by name."""
+    """Whether an enclosing block lists every tool by name."""
     return bool(_current_scope.get().show_all)
 
 
 def current_scope() -> RequestScope:
-    """All that holds here, to be carried to a place that the context variables do not reach."""
+    """The current scope, to carry it where context variables do not reach."""
     return _current_scope.get()
 
 
 def apply_scope(ctx: Context, around: RequestScope | None = None) -> Context:
-    """The context with what the code around says, here or where `around` was taken; itself where that is nothing.
+    """Add the current scope, or the one given as `around`, to a context; the same context if that changes nothing.
 
-    Its own providers stand first. What the code says about showing all tools counts more than what the client says.
+    Providers of the context come first. The scope's `show_all` overrides what the client asked for.
     """
     around = _current_scope.get() if around is None else around
     providers = _union(ctx.providers, around.providers)
@@ -155,7 +152,7 @@ def apply_scope(ctx: Context, around: RequestScope | None = None) -> Context:
 
 
 def _union(first: Sequence[ToolProvider], more: Sequence[ToolProvider]) -> tuple[ToolProvider, ...]:
-    """Both, without those that are there already."""
+    """Both, without duplicates."""
     present = {id(provider) for provider in first}
     return (*first, *{id(one): one for one in more if id(one) not in present}.values())
 
@@ -164,7 +161,7 @@ def _union(first: Sequence[ToolProvider], more: Sequence[ToolProvider]) -> tuple
 
 
 def show_all_from_request(request: Any) -> bool:
-    """Whether a request asks for every tool by name: the header `X-MCP-Show-All`, or else `?show_all`, is "true".
+    """Whether a request asks to list every tool: its header `X-MCP-Show-All`, or else `?show_all`, is "true".
 
     Takes an ASGI scope, or anything with `headers` and `query_params`. Raises `InvalidRequest` for anything else.
 
@@ -179,13 +176,13 @@ def show_all_from_request(request: Any) -> bool:
 
 
 def _headers_and_query(request: Any) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The headers and the query of a request."""
+    """The headers and query parameters of a request."""
     headers, query = getattr(request, "headers", None), getattr(request, "query_params", None)
     if headers is not None and query is not None:
         return headers, query
     if not isinstance(request, Mapping) or "headers" not in request:
         raise InvalidRequest(
-            f"{type(request).__name__} is no request: it has no headers and query_params.",
+            f"{type(request).__name__} is not a request: it has no headers and query_params.",
             hint="Give a request of Starlette or FastAPI, or an ASGI scope.",
         )
     given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in reversed(request["headers"])}
@@ -194,7 +191,7 @@ def _headers_and_query(request: Any) -> tuple[Mapping[str, str], Mapping[str, st
 
 
 def _show_all_header(headers: Mapping[str, str]) -> str | None:
-    """The header, in whichever case a plain mapping has it."""
+    """The header; a plain mapping may have it in any case."""
     found = headers.get(SHOW_ALL_HEADER)
     if found is not None:
         return found
@@ -207,7 +204,7 @@ _open_questions: ContextVar[tuple[tuple[object, Hashable], ...]] = ContextVar("t
 
 
 def without_providers(ctx: Context, *providers: object) -> Context:
-    """The context without these providers, whether adapted or not; itself where it has none of them."""
+    """Remove these providers, adapted or not, from a context; the same context if it has none of them."""
 
     def others(present: tuple[ToolProvider, ...]) -> tuple[ToolProvider, ...]:
         return tuple(one for one in present if not any(gone is one or gone is unadapted(one) for gone in providers))
@@ -220,10 +217,10 @@ def without_providers(ctx: Context, *providers: object) -> Context:
 
 @contextmanager
 def guard_recursion(provider: object, question: Hashable) -> Iterator[bool]:
-    """Whether the provider may be asked this: False where the very same question is what led here.
+    """Yield whether to go on: False if the same question to the same provider led here.
 
-    For a provider that asks others, of which one may lead back to it. Inside the block, and in all that is started
-    from it, the question counts as asked.
+    For a provider that asks others, one of which may ask it in turn. The question counts as open inside the block, and
+    in tasks started there.
 
     >>> with guard_recursion("garden", "list") as first, guard_recursion("garden", "list") as again:
     ...     first, again
@@ -242,7 +239,7 @@ def guard_recursion(provider: object, question: Hashable) -> Iterator[bool]:
 
 @contextmanager
 def allow_recursion() -> Iterator[None]:
-    """A block in which nothing counts as asked: for a tool's own code, which may well call a tool again."""
+    """Clear the open questions for a block: a tool's own code may call any tool again."""
     asked = _open_questions.get()
     _open_questions.set(())
     try:
