@@ -417,7 +417,7 @@ def test_a_namespace_is_for_what_has_none() -> None:
         ({"name": "x", "input_schema": []}, "input_schema is a value of type list"),
         ({"name": "x", "outputSchema": "s"}, "output_schema is a string"),
         ({"name": "x", "annotations": 1}, "annotations is a value of type int"),
-        ({"name": "x", "icons": {}}, "icons are of the type dict"),
+        ({"name": "x", "icons": {}}, "icons are a value of type dict"),
         ({"name": "x", "icons": ["a"]}, "icons contain a string"),
         ({"name": "x", "keywords": "a"}, "keywords are a string"),
         ({"name": "x", "keywords": [1]}, "keywords contain a value of type int"),

@@ -644,7 +644,10 @@ async def test_a_broken_promise_is_told_as_one_without_the_value() -> None:
 
     with pytest.raises(ExecutionFailed) as caught:
         await call(find)
-    assert caught.value.message == "it returned a value that does not match its return annotation: givenName: field required."
+    assert (
+        caught.value.message
+        == "it returned a value that does not match its return annotation: givenName: field required."
+    )
     assert "output_schema=False" in caught.value.hint
 
 
@@ -728,7 +731,7 @@ def test_what_cannot_be_a_tool_is_refused_with_the_reason_and_a_remedy(function:
 def test_options_that_make_no_sense_are_refused() -> None:
     options: list[tuple[dict[str, Any], str]] = [
         ({"keywords": "mail"}, "keywords must be a list of words"),
-        ({"tags": ["a", 1]}, "tags must be words"),
+        ({"tags": ["a", 1]}, "tags must be non-empty strings"),
         ({"annotations": {"readOnly": True}}, "annotations hold"),
         ({"annotations": {"readOnlyHint": "yes"}}, "readOnlyHint"),
         ({"icons": [{"href": "x"}]}, "icons"),

@@ -458,7 +458,7 @@ class Cached(Wrapper):
             raise InvalidRequest(f"seconds is {seconds!r:.40}.", hint="Give a number of seconds, 0 or more.")
         if not _is_hashable(key):
             raise InvalidRequest(
-                f"key is of the type {type(key).__name__}.", hint="Give a string, a number or a tuple."
+                f"key is a value of type {type(key).__name__}.", hint="Give a string, a number or a tuple."
             )
         self._seconds = float(seconds)
         self._key = (_cache_identity(self), key)
