@@ -222,6 +222,6 @@ def test_a_service_that_is_down_is_logged_once(caplog: pytest.LogCaptureFixture)
         topics.broken = broken
         steady.embed(["a"])
     assert [record.getMessage() for record in caplog.records] == [
-        "the embedder topics failed; words alone are compared",
-        "the embedder topics answers again",
+        "the embedder topics failed; only words are compared",
+        "the embedder topics works again",
     ]

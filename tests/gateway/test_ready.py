@@ -72,7 +72,7 @@ async def test_a_server_is_ready_for_all_to_see_only_once_its_tools_can_be_found
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
     async with coming(held, FakeSource(FakeProvider(FILES), mail), mail) as gateway:
         (status,) = gateway.refresher.statuses()
-        assert (status.state, status.reason) == (ServerState.CONNECTING, "its tools are being taken in")
+        assert (status.state, status.reason) == (ServerState.CONNECTING, "its tools are being loaded")
         reply = await gateway.search(ME, SearchRequest(queries=("send a mail",)))
         assert [one.name for one in reply.servers] == ["mail"]
         assert not any(hit.tool in MAIL for hit in reply.hits)
@@ -120,8 +120,8 @@ async def test_tools_that_cannot_be_taken_in_leave_their_server_degraded(monkeyp
         async with running(FakeSource(FakeProvider(MAIL, status=ready("mail", tools=1)))) as gateway:
             (status,) = gateway.refresher.statuses()
             assert (status.state, status.tools) == (ServerState.DEGRADED, 0)
-            assert "could not be taken in" in status.reason
-            with pytest.raises(ServerUnavailable, match="could not be taken in"):
+            assert "could not be loaded" in status.reason
+            with pytest.raises(ServerUnavailable, match="could not be loaded"):
                 await gateway.call(ME, "mail:send_mail")
 
 

@@ -2,10 +2,10 @@
 
 Improving means merging index segments and embedding tools with a configured embedder. An embedder that fails never
 fails a search: only words are compared until it works again.
-
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class IndexMaintenance:
-    """Works on the snapshot that `get` gives and hands a better one to `put`; `wake` has another refresh made."""
+    """Merges index segments and embeds tools in the background: gets a snapshot and puts a better one."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class IndexMaintenance:
         put: Callable[[Snapshot], None],
         wake: Callable[[], None],
     ) -> None:
-        """Nothing is done before `tidy`."""
+        """`wake` starts another refresh. Nothing is done before `tidy`."""
         self._options = options
         self._get, self._put, self._wake = get, put, wake
         self._idle = anyio.Event()
         self._embedder: Embedder | None = None
         self._wanted = default_semantic_model()
-        """What the index is to compare meanings with; another one until all tools are embedded."""
+        """The model that the index should compare meanings with; it uses another one until all tools are embedded."""
         self._embedded: Index | None = None
-        """An index that was made in the background, for the next snapshot."""
+        """An index that was built in the background, for the next snapshot."""
         self._embedding = False
         self._retry_at = inf
-        """When to embed again what could not be embedded; never, when all is well."""
+        """When to embed all tools again after a failure; infinite if nothing failed."""
         self._pause_s = options.retry_s
 
     def use_embedder(self, embedder: Embedder) -> None:
@@ -60,34 +60,34 @@ class IndexMaintenance:
         self._want(embedder)
 
     def _want(self, embedder: Embedder) -> None:
-        """Have the whole index made anew: no meaning equals one that was made before."""
+        """Rebuild the whole index: a new model never equals an earlier one."""
         self._retry_at = inf
         self._embedder = embedder
         self._wanted = SemanticModel(default_table(), ResilientEmbedder(embedder))
         self._wake()
 
     def mark_busy(self) -> None:
-        """Something changed: it is not idle any more."""
+        """Note that there is work to do."""
         if self._idle.is_set():
             self._idle = anyio.Event()
 
     def stop(self) -> None:
-        """Nothing is done any more; whoever waits for it is let go."""
+        """Forget work under way, and release those who wait for it."""
         self._embedding = False
         self._idle.set()
         self._idle = anyio.Event()
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is left to be done."""
+        """Wait until no work is left."""
         await self._idle.wait()
 
     def take_index(self) -> Index | None:
-        """The index that was made for the next snapshot, if any; once."""
+        """Return the index that was built for the next snapshot, if any; only once."""
         made, self._embedded = self._embedded, None
         return made
 
     async def tidy(self, group: anyio.abc.TaskGroup, dirty: anyio.Event) -> None:
-        """Until something changes: put the index in order, and embed all tools where that is due."""
+        """Merge the index, and embed all tools if that is due, until something changes."""
         if await _happens_within(dirty, self._options.idle_s):
             return
         async with anyio.create_task_group() as merging:
@@ -105,7 +105,7 @@ class IndexMaintenance:
             self._want(self._embedder)
 
     async def _embed(self) -> None:
-        """Make an index of the present tools with the wanted meaning; changes are taken in meanwhile, without it."""
+        """Build an index of the current tools with the wanted model, while changes use the old one."""
         wanted = self._wanted
         build = partial(Index.build, self._get().catalog.tools, options=self._options.search, model=wanted)
         failed = True
@@ -121,96 +121,88 @@ class IndexMaintenance:
         self._wake()
 
     def schedule_retry(self) -> None:
-        """Embed all tools again soon; later after each further failure."""
+        """Embed all tools again after a pause, which doubles with each further failure."""
         if self._retry_at == inf:
             self._retry_at = anyio.current_time() + self._pause_s
             self._pause_s = min(2 * self._pause_s, self._options.retry_s * _MAX_BACKOFF_FACTOR)
 
     async def _merge(self, scope: anyio.CancelScope) -> None:
-        """Replace the index by one of a single segment. What is seen, and its version, stay as they are."""
+        """Replace the index by one with a single segment. Views and their versions stay the same."""
         before = self._get()
         try:
             merged, failed = await anyio.to_thread.run_sync(
                 build_noting_failures, before.index.merged, abandon_on_cancel=True
             )
         except Exception:
-            logger.exception("the index could not be put in order; it stays as it is")
+            logger.exception("the index could not be merged; it stays as it is")
         else:
-            # What could not be embedded again has its vectors in the index as it is.
+            # After a failure, the old index still has the vectors.
             self._put(before if failed or merged is before.index else replace(before, index=merged))
         scope.cancel()
 
 
 class SnapshotBuilder:
-    """The current snapshot, and what was offered for it."""
+    """Holds the current snapshot, and builds the next one from the tools of the providers."""
 
     def __init__(self, options: GatewayOptions) -> None:
-        """Nothing was offered yet."""
         self.snapshot: Snapshot = EMPTY_SNAPSHOT
         self.statuses: dict[int, tuple[ServerStatus, ...]] = {}
-        """How the servers of each provider in the snapshot stood when it listed its tools, by its `id`."""
+        """The statuses that each provider gave with the tools in the snapshot, by the provider's `id`."""
         self.failed = False
-        """Whether what was offered last could not be taken in."""
-        self._offers: tuple[ProviderTools, ...] = ()
+        """Whether the last build failed."""
+        self._tools: tuple[ProviderTools, ...] = ()
+        self._version = -1
+        self._lock = threading.Lock()
         self._options = options
 
     def replace(self, snapshot: Snapshot) -> None:
-        """Have the same tools in another snapshot."""
+        """Use another snapshot of the same tools."""
         self.snapshot = snapshot
 
-    async def build(self, offers: tuple[ProviderTools, ...], background: IndexMaintenance) -> None:
-        """Take in what is offered, without holding up the event loop."""
-        made = background.take_index()
-        if made is None and same_tools(self._offers, offers):
-            self._note(offers)
+    async def build(self, tools: tuple[ProviderTools, ...], maintenance: IndexMaintenance, *, version: int) -> None:
+        """Build a snapshot in a thread and swap it in, unless a later version was built meanwhile."""
+        made = maintenance.take_index()
+        if made is None and same_tools(self._tools, tools):
+            self._commit(tools, self.snapshot, version)
             return
-        self._offers = offers
         before = self.snapshot if made is None else replace(self.snapshot, index=made)
-        build = partial(Snapshot.build, offers, before, options=self._options.search)
+        build = partial(Snapshot.build, tools, before, options=self._options.search)
         try:
-            self.snapshot, failed = await anyio.to_thread.run_sync(build_noting_failures, build)
-            self.failed = False
+            snapshot, failed = await anyio.to_thread.run_sync(build_noting_failures, build)
         except Exception:
-            logger.exception("the new tools could not be taken in; the old ones stay")
-            failed = self.failed = True
-        self._note(offers)
+            logger.exception("the snapshot could not be built; the previous one stays")
+            self._tools, self.failed, failed = tools, True, True
+        else:
+            self.failed = False
+            self._commit(tools, snapshot, version)
         if failed:
-            background.schedule_retry()
+            maintenance.schedule_retry()
 
-    def build_now(self, offers: tuple[ProviderTools, ...]) -> None:
-        """The same at once, in a thread that may take its time; one thread at a time."""
-        if not same_tools(self._offers, offers):
-            self._offers = offers
-            try:
-                self.snapshot = Snapshot.build(offers, self.snapshot, options=self._options.search)
-                self.failed = False
-            except Exception:
-                logger.exception("the new tools could not be taken in; the old ones stay")
-                self.failed = True
-        self._note(offers)
-
-    def _note(self, offers: tuple[ProviderTools, ...]) -> None:
-        """What was said with these offers holds from now on: what they offer is in."""
-        if not self.failed:
-            self.statuses = {id(offer.backend.provider): offer.statuses for offer in offers}
+    def _commit(self, tools: tuple[ProviderTools, ...], snapshot: Snapshot, version: int) -> None:
+        # Without `run`, several event loops may build at once.
+        with self._lock:
+            if version < self._version:
+                return
+            self.snapshot, self._tools, self._version = snapshot, tools, version
+            if not self.failed:
+                self.statuses = {id(one.backend.provider): one.statuses for one in tools}
 
 
 _MAX_BACKOFF_FACTOR: Final = 20
-"""How many times the first pause there may be between two attempts to embed."""
-
+"""The longest pause between two attempts to embed, as a multiple of the first."""
 
 _BuiltT = TypeVar("_BuiltT")
 
 
 async def _happens_within(event: anyio.Event, seconds: float) -> bool:
-    """Whether the event comes within that time."""
+    """Wait for the event; return whether it came within that time."""
     with anyio.move_on_after(seconds):
         await event.wait()
     return event.is_set()
 
 
 def build_noting_failures(build: Callable[[], _BuiltT]) -> tuple[_BuiltT, bool]:
-    """What is built, and whether some tools could not be embedded; those are found by words alone."""
+    """Build, and return whether some tools could not be embedded; a search finds those by words only."""
     with embedder_failures() as failures:
         built = build()
     return built, bool(failures)
@@ -220,42 +212,42 @@ _failures: ContextVar[list[str] | None] = ContextVar("_failures", default=None)
 
 
 class ResilientEmbedder:
-    """The same vectors as the embedder inside. Where that fails, rows of zeros, which say nothing of any text."""
+    """Wraps an embedder that may fail: it then returns rows of zeros, which match no text."""
 
     def __init__(self, embedder: Embedder) -> None:
-        """Two of these are never equal: an index that was made with one is made anew with another."""
+        """Instances are never equal, so an index built with one is rebuilt for another."""
         self.inner = embedder
         self.name = embedder.name
         self.dim = embedder.dim
         self._failing = False
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector a text: float32[n, dim]. Never raises; what went wrong is in the log, and told to `watched`."""
+        """Return one vector for each text: float32[n, dim]. Never raises; failures are logged and collected."""
         try:
             vectors = self._checked(self.inner.embed(texts), len(texts))
         except Exception as error:
-            # the first failure of several in a row, with its trace; a service that is down fails every search
+            # Only the first failure in a row is logged: a service that is down fails every search.
             if not self._failing:
-                logger.warning("the embedder %s failed; words alone are compared", self.name, exc_info=True)
+                logger.warning("the embedder %s failed; only words are compared", self.name, exc_info=True)
             self._failing = True
             failures = _failures.get()
             if failures is not None:
                 failures.append(type(error).__name__)
             return np.zeros((len(texts), self.dim), dtype=np.float32)
         if self._failing:
-            logger.info("the embedder %s answers again", self.name)
+            logger.info("the embedder %s works again", self.name)
         self._failing = False
         return vectors
 
     def _checked(self, vectors: Vectors, count: int) -> Vectors:
         if vectors.shape != (count, self.dim) or not np.isfinite(vectors).all():
-            raise ValueError(f"vectors of shape {vectors.shape} for {count} texts, or figures that are none")
+            raise ValueError(f"vectors of shape {vectors.shape} for {count} texts, or with values that are not finite")
         return vectors
 
 
 @contextmanager
 def embedder_failures() -> Iterator[list[str]]:
-    """A list that gathers the kinds of the failures which happen inside, in this thread."""
+    """Collect the exception types of embedder failures in this thread."""
     failures: list[str] = []
     token = _failures.set(failures)
     try:

@@ -1,9 +1,9 @@
 """Keep the snapshot current: poll providers that report a change, build a new snapshot and swap it in.
 
 Searches and calls read the current snapshot; they wait only for tools that this process has just registered itself.
-While `CatalogRefresher.run` runs, providers are polled in the background. Without it, the next request after a change
-polls them and waits, so a registry also works before it is started.
-
+While `CatalogRefresher.run` runs, providers are polled in the background of the event loop it runs in, and changes
+reported by other threads are passed to that loop. Without `run`, the next request after a change polls the providers
+and waits for them, so a registry also works before it is started, from any event loop.
 """
 
 import asyncio
@@ -13,20 +13,18 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 
 from toolcrib.errors import NotStarted
 from toolcrib.gateway.indexing import IndexMaintenance, SnapshotBuilder
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.provider_state import (
-    PollResult,
     ProviderRegistry,
     ProviderState,
     provider_statuses,
@@ -49,43 +47,47 @@ from toolcrib.types import (
     Unsubscribe,
 )
 
-_UNSETTLED_STATES = (ServerState.CONFIGURED, ServerState.CONNECTING)
+logger = logging.getLogger(__name__)
 
+SYSTEM_CONTEXT: Final = Context(caller=Caller(id="toolcrib"))
+"""The context in which shared providers list their tools."""
 
-_DEBOUNCE_S = 0.01
-"""Changes that follow each other within this time make one snapshot, in seconds."""
+_UNSETTLED_STATES: Final = (ServerState.CONFIGURED, ServerState.CONNECTING)
+_DEBOUNCE_S: Final = 0.01
+"""Changes within this time go into one snapshot, in seconds."""
 
+_MAX_DEBOUNCE_S: Final = 0.2
+"""The longest such time while servers are still connecting, so that many servers' tools go into one snapshot."""
 
-_MAX_DEBOUNCE_S = 0.2
-"""The same at most while servers are still connecting, so that the tools of many are taken in together."""
-
-
-_LOCAL_WAIT_S = 1.0
+_LOCAL_WAIT_S: Final = 1.0
 """How long a request waits for what this process has just registered, in seconds."""
+
+_POLL_WAIT_S: Final = 0.1
+"""How long the tools of other providers wait for a slow one, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopRef:
-    """One run: the event loop and the thread in which it is."""
+    """One run of the refresher: its event loop and its thread."""
 
     loop: asyncio.AbstractEventLoop
     thread: int
 
     @classmethod
     def here(cls) -> "LoopRef":
-        """The loop that runs now, as the place of another run."""
+        """Return a new reference to the running loop."""
         return cls(asyncio.get_running_loop(), threading.get_ident())
 
     def is_here(self) -> bool:
-        """Whether this thread is the one."""
+        """Whether the current thread is that of the loop."""
         return threading.get_ident() == self.thread
 
 
 class CatalogRefresher:
-    """The current snapshot, and what keeps it so."""
+    """Holds the current snapshot and keeps it up to date."""
 
     def __init__(self, sources: Sequence[ProviderSource], options: GatewayOptions) -> None:
-        """Nothing is asked before `run`, or before the first request without it."""
+        """Nothing is polled before `run`, or before the first request without it."""
         self._builder = SnapshotBuilder(options)
         self.maintenance = IndexMaintenance(
             options, get=lambda: self.snapshot, put=self._builder.replace, wake=self._wake
@@ -94,41 +96,41 @@ class CatalogRefresher:
         self._registry = ProviderRegistry(sources, options)
         self._poller = ProviderPoller(self._registry, self._wake)
         self._status_logger = StatusLogger()
-        self._took_s = 0.0
-        """How long the last tools took to be taken in."""
+        self._last_build_s = 0.0
         self._listeners: dict[object, Callable[[], None]] = {}
         self._statuses: tuple[ServerStatus, ...] | None = None
         self._grace_until: float | None = None
-        self._lock = threading.RLock()
-        self._building = threading.Lock()
-        self._flights = SingleFlight()
-        self._marks = 0
-        """Counts up with each change; what was built up to which, without `run`."""
-        self._built = -1
-        self._own = self._own_seen = 0
+        self._lock = threading.Lock()
+        """Guards the counts below and those of the registry: changes are reported from any thread."""
+        self._changes = 0
+        self._applied = -1
+        """Up to which change the snapshot is current, without `run`."""
+        self._local_changes = self._local_applied = 0
         """The same for what this process registers itself."""
+        self._flights = SingleFlight()
         self._home: LoopRef | None = None
         """Where `run` runs."""
         self._dirty = anyio.Event()
         self._clean = anyio.Event()
         self._changed = anyio.Event()
-        self._ends = [
+        self._subscriptions = [
             source.subscribe(
-                ThreadSafeCallback(partial(self._source_changed, place, own=source.kind is not BackendKind.MCP))
+                ThreadSafeCallback(partial(self._source_changed, place, local=source.kind is not BackendKind.MCP))
             )
             for place, source in enumerate(sources)
         ]
 
-    # -- the life cycle --------------------------------------------------------------------------------------------
+    # -- running ---------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Refresh until cancelled."""
         self._home = LoopRef.here()
         self._dirty = anyio.Event()
-        self._release()
+        self._release_waiters()
         self._grace_until = anyio.current_time() + self._options.start_grace_s
-        self._registry.force_all()
-        self._own += 1  # whoever asks first waits for the first round
+        with self._lock:
+            self._registry.force_all()
+            self._local_changes += 1  # so that the first request waits for the first round
         self._wake()
         task_status.started()
         try:
@@ -136,39 +138,42 @@ class CatalogRefresher:
                 group.start_soon(self._watch_expiry)
                 while True:
                     await self._dirty.wait()
-                    await anyio.sleep(self._quiet_s())
+                    await anyio.sleep(self._debounce_s())
                     self._dirty = anyio.Event()
                     await self._refresh(group)
+                    self._changed.set()
+                    self._changed = anyio.Event()
+                    self._notify_listeners()
                     await self.maintenance.tidy(group, self._dirty)
         finally:
             self._home = None
-            self._built = -1
+            self._applied = -1
             self.maintenance.stop()
-            self._release()
+            self._release_waiters()
 
-    def _quiet_s(self) -> float:
-        """How long to wait for more that changes: as long as the last time took, while more servers are to come."""
-        if self._own != self._own_seen or not self.is_connecting():
+    def _debounce_s(self) -> float:
+        """Return how long to wait for more changes: as long as the last build while servers are connecting."""
+        if self._local_changes != self._local_applied or not self.is_connecting():
             return _DEBOUNCE_S
-        return min(max(_DEBOUNCE_S, self._took_s), _MAX_DEBOUNCE_S)
+        return min(max(_DEBOUNCE_S, self._last_build_s), _MAX_DEBOUNCE_S)
 
-    def _release(self) -> None:
-        """Let everybody go who waits; what they wait for may never come."""
+    def _release_waiters(self) -> None:
+        """Wake everything that waits: what it waits for may never come."""
         self._poller.reset()
         self._clean.set()
         self._changed.set()
         self._clean, self._changed = anyio.Event(), anyio.Event()
 
     def close(self) -> None:
-        """Hear of no further changes, so that nothing keeps it alive any more; calling it twice is harmless."""
-        ends, self._ends = self._ends, []
-        for end in ends:
-            call_logged(end)
+        """Unsubscribe from the sources, so that they no longer keep this alive; calling it twice is harmless."""
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for unsubscribe in subscriptions:
+            call_logged(unsubscribe)
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back after each swap and each change of a status; where it raises, that is logged.
+        """Call back after each swap and each change of a status; exceptions are logged.
 
-        From the event loop in which `run` runs; without it, from that of the request which found the change.
+        The callback runs in the event loop of `run`; without it, in that of the request which found the change.
         """
         place = object()
         self._listeners[place] = callback
@@ -180,44 +185,44 @@ class CatalogRefresher:
 
     @property
     def snapshot(self) -> Snapshot:
-        """All tools of this moment."""
+        """The current snapshot."""
         return self._builder.snapshot
 
     def backends(self) -> list[Backend]:
-        """The shared providers, in the order in which they take precedence."""
+        """Return the shared providers in order of precedence."""
         return self._registry.backends()
 
     # -- changes ---------------------------------------------------------------------------------------------------
 
     def force_refresh(self) -> None:
-        """Ask every provider again, whatever it said of how long its list holds. From any thread."""
+        """Poll every provider again, however long its list is valid. Thread-safe."""
         with self._lock:
             self._registry.force_all()
-        self._mark(own=False)
+        self._record_change(local=False)
 
     def invalidate(self, backends: Sequence[Backend]) -> None:
-        """Ask these providers again, which do not run what they have listed."""
+        """Poll these providers again, because they do not run what they listed. Thread-safe."""
         with self._lock:
             self._registry.invalidate(backends)
-        self._mark(own=False)
+        self._record_change(local=False)
 
-    def _source_changed(self, source: int, *, own: bool) -> None:
-        """Something changed at a source. From any thread."""
+    def _source_changed(self, source: int, *, local: bool) -> None:
+        """Record a change of a source. Thread-safe."""
         with self._lock:
             self._registry.source_changed(source)
-        # What is gone is gone at once, for whoever asks next; only what comes may take its time.
-        self._mark(own=own or self._registry.has_lost_provider(source))
+        # The next request must not see tools that are gone; new tools of a server may take a moment.
+        self._record_change(local=local or self._registry.has_lost_provider(source))
 
-    def _mark(self, *, own: bool) -> None:
+    def _record_change(self, *, local: bool) -> None:
         with self._lock:
-            self._marks += 1
-            self._own += own
+            self._changes += 1
+            self._local_changes += local
         self._statuses = None
         home = self._running()
         if home is not None and home.is_here():
             self._wake()
         elif home is not None:
-            with contextlib.suppress(RuntimeError):  # a loop that was closed has nothing left to refresh
+            with contextlib.suppress(RuntimeError):  # the loop has just been closed
                 home.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -230,44 +235,41 @@ class CatalogRefresher:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     async def wait_ready(self) -> None:
-        """Wait for what this process has just registered itself; without `run`, for everything that changed."""
+        """Wait for what this process has just registered itself; without `run`, for every change."""
         home = self._running()
         if home is None:
-            if self._built != self._marks or self._registry.next_due() <= time.monotonic():
-                await self._flights.join(lambda: self._marks, self._build_now)
-        elif self._own != self._own_seen and home.is_here():
+            changes = self._changes
+            await self._flights.run(lambda: self._is_current(changes), self._refresh_now)
+        elif self._local_changes != self._local_applied and home.is_here():
             with anyio.move_on_after(_LOCAL_WAIT_S):
-                while self._own != self._own_seen and self._home is home:
+                while self._local_changes != self._local_applied and self._home is home:
                     await self._changed.wait()
 
     async def wait_current(self) -> None:
-        """Wait until all that changed is in the snapshot. Raises `NotStarted` when `run` ends meanwhile."""
+        """Wait until every change is in the snapshot. Raises `NotStarted` if `run` ends meanwhile."""
         home = self._running()
         if home is None:
             await self.wait_ready()
             return
         await self._clean.wait()
-        self._check(home)
+        self._check_running(home)
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is left to be done, neither of what changed nor in the background.
-
-        Raises `NotStarted` when `run` ends meanwhile.
-        """
+        """Wait until no change and no background work is left. Raises `NotStarted` if `run` ends meanwhile."""
         home = self._running()
         await self.maintenance.wait_idle()
-        self._check(home)
+        self._check_running(home)
 
     async def wait_changed(self) -> None:
-        """Wait for the next swap. Raises `NotStarted` when `run` ends meanwhile."""
+        """Wait for the next swap. Raises `NotStarted` if `run` ends meanwhile."""
         home = self._running()
         await self._changed.wait()
-        self._check(home)
+        self._check_running(home)
 
     async def wait_settled(self) -> None:
-        """Wait until no server is in its first attempt any more, and the snapshot holds what they offer.
+        """Wait until every server is ready or has failed, and the snapshot holds its tools.
 
-        Raises `NotStarted` when `run` ends meanwhile.
+        Raises `NotStarted` if `run` ends meanwhile.
         """
         home = self._running()
         if home is None:
@@ -275,10 +277,10 @@ class CatalogRefresher:
             return
         while not self._clean.is_set() or self.is_connecting():
             await self._changed.wait()
-            self._check(home)
+            self._check_running(home)
 
     async def wait_startup(self) -> None:
-        """Wait like `settled`, but only shortly after the start, and not again once it was so."""
+        """Wait like `wait_settled`, but only during the grace period after the start."""
         home = self._running()
         if self._grace_until is None or home is None or not home.is_here():
             return
@@ -288,205 +290,212 @@ class CatalogRefresher:
         self._grace_until = None
 
     def _running(self) -> LoopRef | None:
-        """Where `run` runs, if it does; not where its loop was closed under it."""
+        """Return where `run` runs; None if it does not run, or its loop was closed."""
         home = self._home
         return None if home is None or home.loop.is_closed() else home
 
-    def _check(self, home: LoopRef | None) -> None:
+    def _check_running(self, home: LoopRef | None) -> None:
         if home is not None and self._home is not home:
             raise NotStarted("The gateway was stopped.", hint="Start it again.")
 
     def is_connecting(self) -> bool:
-        """Whether some server is still in its first attempt."""
+        """Whether some server is still in its first attempt to connect."""
         return any(status.state in _UNSETTLED_STATES for status in self.statuses())
 
     # -- statuses --------------------------------------------------------------------------------------------------
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        """One status a server, by name, with the definitions that were set aside.
+        """Return the status of each server, by name, with the definitions that were rejected.
 
-        A server is ready once its tools are in the snapshot. A provider that speaks for no servers has a status where
-        it could not list its tools, or some of them were set aside.
+        A server is ready once its tools are in the snapshot. A provider without servers of its own has a status if it
+        could not list its tools, or some of them were rejected.
         """
         known = self._statuses
         if known is None:
-            found = [status for entry in self._registry.states() for status in self._statuses_of(entry)]
+            found = [status for state in self._registry.states() for status in self._statuses_of(state)]
             known = self._statuses = tuple(sorted(found, key=lambda status: status.name))
         return known
 
     def rejected_definitions(self) -> tuple[RejectedDefinition, ...]:
-        """Every definition that was set aside, by the catalog or by the provider itself."""
-        told = [
-            RejectedDefinition(entry.backend, status.namespace or status.name, rejected)
-            for entry in self._registry.states()
-            for status in provider_statuses(entry.backend.provider)
+        """Return every definition that was rejected, by the catalog or by the provider itself."""
+        by_provider = [
+            RejectedDefinition(state.backend, status.namespace or status.name, rejected)
+            for state in self._registry.states()
+            for status in provider_statuses(state.backend.provider)
             for rejected in status.rejected
         ]
-        return (*self.snapshot.rejected, *told)
+        return (*self.snapshot.rejected, *by_provider)
 
-    def _statuses_of(self, entry: ProviderState) -> list[ServerStatus]:
-        provider = entry.backend.provider
-        set_aside = [one for one in self.snapshot.rejected if one.backend is entry.backend]
-        told = provider_statuses(provider)
-        if not told and (entry.problem or set_aside):
-            told = (status_of_state(entry),)
-        elif self._running() is not None:  # without `run`, whoever asks waits until the tools are in
-            told = statuses_for_snapshot(
-                told, self._builder.statuses.get(id(provider), ()), failed=self._builder.failed
+    def _statuses_of(self, state: ProviderState) -> list[ServerStatus]:
+        provider = state.backend.provider
+        rejected = [one for one in self.snapshot.rejected if one.backend is state.backend]
+        statuses = provider_statuses(provider)
+        if not statuses and (state.problem or rejected):
+            statuses = (status_of_state(state),)
+        elif self._running() is not None:  # without `run`, a request waits until the tools are in the snapshot
+            statuses = statuses_for_snapshot(
+                statuses, self._builder.statuses.get(id(provider), ()), failed=self._builder.failed
             )
-        return with_rejected(told, set_aside)
+        return with_rejected(statuses, rejected)
 
     # -- refreshing ------------------------------------------------------------------------------------------------
 
-    async def _refresh(self, group: anyio.abc.TaskGroup) -> None:
-        """Ask, wait a little, and take in what was answered; those that are slow are taken in once they answer."""
+    async def _refresh(self, group: anyio.abc.TaskGroup | None) -> int:
+        """Poll the providers that are due, build a snapshot, and return the change that it includes.
+
+        Providers are polled in `group`, and those that are slow get into a later snapshot. Without a group, wait for
+        all of them.
+        """
         with self._lock:
-            own, entries = self._own, self._registry.reload()
-        await self._poller.poll_due(group, entries)
-        begun = time.monotonic()
-        await self._builder.build(self._registry.provider_tools(), self.maintenance)
-        self._took_s = time.monotonic() - begun
+            changes, local = self._changes, self._local_changes
+            states = self._registry.reload()
+        if group is None:
+            await self._poller.poll_all(states)
+        else:
+            await self._poller.poll_due(group, states)
+        began = time.monotonic()
+        await self._builder.build(self._registry.provider_tools(), self.maintenance, version=changes)
+        self._last_build_s = time.monotonic() - began
         self._statuses = None
         self._status_logger.log_changes(self.statuses())
-        self._own_seen = own
-        if not self._dirty.is_set() and not any(entry.polling for entry in entries):
+        self._local_applied = max(self._local_applied, local)
+        if group is not None and not self._dirty.is_set() and not any(state.polling for state in states):
             self._clean.set()
-        self._changed.set()
-        self._changed = anyio.Event()
+        return changes
+
+    async def _refresh_now(self) -> None:
+        """Refresh in the event loop of a request, because `run` does not run."""
+        changes = await self._refresh(None)
+        with self._lock:
+            self._applied = max(self._applied, changes)
         self._notify_listeners()
 
+    def _is_current(self, changes: int) -> bool:
+        return self._applied >= changes and self._registry.next_due() > time.monotonic()
+
     async def _watch_expiry(self) -> None:
-        """Have a provider asked again once what it said holds no longer."""
+        """Wake the refresh when a provider's list expires."""
         while True:
             if await self._poller.until_due(self._changed):
                 changed = self._changed
                 self._wake()
                 await changed.wait()
 
-    async def _build_now(self) -> None:
-        """Ask everybody who must be asked, and build; for who does not let `run` do it."""
-        with self._lock:
-            marks, own = self._marks, self._own
-            entries = [entry for entry in self._registry.reload() if self._registry.is_due(entry)]
-        heard = await self._poller.poll_all(entries)
-        if await anyio.to_thread.run_sync(self._commit, marks, own, heard):
-            self._status_logger.log_changes(self.statuses())
-            self._notify_listeners()
-
-    def _commit(self, marks: int, own: int, heard: Sequence[tuple[ProviderState, PollResult]]) -> bool:
-        """Take in what was heard, unless somebody has taken in something later; whether that was done."""
-        with self._building:
-            if marks < self._built or self._running() is not None:
-                return False
-            with self._lock:
-                for entry, answer in heard:
-                    self._registry.record(entry, answer)
-                offers = self._registry.provider_tools()
-            self._builder.build_now(offers)
-            self._built, self._own_seen = marks, own
-            self._statuses = None
-        return True
-
     def _notify_listeners(self) -> None:
         for listener in tuple(self._listeners.values()):
             call_logged(listener)
 
 
-SYSTEM_CONTEXT: Final = Context(caller=Caller(id="toolcrib"))
-"""Who asks shared providers for their tools."""
-
-
-_POLL_WAIT_S = 0.1
-"""How long the others' tools wait for a provider that is slow to list its own, in seconds."""
-
-
 class ProviderPoller:
-    """Asks the providers of a ledger."""
+    """Polls the providers of a registry for their tools."""
 
-    def __init__(self, ledger: ProviderRegistry, wake: Callable[[], None]) -> None:
-        """`wake` is called when a provider answers for whom nobody waits any more."""
-        self._ledger = ledger
+    def __init__(self, registry: ProviderRegistry, wake: Callable[[], None]) -> None:
+        """`wake` is called when a provider answers after the snapshot was built without it."""
+        self._registry = registry
         self._wake = wake
         self._answered = anyio.Event()
 
-    async def poll_due(self, group: anyio.abc.TaskGroup, entries: Sequence[ProviderState]) -> None:
-        """Ask those that must be asked; return when they have answered, or after a short while."""
-        asked = [entry for entry in entries if not entry.polling and self._ledger.is_due(entry)]
-        for entry in asked:
-            entry.polling = True
-            group.start_soon(self._poll, entry)
+    async def poll_due(self, group: anyio.abc.TaskGroup, states: Sequence[ProviderState]) -> None:
+        """Poll the providers that are due; return when they have answered, or after a short while."""
+        polled = [state for state in states if not state.polling and self._registry.is_due(state)]
+        for state in polled:
+            state.polling = True
+            group.start_soon(self._poll, state)
         with anyio.move_on_after(_POLL_WAIT_S):
-            while any(entry.polling for entry in asked):
+            while any(state.polling for state in polled):
                 await self._answered.wait()
-        for entry in entries:
-            entry.late = entry.polling
+        for state in states:
+            state.late = state.polling
 
-    async def _poll(self, entry: ProviderState) -> None:
-        """Ask until it has answered to all that was told."""
+    async def poll_all(self, states: Sequence[ProviderState]) -> None:
+        """Poll the providers that are due, and wait for all of them."""
+        async with anyio.create_task_group() as group:
+            for state in states:
+                if self._registry.is_due(state):
+                    group.start_soon(self._registry.poll, state, SYSTEM_CONTEXT)
+
+    async def _poll(self, state: ProviderState) -> None:
+        """Poll until no change was reported meanwhile."""
         try:
-            while True:
-                self._ledger.record(entry, await self._ledger.poll(entry, SYSTEM_CONTEXT))
-                if not self._ledger.has_changed(entry):
-                    break
+            await self._registry.poll(state, SYSTEM_CONTEXT)
+            while self._registry.has_changed(state):
+                await self._registry.poll(state, SYSTEM_CONTEXT)
         finally:
-            late, entry.polling, entry.late = entry.late, False, False
+            late, state.polling, state.late = state.late, False, False
             self._answered.set()
             self._answered = anyio.Event()
             if late:
                 self._wake()
 
-    async def poll_all(self, entries: Sequence[ProviderState]) -> list[tuple[ProviderState, PollResult]]:
-        """What each of them says, when all have answered."""
-        heard: list[tuple[ProviderState, PollResult]] = []
-
-        async def ask(entry: ProviderState) -> None:
-            heard.append((entry, await self._ledger.poll(entry, SYSTEM_CONTEXT)))
-
-        async with anyio.create_task_group() as group:
-            for entry in entries:
-                group.start_soon(ask, entry)
-        return heard
-
     async def until_due(self, event: anyio.Event) -> bool:
-        """Wait until what some provider said holds no longer, or for the event; whether it was the former."""
-        left = self._ledger.next_due() - time.monotonic()
+        """Wait until some provider's list expires, or for the event; return whether a list expired."""
+        left = self._registry.next_due() - time.monotonic()
         with anyio.move_on_after(max(0.0, left)) as waiting:
             await event.wait()
         return waiting.cancelled_caught
 
     def reset(self) -> None:
-        """Nobody is asked any more."""
-        self._ledger.reset()
+        """Forget the polls under way, because their task group has ended."""
+        self._registry.reset()
         self._answered.set()
         self._answered = anyio.Event()
 
 
-logger = logging.getLogger(__name__)
+_joined_flights: ContextVar[tuple["SingleFlight", ...]] = ContextVar("toolcrib_flights", default=())
+"""The flights whose work the current code is part of."""
+
+
+class SingleFlight:
+    """Lets the concurrent tasks of an event loop share one run of the same work."""
+
+    def __init__(self) -> None:
+        self._ends: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Event] = WeakKeyDictionary()
+
+    async def run(self, is_done: Callable[[], bool], work: Callable[[], Awaitable[None]]) -> None:
+        """Return once `is_done`: wait for work that is under way, then do it here if it is still needed.
+
+        Work that leads back here runs again at once, because it would wait for itself: registries may provide each
+        other.
+        """
+        if self in _joined_flights.get():
+            await work()
+            return
+        loop = asyncio.get_running_loop()
+        while not is_done():
+            if (end := self._ends.get(loop)) is not None:
+                await end.wait()
+                continue
+            own = self._ends[loop] = anyio.Event()
+            token = _joined_flights.set((*_joined_flights.get(), self))
+            try:
+                await work()
+                return
+            finally:
+                _joined_flights.reset(token)
+                self._ends.pop(loop, None)
+                own.set()
 
 
 _MAX_NAMED: Final = 3
-"""Tools set aside that are named; the others are counted."""
-
+"""Rejected tools that are named in a log message; the others are counted."""
 
 _MAX_REASON_CHARS: Final = 200
-"""Characters of a reason."""
 
 
 class StatusLogger:
-    """Tells what is new since it was told last."""
+    """Logs what changed about the servers since the last time."""
 
     def __init__(self) -> None:
-        """Nothing was told yet."""
         self._last: dict[str, ServerStatus] = {}
 
     def log_changes(self, statuses: Sequence[ServerStatus]) -> None:
-        """Log each server that has become ready, and each whose tools were set aside, once."""
+        """Log each server that became ready, and each with other rejected tools than before."""
         last, self._last = self._last, {status.name: status for status in statuses}
         for status in statuses:
             before = last.get(status.name)
             if status.transport != "local" and _is_ready(status) and not _is_ready(before):
-                spoken = f", protocol {status.protocol}" if status.protocol else ""
-                logger.info("%s is ready: %d tools%s", status.name, status.tools, spoken)
+                protocol = f", protocol {status.protocol}" if status.protocol else ""
+                logger.info("%s is ready: %d tools%s", status.name, status.tools, protocol)
             if status.rejected and (before is None or before.rejected != status.rejected):
                 logger.warning("%s: %s", status.name, rejected_summary(status.rejected))
 
@@ -496,7 +505,7 @@ def _is_ready(status: ServerStatus | None) -> bool:
 
 
 def rejected_summary(rejected: Sequence[Rejected]) -> str:
-    """What was set aside and why, on one line.
+    """Say in one line what was rejected and why.
 
     >>> rejected_summary([Rejected(tool="a", reason="it has no schema.")])
     '1 tool was set aside: a (it has no schema)'
@@ -510,53 +519,3 @@ def rejected_summary(rejected: Sequence[Rejected]) -> str:
 def _one_line(reason: str) -> str:
     line = " ".join(reason.split()).rstrip(".")
     return line if len(line) <= _MAX_REASON_CHARS else f"{line[: _MAX_REASON_CHARS - 1]}…"
-
-
-@dataclass(slots=True, eq=False)
-class _LoopFlight:
-    begun: int
-    """What was to be done when it began, as a count."""
-    over: anyio.Event = field(default_factory=anyio.Event)
-    arrived: bool = False
-
-
-_joined_flights: ContextVar[tuple["SingleFlight", ...]] = ContextVar("toolcrib_flights", default=())
-"""Whose work led to what runs now."""
-
-
-class SingleFlight:
-    """At most one at a time in each event loop."""
-
-    def __init__(self) -> None:
-        """None is under way."""
-        self._lock = threading.Lock()
-        self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopFlight] = WeakKeyDictionary()
-
-    async def join(self, count: Callable[[], int], work: Callable[[], Awaitable[None]]) -> None:
-        """Return when the work was done that began at this count or later; by whom makes no difference.
-
-        Where it fails for one who does it, another one who waits does it instead. Work that leads back here, as by
-        registries that provide each other, is done at once: it would wait for itself.
-        """
-        if self in _joined_flights.get():
-            await work()
-            return
-        needed, loop = count(), asyncio.get_running_loop()
-        while True:
-            with self._lock:
-                flight = self._flights.get(loop)
-                if flight is None:
-                    own = self._flights[loop] = _LoopFlight(count())
-                    break
-            await flight.over.wait()
-            if flight.arrived and flight.begun >= needed:
-                return
-        token = _joined_flights.set((*_joined_flights.get(), self))
-        try:
-            await work()
-            own.arrived = True
-        finally:
-            _joined_flights.reset(token)
-            with self._lock:
-                self._flights.pop(loop, None)
-            own.over.set()

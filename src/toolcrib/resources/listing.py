@@ -181,7 +181,7 @@ class CollectionCache:
             if _same_sources(self.sources(), self._sources) and (made := self._collections.get(scope)) is not None:
                 self._collections.move_to_end(scope)
                 return made
-            await self._flights.join(lambda: 0, partial(self._prepare, caller, scope))
+            await self._flights.run(partial(self._has, scope), partial(self._prepare, caller, scope))
         return await self._make(caller, scope)
 
     async def digests(self, caller: Caller) -> Mapping[DocumentKind, str]:
@@ -192,6 +192,9 @@ class CollectionCache:
         ):
             return digests
         return (await self.for_caller(caller)).digests
+
+    def _has(self, scope: Hashable) -> bool:
+        return _same_sources(self.sources(), self._sources) and scope in self._collections
 
     async def _prepare(self, caller: Caller, scope: Hashable) -> None:
         await self._make(caller, scope)
