@@ -1,1 +1,1 @@
-"""The recipe of the static word-piece table: fetch public packages, mine texts, train, pack and measure."""
+"""Train what the search ships: the static table of word pieces, and the weights and thresholds of the ranking."""

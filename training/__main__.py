@@ -1,4 +1,4 @@
-"""`python -m training --out toolvec.npz`: the whole recipe; work that is done already is not done again."""
+"""`python -m training --out toolvec.npz`: build the static table. Steps that are already done are skipped."""
 
 import argparse
 import logging
@@ -53,7 +53,7 @@ _TEACHER_TEXT = 220
 
 
 def mine(source: str, files: Downloads, folder: Path) -> int:
-    """Write the records of one source, if they are not there yet; how many there are, or 0."""
+    """Write the records of one source and return their number, or 0 if the file exists."""
     path = folder / f"{source}.jsonl.gz"
     if path.exists():
         return 0
@@ -72,7 +72,7 @@ def mine(source: str, files: Downloads, folder: Path) -> int:
 
 
 def teach(source: str, files: Downloads, folder: Path, threads: int) -> tuple[list[int], Floats]:
-    """The teacher's vectors of a sample of one source: record numbers and float16[n, 384]."""
+    """Embed a sample of one source with the teacher: record numbers and float16[n, 384]."""
     path = folder / f"teacher_{source}.npz"
     if not path.exists():
         records = list(read(folder / f"{source}.jsonl.gz"))
@@ -89,7 +89,7 @@ def teach(source: str, files: Downloads, folder: Path, threads: int) -> tuple[li
 
 
 def teach_pieces(names: list[str], files: Downloads, folder: Path, threads: int) -> Floats:
-    """The teacher's vectors of single pieces, float32[len(names), 384]."""
+    """Embed single pieces with the teacher: float32[len(names), 384]."""
     path = folder / "teacher_pieces.npz"
     if not path.exists():
         vectors = Teacher(files.teacher, files.tokeniser, threads=threads).embed([n.removeprefix("##") for n in names])
@@ -99,7 +99,7 @@ def teach_pieces(names: list[str], files: Downloads, folder: Path, threads: int)
 
 
 def most_used(names: list[str], texts: list[str]) -> list[int]:
-    """The numbers of the pieces that the table keeps.
+    """Choose the pieces to keep in the table, by number.
 
     Single characters; the vocabulary's first pieces, which are English's commonest words and names (a city in a
     request is a place, even where no tool's text names it); then the most frequent in the texts.
@@ -110,7 +110,7 @@ def most_used(names: list[str], texts: list[str]) -> list[int]:
 
 
 def gather(files: Downloads, folder: Path, threads: int) -> tuple[list[Record], dict[int, Floats]]:
-    """Every record that may be trained on, and the teacher's vectors by record number."""
+    """Collect every record to train on, and the teacher's vectors by record number."""
     records: list[Record] = []
     taught: dict[int, Floats] = {}
     for source in _TAUGHT:
@@ -128,7 +128,7 @@ def gather(files: Downloads, folder: Path, threads: int) -> tuple[list[Record], 
 
 
 def learn(records: list[Record], taught: dict[int, Floats], pieces: Pieces, single: Floats, plan: Plan) -> Floats:
-    """The trained table, float32[len(pieces), plan.dimensions]."""
+    """Train the table, float32[len(pieces), plan.dimensions]."""
     texts = [text_of(parts(record)) for record in records]
     counts = np.asarray(pieces.bags(texts).sum(axis=0)).ravel() + 0.5
     vectors = np.stack(list(taught.values())).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Two tables as one: the second turned onto the axes of the first, and a share of it mixed in.
+"""Blend two tables: rotate the second onto the axes of the first, and mix in a share of it.
 
     python -m training.blend FIRST.npz SECOND.npz --share 0.35 --out toolvec.npz
 
@@ -15,7 +15,7 @@ from training.student import Floats
 
 
 def blended(first: tuple[list[str], Floats], second: tuple[list[str], Floats], share: float) -> Floats:
-    """The first table with a share of the second, 0 to 1, in the rows of the pieces that both have."""
+    """Mix a share of the second table, 0 to 1, into the rows of the pieces that both have."""
     names, table = first
     other = dict(zip(second[0], second[1], strict=True))
     both = np.array([name in other and bool(other[name].any()) for name in names])
@@ -28,7 +28,7 @@ def blended(first: tuple[list[str], Floats], second: tuple[list[str], Floats], s
 
 
 def _turn(rows: Floats, onto: Floats) -> Floats:
-    """The rotation that brings rows nearest to others in direction. Source: Schönemann, Psychometrika, 1966."""
+    """Find the rotation that best aligns rows with others. Source: Schönemann, Psychometrika, 1966."""
     left, _, right = np.linalg.svd(_directions(rows).T @ _directions(onto))
     return np.asarray(left @ right, dtype=np.float32)
 
@@ -38,7 +38,7 @@ def _directions(rows: Floats) -> Floats:
 
 
 def main() -> None:
-    """Blend what the command line names."""
+    """Blend the two tables given on the command line."""
     parser = argparse.ArgumentParser(prog="python -m training.blend")
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)

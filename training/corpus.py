@@ -1,4 +1,4 @@
-"""What the miners produce: one record per documented operation, command or function."""
+"""Records: one per documented operation, command or function."""
 
 import gzip
 import hashlib
@@ -34,7 +34,7 @@ class Record:
 
 
 def clean(text: object, limit: int = 1200) -> str:
-    """Plain text of at most `limit` characters: no markup, no runs of white space.
+    """Remove markup and runs of white space, and cut the text to `limit` characters.
 
     >>> clean("<p>Returns the <b>list</b> of `users`.</p>")
     'Returns the list of users.'
@@ -47,7 +47,7 @@ def clean(text: object, limit: int = 1200) -> str:
 
 
 def split_words(identifier: str) -> list[str]:
-    """The lower-case words of an identifier.
+    """Split an identifier into lower-case words.
 
     >>> split_words("listS3Buckets_v2")
     ['list', 's', '3', 'buckets', 'v', '2']
@@ -56,12 +56,12 @@ def split_words(identifier: str) -> list[str]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, cut where a stop is followed by a capital letter."""
+    """Split a text into sentences, where a full stop is followed by a capital letter."""
     return [part for part in _SENTENCE.split(text) if part]
 
 
 def is_held_out(source: str, group: str) -> bool:
-    """Whether a service is kept for the evaluation: a fixed share by hash, of the two cloud sources only."""
+    """Whether a service is held out for the evaluation: a fixed share by hash, of the two cloud sources only."""
     if source not in {"botocore", "discovery"}:
         return False
     digest = hashlib.blake2b(f"{source}:{group}".encode(), digest_size=4).digest()
@@ -69,12 +69,12 @@ def is_held_out(source: str, group: str) -> bool:
 
 
 def useful(record: Record) -> bool:
-    """Whether a record says something: a name of words and a description of at least three."""
+    """Whether a record is usable: it has words in its name, and a description of at least three words."""
     return bool(split_words(record.name)) and len(record.description.split()) >= 3 and record.description.isascii()  # noqa: PLR2004
 
 
 def write(path: Path, records: Iterable[Record]) -> int:
-    """Write the useful, distinct records as gzipped JSON lines; how many there were."""
+    """Write the usable, distinct records as gzipped JSON lines, and return their number."""
     seen: set[tuple[str, str]] = set()
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=3) as out:
         for record in records:
@@ -87,7 +87,7 @@ def write(path: Path, records: Iterable[Record]) -> int:
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records of a file written by `write`."""
+    """Read the records of a file written by `write`."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             raw = json.loads(line)

@@ -36,7 +36,7 @@ FITTED = (
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How one set fares with some options."""
+    """The results of one set with some options."""
 
     ndcg: float
     """nDCG@10 of its answerable queries, 0 to 1, with nothing withheld."""
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def report(sets: Sequence[JudgedSet]) -> Iterator[str]:
-    """The lines to print."""
+    """Yield the lines of the report."""
     without = [fit([other for other in sets if other is not each]) for each in sets]
     shipped = [measure(each, SHIPPED) for each in sets]
     fitted = [measure(each, options) for each, options in zip(sets, without, strict=True)]

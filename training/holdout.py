@@ -41,7 +41,7 @@ class Query:
 
 
 def imperative(sentence: str) -> str:
-    """A documentation sentence as what somebody asks for.
+    """Turn a sentence of documentation into a request.
 
     >>> imperative("Returns the tags of a bucket.")
     'return the tags of a bucket'
@@ -62,7 +62,7 @@ def imperative(sentence: str) -> str:
 
 
 def catalog(records: Iterable[Record], source: str, queries: int, seed: int) -> tuple[list[Tool], list[Query]]:
-    """The catalog of one source's held-out services, and `queries` requests.
+    """Build the catalog of one source's held-out services, and `queries` requests.
 
     No tool keeps the first sentence of its description, so that the words of a request are met only in the name, the
     parameters, the rest of the description and by meaning.

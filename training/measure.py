@@ -1,4 +1,4 @@
-"""The judge: cosine alone, BM25 alone and both together, on the catalogs of held-out services."""
+"""Evaluate the table on held-out services: cosine alone, BM25 alone, and both together."""
 
 import math
 import re
@@ -24,7 +24,7 @@ _MAX_TEXT = 400
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Shares of 1: the right tool first, among the first five, and nDCG at ten."""
+    """Recall at one, recall at five and nDCG at ten, from 0 to 1."""
 
     first: float
     five: float
@@ -35,7 +35,7 @@ class Figures:
 
 
 def judge(scores: Floats, right: Sequence[int]) -> Figures:
-    """The figures of a score matrix float32[requests, tools]; among equal scores the earlier tool goes first."""
+    """Compute the metrics of a score matrix float32[requests, tools]; ties go to the earlier tool."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :_CUTOFF]
     first = five = ndcg = 0.0
     for row, tool in zip(order.tolist(), right, strict=True):
@@ -48,7 +48,7 @@ def judge(scores: Floats, right: Sequence[int]) -> Figures:
 
 
 def clauses(text: str) -> list[str]:
-    """The clauses of a request: cut at sentence ends, commas and joining words; single words make no clause."""
+    """Split a request at sentence ends, commas and conjunctions; a single word is not a clause."""
     found = [part.strip() for part in _CLAUSE.split(text)]
     return [part for part in found if len(part.split()) > 1] or [text]
 
@@ -84,12 +84,12 @@ def bm25f(tools: Sequence[Tool], requests: Sequence[str]) -> Floats:
 
 
 def embed(pieces: Pieces, table: Floats, texts: Sequence[str]) -> Floats:
-    """Unit vectors float32[len(texts), d]; zero where nothing could be spelt."""
+    """Embed texts: unit vectors float32[len(texts), d], or zero if no word can be split into pieces."""
     return unit(np.asarray(pieces.bags(texts) @ table, dtype=np.float32))[0]
 
 
 def meaning(pieces: Pieces, table: Floats, tools: Sequence[Tool], requests: Sequence[str]) -> Floats:
-    """The largest cosine of a request's clauses to every tool."""
+    """Compute the largest cosine of a request's clauses with every tool."""
     texts = [_text(tool) for tool in tools]
     vectors = embed(pieces, table, texts)
     rows = [(embed(pieces, table, clauses(text)) @ vectors.T).max(axis=0) for text in requests]
@@ -103,7 +103,7 @@ def _text(tool: Tool) -> str:
 
 
 def report(pieces: Pieces, table: Floats, tools: Sequence[Tool], queries: Sequence[Query]) -> dict[str, Figures]:
-    """The figures of words alone, meaning alone, and `words / max(words) + 1.3 meaning`."""
+    """Compute the metrics of words alone, the table alone, and `words / max(words) + 1.3 table`."""
     number = {tool.id: i for i, tool in enumerate(tools)}
     right = [number[query.relevant] for query in queries]
     requests = [query.text for query in queries]

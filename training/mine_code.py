@@ -65,11 +65,11 @@ def _function(package: str, owner: str, node: ast.FunctionDef | ast.AsyncFunctio
     text = _summary(document)
     if node.name.startswith("_") or len(text) < _MIN_DOCUMENT:
         return
-    told = {}
+    described = {}
     for found in _PARAM.finditer(document):
-        told[found.group(1) or found.group(2) or found.group(3)] = clean(found.group(4), 200)
+        described[found.group(1) or found.group(2) or found.group(3)] = clean(found.group(4), 200)
     names = [a.arg for a in [*node.args.args, *node.args.kwonlyargs] if a.arg not in {"self", "cls"}]
-    params = tuple((name, told.get(name, "")) for name in names[:_MAX_PARAMS])
+    params = tuple((name, described.get(name, "")) for name in names[:_MAX_PARAMS])
     yield Record("function", package, node.name, text, params, owner)
 
 
@@ -94,14 +94,14 @@ def _specification(program: str, text: str) -> Iterator[Record]:
     name, description, options = "", "", list[tuple[str, str]]()
     for found in _SPEC.finditer(text):
         names = _QUOTED.findall(found.group(1))
-        told = clean(found.group(2).replace('\\"', '"').replace("\\n", " "))
+        described = clean(found.group(2).replace('\\"', '"').replace("\\n", " "))
         if not names:
             continue
         if names[0].startswith("-"):
-            options.append((max(names, key=len).strip("-"), told[:200]))
+            options.append((max(names, key=len).strip("-"), described[:200]))
             continue
         if name:
             yield Record("command", program, name, description, tuple(options[:_MAX_PARAMS]), program)
-        name, description, options = names[0], told, []
+        name, description, options = names[0], described, []
     if name:
         yield Record("command", program, name, description, tuple(options[:_MAX_PARAMS]), program)

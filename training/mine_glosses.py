@@ -1,4 +1,4 @@
-"""Glosses of WordNet: what a word means, in a sentence, so that everyday words are taught too."""
+"""Glosses of WordNet: the meaning of a word in a sentence, so that the table learns everyday words too."""
 
 import re
 import tarfile
@@ -12,7 +12,7 @@ _FIELDS = 6
 
 
 def glosses(tarball: Path) -> Iterator[Record]:
-    """One record a set of synonyms: the words are its name, the gloss its description, the field its group."""
+    """Yield one record per set of synonyms: the words are its name, the gloss its description, the field its group."""
     with tarfile.open(tarball) as archive:
         for member in archive:
             base = member.name.rsplit("/", 1)[-1]
@@ -26,13 +26,13 @@ def glosses(tarball: Path) -> Iterator[Record]:
 
 
 def _synonyms(line: str) -> Record | None:
-    head, _, told = line.partition(" | ")
+    head, _, gloss = line.partition(" | ")
     fields = head.split(" ")
-    if not told or len(fields) < _FIELDS or not fields[0].isdigit():
+    if not gloss or len(fields) < _FIELDS or not fields[0].isdigit():
         return None
     count = int(fields[3], 16)
     words = [re.sub(r"\(.*\)$", "", word).replace("_", " ") for word in fields[4 : 4 + 2 * count : 2]]
     if words[0][0].isupper() or words[0][0].isdigit():
         return None
-    meaning = told.split('; "')[0]
+    meaning = gloss.split('; "')[0]
     return Record("gloss", f"wordnet{fields[1]}", words[0], clean(meaning, 250), tuple((w, "") for w in words[1:4]))

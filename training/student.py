@@ -1,4 +1,4 @@
-"""The student: one vector a word piece; a text is the unit sum of its pieces. Loss, gradient and Adam by hand."""
+"""The student: one vector per word piece; a text is the unit sum of its pieces. Loss, gradient and Adam in numpy."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ _TINY = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How a batch is judged: contrastive softmax, and the cosine of both texts of a pair to the teacher's vector.
+    """The loss: contrastive softmax, and the cosine of both texts of a pair with the teacher's vector.
 
     temperature: of the softmax (InfoNCE, van den Oord et al., 2018). anchored: the weight of the teacher's term.
     """
@@ -56,7 +56,7 @@ class Adam:
         self._steps = 0
 
     def step(self, rows: NDArray[np.int64], gradient: Floats, rate: float) -> None:
-        """One step of at most about `rate` a number on the given rows."""
+        """Update the given rows, each number by at most about `rate`."""
         self._steps += 1
         mean = self._mean[rows] * np.float32(0.9) + gradient * np.float32(0.1)
         square = self._square[rows] * np.float32(0.99) + gradient * gradient * np.float32(0.01)

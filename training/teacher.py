@@ -1,4 +1,4 @@
-"""The teacher: all-MiniLM-L6-v2 as an int8 ONNX file, run on the processor."""
+"""The teacher: all-MiniLM-L6-v2 as an int8 ONNX file, run on the CPU."""
 
 import zipfile
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Teacher:
         self._tokeniser.enable_truncation(max_tokens)
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """float32[len(texts), 384], unit length; texts of like length go through the model together."""
+        """Embed texts in batches of similar length: float32[len(texts), 384], unit length."""
         rows = [encoding.ids for encoding in self._tokeniser.encode_batch(list(texts))]
         lengths = np.array([len(row) for row in rows])
         order = np.argsort(lengths, kind="stable")

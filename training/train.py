@@ -1,4 +1,4 @@
-"""Training: the start from single pieces, then steps over pairs of requests and tools."""
+"""Train the table: start from single pieces, then take steps over pairs of requests and tools."""
 
 import logging
 import random
@@ -20,7 +20,7 @@ _REPORT = 250
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The numbers of a training run.
+    """The parameters of a training run.
 
     dimensions of the table; steps; batch (pairs a step); cluster: how many pairs of one service stand together in a
     batch, as hard negatives; rate: Adam's, falling linearly to a twentieth; sif: the constant of the start's weights;
@@ -59,7 +59,7 @@ def start(taught: Floats, counts: Floats, axes: Floats, plan: Plan) -> Floats:
 
 
 class Sampler:
-    """Draws the records of a batch: sources by weight, then records anywhere or clusters of one group."""
+    """Draws the records of a batch: sources by weight, then single records or clusters of one group."""
 
     def __init__(self, records: Sequence[Record], weights: Mapping[str, float], seed: int) -> None:
         self._rng = random.Random(seed)  # noqa: S311 - repeatable, not a secret
@@ -74,7 +74,7 @@ class Sampler:
         self._sizes = {source: [len(x) ** 0.5 for x in by] for source, by in self._groups.items()}
 
     def draw(self, size: int, cluster: int, mixed: float) -> list[int]:
-        """`size` different record numbers."""
+        """Draw `size` distinct record numbers."""
         chosen: dict[int, None] = {}
         together = 1 if self._rng.random() < mixed else cluster
         while len(chosen) < size:
@@ -88,7 +88,7 @@ class Sampler:
 
 
 def near_duplicates(names: Sequence[str], firsts: Sequence[str]) -> NDArray[np.bool_]:
-    """bool[n, n]: pairs of different records of the same name or the same first sentence: no negatives."""
+    """bool[n, n]: pairs of records with the same name or first sentence, which must not be negatives."""
     out = np.zeros((len(names), len(names)), dtype=bool)
     for texts in (names, firsts):
         _, number = np.unique(np.asarray([text.lower() for text in texts]), return_inverse=True)

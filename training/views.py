@@ -1,4 +1,4 @@
-"""From records to pairs of a request-like text and a tool-like text."""
+"""Make pairs of a request-like and a tool-like text from records."""
 
 import random
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ _SHORT_NAME = 2
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A record cut up once, ready to be put together in many ways."""
+    """The parts of a record, to be combined in many ways."""
 
     name: str
     namespace: str
@@ -59,11 +59,11 @@ class Parts:
     asked: str
     rest: tuple[str, ...]
     params: str
-    told: tuple[str, ...]
+    details: tuple[str, ...]
 
 
 def parts(record: Record) -> Parts:
-    """The parts of a record: words of its name and namespace, first sentence, other sentences, parameters."""
+    """Split a record into the words of its name and namespace, its first and other sentences, and parameters."""
     first, *rest = sentences(record.description)[:6]
     names = record.params[:_MAX_PARAMS]
     return Parts(
@@ -73,7 +73,7 @@ def parts(record: Record) -> Parts:
         asked=imperative(first),
         rest=tuple(" ".join(x.split()[:_MAX_WORDS]) for x in rest),
         params=" ".join(word for name, _ in names for word in split_words(name)),
-        told=tuple(text for _, text in names if len(text.split()) > _SHORT_NAME),
+        details=tuple(text for _, text in names if len(text.split()) > _SHORT_NAME),
     )
 
 
@@ -83,19 +83,19 @@ def text_of(p: Parts) -> str:
 
 
 def drop(text: str, share: float, rng: random.Random) -> str:
-    """The text without a random share of its words; never empty."""
+    """Drop a random share of the words of a text, but never all."""
     words = text.split()
     kept = [word for word in words if rng.random() >= share]
     return " ".join(kept or words)
 
 
 def request(text: str, rng: random.Random) -> str:
-    """The text inside a request-like opening, three times out of ten as it is."""
+    """Put a request-like phrase before a text, seven times out of ten."""
     return text if rng.random() < _PLAIN_SHARE else rng.choice(_FILLERS).format(text)
 
 
 def pair(p: Parts, rng: random.Random) -> tuple[str, str]:
-    """One pair of a request and a tool text that share as few words as the record allows.
+    """Make a pair of a request and a tool text that share as few words as possible.
 
     The first sentence against the name, the parameters and the other sentences; the name against the description; the
     first sentence against the whole; another sentence or a parameter's description against name and first sentence.
@@ -111,5 +111,5 @@ def pair(p: Parts, rng: random.Random) -> tuple[str, str]:
         return request(f"{p.name} {space}", rng), f"{drop(p.first, loss, rng)} {rest} ({p.params})"
     if draw < 0.85:  # noqa: PLR2004
         return request(drop(p.asked, loss, rng), rng), drop(f"{space} {text_of(p)}", loss, rng)
-    others: Sequence[str] = p.rest + p.told or (p.first,)
+    others: Sequence[str] = p.rest + p.details or (p.first,)
     return request(drop(rng.choice(others), loss, rng), rng), f"{space} {p.name}: {p.first}"

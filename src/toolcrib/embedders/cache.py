@@ -108,7 +108,7 @@ class CachedEmbedder:
 logger = logging.getLogger(__name__)
 
 _APPLICATION_ID: Final = 0x74637665
-"""SQLite's `application_id` of our files, which tells them from other databases."""
+"""SQLite's `application_id` of our files, to recognize them."""
 
 _MAX_KEYS: Final = 500
 """Keys per query; old builds of SQLite accept 999 values."""

@@ -80,7 +80,7 @@ class SignalWeights:
     called: float = 0.6
     """For a name whose words appear consecutively in the query."""
     named: float = 6.0
-    """For a name written as one token, `createIssue`, which is surely meant as a name. Set by hand."""
+    """For a name written as one token, `createIssue`: it can only be a name. Set by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -376,13 +376,13 @@ def keywords(text: str, limit: int) -> list[QueryWord]:
 def expand_terms(asked: Sequence[QueryWord], lexicon: Lexicon) -> list[ExpandedTerm]:
     """The keywords, followed by their synonyms, each once."""
     own = {word.text: ExpandedTerm(word.text, (word,), "exact") for word in asked}
-    meant: dict[str, ExpandedTerm] = {}
+    synonyms: dict[str, ExpandedTerm] = {}
     for word in asked:
         for text in _related_words(word.text, lexicon):
             if text not in own:
-                before = meant.get(text)
-                meant[text] = ExpandedTerm(text, (*(before.words if before else ()), word), "synonym")
-    return [*own.values(), *meant.values()]
+                before = synonyms.get(text)
+                synonyms[text] = ExpandedTerm(text, (*(before.words if before else ()), word), "synonym")
+    return [*own.values(), *synonyms.values()]
 
 
 def _related_words(word: str, lexicon: Lexicon) -> dict[str, None]:
