@@ -1,0 +1,69 @@
+"""Script languages and their engines."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import toolcrib
+from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
+from toolcrib.scripting.engines import EnginePool, sandbox_factories
+from toolcrib.scripting.stored import language_of
+
+SOURCE = Path(toolcrib.__file__).parent
+BY_NAME = re.compile(r"""(?:==|!=|\bin\b|\bis\b)\s*["'](?:lua|python)["']|["'](?:lua|python)["']\s*(?:==|!=|in\b)""")
+
+
+@pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)
+def test_a_language_names_the_engine_that_runs_it(language: ScriptLanguage) -> None:
+    module, _, name = language.engine.partition(":")
+    assert getattr(import_module(module), name).language is language
+    assert language_of(Path(f"x{language.suffix}")) == language.name
+
+
+def test_no_module_asks_for_a_language_by_name() -> None:
+    found = [str(path) for path in SOURCE.rglob("*.py") if BY_NAME.search(path.read_text())]
+    assert found == []
+
+
+class Engine:
+    """An engine that does nothing but count how often it is started."""
+
+    limits = None
+
+    def __init__(self) -> None:
+        self.started = 0
+
+    async def run(self, source: str, tools: Any, **_: Any) -> Any:
+        return source
+
+    async def check(self, source: str, tools: Any, **_: Any) -> Any:
+        return source
+
+
+async def test_an_engine_is_started_once_per_language_and_level() -> None:
+    engine = Engine()
+    lua = LANGUAGES["lua"]
+
+    @asynccontextmanager
+    async def start() -> AsyncIterator[Engine]:
+        engine.started += 1
+        await anyio.lowlevel.checkpoint()
+        yield engine
+        engine.started -= 10
+
+    async with EnginePool({"lua": start}) as pool:
+        for level in (0, 0, 1):
+            async with pool.engine(lua, level) as found:
+                assert found is engine
+        assert engine.started == 2
+    assert engine.started == 2 - 20, "both were stopped"
+
+
+def test_every_language_has_a_factory() -> None:
+    assert list(sandbox_factories(None, None)) == list(LANGUAGES)
