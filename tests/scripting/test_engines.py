@@ -13,7 +13,7 @@ import pytest
 import toolcrib
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
 from toolcrib.scripting.engines import EnginePool, sandbox_factories
-from toolcrib.scripting.stored import language_of
+from toolcrib.scripting.files import language_of
 
 SOURCE = Path(toolcrib.__file__).parent
 BY_NAME = re.compile(r"""(?:==|!=|\bin\b|\bis\b)\s*["'](?:lua|python)["']|["'](?:lua|python)["']\s*(?:==|!=|in\b)""")
