@@ -88,7 +88,7 @@ class _UsageRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoostOptions:
-    """What each side of a tool's use adds to its multiplier.
+    """How much recency, success rate and count of uses add to a tool's boost.
 
     Source: the documentation of chuk-tool-processor's dynamic tool discovery, and its code for the figures.
     """
@@ -96,7 +96,7 @@ class BoostOptions:
     recency: float = 2.0
     """For a success in this turn; less with each turn since."""
     turns: int = 5
-    """Turns after which a success is not recent any more."""
+    """Turns after which a success no longer counts as recent."""
     success: float = 1.5
     """Times the share of calls that succeeded."""
     count: float = 0.5
