@@ -1,5 +1,7 @@
 """The fleet: what `apply` starts, stops and leaves alone."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -229,3 +231,14 @@ def test_options_show_no_secrets() -> None:
     )
     assert "tiger" not in repr(options)
     assert options == replace(options)
+
+
+def test_the_mcp_client_and_http_are_imported_only_for_servers_that_need_them() -> None:
+    program = (
+        "import sys, toolcrib.upstream.fleet\n"
+        "print([name for name in ('mcp', 'aiohttp', 'httpx2', 'mcp_types') if name in sys.modules])\n"
+        "import toolcrib.upstream.server\n"
+        "print([name for name in ('aiohttp', 'toolcrib.upstream.http') if name in sys.modules])\n"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines() == ["[]", "[]"]

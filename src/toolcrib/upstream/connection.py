@@ -10,7 +10,7 @@ handshake and is never offered more than the newest version that has one.
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -364,10 +364,11 @@ class NegotiatedProtocol:
     show_all: bool = False
     """Whether to ask a server that hides tools for all of them."""
 
-    @property
-    def modern(self) -> bool:
-        """Whether each request carries all it needs."""
-        return self.version in MODERN_PROTOCOL_VERSIONS
+    modern: bool = field(init=False)
+    """Whether each request carries all it needs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modern", self.version in MODERN_PROTOCOL_VERSIONS)
 
     def meta(self, forwarded: Object, capabilities: Object) -> dict[str, Any]:
         """Return the `_meta` of a request: what the caller sent, then what this version requires."""

@@ -144,7 +144,8 @@ class UpstreamServer(RemoteServer):
         and for a moment if the server cannot be reached, since it may be restarting.
         """
         self._supervisor.logs.record_caller(ctx)
-        session_lost, pauses = False, self._pauses()
+        session_lost = False
+        pauses: Iterator[float] | None = None
         with self._supervisor.server_requests.track_call(ctx):
             while True:
                 connection = await self._supervisor.wait_connected()
@@ -153,6 +154,7 @@ class UpstreamServer(RemoteServer):
                 try:
                     return await connection.request(ctx, method, params, header_map)
                 except ExchangeError as error:
+                    pauses = pauses or self._pauses()
                     pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
                     if pause is None and (session_lost or error.kind is not FailureKind.SESSION):
                         raise self._caller_error(error) from error
