@@ -1,6 +1,15 @@
-"""Script files: the metadata in front of a script, and the tests in it.
+"""Script files: read a script with its metadata and tests.
 
-Reads files, and knows nothing about running scripts or about tools of a gateway.
+A script file is `name.lua` or `name.py`. Its metadata is in `name.toml` beside it, or at the top of the file, as TOML
+in comments between two marks:
+
+    -- /// tool
+    -- description = "Add up the prices of a basket."
+    -- [parameters.properties.basket]
+    -- type = "string"
+    -- ///
+
+Knows nothing about running scripts, or about the tools of a gateway.
 """
 
 import contextlib
@@ -18,7 +27,6 @@ from toolcrib.types import JSON, Object, Tool, Visibility
 
 FolderState = Mapping[str, tuple[int, ...]]
 """Modification time, size and inode of each file; the state changes when a file does."""
-
 
 _LANGUAGE_BY_SUFFIX: Final = {language.suffix: language.name for language in LANGUAGES.values()}
 _METADATA_FIELDS: Final[Mapping[str, type]] = {

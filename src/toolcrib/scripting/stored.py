@@ -1,13 +1,6 @@
 """Stored scripts: scripts with a name are tools, searched and called like any other, with their caller's rights.
 
-A script file is `name.lua` or `name.py`. Its metadata is in `name.toml` beside it, or at the top of the file, as TOML
-in comments between two marks:
-
-    -- /// tool
-    -- description = "Add up the prices of a basket."
-    -- [parameters.properties.basket]
-    -- type = "string"
-    -- ///
+See `toolcrib.scripting.files` for the format of script files.
 """
 
 import json
