@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from toolcrib._version import VERSION
 from toolcrib.embedders.cache import CachedEmbedder
-from toolcrib.embedders.load import BUILT_IN_EMBEDDER, load
+from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
 from toolcrib.errors import (
     AlreadyStarted,
     InvalidRequest,

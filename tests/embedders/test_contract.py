@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolcrib.embedders.cache import CachedEmbedder
-from toolcrib.embedders.load import load
+from toolcrib.embedders.models import load
 from toolcrib.search.vectors import Embedder
 
 KINDS = ("static", "model2vec", "onnx", "fastembed", "sentence-transformers", "cached")

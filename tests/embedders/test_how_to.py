@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.embedders.load import BUILT_IN_EMBEDDER, EMBEDDER_KINDS
+from toolcrib.embedders.models import BUILT_IN_EMBEDDER, EMBEDDER_KINDS
 from toolcrib.tokens import ENCODINGS, ESTIMATE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "embedders.md").read_text()

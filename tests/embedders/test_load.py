@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcrib.embedders.load import EMBEDDER_KINDS, load
+from toolcrib.embedders.models import EMBEDDER_KINDS, load
 from toolcrib.errors import MissingExtra, NotFound, SettingsError
 from toolcrib.search.vectors import Embedder
 

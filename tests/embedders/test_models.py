@@ -46,7 +46,7 @@ def test_a_missing_library_names_the_command_that_installs_it(
 
 def test_importing_the_adapters_imports_no_library() -> None:
     code = """
-import sys, toolcrib.embedders.load
+import sys, toolcrib.embedders.models
 print({"model2vec", "fastembed", "onnxruntime", "tokenizers", "torch"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -14,7 +14,7 @@ from toolcrib.app import App
 from toolcrib.cli.output import echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
 from toolcrib.cli.session import describe_status, inspect
-from toolcrib.embedders.load import load
+from toolcrib.embedders.models import load
 from toolcrib.errors import AmbiguousName, NameCollision, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.policy import ByScopes, Patterns

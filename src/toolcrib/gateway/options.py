@@ -45,7 +45,7 @@ class GatewayOptions:
     synonyms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Words of one's own, each with those that may stand for it, beside those that come with toolcrib."""
     embedder: str = "static"
-    """What compares meanings: `static` is the table in the package, anything else what `embedders.load` takes."""
+    """What compares meanings: `static` is the table in the package; `embedders.models.load` describes the others."""
     embedder_cache: Path | None = None
     """A file, or a folder, in which the embedder's vectors are kept across restarts."""
     group: bool = False

@@ -19,7 +19,6 @@ from toolcrib.schema import signature
 from toolcrib.search.analysis import Floats, Ints, ToolAnalyzer, Vocabulary, WordOccurrences, count_words, field_norms
 from toolcrib.search.features import SemanticModel, ToolFeatures, WordFeatures, default_semantic_model
 from toolcrib.search.options import Field, SearchOptions
-from toolcrib.search.spelling import SpellingIndex
 from toolcrib.types import Filters, Tool, Visibility
 
 _MAX_SMALL_DELTA = 64
@@ -194,11 +193,6 @@ class Segment:
     def facets(self) -> Facets:
         """The filterable properties of the tools."""
         return Facets(self.tools)
-
-    @cached_property
-    def spelling(self) -> SpellingIndex:
-        """The stems that a misspelt word may stand for."""
-        return SpellingIndex(self.vocabulary.stems)
 
     @cached_property
     def first_words(self) -> dict[str, Positions]:
