@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import toolcrib
+from toolcrib import errors, options, registry
 from toolcrib.options import CallOptions, GatewayOptions, SearchOptions, ServerOptions, SurfaceOptions
 from toolcrib.providers.wrappers import Cached
 
@@ -39,7 +40,8 @@ def test_the_settings_and_names_on_the_page_exist() -> None:
         word for field in dataclasses.fields(CallOptions) for word in field.name.split("_")
     }
     named = set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", PAGE))
-    assert named <= {*toolcrib.__all__, Cached.__name__, "minLength", "isError"}
+    public = {name for module in (toolcrib, errors, options, registry) for name in module.__all__}
+    assert named <= {*public, Cached.__name__, "minLength", "isError"}
 
 
 def test_links_lead_to_pages_that_exist() -> None:

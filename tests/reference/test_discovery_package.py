@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Any
 
 import anyio
@@ -17,7 +18,6 @@ from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 from tests.reference.support import ME, META, TIERS, call, execute, found, hits, ids, names, over_http, scores, told
 
-import toolcrib
 from toolcrib import (
     App,
     Context,
@@ -104,12 +104,17 @@ async def test_overview_5_execute_tool_calls_hidden_tools_through_a_visible_one(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["ToolRegistry", "ToolMetadata", "ToolProvider", "new_tool", "String", "with_request_providers", "ToolNotFound"],
+    ("module", "name"),
+    [
+        ("toolcrib.registry", "ToolRegistry"),
+        ("toolcrib.fields", "String"),
+        *(("toolcrib", name) for name in ("ToolMetadata", "ToolProvider", "new_tool", "with_request_providers")),
+        ("toolcrib", "ToolNotFound"),
+    ],
 )
-def test_installation_every_name_is_imported_from_one_place(name: str) -> None:
-    assert name in toolcrib.__all__
-    assert getattr(toolcrib, name) is not None
+def test_installation_every_name_is_imported_from_its_public_module(module: str, name: str) -> None:
+    assert name in import_module(module).__all__
+    assert getattr(import_module(module), name) is not None
 
 
 # -- quick start ---------------------------------------------------------------------------------------------------

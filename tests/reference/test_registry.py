@@ -22,7 +22,7 @@ from tests.server.conftest import at_address
 from tests.upstream.support import SERVERS
 
 import toolcrib
-from toolcrib import App, Context, ExecutionFailed, Settings, Tool, ToolcribError, ToolNotFound
+from toolcrib import App, Context, ExecutionFailed, Settings, Tool, ToolcribError, ToolNotFound, errors
 from toolcrib.errors import AlreadyStarted, BackendNotFound, HandlerNotFound, InvalidRequest, InvalidTool, NotStarted
 from toolcrib.options import HttpOptions, SearchOptions, Token
 from toolcrib.registry import Backend, BackendConfig, BackendKind, Config, Registry
@@ -602,7 +602,7 @@ async def test_error_invalid_request_for_arguments_that_do_not_fit() -> None:
     ],
 )
 def test_all_seven_errors_are_public_and_of_one_tree(name: str) -> None:
-    error = getattr(toolcrib, name)
+    error = getattr(errors, name)
     assert issubclass(error, ToolcribError)
     assert error("what").code == "".join(f"_{c.lower()}" if c.isupper() else c for c in name).strip("_")
 
