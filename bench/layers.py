@@ -48,7 +48,7 @@ async def layers() -> None:
         for number in range(TOOLS)
     ]
     async with running(FakeSource(FakeProvider(tools))) as gateway:
-        front = make_facade(gateway, SurfaceOptions())
+        facade = make_facade(gateway, SurfaceOptions())
         name, wanted = tools[7].id, SearchRequest(queries=("create an invoice for a customer",))
         found = (await gateway.view(ME)).find(name)
         await each(f"gateway.find, of {TOOLS:,} tools", 2_000, lambda: gateway.find(ME, name))
@@ -56,7 +56,7 @@ async def layers() -> None:
             "gateway.run: policy, arguments, schema, provider", 2_000, lambda: gateway.run(ME, found, {"text": "x"})
         )
         await each("gateway.search", 200, lambda: gateway.search(ME, wanted))
-        await each("tools/list of the two meta-tools", 200, lambda: front.page(ME))
+        await each("tools/list of the two meta-tools", 200, lambda: facade.page(ME))
 
 
 async def clients(url: str) -> None:

@@ -59,7 +59,7 @@ async def toolcrib(tools: int, tenants: int, rounds: int) -> dict[str, Any]:
     groups = [[tool for tool in shared(tools) if tool.namespace == status.name] for status in servers]
     source = FakeSource(*(FakeProvider(part, status=one) for part, one in zip(groups, servers, strict=True)))
     async with running(source) as gateway:
-        front, snapshot = make_facade(gateway, SurfaceOptions()), gateway.refresher.snapshot
+        facade, snapshot = make_facade(gateway, SurfaceOptions()), gateway.refresher.snapshot
         plain = Context(caller=Caller(id="nobody"))
         made, kept = [Made(number) for number in range(tenants)], [Kept(number) for number in range(tenants)]
 
@@ -93,9 +93,9 @@ async def toolcrib(tools: int, tenants: int, rounds: int) -> dict[str, Any]:
             lists = await side_by_side(
                 rounds,
                 {
-                    "no tenants": lambda _: lambda: front.page(plain),
-                    "tools made anew": lambda number: lambda: front.page(with_own(made, number)),
-                    "tools kept": lambda number: lambda: front.page(with_own(kept, number)),
+                    "no tenants": lambda _: lambda: facade.page(plain),
+                    "tools made anew": lambda number: lambda: facade.page(with_own(made, number)),
+                    "tools kept": lambda number: lambda: facade.page(with_own(kept, number)),
                 },
             )
         return {

@@ -199,7 +199,7 @@ class World:
     """A process with some tenants."""
 
     gateway: Gateway
-    fronts: Sequence[ToolFacade]
+    facades: Sequence[ToolFacade]
     contexts: dict[str, list[Context]]
 
 
@@ -215,8 +215,8 @@ async def world(*tenants: str, embedding: bool = False) -> AsyncIterator[World]:
             SurfaceOptions(surfaces=("dynamic",)),
             SurfaceOptions(surfaces=("direct",), prefix=False, list_page_bytes=4_000),
         ]
-        fronts = [make_facade(gateway, options) for options in surfaces]
-        yield World(gateway, fronts, {tenant: contexts(tenant) for tenant in tenants})
+        facades = [make_facade(gateway, options) for options in surfaces]
+        yield World(gateway, facades, {tenant: contexts(tenant) for tenant in tenants})
 
 
 def contexts(tenant: str) -> list[Context]:
@@ -253,8 +253,8 @@ class Asked:
 
     async def of(self, here: World) -> Any:
         """The answer to it."""
-        front, ctx = here.fronts[self.surface], here.contexts[self.tenant][self.which]
-        return await KINDS[self.kind](self, here, front, ctx)
+        facade, ctx = here.facades[self.surface], here.contexts[self.tenant][self.which]
+        return await KINDS[self.kind](self, here, facade, ctx)
 
 
 async def searches(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
@@ -270,8 +270,8 @@ async def browses(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any
     return await pages(lambda at: here.gateway.search(ctx, SearchRequest(cursor=at)), asked.cursor)
 
 
-async def lists(asked: Asked, _: World, front: ToolFacade, ctx: Context) -> Any:
-    return await pages(lambda at: front.page(ctx, at), asked.cursor)
+async def lists(asked: Asked, _: World, facade: ToolFacade, ctx: Context) -> Any:
+    return await pages(lambda at: facade.page(ctx, at), asked.cursor)
 
 
 async def describes(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
@@ -282,30 +282,30 @@ async def calls(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.call(ctx, asked.name, asked.arguments)
 
 
-async def calls_by_wire_name(asked: Asked, _: World, front: ToolFacade, ctx: Context) -> Any:
-    return await front.call(ctx, asked.name.replace(":", "__"), asked.arguments)
+async def calls_by_wire_name(asked: Asked, _: World, facade: ToolFacade, ctx: Context) -> Any:
+    return await facade.call(ctx, asked.name.replace(":", "__"), asked.arguments)
 
 
 async def executes(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
-    return await here.fronts[0].call(ctx, "execute_tool", {"name": asked.name, "arguments": asked.arguments})
+    return await here.facades[0].call(ctx, "execute_tool", {"name": asked.name, "arguments": asked.arguments})
 
 
 async def searches_by_tool(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
     filters = {"namespace": min(asked.filters.namespaces, default=""), "tags": [*asked.filters.tags]}
     given = {key: value for key, value in filters.items() if value}
-    return await here.fronts[0].call(ctx, "tool_search", {"query": asked.queries[0], **given})
+    return await here.facades[0].call(ctx, "tool_search", {"query": asked.queries[0], **given})
 
 
 async def searches_without_filters(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
-    return await here.fronts[0].call(ctx, "tool_search", {"query": asked.queries[0]})
+    return await here.facades[0].call(ctx, "tool_search", {"query": asked.queries[0]})
 
 
 async def searches_dynamically(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
-    return await here.fronts[1].call(ctx, "search_tools", {"query": asked.queries[0]})
+    return await here.facades[1].call(ctx, "search_tools", {"query": asked.queries[0]})
 
 
-async def is_greeted(_: Asked, __: World, front: ToolFacade, ctx: Context) -> Any:
-    return await front.instructions(ctx), await front.fingerprint(ctx)
+async def is_greeted(_: Asked, __: World, facade: ToolFacade, ctx: Context) -> Any:
+    return await facade.instructions(ctx), await facade.fingerprint(ctx)
 
 
 async def looks_around(_: Asked, here: World, __: ToolFacade, ctx: Context) -> Any:

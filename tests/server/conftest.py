@@ -1,4 +1,4 @@
-"""What the tests of the server share: a running server with two tenants' tools, and clients of each transport."""
+"""Shared by the tests of the server: a running server with tools of two tenants, and clients of each transport."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -26,12 +26,12 @@ JSON = {"content-type": "application/json", "accept": "application/json, text/ev
 
 
 def native(name: str, namespace: str = "", description: str = "") -> Tool:
-    """A tool that is listed by its name."""
+    """A tool that is listed by name."""
     return Tool(name=name, namespace=namespace, description=description, visibility=Visibility.NATIVE)
 
 
 class PerTenant:
-    """Tools of a namespace that is a tenant's name are seen by that tenant alone."""
+    """A policy that shows tools in a tenant's namespace only to that tenant."""
 
     def scope(self, caller: Caller) -> str | None:
         return caller.tenant
@@ -43,7 +43,7 @@ class PerTenant:
 
 @dataclass
 class Crib:
-    """A server under test, and what a test changes of it."""
+    """A server under test, and the parts that tests change."""
 
     gateway: Gateway
     server: ToolServer
@@ -53,7 +53,7 @@ class Crib:
     heard: list[str] = field(default_factory=list)
 
     async def offer(self, *tools: Tool) -> None:
-        """Have the shared provider offer these tools, and wait until they can be seen."""
+        """Change the shared provider's tools, and wait until they are in the catalog."""
         self.provider.tools = list(tools)
         self.source.changed()
         await self.gateway.refresher.wait_current()
@@ -63,20 +63,20 @@ class Crib:
 async def crib(
     *tools: Tool, handler: Handler = echo, policy: Policy | None = None, surfaces: Sequence[str] = ("search",)
 ) -> AsyncIterator[Crib]:
-    """A server over one shared provider, which tells of changes at once."""
+    """A server over one shared provider, which reports changes at once."""
     provider = FakeProvider(tools or [Tool(name="echo", namespace="x", description="Echoes")], handler)
     source = FakeSource(provider)
     async with running(source, policy=policy) as gateway, anyio.create_task_group() as group:
-        front = make_facade(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
-        changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
+        facade = make_facade(gateway, SurfaceOptions(surfaces=tuple(surfaces)))
+        changes = ListChangeNotifier(facade, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)
-        yield Crib(gateway, make_server(front, changes=changes), source, provider, changes)
+        yield Crib(gateway, make_server(facade, changes=changes), source, provider, changes)
         group.cancel_scope.cancel()
 
 
 @contextlib.asynccontextmanager
 async def at_address(app: HttpApp, *, stop: anyio.Event | None = None) -> AsyncIterator[str]:
-    """The address without a path of an app that is served through a real socket."""
+    """Serve an app through a real socket, and yield its address without a path."""
     stop, bound, addresses = stop or anyio.Event(), anyio.Event(), list[str]()
 
     def started(address: str) -> None:
@@ -108,12 +108,12 @@ async def client_at(
 
 
 def token(secret: str) -> dict[str, str]:
-    """The headers of a caller."""
+    """The authentication header of a caller."""
     return {"Authorization": f"Bearer {secret}"}
 
 
 class Notices:
-    """A client's message handler, which knows how often it was told that its tools changed."""
+    """A client's message handler that counts notifications of changed tools."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -126,17 +126,17 @@ class Notices:
             self._event = anyio.Event()
 
     async def next(self) -> None:
-        """Wait for the next one."""
+        """Wait for the next notification."""
         await self._event.wait()
 
 
 async def names(client: mcp.Client) -> list[str]:
-    """What the client is listed, past its cache."""
+    """The names that the client lists, bypassing its cache."""
     return [tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools]
 
 
 class Own:
-    """A provider of one user's tools, which speaks of its changes."""
+    """A provider of one user's tools, which reports changes."""
 
     def __init__(self, *tools: Tool) -> None:
         self.tools = list(tools)
@@ -161,6 +161,6 @@ class Own:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so; call this under a deadline."""
-    while not true():  # noqa: ASYNC110 - what other tasks of the library did has no event
+    """Wait until a condition holds; call this under a deadline."""
+    while not true():  # noqa: ASYNC110 - the library has no event for this
         await anyio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A server over stdio, some of whose tools are cancelled from within; run as a child process by tests."""
+"""A server over stdio with tools that are cancelled internally; tests run it as a child process."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ app = App()
 
 @app.tool
 async def await_cancelled() -> int:
-    """Awaits what was cancelled."""
+    """Await a cancelled future."""
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     future.cancel()
     return await future
@@ -17,7 +17,7 @@ async def await_cancelled() -> int:
 
 @app.tool
 async def cancel_oneself() -> int:
-    """Cancels the task it runs in."""
+    """Cancel the current task."""
     task = asyncio.current_task()
     assert task is not None
     task.cancel()
@@ -27,7 +27,7 @@ async def cancel_oneself() -> int:
 
 @app.tool
 def ping() -> str:
-    """Answers."""
+    """Return normally."""
     return "pong"
 
 

@@ -1,4 +1,4 @@
-"""A server with something of every kind to read, and a gateway in front of several of them."""
+"""A server with prompts, resources and templates, and a gateway in front of several such servers."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -31,7 +31,7 @@ SESSION_EVENTS = {
 
 
 class Shop:
-    """An SDK server, and what a test changes of it."""
+    """An SDK server, and the parts that tests change."""
 
     def __init__(self, name: str, *, prompts: Sequence[str] = ("greet",), uris: Sequence[str] = ("memo://x",)) -> None:
         self.name = name
@@ -40,10 +40,10 @@ class Shop:
         self.templates = [f"{name}://users/{{id}}"]
         self.bus = InMemorySubscriptionBus()
         self.session: Any = None
-        """Of the last request; its connection is the gateway's."""
+        """The context of the last request, which has the gateway's connection."""
         self.asked: list[str] = []
         self.broken = False
-        """Whether it refuses to list prompts."""
+        """Whether listing prompts fails."""
         self.watched: list[str] = []
         self.server: Server[Any] = Server(
             name,
@@ -137,7 +137,7 @@ class Shop:
         return types.EmptyResult()
 
     async def tell(self, event: ServerEvent) -> None:
-        """Tell of a change, in both eras."""
+        """Notify of a change, in both protocol eras."""
         await self.bus.publish(event)
         if isinstance(event, ResourceUpdated):
             await self.session.send_resource_updated(event.uri)
@@ -147,7 +147,7 @@ class Shop:
 
 @contextlib.asynccontextmanager
 async def in_front_of(*shops: Shop, policy: Policy | None = None, **options: Any) -> AsyncIterator[App]:
-    """A gateway in front of these shops, settled."""
+    """A gateway in front of these servers, once all are connected."""
     servers = tuple(ServerOptions(name=shop.name, target=shop.server, **options) for shop in shops)
     app = App(Settings(servers=servers, fleet=FAST), policy=policy)
     async with app:

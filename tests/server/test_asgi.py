@@ -40,7 +40,7 @@ def anywhere(served: Crib, **options: Any) -> HttpApp:
 
 @asynccontextmanager
 async def hosted(app: ASGIApp) -> AsyncIterator[str]:
-    """The origin of an app that a plain uvicorn serves, lifespan and all."""
+    """Serve an app with plain uvicorn, including its lifespan, and yield its origin."""
     config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # it is no process of its own
@@ -106,14 +106,14 @@ async def test_every_path_below_the_mount_answers(path: str) -> None:
                 assert await names(client) == META
 
 
-async def test_its_own_lifespan_runs_it() -> None:
+async def test_an_app_runs_by_its_own_lifespan() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             async with hosted(anywhere(served)) as url, client_at(f"{url}/mcp", "legacy") as client:
                 assert await names(client) == META
 
 
-async def test_it_may_run_as_a_task_and_again_after_it_ended() -> None:
+async def test_an_app_can_run_in_a_task_and_run_again() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             app = anywhere(served)
@@ -126,7 +126,7 @@ async def test_it_may_run_as_a_task_and_again_after_it_ended() -> None:
                         group.cancel_scope.cancel()
 
 
-async def test_who_runs_it_beside_its_owner_ends_nothing() -> None:
+async def test_leaving_a_nested_run_ends_nothing() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             app = anywhere(served)
@@ -143,7 +143,7 @@ def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("make", [http_app, sse_app])
-async def test_while_nobody_runs_it_it_says_so(make: Callable[..., HttpApp], version: str) -> None:
+async def test_an_app_that_is_not_running_answers_503(make: Callable[..., HttpApp], version: str) -> None:
     async with crib() as served:
         app = make(served.server, HttpOptions(), ready=lambda: (True, {}), anywhere=True)
         async with http_of(app, **{"mcp-protocol-version": version}) as http:
@@ -166,7 +166,7 @@ async def test_while_nobody_runs_it_it_says_so(make: Callable[..., HttpApp], ver
         ("GET", "/other", 404),
     ],
 )
-async def test_what_is_not_the_protocols_stays_what_it_is(method: str, path: str, status: int) -> None:
+async def test_other_paths_and_methods_are_not_handled_as_mcp(method: str, path: str, status: int) -> None:
     async with crib() as served:
         app = anywhere(served)
         async with app.running(), http_of(fastapi_with(app)) as http:
@@ -174,7 +174,7 @@ async def test_what_is_not_the_protocols_stays_what_it_is(method: str, path: str
 
 
 @pytest.mark.parametrize(("path", "status"), [("/mcp", 400), ("/mcp/", 400), ("/", 404), ("/other", 404)])
-async def test_served_by_itself_it_answers_at_its_own_path(path: str, status: int) -> None:
+async def test_an_app_served_by_itself_answers_at_its_own_path(path: str, status: int) -> None:
     async with crib() as served:
         app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
         async with app.running(), http_of(app) as http:
@@ -182,7 +182,7 @@ async def test_served_by_itself_it_answers_at_its_own_path(path: str, status: in
 
 
 @pytest.mark.parametrize("make", [http_app, sse_app])
-async def test_the_guards_stand_before_a_mounted_app_too(make: Callable[..., HttpApp]) -> None:
+async def test_a_mounted_app_checks_hosts_and_tokens_too(make: Callable[..., HttpApp]) -> None:
     options = HttpOptions(tokens=TOKENS, allowed_hosts=("tools.example",))
     async with crib() as served:
         app = make(served.server, options, ready=lambda: (True, {}), anywhere=True)
@@ -194,7 +194,7 @@ async def test_the_guards_stand_before_a_mounted_app_too(make: Callable[..., Htt
 
 
 @pytest.mark.parametrize("make", [http_app, sse_app])
-async def test_an_app_that_others_reach_needs_a_token(make: Callable[..., HttpApp]) -> None:
+async def test_an_app_that_other_machines_can_reach_needs_a_token(make: Callable[..., HttpApp]) -> None:
     async with crib() as served:
         with pytest.raises(SettingsError, match="without a token"):
             make(served.server, HttpOptions(host="0.0.0.0"), ready=lambda: (True, {}))
@@ -225,7 +225,7 @@ OPENING = {
 
 
 async def opened(http: httpx2.AsyncClient, headers: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The headers of a session that was opened."""
+    """Open a session, and return its headers."""
     own = dict(headers or {})
     answer = await http.post("/mcp", headers=own, json=OPENING)
     session = {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
@@ -240,12 +240,12 @@ async def listed(http: httpx2.AsyncClient, headers: dict[str, str]) -> list[str]
 
 
 def of_user(request: Request) -> Own | None:
-    """The tools of the user whom a header names."""
+    """The tools of the user that a header names."""
     user = request.headers.get("x-user")
     return Own(native(f"of_{user}")) if user else None
 
 
-async def test_tools_of_a_request_are_there_for_it_alone_also_within_one_session() -> None:
+async def test_request_tools_exist_for_that_request_only_even_within_one_session() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
@@ -298,7 +298,7 @@ async def opened_as(http: httpx2.AsyncClient, user: str) -> dict[str, str]:
     return {"mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
 
 
-async def test_providers_of_several_middlewares_accumulate_and_override_where_they_say_so() -> None:
+async def test_providers_of_several_middlewares_accumulate_and_override_on_request() -> None:
     async def later(request: Request) -> list[Own]:
         return [Own(native("second")), Own(native("third"))]
 
@@ -333,7 +333,7 @@ async def refusing(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError("the app was asked")
 
 
-async def test_a_resolver_may_refuse_whom_it_does_not_know() -> None:
+async def test_a_resolver_may_reject_an_unknown_caller() -> None:
     async def resolve(request: Request) -> None:
         raise NotAuthenticated("Who are you?")
 
@@ -343,7 +343,7 @@ async def test_a_resolver_may_refuse_whom_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize("leave", [lambda _: sys.exit(3), lambda _: anyio.to_thread.run_sync(sys.exit)])
-async def test_a_resolver_that_exits_ends_nothing_but_its_request(leave: Callable[..., object]) -> None:
+async def test_a_resolver_that_calls_sys_exit_fails_only_its_request(leave: Callable[..., object]) -> None:
     async with http_of(RequestProviders(refusing, leave)) as http:
         assert (await http.post("/mcp", json=OPENING)).status_code == 500
 
@@ -355,7 +355,7 @@ def of_caller(caller: Caller, request: Request) -> Own:
     return Own(native(f"of_{caller.id}"), native(f"by_{request.headers.get('x-user', 'nobody')}"))
 
 
-async def test_a_resolver_for_callers_is_told_whom_the_authentication_knows() -> None:
+async def test_a_caller_resolver_receives_the_authenticated_caller() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             app = http_app(served.server, HttpOptions(tokens=TOKENS), ready=lambda: (True, {}))
@@ -376,7 +376,7 @@ async def test_without_authentication_the_caller_is_the_local_one() -> None:
                 assert await listed(http, await opened(http)) == [*META, "by_nobody", "of_local"]
 
 
-async def test_nobody_is_asked_for_the_providers_of_a_request_that_is_refused_or_none_of_ours() -> None:
+async def test_no_resolver_runs_for_rejected_requests_or_other_paths() -> None:
     asked: list[str] = []
 
     def resolve(caller: Caller, request: Request) -> None:
@@ -395,7 +395,7 @@ async def test_nobody_is_asked_for_the_providers_of_a_request_that_is_refused_or
     assert set(asked) == {"ann"}
 
 
-async def test_both_kinds_of_middleware_accumulate_and_override_where_they_say_so() -> None:
+async def test_both_kinds_of_middleware_accumulate_and_override_on_request() -> None:
     with anyio.fail_after(10):
         async with crib(native("shared")) as served:
             app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
@@ -460,7 +460,7 @@ def surrounding(app: ASGIApp, around: Callable[[], Any]) -> ASGIApp:
     return surrounded
 
 
-async def test_code_around_the_app_brings_tools_into_a_session_that_runs_elsewhere() -> None:
+async def test_request_scope_around_the_app_reaches_a_session_in_another_task() -> None:
     users = iter(["ann", "bob"])
 
     @contextmanager
@@ -481,7 +481,7 @@ async def test_code_around_the_app_brings_tools_into_a_session_that_runs_elsewhe
                     assert await listed(http, session) == ["x__echo"]
 
 
-async def test_what_surrounded_the_opening_of_a_session_does_not_stay_with_it() -> None:
+async def test_the_request_scope_of_the_handshake_does_not_stay_with_the_session() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
@@ -493,7 +493,7 @@ async def test_what_surrounded_the_opening_of_a_session_does_not_stay_with_it() 
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_code_around_a_server_in_memory_brings_tools_at_the_time_of_the_request(mode: Any) -> None:
+async def test_request_scope_around_an_in_memory_server_applies_at_request_time(mode: Any) -> None:
     with anyio.fail_after(10):
         async with crib() as served, mcp.Client(served.server, mode=mode) as client:
             assert await names(client) == META
@@ -515,7 +515,9 @@ async def test_code_around_a_server_in_memory_brings_tools_at_the_time_of_the_re
         ({"x-mcp-show-all": "true"}, "?show_all=false", True),
     ],
 )
-async def test_the_header_wins_over_the_query(headers: dict[str, str], query: str, shown: bool) -> None:
+async def test_the_show_all_header_takes_precedence_over_the_query(
+    headers: dict[str, str], query: str, shown: bool
+) -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
@@ -528,7 +530,7 @@ async def test_the_header_wins_over_the_query(headers: dict[str, str], query: st
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_client_without_headers_asks_for_all_in_its_meta(mode: Any) -> None:
+async def test_a_client_without_headers_can_ask_for_all_tools_in_meta(mode: Any) -> None:
     with anyio.fail_after(10):
         async with crib() as served, mcp.Client(served.server, mode=mode) as client:
             all_of_them = await client.list_tools(meta={"toolcrib/showAll": True}, cache_mode="bypass")  # type: ignore[arg-type]  # a key of ours
@@ -537,7 +539,7 @@ async def test_a_client_without_headers_asks_for_all_in_its_meta(mode: Any) -> N
             assert [tool.name for tool in some.tools] == META
 
 
-async def test_a_list_with_tools_of_a_request_is_kept_by_no_client() -> None:
+async def test_clients_do_not_cache_a_list_with_request_tools() -> None:
     with anyio.fail_after(10):
         async with crib() as served, mcp.Client(served.server, mode="2026-07-28") as client:
             assert (await client.list_tools(cache_mode="bypass")).ttl_ms == 5000
@@ -549,7 +551,7 @@ def found(result: Any) -> list[tuple[str, float]]:
     return [(hit["name"], hit["score"]) for hit in result.structured_content["hits"]]
 
 
-async def test_what_one_unknown_user_calls_moves_nothing_in_the_searches_of_the_next() -> None:
+async def test_calls_of_an_anonymous_user_do_not_affect_searches_of_the_next() -> None:
     tools = [Tool(name=name, namespace="crm", description="Handle customer records") for name in ("alpha", "beta")]
     with anyio.fail_after(10):
         async with crib() as served:

@@ -1,4 +1,4 @@
-"""A registry on a server with an authentication of its own: each user is a caller of his own."""
+"""A registry attached to a server that has its own authentication: each user is a separate caller."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ RESOURCE = "http://localhost/mcp"
 
 
 class Verifier:
-    """Knows a few tokens, as a verifier of the SDK."""
+    """An SDK token verifier that knows a few tokens."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         if token not in USERS:
@@ -81,7 +81,7 @@ def fast_mcp_with_several() -> tuple[Any, Callable[[], Starlette]]:
 
 
 def asking_who(seen: list[Context]) -> ToolRegistry:
-    """A registry that keeps results, with a tool that answers who asks."""
+    """A registry that caches results, with a tool that returns its caller."""
 
     def whoami(ctx: Context) -> str:
         seen.append(ctx)
@@ -94,9 +94,7 @@ def asking_who(seen: list[Context]) -> ToolRegistry:
 
 @pytest.mark.parametrize("headers", [MODERN, {"mcp-protocol-version": "2025-11-25"}], ids=["modern", "legacy"])
 @pytest.mark.parametrize("make", [sdk_server, fast_mcp, fast_mcp_with_several])
-async def test_each_user_of_a_server_with_authentication_gets_his_own_answers(
-    make: Callable[[], Any], headers: dict[str, str]
-) -> None:
+async def test_each_authenticated_user_gets_their_own_results(make: Callable[[], Any], headers: dict[str, str]) -> None:
     seen: list[Context] = []
     server, http_app = make()
     asking_who(seen).attach(server)
@@ -116,7 +114,7 @@ async def test_each_user_of_a_server_with_authentication_gets_his_own_answers(
 
 
 @pytest.mark.parametrize("headers", [MODERN, {"mcp-protocol-version": "2025-11-25"}], ids=["modern", "legacy"])
-async def test_where_nobody_is_asked_who_he_is_no_answer_is_given_again(headers: dict[str, str]) -> None:
+async def test_without_authentication_no_result_is_reused(headers: dict[str, str]) -> None:
     seen: list[Context] = []
     server: FastMCP = FastMCP("own")
     asking_who(seen).attach(server)
@@ -128,7 +126,7 @@ async def test_where_nobody_is_asked_who_he_is_no_answer_is_given_again(headers:
     assert [ctx.caller for ctx in seen] == [LOCAL, LOCAL]
 
 
-async def test_in_memory_answers_are_given_again() -> None:
+async def test_in_memory_results_are_reused() -> None:
     seen: list[Context] = []
     registry = asking_who(seen)
     server: FastMCP = FastMCP("own")
@@ -140,7 +138,7 @@ async def test_in_memory_answers_are_given_again() -> None:
     assert len(seen) == 1
 
 
-async def test_what_is_asked_in_memory_while_a_user_is_served_is_asked_by_him() -> None:
+async def test_an_in_memory_request_during_a_users_request_is_made_as_that_user() -> None:
     seen: list[Context] = []
     server: FastMCP = FastMCP("own")
     asking_who(seen).attach(server)
@@ -180,7 +178,7 @@ def user(client_id: str, subject: str | None = None, issuer: str | None = None, 
         ("alice", None),
     ],
 )
-def test_a_token_stands_for_its_subject_or_else_its_client(who: object, caller: Caller | None) -> None:
+def test_a_token_identifies_its_subject_or_else_its_client(who: object, caller: Caller | None) -> None:
     assert caller_of_user(who) == caller
 
 

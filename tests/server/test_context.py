@@ -1,4 +1,4 @@
-"""Asking the person behind a client while his call is being answered, where the protocol has a way back to him."""
+"""Elicitation: asking the user behind a client during a call, where the protocol can reach them."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ CALL = {"name": "execute_tool", "arguments": {"name": "x:echo"}}
 
 
 async def ask(ctx: Context, name: str, arguments: Object) -> ToolResult:
-    """Ask where that is possible, and say what was answered."""
+    """Ask the user if possible, and return the answer."""
     client = ctx.client
     assert isinstance(client, RequestClient)
     if not client.can_elicit:
@@ -44,7 +44,7 @@ async def agree(context: Any, params: Any) -> mcp_types.ElicitResult:
 
 
 def opening_with(elicitation: Any) -> dict[str, Any]:
-    """The opening of a session whose client can be asked."""
+    """Open a session whose client declares elicitation."""
     params: dict[str, Any] = {**dict(OPENING)["params"], "capabilities": {"elicitation": elicitation}}  # type: ignore[dict-item]  # it is a dict
     return {**OPENING, "params": params}
 
@@ -53,14 +53,14 @@ async def said(client: mcp.Client) -> str:
     return text_of(await client.call_tool("execute_tool", {"name": "x:echo"}))
 
 
-async def test_a_person_is_asked_in_memory() -> None:
+async def test_elicitation_works_in_memory() -> None:
     with anyio.fail_after(5):
         async with crib(handler=ask) as served:
             async with mcp.Client(served.server, mode="legacy", elicitation_callback=agree) as client:
                 assert await said(client) == "accept {'sure': True}"
 
 
-async def test_a_person_is_asked_over_http_with_sse() -> None:
+async def test_elicitation_works_over_http_with_sse() -> None:
     with anyio.fail_after(10):
         async with crib(handler=ask) as served:
             app = sse_app(served.server, HttpOptions(), ready=lambda: (True, {}))
@@ -71,7 +71,7 @@ async def test_a_person_is_asked_over_http_with_sse() -> None:
                 assert await said(client) == "accept {'sure': True}"
 
 
-async def test_a_person_is_asked_over_streamable_http_once_the_client_holds_its_stream_open() -> None:
+async def test_elicitation_works_over_streamable_http_once_the_client_opens_its_stream() -> None:
     answers: list[str] = []
     with anyio.fail_after(10):
         async with crib(handler=ask) as served:
@@ -83,7 +83,7 @@ async def test_a_person_is_asked_over_streamable_http_once_the_client_holds_its_
     assert set(answers) <= {"accept {'sure': True}", "nobody can be asked"}
 
 
-async def test_over_streamable_http_without_that_stream_nobody_can_be_asked() -> None:
+async def test_elicitation_fails_over_streamable_http_without_an_open_stream() -> None:
     opening = opening_with({})
     with anyio.fail_after(10):
         async with crib(handler=ask) as served:
@@ -97,13 +97,13 @@ async def test_over_streamable_http_without_that_stream_nobody_can_be_asked() ->
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_client_that_did_not_declare_it_is_not_asked(mode: Any) -> None:
+async def test_a_client_without_the_elicitation_capability_is_not_asked(mode: Any) -> None:
     with anyio.fail_after(5):
         async with crib(handler=ask) as served, mcp.Client(served.server, mode=mode) as client:
             assert await said(client) == "nobody can be asked"
 
 
-async def test_in_the_modern_era_a_call_is_answered_with_the_question_instead() -> None:
+async def test_a_modern_call_returns_its_question_instead() -> None:
     failures: list[Exception] = []
 
     async def insist(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -124,7 +124,7 @@ async def test_in_the_modern_era_a_call_is_answered_with_the_question_instead() 
 
 
 @pytest.mark.parametrize(("declared", "asked"), [({}, True), ({"form": {}}, True), ({"url": {}}, False)])
-async def test_a_person_is_asked_over_stdio_where_the_client_shows_forms(declared: Any, asked: bool) -> None:
+async def test_elicitation_works_over_stdio_if_the_client_shows_forms(declared: Any, asked: bool) -> None:
     async with serving(ask) as peer:
         peer.send(opening_with(declared))
         await peer.receive()

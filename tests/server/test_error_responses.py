@@ -54,7 +54,7 @@ WAYS = [await_what_was_cancelled, cancel_oneself, raise_it]
 
 
 class Faulty(ToolFacade):
-    """A front within which foreign code is cancelled, or raises, wherever a test says so."""
+    """A facade in which third-party code is cancelled or raises where a test says so."""
 
     faults: dict[str, Callable[[], Any]]
 
@@ -83,11 +83,11 @@ class Faulty(ToolFacade):
 async def faulty(**faults: Callable[[], Any]) -> AsyncIterator[tuple[ToolServer, Faulty, ListChangeNotifier]]:
     source = FakeSource(Own(Tool(name="ping", namespace="x", description="Pings")))
     async with running(source) as gateway, anyio.create_task_group() as group:
-        front = Faulty(gateway, SurfaceOptions(), make_surfaces(gateway, SurfaceOptions()))
-        front.faults = faults
-        changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
+        facade = Faulty(gateway, SurfaceOptions(), make_surfaces(gateway, SurfaceOptions()))
+        facade.faults = faults
+        changes = ListChangeNotifier(facade, gateway.refresher, debounce_s=0.01)
         await group.start(changes.run)
-        yield make_server(front, changes=changes), front, changes
+        yield make_server(facade, changes=changes), facade, changes
         group.cancel_scope.cancel()
 
 
@@ -109,46 +109,46 @@ async def pings(client: mcp.Client) -> bool:
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["memory", "http"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_call_that_is_cancelled_from_within_fails_alone(
+async def test_a_call_that_is_cancelled_internally_fails_alone(
     way: Callable[[], Any], transport: str, mode: str
 ) -> None:
     with anyio.fail_after(10):
-        async with faulty(call=way) as (server, front, _), over(transport, server, mode) as client:
+        async with faulty(call=way) as (server, facade, _), over(transport, server, mode) as client:
             failed = await client.call_tool("execute_tool", {"name": "x:ping"})
             assert failed.is_error
             assert failed.structured_content is not None
             assert failed.structured_content["error"]["code"] == "execution_failed"
-            front.faults.clear()
+            facade.faults.clear()
             assert await pings(client)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("transport", ["memory", "http"])
-async def test_a_list_that_is_cancelled_from_within_fails_alone(transport: str, mode: str) -> None:
+async def test_a_list_that_is_cancelled_internally_fails_alone(transport: str, mode: str) -> None:
     with anyio.fail_after(10):
-        async with faulty(page=cancel_oneself) as (server, front, _), over(transport, server, mode) as client:
+        async with faulty(page=cancel_oneself) as (server, facade, _), over(transport, server, mode) as client:
             with pytest.raises(mcp.MCPError):
                 await client.list_tools()
-            front.faults.clear()
+            facade.faults.clear()
             assert await pings(client)
 
 
 async def refuse() -> NoReturn:
-    raise RuntimeError("policy says what it must not")
+    raise RuntimeError("a secret of the policy")
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("way", [*WAYS, refuse])
-async def test_a_session_opens_also_where_its_introduction_cannot_be_had(way: Callable[[], Any], mode: str) -> None:
+async def test_a_session_opens_even_if_its_instructions_fail(way: Callable[[], Any], mode: str) -> None:
     with anyio.fail_after(10):
-        async with faulty(instructions=way, mark=way) as (server, front, _), over("http", server, mode) as client:
+        async with faulty(instructions=way, mark=way) as (server, facade, _), over("http", server, mode) as client:
             assert not client.instructions
-            front.faults.clear()
+            facade.faults.clear()
             assert await pings(client)
 
 
 class Raising:
-    """A policy that cannot say anything."""
+    """A policy that always raises."""
 
     def scope(self, caller: Caller) -> str:
         raise RuntimeError(f"who is {caller.id}?")
@@ -159,7 +159,7 @@ class Raising:
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 @pytest.mark.parametrize("transport", ["memory", "http"])
-async def test_a_policy_that_raises_ends_no_opening_and_is_told_to_nobody(transport: str, mode: str) -> None:
+async def test_a_policy_that_raises_does_not_break_the_handshake_and_leaks_nothing(transport: str, mode: str) -> None:
     with anyio.fail_after(10):
         async with crib(policy=Raising()) as served, over(transport, served.server, mode) as client:
             assert not client.instructions
@@ -168,7 +168,7 @@ async def test_a_policy_that_raises_ends_no_opening_and_is_told_to_nobody(transp
 
 
 class Unknown:
-    """Lists that nobody can compare."""
+    """Lists whose fingerprints fail."""
 
     def __init__(self, way: Callable[[], Any]) -> None:
         self._way = way
@@ -179,7 +179,7 @@ class Unknown:
 
 
 @pytest.mark.parametrize("way", [await_what_was_cancelled, raise_it])
-async def test_a_list_that_cannot_be_compared_ends_no_telling_of_changes(way: Callable[[], Any]) -> None:
+async def test_a_failing_fingerprint_does_not_stop_notifications(way: Callable[[], Any]) -> None:
     with anyio.fail_after(10):
         async with crib(native("add", "x")) as served:
             changes, told = served.changes, anyio.Event()
@@ -217,7 +217,7 @@ async def test_a_child_process_that_serves_over_stdio_outlives_a_cancelled_tool(
 # -- the guard itself ----------------------------------------------------------------------------------------------
 
 
-async def test_what_is_isolated_gives_what_it_gives() -> None:
+async def test_isolate_returns_the_outcome_of_the_work() -> None:
     async def three() -> int:
         return 3
 
@@ -228,7 +228,7 @@ async def test_what_is_isolated_gives_what_it_gives() -> None:
         await isolate(raise_it)
 
 
-async def test_what_is_isolated_is_cancelled_with_whoever_waits_for_it() -> None:
+async def test_isolated_work_is_cancelled_with_its_caller() -> None:
     ended = anyio.Event()
 
     async def hang() -> None:
@@ -261,7 +261,7 @@ MINE = token(SECRET)
 
 
 async def refusal_of(path: str, headers: Mapping[str, str], mode: str, size: int = 0) -> str:
-    """What the official client raises."""
+    """The error that the official client raises."""
     with anyio.fail_after(10):
         async with crib() as served, at_address(http_app(served.server, OPTIONS, ready=lambda: (True, {}))) as url:
             try:
@@ -286,7 +286,7 @@ async def refusal_of(path: str, headers: Mapping[str, str], mode: str, size: int
         ("/other", MINE, 0, ("no MCP endpoint at this path", "/mcp")),
     ],
 )
-async def test_the_official_client_shows_why_it_is_refused(
+async def test_the_official_client_shows_why_a_request_was_rejected(
     path: str, headers: Mapping[str, str], size: int, said: tuple[str, ...], mode: str
 ) -> None:
     message = await refusal_of(path, headers, mode, size)
@@ -306,7 +306,7 @@ async def test_the_official_client_shows_why_it_is_refused(
         (b"{}", {"accept": "text/plain"}, 406, "Accept"),
     ],
 )
-async def test_what_is_no_message_is_told_so_in_plain_words(
+async def test_a_body_that_is_not_a_message_gets_a_clear_error(
     body: bytes, headers: Mapping[str, str], status: int, said: str, version: str
 ) -> None:
     given = {**JSON, **MINE, "mcp-protocol-version": version, **headers}
@@ -321,7 +321,7 @@ async def test_what_is_no_message_is_told_so_in_plain_words(
 
 
 @pytest.mark.parametrize(("hosts", "status"), [((), 401), (("tools.example",), 421)])
-async def test_an_address_without_a_name_takes_any_host_until_some_are_named(
+async def test_a_wildcard_address_accepts_any_host_unless_hosts_are_configured(
     hosts: tuple[str, ...], status: int
 ) -> None:
     options = HttpOptions(host="0.0.0.0", tokens=OPTIONS.tokens, allowed_hosts=hosts)
@@ -333,7 +333,7 @@ async def test_an_address_without_a_name_takes_any_host_until_some_are_named(
     assert answer.json()["error"]["message"].endswith((" in the server's settings.", "that this server knows."))
 
 
-async def test_a_method_that_is_not_taken_keeps_the_names_of_those_that_are() -> None:
+async def test_an_unsupported_method_keeps_the_allow_header() -> None:
     headers = {**JSON, **MINE, "mcp-protocol-version": "2026-07-28"}
     with anyio.fail_after(10):
         async with crib() as served, at_address(http_app(served.server, OPTIONS, ready=lambda: (True, {}))) as url:

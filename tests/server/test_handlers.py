@@ -39,7 +39,7 @@ async def read(client: mcp.Client, uri: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_prompts_are_listed_with_their_namespace_and_got_by_that_name(mode: Any) -> None:
+async def test_prompts_are_listed_and_requested_with_their_namespace(mode: Any) -> None:
     with anyio.fail_after(10):
         async with in_front_of(Shop("a"), Shop("b")) as app, client_of(app, mode) as client:
             listed = (await client.list_prompts()).prompts
@@ -55,7 +55,7 @@ async def test_prompts_are_listed_with_their_namespace_and_got_by_that_name(mode
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_uri_stays_as_it_is_until_two_servers_have_it(mode: Any) -> None:
+async def test_a_uri_stays_unchanged_unless_two_servers_have_it(mode: Any) -> None:
     a, b = Shop("a", uris=["memo://x", "a://own"]), Shop("b", uris=["memo://x", "b://own"])
     with anyio.fail_after(10):
         async with in_front_of(a, b) as app, client_of(app, mode) as client:
@@ -76,7 +76,7 @@ async def test_a_uri_stays_as_it_is_until_two_servers_have_it(mode: Any) -> None
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_templates_lead_to_their_servers_and_are_completed_there(mode: Any) -> None:
+async def test_templates_are_read_and_completed_by_their_servers(mode: Any) -> None:
     a, b = Shop("a"), Shop("b")
     a.templates.append("doc://{id}")
     b.templates.append("doc://{id}")
@@ -103,7 +103,7 @@ async def test_templates_lead_to_their_servers_and_are_completed_there(mode: Any
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_every_uri_that_a_result_gives_can_be_read(mode: Any) -> None:
+async def test_every_uri_in_a_result_can_be_read(mode: Any) -> None:
     a, b = Shop("a", uris=["memo://x"]), Shop("b", uris=["memo://x", "b://own"])
     with anyio.fail_after(10):
         async with in_front_of(a, b) as app:
@@ -120,7 +120,7 @@ async def test_every_uri_that_a_result_gives_can_be_read(mode: Any) -> None:
                 assert got.messages[1].content.uri == "toolcrib://b/memo://x"
 
 
-async def test_what_a_server_alone_gives_stays_as_it_came() -> None:
+async def test_entries_of_a_single_server_stay_unchanged() -> None:
     with anyio.fail_after(10):
         async with in_front_of(Shop("b")) as app, client_of(app, "auto") as client:
             given = await client.call_tool("execute_tool", LINKING)
@@ -153,7 +153,7 @@ async def test_a_long_list_comes_in_pages() -> None:
             assert sorted(seen) == [f"T {name}" for name in names]
 
 
-async def test_a_list_that_cannot_be_had_leaves_the_last_good_one_and_the_other_servers_alone() -> None:
+async def test_a_failing_list_keeps_the_last_good_one_and_does_not_affect_other_servers() -> None:
     a, b = Shop("a"), Shop("b")
     with anyio.fail_after(10):
         async with in_front_of(a, b) as app, client_of(app, "auto") as client:
@@ -175,7 +175,7 @@ SECRET = ByScopes([Rule(tools=("a:*",), scopes=("admin",))])
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_hidden_server_has_nothing_to_read_and_looks_like_one_that_is_not_there(mode: Any) -> None:
+async def test_a_hidden_server_looks_like_a_missing_one(mode: Any) -> None:
     with anyio.fail_after(10):
         async with in_front_of(Shop("a"), Shop("b"), policy=SECRET) as app, client_of(app, mode) as client:
             assert [one.name for one in (await client.list_prompts()).prompts] == ["b__greet"]
@@ -215,7 +215,7 @@ async def test_single_prompts_and_resources_can_be_hidden_by_id_and_by_tag() -> 
                 await client.read_resource("memo://x")
 
 
-async def test_what_must_be_agreed_to_is_not_read_without() -> None:
+async def test_a_resource_that_needs_approval_is_not_read_without_it() -> None:
     policy = ByScopes([Rule(tools=("a:*",), effect="approve")])
     with anyio.fail_after(10):
         async with in_front_of(Shop("a"), policy=policy) as app, client_of(app, "legacy") as client:
@@ -227,7 +227,7 @@ async def test_what_must_be_agreed_to_is_not_read_without() -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_only_what_some_server_of_the_caller_has_is_announced(mode: Any) -> None:
+async def test_only_capabilities_of_the_callers_servers_are_announced(mode: Any) -> None:
     async def announced(app: App) -> list[str]:
         async with client_of(app, mode) as client:
             told = client.server_capabilities.model_dump(exclude_none=True)
@@ -244,7 +244,7 @@ async def test_only_what_some_server_of_the_caller_has_is_announced(mode: Any) -
             assert await announced(app) == ["tools"]
 
 
-async def test_a_server_is_not_asked_for_what_is_switched_off() -> None:
+async def test_a_server_is_not_asked_for_kinds_that_are_disabled() -> None:
     shop = Shop("a")
     with anyio.fail_after(10):
         async with in_front_of(shop, prompts=False) as app, client_of(app, "auto") as client:
@@ -269,9 +269,11 @@ class Heard:
         return [method for method, _ in self.messages]
 
 
-@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")  # the older era's own words
+@pytest.mark.filterwarnings(
+    "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
+)  # sampling and roots of the older era
 @pytest.mark.parametrize("over", ["memory", "http"])
-async def test_a_session_is_told_of_changed_lists_and_of_the_resources_it_watches(over: str) -> None:
+async def test_a_session_is_notified_of_changed_lists_and_watched_resources(over: str) -> None:
     shop, heard = Shop("a", uris=["memo://x", "memo://y"]), Heard()
     with anyio.fail_after(15):
         async with in_front_of(shop) as app:
@@ -300,7 +302,7 @@ async def test_a_session_is_told_of_changed_lists_and_of_the_resources_it_watche
     assert updated == {"memo://x"}
 
 
-async def test_a_subscription_is_told_of_the_resources_it_names_and_of_no_others() -> None:
+async def test_a_subscription_is_notified_only_of_the_resources_it_names() -> None:
     a, b = Shop("a"), Shop("b")
     with anyio.fail_after(10):
         async with in_front_of(a, b) as app, client_of(app, "2026-07-28") as client:
@@ -316,8 +318,10 @@ async def test_a_subscription_is_told_of_the_resources_it_names_and_of_no_others
 # -- messages for logs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")  # the older era's own words
-async def test_a_session_that_sets_a_level_hears_what_its_own_servers_say() -> None:
+@pytest.mark.filterwarnings(
+    "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
+)  # sampling and roots of the older era
+async def test_a_session_that_sets_a_level_gets_log_messages_of_its_own_servers() -> None:
     heard, shop = list[tuple[str, str | None, Any]](), Shop("a")
 
     async def listen(params: types.LoggingMessageNotificationParams) -> None:
@@ -336,7 +340,7 @@ async def test_a_session_that_sets_a_level_hears_what_its_own_servers_say() -> N
 
 
 @pytest.mark.parametrize("over", ["memory", "http"])
-async def test_a_request_that_asks_for_it_hears_what_servers_say_meanwhile(over: str) -> None:
+async def test_a_request_can_ask_for_log_messages_during_it(over: str) -> None:
     heard = list[tuple[str, str | None, Any]]()
 
     async def listen(params: types.LoggingMessageNotificationParams) -> None:
@@ -361,7 +365,7 @@ async def test_a_request_that_asks_for_it_hears_what_servers_say_meanwhile(over:
     assert heard == [("warning", "a.db", "two")]
 
 
-async def test_what_a_server_says_is_due_to_nobody_once_several_have_used_it() -> None:
+async def test_log_messages_of_a_server_with_several_users_go_to_none_of_them() -> None:
     heard = list[Any]()
 
     async def listen(params: types.LoggingMessageNotificationParams) -> None:
@@ -385,7 +389,7 @@ async def test_what_a_server_says_is_due_to_nobody_once_several_have_used_it() -
 # -- gateways behind each other ----------------------------------------------------------------------------------------
 
 
-async def test_gateways_in_front_of_each_other_list_nothing_in_circles() -> None:
+async def test_gateways_in_a_cycle_list_nothing_twice() -> None:
     a, b = Shop("a", uris=["a://own"]), Shop("b", uris=["b://own"])
     with anyio.fail_after(20):
         async with in_front_of(a) as one, in_front_of(b) as other:
@@ -411,7 +415,7 @@ async def resources(client: mcp.Client) -> list[types.Resource]:
     return (await client.list_resources(cache_mode="bypass")).resources
 
 
-async def test_servers_that_never_agree_hold_a_subscription_up_once_and_are_left_out(
+async def test_servers_that_never_accept_a_subscription_delay_it_once_and_are_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def never(ctx: Any, params: Any) -> Any:
@@ -428,7 +432,7 @@ async def test_servers_that_never_agree_hold_a_subscription_up_once_and_are_left
                 assert await anext(aiter(subscription)) == ResourceUpdated(uri="memo://x")
 
 
-async def test_half_a_character_costs_its_own_entry_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unpaired_surrogate_drops_only_its_own_entry(caplog: pytest.LogCaptureFixture) -> None:
     async def resources(ctx: Any, params: Any) -> types.ListResourcesResult:
         good = types.Resource(uri="memo://x", name="x")
         return types.ListResourcesResult(resources=[good, good.model_copy(update={"uri": "b:", "title": "\ud800"})])
@@ -453,7 +457,7 @@ CALL = {"name": "a:link", "arguments": {}}
 
 
 class Asking(Shop):
-    """Needs to know something before it answers anything."""
+    """A server that asks a question before it returns a result."""
 
     def __init__(self, *requests: dict[str, Any], rounds: int = 1) -> None:
         super().__init__("a")
@@ -490,7 +494,7 @@ async def invent(context: Any, params: Any) -> types.CreateMessageResult:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_person_and_a_model_behind_a_client_of_any_version_are_asked(mode: Any) -> None:
+async def test_users_and_models_behind_clients_of_any_version_can_be_asked(mode: Any) -> None:
     shop = Asking(ELICIT, SAMPLE, rounds=2)
     able: Any = {"elicitation_callback": agree, "sampling_callback": invent}
     with anyio.fail_after(10):
@@ -507,7 +511,7 @@ async def test_a_person_and_a_model_behind_a_client_of_any_version_are_asked(mod
     assert answers["q1"].content.text == "saw"
 
 
-async def test_who_cannot_be_asked_is_told_so() -> None:
+async def test_a_client_that_cannot_be_asked_gets_a_clear_error() -> None:
     shop = Asking(ELICIT)
     with anyio.fail_after(10):
         async with in_front_of(shop) as app, mcp.Client(app.server, mode="legacy") as client:
@@ -517,7 +521,7 @@ async def test_who_cannot_be_asked_is_told_so() -> None:
     assert len(shop.heard) == 1
 
 
-async def test_a_server_that_asks_without_end_is_given_up() -> None:
+async def test_a_server_that_keeps_asking_is_stopped() -> None:
     shop = Asking(ELICIT, rounds=1000)
     with anyio.fail_after(10):
         async with (
@@ -540,7 +544,7 @@ async def test_a_client_that_fails_to_answer_fails_its_own_call() -> None:
     assert "failed to answer" in text_of(refused)
 
 
-async def test_only_so_many_questions_are_put_for_one_call() -> None:
+async def test_the_questions_of_one_call_are_limited() -> None:
     asked = 0
 
     async def count(context: Any, params: Any) -> types.ElicitResult:

@@ -64,8 +64,8 @@ async def serving(
 
     provider = FakeProvider([Tool(name="echo", namespace="x", description="Echoes")], handler)
     async with running(FakeSource(provider)) as gateway, anyio.create_task_group() as group:
-        front = make_facade(gateway, SurfaceOptions(surfaces=surfaces))
-        app = http_app(make_server(front), options, ready=lambda: (True, {"tools": 1}))
+        facade = make_facade(gateway, SurfaceOptions(surfaces=surfaces))
+        app = http_app(make_server(facade), options, ready=lambda: (True, {"tools": 1}))
 
         async def serve() -> None:
             await serve_http(app, options, stop=stop, started=started)
@@ -103,7 +103,7 @@ async def test_a_client_of_each_era_lists_searches_and_executes(mode: str) -> No
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_every_older_version_is_spoken(version: str) -> None:
+async def test_every_older_version_is_supported(version: str) -> None:
     params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
     with anyio.fail_after(10):
         async with serving() as (url, _, _), httpx2.AsyncClient(headers=JSON) as http:
@@ -118,7 +118,7 @@ async def test_every_older_version_is_spoken(version: str) -> None:
             assert answer.json()["result"]["content"] == [{"type": "text", "text": "echo {}"}]
 
 
-async def test_health_and_readiness_need_no_token_and_name_nobody() -> None:
+async def test_health_and_readiness_need_no_token_and_identify_no_caller() -> None:
     with anyio.fail_after(5):
         async with serving(options=HttpOptions(tokens=TOKENS)) as (url, _, _), httpx2.AsyncClient() as http:
             base = url.removesuffix("/mcp")
@@ -126,7 +126,7 @@ async def test_health_and_readiness_need_no_token_and_name_nobody() -> None:
             assert (await http.get(f"{base}/readyz")).json() == {"ready": True, "tools": 1}
 
 
-async def test_without_a_valid_token_nothing_is_served() -> None:
+async def test_requests_without_a_valid_token_are_rejected() -> None:
     with anyio.fail_after(10):
         async with serving(options=HttpOptions(tokens=TOKENS)) as (url, _, _):
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic s3cret-a"}):
@@ -174,7 +174,7 @@ async def test_a_session_belongs_to_the_token_that_opened_it() -> None:
         ("/healthz", {"origin": "HTTP://LocalHost"}, 200),
     ],
 )
-async def test_a_foreign_host_or_origin_is_refused(path: str, headers: dict[str, str], status: int) -> None:
+async def test_a_foreign_host_or_origin_is_rejected(path: str, headers: dict[str, str], status: int) -> None:
     with anyio.fail_after(5):
         async with serving() as (url, _, _), httpx2.AsyncClient() as http:
             assert (await http.get(url.replace("/mcp", path), headers=headers)).status_code == status
@@ -183,7 +183,7 @@ async def test_a_foreign_host_or_origin_is_refused(path: str, headers: dict[str,
 @pytest.mark.parametrize(
     ("host", "header"), [("127.0.0.2", "127.0.0.2:80"), ("fd00::1", "[fd00::1]:80"), ("crib.example", "CRIB.example")]
 )
-async def test_a_server_takes_its_own_address(host: str, header: str) -> None:
+async def test_a_server_accepts_its_own_address(host: str, header: str) -> None:
     async with running(FakeSource()) as gateway:
         server = make_server(make_facade(gateway, SurfaceOptions()))
         app = http_app(server, HttpOptions(host=host, tokens=TOKENS), ready=lambda: (True, {}))
@@ -213,7 +213,7 @@ async def test_show_all_lists_every_tool_and_leaves_the_meta_tools_out() -> None
             assert [tool.name for tool in (await client.list_tools()).tools] == ["x__echo"]
 
 
-async def test_calls_under_way_are_finished_before_a_shutdown() -> None:
+async def test_running_calls_finish_before_a_shutdown() -> None:
     under_way, go_on = anyio.Event(), anyio.Event()
     answers: list[str] = []
 
@@ -237,7 +237,7 @@ async def test_calls_under_way_are_finished_before_a_shutdown() -> None:
     assert answers == ["done"]
 
 
-async def test_a_call_that_never_ends_does_not_hold_the_shutdown_up() -> None:
+async def test_a_call_that_never_ends_does_not_delay_the_shutdown() -> None:
     under_way = anyio.Event()
 
     async def endless(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -262,7 +262,7 @@ async def test_a_call_that_never_ends_does_not_hold_the_shutdown_up() -> None:
     assert ended
 
 
-async def test_a_call_is_cancelled_when_its_client_goes_away() -> None:
+async def test_a_call_is_cancelled_when_its_client_disconnects() -> None:
     under_way, ended = anyio.Event(), anyio.Event()
 
     async def endless(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -306,7 +306,7 @@ async def test_progress_reaches_the_client() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com", "::"])
-async def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
+async def test_an_address_that_other_machines_can_reach_needs_a_token(host: str) -> None:
     async with running(FakeSource()) as gateway:
         server = make_server(make_facade(gateway, SurfaceOptions()))
         with pytest.raises(SettingsError, match="without a token"):

@@ -1,4 +1,4 @@
-"""Clients are told that their list of tools changed: over every transport, in both eras, each of his own list only."""
+"""Clients are notified when their own list of tools changed, over every transport and in both eras."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
@@ -52,7 +52,7 @@ async def over(transport: str, served: Crib, **client: Any) -> AsyncIterator[mcp
 
 
 async def told(served: Crib, notices: Notices) -> None:
-    """Change the tools until the client is told: what it may miss is a change before its stream is open."""
+    """Change the tools until the client is notified, because it may miss changes before its stream is open."""
     offers = [(ADD,), (ADD, SUB)]
     while not notices.count:
         offers.reverse()
@@ -62,7 +62,7 @@ async def told(served: Crib, notices: Notices) -> None:
 
 
 @pytest.mark.parametrize("transport", ["memory", "http"])
-async def test_a_session_says_that_it_tells_of_changes_and_does(transport: str) -> None:
+async def test_a_session_announces_list_changes_and_sends_them(transport: str) -> None:
     notices = Notices()
     with anyio.fail_after(10):
         async with crib(ADD) as served, over(transport, served, mode="legacy", message_handler=notices) as client:
@@ -74,7 +74,7 @@ async def test_a_session_says_that_it_tells_of_changes_and_does(transport: str) 
 
 
 @pytest.mark.parametrize("transport", ["memory", "http"])
-async def test_a_subscription_hears_of_changes_and_ends_with_its_client(transport: str) -> None:
+async def test_a_subscription_gets_changes_and_ends_with_its_client(transport: str) -> None:
     with anyio.fail_after(10):
         async with crib(ADD) as served, over(transport, served, mode="2026-07-28") as client:
             async with client.listen(tools_list_changed=True, prompts_list_changed=True) as subscription:
@@ -93,7 +93,7 @@ async def test_a_server_without_changes_promises_none() -> None:
             assert not client.server_capabilities.tools.list_changed
 
 
-async def test_nobody_is_told_of_tools_that_are_not_his() -> None:
+async def test_no_client_is_notified_of_tools_it_cannot_see() -> None:
     shared, hers, his = native("shared", "x"), native("hers", "acme"), native("his", "bits")
     heard: list[str] = []
 
@@ -126,21 +126,21 @@ async def test_nobody_is_told_of_tools_that_are_not_his() -> None:
     assert heard[:2] == ["ann", "bob"]
 
 
-async def test_what_is_only_searched_changes_no_list_that_does_not_show_it() -> None:
-    """The list of a client that sees meta-tools changes with what those say, not with every tool behind them."""
-    front = Marked("a")
-    async with telling(front) as (changes, source):
-        follower, count = await following(changes)
+async def test_a_tool_that_is_only_searchable_changes_no_list() -> None:
+    """A list of meta-tools changes with their descriptions, not with every tool behind them."""
+    facade = Marked("a")
+    async with telling(facade) as (changes, source):
+        subscriber, count = await subscribed(changes)
         source.changed()
-        await until(lambda: front.asked > 1)
-        front.marks = "b"
+        await until(lambda: facade.asked > 1)
+        facade.marks = "b"
         source.changed()
         await until(lambda: count() == 1)
-        changes.unsubscribe(follower)
+        changes.unsubscribe(subscriber)
 
 
 class Marked:
-    """Lists that a test changes by hand: one for all, or one a caller."""
+    """Fingerprints that a test changes by hand, for all callers or for one."""
 
     def __init__(self, marks: str) -> None:
         self.marks = marks
@@ -182,29 +182,29 @@ async def telling(
     assert source.callbacks == []
 
 
-async def following(changes: ListChangeNotifier, name: str = "ann", *own: Any) -> tuple[Any, Callable[[], int]]:
-    """A follower that is ready, and how often it was told."""
-    told_at: list[float] = []
+async def subscribed(changes: ListChangeNotifier, name: str = "ann", *own: Any) -> tuple[Any, Callable[[], int]]:
+    """A ready subscriber, and a function that counts its notifications."""
+    notified_at: list[float] = []
 
     async def tell() -> None:
-        told_at.append(anyio.current_time())
+        notified_at.append(anyio.current_time())
 
     ready = anyio.Event()
     ready.set()
     ctx = Context(caller=Caller(id=name), providers=tuple(own))
-    follower = await changes.subscribe(ctx, tell, ready)
-    assert follower is not None
-    return follower, lambda: len(told_at)
+    subscriber = await changes.subscribe(ctx, tell, ready)
+    assert subscriber is not None
+    return subscriber, lambda: len(notified_at)
 
 
 def reached(count: Callable[[], int], number: int) -> bool:
     return count() == number
 
 
-async def test_many_changes_at_once_are_told_once() -> None:
+async def test_many_changes_at_once_are_one_notification() -> None:
     marks = Marked("0")
     async with telling(marks, debounce_s=0.1) as (changes, source):
-        _, count = await following(changes)
+        _, count = await subscribed(changes)
         for number in range(20):
             marks.marks = f"{number + 1}"
             source.changed()
@@ -215,10 +215,10 @@ async def test_many_changes_at_once_are_told_once() -> None:
         await until(lambda: count() == 2)
 
 
-async def test_a_list_that_changed_and_changed_back_is_told_for_the_client_may_have_seen_it_meanwhile() -> None:
+async def test_a_list_that_changed_and_changed_back_is_notified_because_the_client_may_have_seen_it() -> None:
     marks = Marked("a")
     async with telling(marks, debounce_s=0.1) as (changes, source):
-        _, count = await following(changes)
+        _, count = await subscribed(changes)
         asked = marks.asked
         marks.marks = "b"
         source.changed()
@@ -228,7 +228,7 @@ async def test_a_list_that_changed_and_changed_back_is_told_for_the_client_may_h
         await until(lambda: count() == 1)
 
 
-async def test_a_client_that_does_not_read_holds_nobody_up_and_one_notice_waits_for_it() -> None:
+async def test_a_client_that_does_not_read_delays_no_other_and_has_one_pending_notification() -> None:
     marks, stuck, told_slowly = Marked("0"), anyio.Event(), list[str]()
 
     async def tell() -> None:
@@ -239,7 +239,7 @@ async def test_a_client_that_does_not_read_holds_nobody_up_and_one_notice_waits_
     ready.set()
     async with telling(marks) as (changes, source):
         slow = await changes.subscribe(Context(caller=Caller(id="slow")), tell, ready)
-        _, count = await following(changes)
+        _, count = await subscribed(changes)
         for number in range(1, 6):
             marks.marks = f"{number}"
             source.changed()
@@ -250,12 +250,12 @@ async def test_a_client_that_does_not_read_holds_nobody_up_and_one_notice_waits_
         assert slow is not None
 
 
-async def test_a_provider_of_ones_own_that_hangs_delays_nobody_else() -> None:
+async def test_a_request_provider_that_hangs_delays_no_other_client() -> None:
     marks = Marked("a")
     async with telling(marks) as (changes, source):
         marks.hanging.set()
-        hanging, hers = await following(changes, "ann", Own())
-        _, his = await following(changes, "bob")
+        hanging, hers = await subscribed(changes, "ann", Own())
+        _, his = await subscribed(changes, "bob")
         marks.hanging = anyio.Event()
         marks.marks = "b"
         source.changed()
@@ -264,25 +264,25 @@ async def test_a_provider_of_ones_own_that_hangs_delays_nobody_else() -> None:
         changes.unsubscribe(hanging)
 
 
-async def test_a_provider_of_ones_own_that_speaks_of_changes_is_heard_and_left_in_the_end() -> None:
+async def test_a_request_provider_with_changes_is_subscribed_to_and_unsubscribed_from() -> None:
     marks, own = Marked("a"), Own()
     marks.hanging.set()
     async with telling(marks) as (changes, _):
-        follower, hers = await following(changes, "ann", own)
-        _, his = await following(changes, "bob")
+        subscriber, hers = await subscribed(changes, "ann", own)
+        _, his = await subscribed(changes, "bob")
         marks.of["ann"] = "b"
         own.offer()
         await until(lambda: hers() == 1)
-        changes.unsubscribe(follower)
-        changes.unsubscribe(follower)
+        changes.unsubscribe(subscriber)
+        changes.unsubscribe(subscriber)
         assert (own.callbacks, his(), changes.subscriber_count) == ([], 0, 1)
 
 
-async def test_a_follower_that_left_is_told_nothing_more() -> None:
+async def test_a_subscriber_that_unsubscribed_gets_no_more_notifications() -> None:
     marks = Marked("a")
     async with telling(marks, debounce_s=0.05) as (changes, source):
-        left, hers = await following(changes, "ann")
-        _, his = await following(changes, "bob")
+        left, hers = await subscribed(changes, "ann")
+        _, his = await subscribed(changes, "bob")
         asked = marks.asked
         marks.marks = "b"
         source.changed()
@@ -292,25 +292,25 @@ async def test_a_follower_that_left_is_told_nothing_more() -> None:
         assert hers() == 0
 
 
-async def test_there_is_a_limit_to_followers_and_room_again_when_one_leaves() -> None:
+async def test_subscribers_are_limited_and_unsubscribing_makes_room() -> None:
     async with telling(Marked("a"), limit=1) as (changes, _):
-        follower, _ = await following(changes)
-        assert await changes.subscribe(follower.ctx, follower.notify, follower.ready) is None
-        changes.unsubscribe(follower)
-        await following(changes)
+        subscriber, _ = await subscribed(changes)
+        assert await changes.subscribe(subscriber.ctx, subscriber.notify, subscriber.ready) is None
+        changes.unsubscribe(subscriber)
+        await subscribed(changes)
 
 
 async def test_one_caller_leaves_room_for_others() -> None:
     changes = ListChangeNotifier(Marked("a"), Source(), limit=10, per_caller=2)
-    first, _ = await following(changes, "greedy")
-    await following(changes, "greedy")
+    first, _ = await subscribed(changes, "greedy")
+    await subscribed(changes, "greedy")
     assert await changes.subscribe(first.ctx, first.notify, first.ready) is None
     namesake = replace(first.ctx, caller=Caller(id="greedy", tenant="another"))
     assert await changes.subscribe(namesake, first.notify, first.ready) is not None
-    await following(changes, "ann")
+    await subscribed(changes, "ann")
     for _ in range(2):
         changes.unsubscribe(first)
-    await following(changes, "greedy")
+    await subscribed(changes, "greedy")
     assert await changes.subscribe(first.ctx, first.notify, first.ready) is None
     assert changes.subscriber_count == 4
 
@@ -320,7 +320,7 @@ def test_one_caller_cannot_take_every_place_by_default() -> None:
     assert changes.per_caller * 5 <= changes.limit
 
 
-async def test_a_client_that_cannot_be_told_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_cannot_be_notified_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     marks = Marked("0")
 
     async def tell() -> None:
@@ -330,7 +330,7 @@ async def test_a_client_that_cannot_be_told_spoils_nothing(caplog: pytest.LogCap
     ready.set()
     async with telling(marks) as (changes, source):
         await changes.subscribe(Context(caller=Caller(id="gone")), tell, ready)
-        _, count = await following(changes)
+        _, count = await subscribed(changes)
         for number in (1, 2):
             marks.marks = f"{number}"
             source.changed()
@@ -338,13 +338,13 @@ async def test_a_client_that_cannot_be_told_spoils_nothing(caplog: pytest.LogCap
     assert "cannot notify a client" in caplog.text
 
 
-async def test_changes_are_told_by_one_task_only() -> None:
+async def test_a_notifier_cannot_run_twice() -> None:
     async with telling(Marked("a")) as (changes, _):
         with pytest.raises(AlreadyStarted):
             await changes.run()
 
 
-async def test_when_nobody_tells_of_changes_any_more_subscriptions_end_gracefully() -> None:
+async def test_subscriptions_end_gracefully_when_the_notifier_stops() -> None:
     with anyio.fail_after(10):
         async with crib(ADD) as served, mcp.Client(served.server, mode="2026-07-28") as client:
             async with client.listen(tools_list_changed=True) as subscription:
@@ -352,7 +352,7 @@ async def test_when_nobody_tells_of_changes_any_more_subscriptions_end_gracefull
                 assert [event async for event in subscription] == []
 
 
-async def test_an_open_subscription_does_not_hold_a_shutdown_up() -> None:
+async def test_an_open_subscription_does_not_delay_a_shutdown() -> None:
     with anyio.fail_after(10):
         async with crib(ADD) as served:
             app = http_app(served.server, HttpOptions(), ready=lambda: (True, {}))
@@ -363,7 +363,7 @@ async def test_an_open_subscription_does_not_hold_a_shutdown_up() -> None:
                     assert [event async for event in subscription] == []
 
 
-async def test_sessions_that_ended_are_forgotten() -> None:
+async def test_ended_sessions_are_unsubscribed() -> None:
     with anyio.fail_after(10):
         async with crib(ADD) as served:
             for _ in range(3):
@@ -377,7 +377,7 @@ class Unknown(Marked):
         raise RuntimeError("no")
 
 
-async def test_a_session_opens_also_where_its_list_cannot_be_known(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_session_opens_even_if_its_list_fails(caplog: pytest.LogCaptureFixture) -> None:
     with anyio.fail_after(5):
         async with crib(ADD) as served:
             served.changes._fingerprints = Unknown("")
@@ -386,10 +386,10 @@ async def test_a_session_opens_also_where_its_list_cannot_be_known(caplog: pytes
     assert "not be notified when its lists change" in caplog.text
 
 
-async def test_a_list_that_cannot_be_known_for_a_while_is_told_of_later() -> None:
+async def test_a_list_that_fails_for_a_while_is_notified_later() -> None:
     marks = Marked("a")
     async with telling(marks) as (changes, source):
-        _, count = await following(changes)
+        _, count = await subscribed(changes)
         changes._fingerprints = Unknown("")
         source.changed()
         await anyio.wait_all_tasks_blocked()

@@ -51,7 +51,7 @@ async def test_the_list_is_the_same_over_http_and_in_memory(mode: Any) -> None:
 
 
 @pytest.mark.parametrize("modern", [False, True])
-async def test_the_answer_is_one_json_of_the_length_that_its_head_says(*, modern: bool) -> None:
+async def test_the_response_is_one_json_body_with_a_correct_content_length(*, modern: bool) -> None:
     meta: dict[str, Any] = {f"io.modelcontextprotocol/{key}": {} for key in ("clientCapabilities",)}
     meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28"
     with anyio.fail_after(10):
@@ -76,7 +76,7 @@ async def test_the_answer_is_one_json_of_the_length_that_its_head_says(*, modern
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_cursor_that_is_none_is_refused_as_ever(mode: Any) -> None:
+async def test_an_invalid_cursor_is_rejected_as_usual(mode: Any) -> None:
     with anyio.fail_after(10):
         async with crib(ODD) as served, at_address(app_of(served)) as url:
             async with client_at(f"{url}/mcp", mode) as client:
@@ -85,14 +85,14 @@ async def test_a_cursor_that_is_none_is_refused_as_ever(mode: Any) -> None:
     assert refused.value.code == types.INVALID_PARAMS
 
 
-async def test_a_definition_that_no_client_could_read_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_a_definition_that_no_client_could_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     bad = Tool(name="bad", annotations={"readOnlyHint": {"no": "hint"}}, visibility=Visibility.NATIVE)
     async with crib(ODD, bad, surfaces=["direct"]) as served, mcp.Client(served.server, mode="legacy") as client:
         assert await names(client) == ["odd"]
     assert "bad cannot be listed" in caplog.text
 
 
-async def test_an_answer_without_marks_passes_as_it_is() -> None:
+async def test_a_response_without_placeholders_passes_unchanged() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -106,7 +106,7 @@ async def test_an_answer_without_marks_passes_as_it_is() -> None:
     assert sent == [start, body, body]
 
 
-async def test_a_mark_is_filled_in_once_and_cannot_be_guessed() -> None:
+async def test_a_placeholder_is_replaced_once_and_cannot_be_guessed() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -122,7 +122,7 @@ async def test_a_mark_is_filled_in_once_and_cannot_be_guessed() -> None:
     assert dict(sent[0]["headers"])[b"content-length"] == str(len(sent[1]["body"])).encode()
 
 
-async def test_an_answer_without_the_mark_stays_as_it_is() -> None:
+async def test_a_response_without_its_placeholder_stays_unchanged() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -152,7 +152,7 @@ ODD_ENTRIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_list_is_what_the_sdk_would_have_sent(version: str) -> None:
+async def test_entries_equal_those_that_the_sdk_would_send(version: str) -> None:
     read = [read_tool(entry, namespace="x") for entry in ODD_ENTRIES]
     tools = [replace(tool, visibility=Visibility.NATIVE) for tool in read if isinstance(tool, Tool)]
     lean = await listed_over_http(version, *tools)
@@ -161,7 +161,7 @@ async def test_a_list_is_what_the_sdk_would_have_sent(version: str) -> None:
 
 
 async def listed_over_http(version: str, *tools: Tool, lean: bool = True) -> dict[str, Any]:
-    """The result of `tools/list` as bytes tell it."""
+    """The result of `tools/list`, parsed from the response body."""
     async with crib(*tools, surfaces=["direct"]) as served:
         if not lean:
             served.server.middleware[:] = [one for one in served.server.middleware if "list_lean" not in repr(one)]
@@ -184,7 +184,7 @@ async def listed_over_http(version: str, *tools: Tool, lean: bool = True) -> dic
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the tools for which an entry was made."""
+    """The names of the tools that were encoded."""
     made: list[str] = []
 
     def noted(tool: Tool, name: str) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-async def test_a_second_list_makes_no_entry_again_and_a_changed_tool_alone_is_made_anew(made: list[str]) -> None:
+async def test_only_changed_tools_are_encoded_again(made: list[str]) -> None:
     async with crib(native("add"), native("sub"), surfaces=["direct"]) as served:
         for _ in range(2):
             async with mcp.Client(served.server, mode="legacy") as client:
@@ -218,14 +218,14 @@ def entry(known: EntryCache, tool: ListedTool, version: str) -> dict[str, Any]:
     return fragment.entry
 
 
-def test_the_eras_have_entries_of_their_own() -> None:
+def test_each_era_has_its_own_entries() -> None:
     known, tool = EntryCache(), listed(1, output_schema={"type": "array"})
     assert "outputSchema" in entry(known, tool, "2026-07-28")
     assert "outputSchema" not in entry(known, tool, "2025-11-25")
     assert entry(known, tool, "2025-06-18") is entry(known, tool, "2025-11-25")
 
 
-def test_only_so_many_entries_are_kept(made: list[str]) -> None:
+def test_the_entry_cache_is_limited(made: list[str]) -> None:
     known = EntryCache(limit=2)
     for number in (1, 2, 3, 3, 2, 1):
         assert entry(known, listed(number), "2026-07-28")["name"] == f"t{number}"

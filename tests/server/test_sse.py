@@ -1,4 +1,4 @@
-"""The old transport of HTTP+SSE, for clients that know no other."""
+"""The HTTP+SSE transport for old clients."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,7 +45,7 @@ async def test_an_old_client_lists_searches_and_executes() -> None:
             assert text_of(ran) == "echo {'a': 1}"
 
 
-async def test_it_may_be_mounted_under_any_prefix() -> None:
+async def test_an_sse_app_can_be_mounted_under_any_prefix() -> None:
     with anyio.fail_after(10):
         async with crib() as served:
             app = app_of(served)
@@ -54,7 +54,7 @@ async def test_it_may_be_mounted_under_any_prefix() -> None:
                 assert await names(client) == META
 
 
-async def test_changes_are_told_on_the_stream() -> None:
+async def test_changes_are_notified_on_the_stream() -> None:
     notices = Notices()
     with anyio.fail_after(10):
         async with crib(native("add")) as served, at_address(app_of(served)) as url:
@@ -100,7 +100,7 @@ async def test_a_stream_belongs_to_the_token_that_opened_it() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("PUT", "/sse", 405), ("POST", "/messages/", 400), ("GET", "/other", 404)]
 )
-async def test_anything_else_is_refused(method: str, path: str, status: int) -> None:
+async def test_other_requests_are_rejected(method: str, path: str, status: int) -> None:
     with anyio.fail_after(10):
         async with crib() as served, at_address(app_of(served)) as url, httpx2.AsyncClient(headers=JSON) as http:
             assert (await http.request(method, f"{url}{path}")).status_code == status

@@ -76,10 +76,10 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
     try:
         with anyio.fail_after(10):
             async with running(source) as gateway, anyio.create_task_group() as group:
-                front = make_facade(gateway, SurfaceOptions())
-                changes = ListChangeNotifier(front, gateway.refresher, debounce_s=0.01)
+                facade = make_facade(gateway, SurfaceOptions())
+                changes = ListChangeNotifier(facade, gateway.refresher, debounce_s=0.01)
                 await group.start(changes.run)
-                server = make_server(front, changes=changes)
+                server = make_server(facade, changes=changes)
                 peer.source, peer.provider = source, provider
 
                 async def serve() -> None:
@@ -94,7 +94,7 @@ async def serving(handler: Handler = echo, *, drain_s: float = 2, limit: int = 2
         os.close(write_fd)
 
 
-async def test_a_client_lists_and_calls_and_the_end_of_input_ends_the_server() -> None:
+async def test_a_client_lists_and_calls_until_the_end_of_input_ends_the_server() -> None:
     async with serving() as peer:
         await peer.open()
         peer.send(request(1, "tools/call", name="execute_tool", arguments={"name": "x:echo", "arguments": {"a": 1}}))
@@ -102,7 +102,7 @@ async def test_a_client_lists_and_calls_and_the_end_of_input_ends_the_server() -
         peer.to_server.feed_eof()
 
 
-async def test_what_was_asked_before_the_end_of_input_is_still_answered() -> None:
+async def test_requests_before_the_end_of_input_are_still_answered() -> None:
     go_on = anyio.Event()
 
     async def slow(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -118,7 +118,7 @@ async def test_what_was_asked_before_the_end_of_input_is_still_answered() -> Non
         assert (await peer.receive())["result"]["content"][0]["text"] == "done"
 
 
-async def test_a_request_to_stop_lets_calls_finish_but_not_for_ever() -> None:
+async def test_a_stop_lets_calls_finish_for_a_limited_time() -> None:
     async def endless(ctx: Context, name: str, arguments: Object) -> ToolResult:
         await anyio.sleep_forever()
         raise AssertionError
@@ -134,7 +134,7 @@ async def test_a_request_to_stop_lets_calls_finish_but_not_for_ever() -> None:
     assert peer.ended
 
 
-async def test_a_cancelled_call_holds_no_shutdown_up() -> None:
+async def test_a_cancelled_call_does_not_delay_the_shutdown() -> None:
     started = anyio.Event()
 
     async def endless(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -152,7 +152,7 @@ async def test_a_cancelled_call_holds_no_shutdown_up() -> None:
     assert peer.ended
 
 
-async def test_a_line_that_is_no_message_is_answered_and_harms_nothing() -> None:
+async def test_a_line_that_is_not_a_message_gets_an_error_and_harms_nothing() -> None:
     async with serving() as peer:
         await peer.open()
         for junk in (b"{nope\n", b"\xff\xfe\n", b'{"jsonrpc": "2.0"}\n', b"[]\n", b"\n", b"   \n"):
@@ -200,7 +200,7 @@ async def test_a_request_that_is_too_long_is_answered_by_its_id(message: Any) ->
         peer.to_server.feed_eof()
 
 
-async def test_a_request_of_a_wrong_form_is_answered_by_its_id() -> None:
+async def test_a_malformed_request_is_answered_by_its_id() -> None:
     async with serving() as peer:
         await peer.open()
         for broken in (b'{"jsonrpc": "2.0", "id": 3, "method": "ping", "params": 5}\n', b'{"id": 4, "method": "x",\n'):
@@ -209,7 +209,7 @@ async def test_a_request_of_a_wrong_form_is_answered_by_its_id() -> None:
         peer.to_server.feed_eof()
 
 
-async def test_a_large_answer_arrives_whole_through_a_slow_pipe() -> None:
+async def test_a_large_result_arrives_whole_through_a_slow_pipe() -> None:
     async def large(ctx: Context, name: str, arguments: Object) -> ToolResult:
         return ToolResult(content=({"type": "text", "text": "x" * 2_000_000},))
 
@@ -229,12 +229,12 @@ MODERN = {
 
 
 def offer_more(peer: Peer) -> None:
-    """Have one more tool, which clients are listed by its name."""
+    """Add a tool that clients list by name."""
     peer.provider.tools.append(Tool(name="add", visibility=Visibility.NATIVE))
     peer.source.changed()
 
 
-async def test_a_session_promises_to_tell_of_changes_and_tells() -> None:
+async def test_a_session_announces_notifications_and_sends_them() -> None:
     async with serving() as peer:
         peer.send(OPENING)
         assert (await peer.receive())["result"]["capabilities"]["tools"] == {"listChanged": True}
@@ -245,7 +245,7 @@ async def test_a_session_promises_to_tell_of_changes_and_tells() -> None:
 
 
 @pytest.mark.parametrize("end", ["input", "stop"])
-async def test_a_subscription_is_told_and_ends_in_good_order(end: str) -> None:
+async def test_a_subscription_gets_changes_and_ends_cleanly(end: str) -> None:
     async with serving(drain_s=60) as peer:
         peer.send(request(7, "subscriptions/listen", notifications={"toolsListChanged": True}, _meta=MODERN))
         opening = await peer.receive()
@@ -260,7 +260,7 @@ async def test_a_subscription_is_told_and_ends_in_good_order(end: str) -> None:
     assert peer.ended
 
 
-async def test_an_answer_that_cannot_be_encoded_is_an_error_and_nothing_more(
+async def test_a_result_that_cannot_be_encoded_becomes_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def half(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -278,7 +278,7 @@ async def test_an_answer_that_cannot_be_encoded_is_an_error_and_nothing_more(
     assert "cannot encode a message as JSON" in caplog.text
 
 
-async def test_a_large_answer_is_written_in_parts_and_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_result_is_written_in_parts_and_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     text, sizes, write = "x" * 3_000_000, list[int](), os.write
 
     def noted(fd: int, data: Any) -> int:

@@ -73,7 +73,7 @@ async def client_of(
 
 
 async def answer(client: mcp.Client, name: str, meta: Any = None, **arguments: Any) -> dict[str, Any]:
-    """The envelope, the same as text and as data."""
+    """The envelope, after checking that text and structured content agree."""
     result = await client.call_tool(name, arguments, meta=meta)
     envelope: dict[str, Any] = result.structured_content or {}
     first = result.content[0]
@@ -130,7 +130,7 @@ async def test_a_model_lists_searches_describes_and_calls(mode: str) -> None:
 
 
 @eras
-async def test_several_schemas_come_with_what_is_missing(mode: str) -> None:
+async def test_several_schemas_come_with_the_names_that_are_missing(mode: str) -> None:
     async with client_of(mode=mode) as client:
         envelope = await answer(client, "get_tool_schemas", tool_names=["math:add", "math:ad"])
     assert (envelope["success"], envelope["count"]) == (False, 1)
@@ -140,7 +140,7 @@ async def test_several_schemas_come_with_what_is_missing(mode: str) -> None:
 
 
 @eras
-async def test_pictures_and_meta_of_a_result_come_through_beside_the_envelope(mode: str) -> None:
+async def test_images_and_meta_of_a_result_pass_through_beside_the_envelope(mode: str) -> None:
     async with client_of(mode=mode) as client:
         result = await client.call_tool("call_tool", {"tool_name": "charts:draw_chart"})
     assert [block.type for block in result.content] == ["text", "image"]
@@ -176,7 +176,7 @@ async def test_every_failure_is_an_envelope_and_marked_as_an_error(
 
 
 @eras
-async def test_a_server_that_is_down_is_a_reason_and_not_an_empty_answer(mode: str) -> None:
+async def test_a_server_that_is_down_is_named_instead_of_an_empty_answer(mode: str) -> None:
     down = FakeProvider([], status=ready("git", state=ServerState.FAILED, reason="exited with code 1"))
     async with client_of(down, mode=mode) as client:
         envelope = await answer(client, "call_tool", tool_name="git:log")
@@ -185,7 +185,7 @@ async def test_a_server_that_is_down_is_a_reason_and_not_an_empty_answer(mode: s
 
 
 class NoCharts:
-    """Charts are nobody's business."""
+    """A policy that hides charts."""
 
     def scope(self, caller: Caller) -> Hashable:
         return "all"
@@ -238,7 +238,7 @@ async def test_two_handles_of_one_caller_do_not_learn_from_each_other(mode: str)
 
 
 @eras
-async def test_a_question_to_the_person_in_front_passes_through(mode: str) -> None:
+async def test_an_elicitation_passes_through(mode: str) -> None:
     asked: list[str] = []
 
     async def yes(_: Any, params: Any) -> ElicitResult:
@@ -254,7 +254,7 @@ async def test_a_question_to_the_person_in_front_passes_through(mode: str) -> No
     assert provider.calls == [("add", {"a": 1, "b": 2})]
 
 
-async def test_the_tools_own_question_is_handed_on_as_it_is() -> None:
+async def test_a_tools_own_question_passes_through_unchanged() -> None:
     question = ToolResult(kind="input_required", request_state="s", input_requests={"q": {"method": "ping"}})
 
     async def ask(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -281,7 +281,7 @@ async def envelope_of(surface: DynamicSurface, ctx: Context, name: str, **argume
 
 
 @eras
-async def test_who_guesses_names_is_told_to_search(mode: str) -> None:
+async def test_a_model_that_guesses_names_is_advised_to_search(mode: str) -> None:
     async with client_of(mode=mode) as client:
         for _ in range(2):
             assert "do not guess" not in (await answer(client, "call_tool", tool_name="tea"))["error"]
@@ -292,7 +292,7 @@ def guarded(gateway: Gateway, **options: Any) -> DynamicSurface:
     return DynamicSurface(gateway, GuardOptions(**options))
 
 
-async def test_each_session_is_looked_on_by_itself() -> None:
+async def test_each_session_has_its_own_guard() -> None:
     async with running(FakeSource(shelf())) as gateway:
         surface = guarded(gateway, lookups=2)
         other = Context(caller=Caller(id="me"), session="two")
@@ -314,7 +314,7 @@ async def test_a_refused_call_reaches_no_tool_and_is_an_error() -> None:
     assert len(provider.calls) == 1
 
 
-async def test_what_a_guard_remembers_goes_with_its_session() -> None:
+async def test_a_guard_is_forgotten_with_its_session() -> None:
     options = GatewayOptions(start_grace_s=0, sessions=SessionOptions(sessions=3))
     async with running(FakeSource(shelf()), options=options) as gateway:
         surface = guarded(gateway)

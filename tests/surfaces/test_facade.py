@@ -34,7 +34,7 @@ def provider(namespace: str, *names: str, **more: Any) -> FakeProvider:
 
 
 class Remote(FakeProvider):
-    """A server, which has a name."""
+    """A named server with these tools."""
 
     def __init__(self, name: str, *tools: str) -> None:
         super().__init__([Tool(name=tool, namespace=name) for tool in tools], status=ready(name, tools=len(tools)))
@@ -109,13 +109,13 @@ async def test_a_stale_cursor_is_a_clear_protocol_error() -> None:
     assert refused.value.code == mcp_types.INVALID_PARAMS
 
 
-async def test_names_go_without_their_namespace_where_the_setting_says_so() -> None:
+async def test_names_have_no_namespace_if_the_settings_say_so() -> None:
     async with running(FakeSource(provider("git", "log"))) as gateway, connect(gateway, BARE) as client:
         assert [tool.name for tool in await listed(client)] == ["log"]
         assert text_of(await client.call_tool("log", {})) == "log {}"
 
 
-async def test_two_tools_of_one_bare_name_refuse_to_start_and_are_both_named() -> None:
+async def test_two_tools_with_the_same_bare_name_prevent_the_start_and_are_both_named() -> None:
     async with running(FakeSource(provider("git", "log"), provider("svn", "log"))) as gateway:
         with pytest.raises(NameCollision, match=r"git:log and svn:log both claim the name log"):
             await make_facade(gateway, BARE).check_names(ME)
@@ -135,7 +135,7 @@ async def test_two_surfaces_list_their_tools_together() -> None:
         assert [tool.name for tool in await listed(client)] == ["tool_search", "execute_tool", "git__log"]
 
 
-async def test_a_surface_that_does_not_exist_is_refused_with_those_that_do() -> None:
+async def test_an_unknown_surface_is_refused_with_the_names_of_those_that_exist() -> None:
     async with running(FakeSource()) as gateway:
         with pytest.raises(SettingsError, match="serach") as refused:
             make_facade(gateway, SurfaceOptions(surfaces=("serach",)))
@@ -143,19 +143,19 @@ async def test_a_surface_that_does_not_exist_is_refused_with_those_that_do() -> 
 
 
 @pytest.mark.parametrize("name", SURFACES)
-async def test_every_surface_that_is_named_can_be_had(name: str) -> None:
+async def test_every_named_surface_can_be_made(name: str) -> None:
     async with running(FakeSource()) as gateway:
         make_facade(gateway, SurfaceOptions(surfaces=(name,)))
 
 
-async def test_a_hidden_tool_is_not_listed_but_called_by_its_wire_name() -> None:
+async def test_a_hidden_tool_is_not_listed_but_can_be_called_by_its_wire_name() -> None:
     hidden = provider("x", "lever", visibility=Visibility.HIDDEN)
     async with running(FakeSource(hidden)) as gateway, connect(gateway, DIRECT) as client:
         assert await listed(client) == []
         assert text_of(await client.call_tool("x__lever", {})) == "lever {}"
 
 
-async def test_wrong_arguments_are_taught_in_band() -> None:
+async def test_wrong_arguments_are_explained_in_the_result() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     strict = provider("x", "act", input_schema=schema)
     async with running(FakeSource(strict)) as gateway, connect(gateway, DIRECT) as client:
@@ -165,7 +165,7 @@ async def test_wrong_arguments_are_taught_in_band() -> None:
     assert json.loads(json.dumps(result.structured_content))["error"]["code"] == "invalid_arguments"
 
 
-async def test_an_output_schema_that_was_not_kept_is_not_promised_again() -> None:
+async def test_a_violated_output_schema_is_no_longer_listed() -> None:
     async def plain(ctx: Context, name: str, arguments: Object) -> ToolResult:
         return ToolResult(content=({"type": "text", "text": "3"},))
 
@@ -183,7 +183,7 @@ async def test_an_output_schema_that_was_not_kept_is_not_promised_again() -> Non
     ("schema", "value"),
     [({"type": "array"}, [1]), ({"anyOf": [{"type": "object"}, {"type": "string"}]}, {"a": 1}), ({}, {"a": 1})],
 )
-async def test_a_strict_client_takes_whatever_an_output_schema_promises(mode: str, schema: Any, value: Any) -> None:
+async def test_a_strict_client_accepts_results_with_any_output_schema(mode: str, schema: Any, value: Any) -> None:
     async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
         return ToolResult(content=({"type": "text", "text": "here"},), structured=value)
 
@@ -198,53 +198,53 @@ async def test_a_strict_client_takes_whatever_an_output_schema_promises(mode: st
     assert result.structured_content == ({"result": value} if wrapped else value)
 
 
-async def test_a_bare_name_that_a_late_server_wants_too_stays_with_the_first_of_the_settings() -> None:
+async def test_a_bare_name_claimed_by_a_late_server_stays_with_the_first_in_the_settings() -> None:
     first, late = Remote("bank", "delete"), Remote("aaa", "delete")
     source = FakeSource(first)
     source.kind = BackendKind.MCP
     async with running(source) as gateway, connect(gateway, BARE, mode="legacy") as client:
-        front = make_facade(gateway, BARE, order=lambda: ("bank", "aaa"))
+        facade = make_facade(gateway, BARE, order=lambda: ("bank", "aaa"))
         source.replace(late, first)
         with anyio.fail_after(5):
             await gateway.refresher.wait_current()
-        assert [entry.name for entry in (await front.page(ME)).items] == ["delete"]
-        await front.call(ME, "delete", {})
+        assert [entry.name for entry in (await facade.page(ME)).items] == ["delete"]
+        await facade.call(ME, "delete", {})
         assert (len(first.calls), len(late.calls)) == (1, 0)
         why = "bank:delete has the name delete; set prefix = true, or leave one out with allowedTools."
         told = {status.name: status.rejected for status in await gateway.servers(ME)}
         assert told == {"aaa": (Rejected(tool="delete", reason=f"it is not listed, because {why}"),), "bank": ()}
-        await front.call(ME, "aaa__delete", {})
+        await facade.call(ME, "aaa__delete", {})
         assert len(late.calls) == 1
         assert [tool.name for tool in await listed(client)] == ["delete"]
 
 
-async def test_whom_the_policy_shows_one_of_two_namesakes_has_it_by_its_bare_name() -> None:
+async def test_a_caller_who_sees_one_of_two_namesakes_has_it_by_its_bare_name() -> None:
     policy = ByScopes([Rule(tools=("git:*",), scopes=("admin",))])
     async with running(FakeSource(provider("git", "log"), provider("svn", "log")), policy=policy) as gateway:
-        front = make_facade(gateway, BARE)
-        assert [entry.tool.id for entry in (await front.page(ME)).items] == ["svn:log"]
+        facade = make_facade(gateway, BARE)
+        assert [entry.tool.id for entry in (await facade.page(ME)).items] == ["svn:log"]
         assert [(status.name, status.rejected) for status in await gateway.servers(ME)] == [("svn", ())]
 
 
-async def test_a_tool_of_the_request_takes_no_shared_tools_bare_name() -> None:
+async def test_a_request_tool_does_not_take_a_shared_tools_bare_name() -> None:
     own = FakeProvider([Tool(name="log", namespace="mine")])
     async with running(FakeSource(provider("git", "log"))) as gateway:
-        front, ctx = make_facade(gateway, BARE), ME.with_providers(own)
-        assert [(entry.name, entry.tool.id) for entry in (await front.page(ctx)).items] == [
+        facade, ctx = make_facade(gateway, BARE), ME.with_providers(own)
+        assert [(entry.name, entry.tool.id) for entry in (await facade.page(ctx)).items] == [
             ("log", "git:log"),
             ("mine__log", "mine:log"),
         ]
-        await front.call(ctx, "mine__log", {})
+        await facade.call(ctx, "mine__log", {})
         assert len(own.calls) == 1
 
 
-async def test_two_namesakes_that_come_soon_after_the_start_end_it() -> None:
+async def test_namesakes_that_appear_soon_after_the_start_stop_the_app() -> None:
     waits = FakeProvider([], status=ready("slow", state=ServerState.CONNECTING))
     source = FakeSource(provider("git", "log"), waits)
 
-    async def watch(front: ToolFacade) -> None:
+    async def watch(facade: ToolFacade) -> None:
         with pytest.raises(NameCollision, match=r"git:log and svn:log both claim the name log"):
-            await watch_names(front, ME)
+            await watch_names(facade, ME)
 
     with anyio.fail_after(5):
         async with running(source) as gateway, anyio.create_task_group() as group:
@@ -253,7 +253,7 @@ async def test_two_namesakes_that_come_soon_after_the_start_end_it() -> None:
             source.replace(provider("git", "log"), provider("svn", "log"), waits)
 
 
-async def test_two_namesakes_of_which_one_comes_late_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_late_namesakes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     source = FakeSource(provider("git", "log"))
     with anyio.fail_after(5):
         async with running(source) as gateway, anyio.create_task_group() as group:
@@ -272,7 +272,7 @@ async def test_two_namesakes_of_which_one_comes_late_are_logged_once(caplog: pyt
     ]
 
 
-async def test_a_hint_where_every_tool_is_listed_speaks_of_no_search() -> None:
+async def test_hints_do_not_mention_search_if_every_tool_is_listed() -> None:
     down = FakeProvider([], status=ready("down", state=ServerState.FAILED, reason="exited"))
     async with running(FakeSource(provider("git", "log"), down)) as gateway:
         for options, ctx in ((DIRECT, ME), (SurfaceOptions(), replace(ME, show_all=True))):
@@ -287,7 +287,7 @@ async def test_a_hint_where_every_tool_is_listed_speaks_of_no_search() -> None:
         assert missing.value.hint == "Search for a tool by what it does."
 
 
-async def test_a_chosen_tool_keeps_its_bare_name_beside_an_unlisted_one_of_the_same() -> None:
+async def test_an_always_visible_tool_keeps_its_bare_name_beside_an_unlisted_namesake() -> None:
     options = SurfaceOptions(prefix=False, always_visible=("git:status",))
     aaa, git = provider("aaa", "status"), provider("git", "status")
     async with running(FakeSource(aaa, git)) as gateway, connect(gateway, options) as client:
@@ -296,7 +296,7 @@ async def test_a_chosen_tool_keeps_its_bare_name_beside_an_unlisted_one_of_the_s
     assert (len(aaa.calls), len(git.calls)) == (0, 1)
 
 
-async def test_a_cursor_of_one_list_is_no_cursor_of_another() -> None:
+async def test_a_cursor_is_valid_for_its_own_list_only() -> None:
     many = provider("big", *(f"t{number:03}" for number in range(50)), title="x" * 1000)
     options = SurfaceOptions(surfaces=("search", "direct"), list_page_bytes=10_000)
     async with running(FakeSource(many)) as gateway, connect(gateway, options) as client:

@@ -88,7 +88,7 @@ async def asking(*providers: FakeProvider, **options: Any) -> AsyncIterator[Aski
 # -- servers and tools -------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_is_shown_with_all_that_it_says_of_itself() -> None:
+async def test_a_server_is_shown_with_its_title_description_and_instructions() -> None:
     async with asking() as ask:
         text = text_of(await ask("list-servers"))
     assert "## issue-tracker (Lua: issue_tracker)\nIssues\nVersion: 2\nInstructions: Ask before you create." in text
@@ -101,7 +101,7 @@ async def test_names_that_differ_between_languages_are_shown_for_each() -> None:
         assert "- end (Lua: _end, Python: end)" in text_of(await ask("list-server-tools", luaServerName="_while"))
 
 
-async def test_names_that_would_meet_are_told_apart_and_lead_to_the_right_tool() -> None:
+async def test_colliding_identifiers_are_made_unique_and_find_the_right_tool() -> None:
     both = FakeProvider([Tool(name="a-b", namespace="x"), Tool(name="a.b", namespace="x")])
     async with asking(both) as ask:
         listed = await ask("list-server-tools", luaServerName="x")
@@ -113,14 +113,14 @@ async def test_names_that_would_meet_are_told_apart_and_lead_to_the_right_tool()
             assert text_of(done) == name
 
 
-async def test_a_server_is_named_by_its_identifier_or_its_own_name() -> None:
+async def test_a_server_can_be_given_by_identifier_or_by_name() -> None:
     async with asking() as ask:
         one = await ask("list-server-tools", luaServerName="issue_tracker")
         other = await ask("list-server-tools", luaServerName="issue-tracker")
     assert one.structured_content == other.structured_content
 
 
-async def test_wrong_names_are_answered_with_what_there_is_and_the_closest() -> None:
+async def test_unknown_names_are_answered_with_the_existing_and_the_closest_names() -> None:
     async with asking() as ask:
         server = await ask("list-server-tools", luaServerName="issue_traker")
         tool = await ask("tool-details", luaServerName="issue_tracker", luaToolName="create_isue")
@@ -168,7 +168,7 @@ async def test_details_show_nested_parameters_choices_defaults_and_references() 
     assert "result = await issue_tracker.create_issue(title=..., author=...)" in text
 
 
-async def test_details_show_what_the_last_response_looked_like_and_no_value_of_it() -> None:
+async def test_details_show_the_shape_of_the_last_response_but_no_values() -> None:
     async with asking() as ask:
         before = text_of(await ask("tool-details", luaServerName="issue_tracker", luaToolName="list"))
         await ask("execute", script="return issue_tracker.list{}:await()")
@@ -177,7 +177,7 @@ async def test_details_show_what_the_last_response_looked_like_and_no_value_of_i
     assert "### Last Response\n\n{ did: string, for: string, rows: { id: integer, note?: string }[] }" in after
 
 
-async def test_nobody_learns_from_the_responses_of_another_caller() -> None:
+async def test_shapes_of_responses_are_not_shared_between_callers() -> None:
     async with running(FakeSource(tracker())) as gateway:
         ann, bo = (Context(caller=Caller(id="x", tenant=tenant)) for tenant in ("ann", "bo"))
         await ToolDiscoveryService(gateway, ann).inspect_tool_response("issue_tracker", "list")
@@ -191,7 +191,7 @@ async def test_nobody_learns_from_the_responses_of_another_caller() -> None:
 
 
 @pytest.mark.parametrize("tool", ["drop", "create_issue"])
-async def test_a_tool_that_may_change_something_is_not_run_only_to_look(tool: str) -> None:
+async def test_a_tool_that_may_change_something_is_not_run_for_inspection(tool: str) -> None:
     provider = tracker()
     async with asking(provider) as ask:
         refused = await ask("inspect-tool-response", luaServerName="issue_tracker", luaToolName=tool)
@@ -209,7 +209,7 @@ async def test_a_tool_that_may_change_something_is_not_run_only_to_look(tool: st
 
 
 @pytest.mark.parametrize("tool", ["list", "plain"])
-async def test_a_tool_that_reads_or_says_nothing_is_run(tool: str) -> None:
+async def test_a_read_only_or_unannotated_tool_is_run_for_inspection(tool: str) -> None:
     async with asking() as ask:
         looked = await ask("inspect-tool-response", luaServerName="issue_tracker", luaToolName=tool)
     assert not looked.is_error
@@ -250,7 +250,7 @@ async def test_execute_runs_either_language_checks_without_running_and_reads_onl
     assert [name for name, _ in provider.calls] == ["list", "list"]
 
 
-async def test_arguments_that_do_not_fit_are_taught() -> None:
+async def test_invalid_arguments_are_explained() -> None:
     async with asking() as ask:
         missing = await ask("execute")
         strange = await ask("list-server-tools", luaServerName="git", verbose=True)
@@ -266,7 +266,7 @@ async def test_names_that_models_use_for_the_arguments_are_understood() -> None:
     assert [text_of(done), listed.is_error, looked.is_error] == ["1", False, False]
 
 
-async def test_a_client_that_goes_away_ends_its_script_and_the_calls_of_it() -> None:
+async def test_a_client_that_disconnects_ends_its_script_and_the_scripts_calls() -> None:
     began, ended = anyio.Event(), anyio.Event()
 
     async def wait(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -293,7 +293,7 @@ async def test_a_client_that_goes_away_ends_its_script_and_the_calls_of_it() -> 
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_summary_is_there_where_the_settings_say_so() -> None:
+async def test_the_summary_tool_exists_if_the_settings_say_so() -> None:
     async with asking(summary=True) as ask:
         assert "summary" in [tool.name for tool in (await ask.client.list_tools()).tools]
         whole = await ask("summary")
@@ -304,7 +304,7 @@ async def test_a_summary_is_there_where_the_settings_say_so() -> None:
         assert "summary" not in [tool.name for tool in (await ask.client.list_tools()).tools]
 
 
-async def test_surfaces_stand_beside_each_other_with_the_introductions_of_both() -> None:
+async def test_two_surfaces_are_listed_together_with_both_introductions() -> None:
     async with asking(surfaces=("search", "progressive")) as ask:
         names = [tool.name for tool in (await ask.client.list_tools()).tools]
         said = ask.client.instructions or ""
@@ -316,7 +316,7 @@ async def test_surfaces_stand_beside_each_other_with_the_introductions_of_both()
 # -- call_many ---------------------------------------------------------------------------------------------------------
 
 
-async def test_several_calls_at_once_answer_in_order_each_for_itself() -> None:
+async def test_several_calls_at_once_return_separate_results_in_order() -> None:
     calls = [
         {"name": "issue-tracker:list"},
         {"name": "issue-tracker:nothing"},
@@ -351,7 +351,7 @@ async def test_calls_of_one_request_run_at_the_same_time() -> None:
     assert [result["ok"] for result in done.structured_content["results"]] == [True, True]
 
 
-async def test_call_many_is_off_and_what_is_no_list_of_calls_is_taught() -> None:
+async def test_call_many_is_off_by_default_and_explains_invalid_calls() -> None:
     async with asking(surfaces=("search",)) as ask:
         assert "call_many" not in [tool.name for tool in (await ask.client.list_tools()).tools]
     async with asking(surfaces=("search",), call_many=True) as ask:

@@ -44,18 +44,18 @@ def test_a_score_has_three_digits() -> None:
     assert entries(result(hit()))[0]["score"] == 0.512
 
 
-def test_a_hit_that_is_sure_and_alone_carries_no_marks() -> None:
+def test_a_confident_unique_hit_has_no_flags() -> None:
     assert set(entries(result(hit()))[0]) == {"name", "description", "score", "input_schema", "example"}
 
 
-def test_doubts_are_marked_at_each_hit() -> None:
+def test_weak_hits_are_marked() -> None:
     weak, instead = entries(result(hit(weak=True), hit(fallback=True)))
     assert weak["weak"] is True
     assert instead["fallback"] is True
     assert "fallback" not in weak
 
 
-def test_what_is_shown_instead_is_said_once() -> None:
+def test_fallback_hits_are_explained_once() -> None:
     said = "Hits marked as fallback are shown instead"
     assert text(result(hit(fallback=True), hit(fallback=True))).count(said) == 1
     assert said not in text(result(hit()))
@@ -79,7 +79,7 @@ def test_a_hit_says_which_of_several_queries_it_answers() -> None:
     assert "query" not in entries(result(hit(), queries=("show commits",)))[0]
 
 
-def test_nearest_names_and_words_without_a_match_are_told_beside_hits_too() -> None:
+def test_nearest_names_and_unmatched_words_are_listed_even_with_hits() -> None:
     told = text(result(hit(), reply={"nearest": ("git:logs",), "unmatched": ("xyzzy",)}))
     assert "Nearest names: git:logs" in told
     assert "Words that match nothing: xyzzy" in told
@@ -136,7 +136,7 @@ def test_a_reply_keeps_its_budget_note_and_marks_included(tokens: str, budget: i
     assert made.meta[TOKENS_META]["reply"] <= budget
 
 
-def test_a_short_reply_says_so_with_a_way_out() -> None:
+def test_a_shortened_reply_says_how_to_see_more() -> None:
     note = result(*map(hit, "abcd"), budget=700).structured["note"]
     assert note == (
         "To save tokens (budget 700), 3 of the hits are shortened. To see one in full, search for its name "
@@ -145,7 +145,7 @@ def test_a_short_reply_says_so_with_a_way_out() -> None:
     assert result(*map(hit, "abcd"), budget=20_000).structured["note"] == ""
 
 
-def test_what_is_kept_for_a_tool_is_not_taken_for_another_definition_of_it() -> None:
+def test_cached_costs_are_not_used_for_another_definition_of_a_tool() -> None:
     replies = ReplyRenderer(counter(ESTIMATE))
     schemas = ({"type": "object", "properties": {key: {"type": "string"}}} for key in ("b", "b" * 4000))
     small, large = (Hit(tool=Tool(name="a", input_schema=schema), score=1, raw=1) for schema in schemas)
@@ -185,7 +185,7 @@ def shown(found: Sequence[Hit], budget: int, costs: Sequence[Costs] | None = Non
         (0, "...."),
     ],
 )
-def test_the_best_hits_stay_whole_and_the_worst_show_less_first(budget: int, wanted: str) -> None:
+def test_the_worst_hits_are_shortened_first(budget: int, wanted: str) -> None:
     assert shown(hits(0, 0, 0, 0), budget) == wanted
 
 
@@ -195,7 +195,7 @@ def test_the_best_of_each_query_stays_whole_longest() -> None:
     assert shown(hits(0, 0, 0, 1, 1, 1), 460) == "FFsFFs"
 
 
-def test_a_best_hit_that_can_never_fit_takes_nothing_from_the_others() -> None:
+def test_a_best_hit_that_can_never_fit_is_shortened_with_the_others() -> None:
     huge: Costs = {"full": 1000, "signature": 30, "summary": 10}
     assert shown(hits(0, 0, 0), 90, [huge, COST, COST]) == "sss"
 
@@ -206,7 +206,7 @@ def test_a_best_hit_that_can_never_fit_takes_nothing_from_the_others() -> None:
     queries=st.lists(st.integers(0, 2), max_size=8).map(sorted),
     data=st.data(),
 )
-def test_no_hit_shows_more_than_was_asked_and_the_budget_is_kept_where_it_can_be(
+def test_no_hit_shows_more_than_requested_and_the_budget_is_kept_if_possible(
     budget: int, asked: Detail, queries: list[int], data: st.DataObject
 ) -> None:
     sizes = [sorted(data.draw(st.lists(st.integers(1, 99), min_size=3, max_size=3))) for _ in queries]

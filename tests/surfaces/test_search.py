@@ -71,7 +71,7 @@ def structured(result: mcp_types.CallToolResult) -> Any:
     return result.structured_content
 
 
-async def test_with_meta_tools_alone_native_tools_are_found_and_not_listed() -> None:
+async def test_with_meta_only_native_tools_are_found_but_not_listed() -> None:
     lever = Tool(name="lever", namespace="x", description="Pull a lever", visibility=Visibility.NATIVE)
     options = SurfaceOptions(meta_only=True, always_visible=("x:lever",))
     async with running(FakeSource(FakeProvider([lever]))) as gateway, connect(gateway, options) as client:
@@ -114,7 +114,7 @@ async def test_the_example_of_a_hit_can_be_executed_as_it_stands() -> None:
         assert not (await call(client, "execute_tool", hit["example"])).is_error
 
 
-async def test_a_query_that_nothing_fits_gives_an_empty_array_and_says_what_to_try() -> None:
+async def test_a_query_without_matches_returns_an_empty_array_and_advice() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         result = await call(client, "tool_search", {"query": "blockchain"})
     assert isinstance(result.content[0], mcp_types.TextContent)
@@ -163,7 +163,7 @@ async def test_no_limit_is_an_error(limit: Any) -> None:
         ({"cursor": "x"}, "cursor"),
     ],
 )
-async def test_a_wrong_argument_is_taught_rather_than_ignored(arguments: Any, taught: str) -> None:
+async def test_a_wrong_argument_is_explained_rather_than_ignored(arguments: Any, taught: str) -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         result = await call(client, "tool_search", arguments)
     assert result.is_error
@@ -181,7 +181,7 @@ async def test_a_wrong_argument_is_taught_rather_than_ignored(arguments: Any, ta
     ],
 )
 @pytest.mark.parametrize("query", ["mailbox email folders", ""])
-async def test_a_search_and_a_list_are_narrowed_alike(narrowed: Any, query: str) -> None:
+async def test_searches_and_lists_use_the_same_filters(narrowed: Any, query: str) -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         result = await call(client, "tool_search", {"query": query, **narrowed})
     assert [hit["name"] for hit in structured(result)["hits"]] == ["mail:list_folders"]
@@ -193,7 +193,7 @@ async def test_a_flag_that_is_false_narrows_nothing() -> None:
         assert len(structured(await call(client, "tool_search", asked))["hits"]) == 2
 
 
-async def test_several_queries_are_answered_each_by_itself() -> None:
+async def test_several_queries_have_separate_results() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         hits = structured(await call(client, "tool_search", {"query": ["send an email", "list the folders"]}))["hits"]
     best: dict[str, str] = {}
@@ -212,7 +212,7 @@ def twins() -> FakeProvider:
     ("usual", "asked", "grouped"),
     [(False, {}, 0), (False, {"group": True}, 1), (True, {}, 1), (True, {"group": False}, 0)],
 )
-async def test_near_duplicates_are_grouped_as_the_request_says_or_else_the_settings(
+async def test_near_duplicates_are_grouped_by_the_request_or_else_the_settings(
     usual: bool, asked: Any, grouped: bool
 ) -> None:
     options = GatewayOptions(start_grace_s=0, group=usual)
@@ -249,7 +249,7 @@ async def test_no_request_may_ask_for_more_than_the_largest_budget() -> None:
     assert 15_000 < counts["reply"] <= 20_000 < counts["full"]
 
 
-async def test_the_settings_say_what_counts_tokens() -> None:
+async def test_the_settings_choose_the_token_counter() -> None:
     options = SurfaceOptions(tokens="o200k_base")
     async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
         result = await call(client, "tool_search", {"query": "send an email"})
@@ -309,7 +309,7 @@ async def test_detail_decides_how_much_of_a_tool_is_shown() -> None:
         {"name": "execute_tool", "arguments": {"name": "mail:send_email", "arguments": {"to": "a@b.c"}}},
     ],
 )
-async def test_execute_takes_every_form_that_models_use(envelope: Any) -> None:
+async def test_execute_accepts_every_form_that_models_use(envelope: Any) -> None:
     provider = mail()
     async with running(FakeSource(provider)) as gateway, connect(gateway) as client:
         assert not (await call(client, "execute_tool", envelope)).is_error
@@ -324,7 +324,7 @@ async def test_a_parameter_called_name_is_reached_through_the_nested_form() -> N
     assert provider.calls == [("send_email", {"to": "a@b.c", "name": "Ann"})]
 
 
-async def test_a_mistake_is_taught_in_band() -> None:
+async def test_a_mistake_is_explained_in_the_result() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         unknown = await call(client, "execute_tool", {"name": "mail:send_emial", "arguments": {}})
         wrong = await call(client, "execute_tool", {"name": "mail:send_email", "arguments": {"subject": 3}})
@@ -366,7 +366,7 @@ async def test_a_result_passes_through_whole() -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_structured_value_that_is_no_object_reaches_every_version(mode: str) -> None:
+async def test_a_structured_value_other_than_an_object_reaches_every_version(mode: str) -> None:
     async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
         return ToolResult(content=({"type": "text", "text": "[1]"},), structured=[1])
 
@@ -436,7 +436,7 @@ async def test_failed_servers_take_one_line_of_the_digest_after_those_that_work(
     assert estimate_tokens(text) <= 400
 
 
-async def test_chosen_tools_are_listed_natively_beside_the_surface_and_called_by_name() -> None:
+async def test_always_visible_tools_are_listed_and_called_by_name() -> None:
     options = SurfaceOptions(always_visible=("mail:send_email", "no:such"))
     async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
@@ -467,7 +467,7 @@ async def test_a_provider_that_raises_leaks_nothing_to_the_client_where_errors_a
 
 
 class Ours:
-    """Only tools of the namespace `mail` are seen."""
+    """A policy that shows only tools of the namespace `mail`."""
 
     def scope(self, caller: Caller) -> Hashable:
         return None
@@ -503,7 +503,7 @@ async def test_what_a_caller_may_not_see_changes_no_reply_and_no_count(arguments
 
 
 class Finder(FakeProvider):
-    """It lists what it is given, and would find more."""
+    """A provider with its own search."""
 
     def __init__(self, *listed: Tool, namespace: str = "") -> None:
         super().__init__(list(listed))
@@ -523,32 +523,32 @@ LEVER = Tool(name="lever", namespace="x", visibility=Visibility.NATIVE)
 
 
 @pytest.mark.parametrize("namespace", ["", "post"])
-async def test_there_is_a_search_where_a_provider_searches_by_itself(namespace: str) -> None:
+async def test_search_is_offered_if_a_provider_has_its_own_search(namespace: str) -> None:
     assert await listed(Finder(namespace=namespace)) == META
     assert await listed(FakeProvider([])) == []
 
 
 @pytest.mark.parametrize("namespace", ["", "post"])
-async def test_there_is_no_search_for_who_sees_nothing_that_it_could_find(namespace: str) -> None:
+async def test_search_is_not_offered_to_a_caller_who_could_find_nothing(namespace: str) -> None:
     nothing, mail = ByScopes([], default="hide"), ByScopes([Rule(tools=("x:*",))], default="hide")
     assert await listed(Finder(namespace=namespace), policy=nothing) == []
     assert await listed(Finder(namespace=namespace), FakeProvider([LEVER]), policy=mail) == ["x__lever"]
 
 
 @pytest.mark.parametrize("namespace", ["", "x"])
-async def test_there_is_one_for_who_sees_a_tool_that_it_lists(namespace: str) -> None:
+async def test_search_is_offered_to_a_caller_who_sees_a_searching_providers_tool(namespace: str) -> None:
     policy = ByScopes([Rule(tools=("x:*",))], default="hide")
     assert await listed(Finder(LEVER, namespace=namespace), policy=policy) == [*META, "x__lever"]
 
 
-async def test_there_is_one_for_who_may_see_its_namespace_before_a_tool_of_it_is_known() -> None:
+async def test_search_is_offered_to_a_caller_who_may_see_the_namespace_of_unknown_tools() -> None:
     policy = ByScopes([Rule(tools=("post:*",))], default="hide")
     assert await listed(Finder(namespace="post"), policy=policy) == META
 
 
-async def test_a_provider_that_searches_brings_the_search_into_its_request_alone() -> None:
+async def test_a_searching_request_provider_offers_search_for_its_request_only() -> None:
     async with running(FakeSource(FakeProvider([LEVER]))) as gateway:
-        front = make_facade(gateway, SurfaceOptions())
+        facade = make_facade(gateway, SurfaceOptions())
         me = Context(caller=Caller(id="me"))
         for ctx, names in ((me, ["x__lever"]), (me.with_providers(Finder()), [*META, "x__lever"]), (me, ["x__lever"])):
-            assert [entry.name for entry in (await front.page(ctx)).items] == names
+            assert [entry.name for entry in (await facade.page(ctx)).items] == names

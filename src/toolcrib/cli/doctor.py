@@ -123,12 +123,12 @@ async def _check_embedder(settings: Settings) -> list[str]:
 
 async def _check_names(app: App, policy: Policy | None) -> list[str]:
     """Names that collide, as far as the policy lets callers see both."""
-    front = app.facade
+    facade = app.facade
     if policy is not None:
         behind = Gateway([app.local, app.shared, app.servers], policy=policy, options=app.settings.gateway)
-        front = make_facade(behind, app.settings.surfaces, app.scripts)
+        facade = make_facade(behind, app.settings.surfaces, app.scripts)
     try:
-        await front.check_names(app.local_context())
+        await facade.check_names(app.local_context())
     except NameCollision as error:
         return [f"serve would refuse to start: {error}"]
     return []
