@@ -3,7 +3,6 @@
 Pure functions of a tool's own key. Nothing here knows which other tools exist, so a name never changes because another
 tool was added or removed. Spellings are never parsed: they are made from a key and looked up in a table
 (`toolcrib.catalog`).
-
 """
 
 import re
@@ -20,40 +19,30 @@ from toolcrib.types import Key
 MAX_NAMESPACE = 128
 """Characters in a namespace."""
 
-
 MAX_NAME = 256
 """Characters in a tool's own name. MCP advises 128; real servers are not refused for more."""
-
 
 MAX_WIRE = 64
 """Characters in a wire name: the limit of the strictest model APIs."""
 
-
 _HASH_CHARS = 10
 """Characters of the hash in a wire name: 50 bits, so that 100,000 hashed names collide with odds of 4 in a million."""
 
-
 _NAMESPACE_CHARS = 20
 """How much of the namespace a hashed wire name shows at most, when the name needs the room."""
-
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 _WIRE = re.compile(r"[A-Za-z0-9_-]+")
 
-
 _NOT_WIRE = re.compile(r"[^A-Za-z0-9-]+")
-
 
 _CONTROL = frozenset({"Cc", "Cs", "Co", "Cn", "Zl", "Zp"})
 
-
 _MARKS = re.compile(r"[./]|__+")
 
-
 _SEPARATORS = re.compile(r"[\s_\-\u2010-\u2015]+")
-
 
 _ASCII_SEPARATORS = str.maketrans({"_": None, "-": None, "/": ".", **dict.fromkeys(" \t\n\r\v\f\x1c\x1d\x1e\x1f")})
 
@@ -161,7 +150,7 @@ def _folded_once(text: str) -> str:
 
 
 def spellings(key: Key, version: str | None = None) -> dict[str, Tier]:
-    """Every spelling the tool answers to, each with its best tier. Folded ones are to be met by folded text.
+    """Every spelling the tool answers to, each with its best tier. Compare folded spellings with folded text.
 
     >>> list(spellings(Key("git", "log")))
     ['git:log', 'git__log', 'git.log', 'git/log', 'log', 'gitlog']
@@ -174,7 +163,7 @@ def spellings(key: Key, version: str | None = None) -> dict[str, Tier]:
 
 
 def exact_spellings(key: Key) -> dict[str, Tier]:
-    """The spellings of a tool that must be named exactly: its id and its wire name."""
+    """Return the spellings of a tool that is found only by its exact names: its id and its wire name."""
     return {wire_name(key): Tier.WIRE, _id(key): Tier.ID}
 
 
@@ -182,7 +171,7 @@ def _spellings(key: Key, version: str | None) -> Iterator[tuple[str, Tier]]:
     namespace, name = key
     yield _id(key), Tier.ID
     yield wire_name(key), Tier.WIRE
-    plain = ":" not in name  # otherwise what stands before the colon would read as a namespace
+    plain = ":" not in name  # otherwise the text before the colon would read as a namespace
     if namespace and plain:
         yield f"{namespace}.{name}", Tier.SPELLED
         yield f"{namespace}/{name}", Tier.SPELLED
@@ -254,15 +243,14 @@ def _digest(namespace: str, name: str) -> str:
 
 
 NEAREST_CUTOFF = 70.0
-"""How alike two words must be, 0 to 100, to be offered as a guess."""
-
+"""The least similarity, 0 to 100, of a suggested word."""
 
 _MAX_COMPARED_CHARS = 120
-"""Longer words are compared by their beginning: nobody mistypes more than this, and the cost stays bounded."""
+"""Only the beginning of longer words is compared, which bounds the cost."""
 
 
 def nearest(word: str, candidates: Iterable[str], *, limit: int = 3, cutoff: float = NEAREST_CUTOFF) -> list[str]:
-    """The candidates most like the word, the best first, ties in alphabetical order.
+    """Return the candidates most similar to the word, best first, ties in alphabetical order.
 
     The word itself counts as a candidate like any other. Case matters.
 
@@ -277,9 +265,9 @@ def nearest(word: str, candidates: Iterable[str], *, limit: int = 3, cutoff: flo
 
 
 def similarities(word: str, candidates: Sequence[str], *, cutoff: float = NEAREST_CUTOFF) -> dict[int, float]:
-    """How alike the word and each candidate are, by place, for those at or above the cutoff.
+    """Return the similarity of the word and each candidate, by index, for those at or above the cutoff.
 
-    Likeness is the share of characters that stay when one is turned into the other by inserting and deleting,
+    Similarity is the share of characters that stay when one is turned into the other by inserting and deleting,
     0 to 100: `100 * 2 * common / (len(a) + len(b))`, `common` being their longest common subsequence.
 
     >>> similarities("abcd", ["abed", "wxyz"])

@@ -23,11 +23,11 @@ Object = Mapping[str, JSON]
 
 
 Detail = Literal["summary", "signature", "full"]
-"""How much a hit tells: a line, a one-line signature, or the whole schema."""
+"""How much of a hit is shown: a line, a one-line signature, or the whole schema."""
 
 
 class Visibility(StrEnum):
-    """Where a tool shows up. It is not access control; that is `Policy`."""
+    """Where a tool is listed and found. Not access control; that is `Policy`."""
 
     NATIVE = "native"
     """Listed by name to the client, and found by search."""
@@ -38,14 +38,13 @@ class Visibility(StrEnum):
 
 
 VisibilityName = Literal["native", "discoverable", "hidden"]
-"""The same in words, where functions take either."""
-
+"""The values of `Visibility`, for functions that take either."""
 
 _VISIBILITIES: Final = tuple(Visibility)
 
 
 class Key(NamedTuple):
-    """A tool's identity. The namespace is empty for a tool that has none."""
+    """A tool's identity. The namespace may be empty."""
 
     namespace: str
     name: str
@@ -72,7 +71,7 @@ class Tool:
     meta: Object = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """A visibility in words is that visibility; what is none stays, for the check of the definition to refuse."""
+        """Coerce known strings to `Visibility`; leave invalid values for validation to reject."""
         if type(self.visibility) is not Visibility and self.visibility in _VISIBILITIES:
             object.__setattr__(self, "visibility", Visibility(self.visibility))
 
@@ -89,7 +88,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A definition that was set aside, alone, and why."""
+    """A definition that was rejected, and why."""
 
     tool: str
     reason: str
@@ -97,7 +96,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a call gave, as it came over the wire.
+    """The result of a call, as received over the wire.
 
     `kind` is "input_required" when the tool asks for more before it can finish (protocol 2026-07-28); then
     `input_requests` and `request_state` say what it needs.
@@ -105,7 +104,7 @@ class ToolResult:
 
     content: tuple[Object, ...] = ()
     structured: JSON = None
-    """`structuredContent`; None where there was none."""
+    """`structuredContent`; None if there was none."""
     is_error: bool = False
     meta: Object = field(default_factory=dict)
     kind: Literal["complete", "input_required"] = "complete"
@@ -114,22 +113,22 @@ class ToolResult:
 
 
 class Reason(NamedTuple):
-    """Why a tool was found: one word of the query, where it met the tool, and how."""
+    """Why a tool was found: a word of the query, the field that it matched, and how."""
 
     word: str
-    """Of the query, as it was typed; several for a phrase, empty for the query as a whole."""
+    """The word as typed; several for a phrase, empty for the query as a whole."""
     field: str
     """name, namespace, title, description, keywords, tags, parameters, domain, session, or all."""
     how: str
     """exact, stem, prefix, part, synonym, spelling, meaning, phrase, type, verb, use, or mismatch."""
     matched: str = ""
-    """The word of the tool that was met, where it is not the query's own."""
+    """The matched word of the tool, if it differs from the query's."""
     gain: float = 0.0
-    """What it added, in the scorer's own units; below 0 for what speaks against the tool."""
+    """What it added to the score, in the scorer's own units; negative for a penalty."""
 
 
 class ScorePart(NamedTuple):
-    """One line of a hit's arithmetic: `value * weight` is what it added to `Hit.raw`."""
+    """One term of a hit's score: `value * weight` is what it added to `Hit.raw`."""
 
     name: str
     value: float
@@ -144,34 +143,34 @@ class Hit:
     score: float
     """0..1; the same meaning across queries and catalogs."""
     raw: float
-    """The scorer's own figure, in its own units."""
+    """The score in the scorer's own units."""
     reasons: Sequence[Reason] = ()
-    """What added most first."""
+    """The largest gain first."""
     matched: tuple[str, ...] = ()
     """The query words that the tool covers, in the query's order."""
     signature: str = ""
     """One line: the name, its parameters and their types."""
     query: int = 0
-    """The place of the query it answers, from 0."""
+    """Index of the query it answers."""
     detail: Detail = "full"
     """How much of the tool a reply shows; a budget may lower it."""
     weak: bool = False
-    """Shown, although the search is not sure that anything fits."""
+    """Shown although the search is not sure that anything matches."""
     fallback: bool = False
-    """Fits nothing that was asked; shown because the settings want an answer in any case."""
+    """Does not match; shown because the settings require an answer in any case."""
     similar: tuple[str, ...] = ()
-    """Ids of near-duplicates of the tool that are shown under it, where the request asked for groups."""
+    """Ids of near-duplicates that are grouped under it, if the request asked for groups."""
     parts: tuple[ScorePart, ...] = ()
-    """What `raw` is the sum of, where the request asked to explain."""
+    """The terms of `raw`, if the request asked to explain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What a search is narrowed to. Empty means no restriction."""
+    """Filters of a search. Empty means no restriction."""
 
     namespaces: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
-    """A tool passes when it has them all."""
+    """A tool passes if it has all of them."""
     read_only: bool | None = None
     visibility: frozenset[Visibility] = frozenset()
 
@@ -181,22 +180,22 @@ class SearchRequest:
     """One search. A query without words lists every visible tool, by id."""
 
     queries: tuple[str, ...] = ("",)
-    """One text counts as one query."""
+    """A single string is one query."""
     limit: int | None = None
-    """Hits a query; None means the default. Out of range is clamped."""
+    """Hits for each query; None means the default. Values out of range are clamped."""
     filters: Filters = Filters()
     detail: Detail = "full"
     budget: int | None = None
     """Tokens a reply may cost; None means no limit."""
     explain: bool = False
-    """Give each hit its arithmetic."""
+    """Add the terms of the score to each hit."""
     group: bool = False
-    """Show near-duplicates, of other servers above all, under the best of them."""
+    """Group near-duplicates, mostly of other servers, under the best of them."""
     cursor: str | None = None
     """Continues a list; only for a query without words."""
 
     def __post_init__(self) -> None:
-        """Several letters are never several queries."""
+        """Coerce a string to one query, not one for each character."""
         given: Any = self.queries
         if isinstance(given, str):
             object.__setattr__(self, "queries", (given,))
@@ -204,7 +203,7 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """Who a server says it is."""
+    """How a server describes itself."""
 
     name: str = ""
     version: str = ""
@@ -214,7 +213,7 @@ class ServerInfo:
 
 
 class BackendKind(StrEnum):
-    """What runs a tool; in the order in which they are asked."""
+    """What runs a tool, in the order in which backends are tried."""
 
     LOCAL = "local"
     """A function of this process."""
@@ -225,12 +224,12 @@ class BackendKind(StrEnum):
 
 
 class ServerState(StrEnum):
-    """Where a server stands."""
+    """State of a server."""
 
     CONFIGURED = "configured"
-    """Known; nothing was tried yet."""
+    """Known; no connection was tried yet."""
     CONNECTING = "connecting"
-    """A first attempt is under way."""
+    """The first attempt is under way."""
     READY = "ready"
     """Connected; its tools are current."""
     DEGRADED = "degraded"
@@ -241,7 +240,7 @@ class ServerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """One server, as an operator or a model should see it."""
+    """Status of one server, for operators and models."""
 
     name: str
     state: ServerState
@@ -261,20 +260,20 @@ class ServerStatus:
     retry_at: float | None = None
     """When the next attempt is due; seconds since the epoch."""
     namespace: str = ""
-    """Of its tools, where that is not its name."""
+    """The namespace of its tools, if it is not the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchReply:
-    """What a search gave, for one caller's view."""
+    """The reply to a search in one caller's view."""
 
     hits: tuple[Hit, ...] = ()
     unmatched: tuple[str, ...] = ()
-    """Words of the queries that meet no tool of the view."""
+    """Words of the queries that match no tool in view."""
     nearest: tuple[str, ...] = ()
-    """Ids of tools with a name close to what was asked, where nothing fits."""
+    """Ids of tools with names close to the query, if nothing matches."""
     servers: tuple[ServerStatus, ...] = ()
-    """Servers that could not be asked, or whose tools are stale."""
+    """Servers that are not available, or whose tools are stale."""
     note: str = ""
     """What to try next, or what was left out."""
     cursor: str | None = None
@@ -291,7 +290,7 @@ class SearchReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks."""
+    """The identity behind a request."""
 
     id: str
     tenant: str | None = None
@@ -306,7 +305,7 @@ class Action(StrEnum):
 
 
 class Decision(StrEnum):
-    """What a policy says."""
+    """A policy's decision."""
 
     ALLOW = "allow"
     HIDE = "hide"
@@ -314,7 +313,7 @@ class Decision(StrEnum):
 
 
 PATH_META: Final = "toolcrib/path"
-"""In the `_meta` of a request: the ids of the gateways that passed it on, the first one first."""
+"""The `_meta` key of the ids of the gateways that a request passed through, the first one first."""
 
 
 Unsubscribe = Callable[[], None]
@@ -322,7 +321,7 @@ Unsubscribe = Callable[[], None]
 
 
 class Client(Protocol):
-    """The client behind a request: what it can do, and ways to reach it while the request lasts."""
+    """The client behind a request: its capabilities, and ways to reach it during the request."""
 
     @property
     def capabilities(self) -> Object:
@@ -330,10 +329,10 @@ class Client(Protocol):
 
     @property
     def can_elicit(self) -> bool:
-        """Whether `elicit` reaches a person while the request lasts."""
+        """Whether `elicit` reaches a person during the request."""
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report progress; does nothing when the client did not ask for it."""
+        """Report progress; does nothing if the client did not ask for it."""
 
     async def elicit(self, params: Object) -> Object:
         """Ask the person behind the client (`elicitation/create`)."""
@@ -344,25 +343,25 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Who asks, in which session, with what at hand. Passed by hand, first, everywhere; never changed."""
+    """Caller, session and environment of a request. Immutable, and the first argument everywhere."""
 
     caller: Caller
     session: str | None = None
     show_all: bool = False
     providers: tuple["ToolProvider", ...] = ()
-    """Tools that come with this request only; shared tools of the same name stand before them."""
+    """Providers of this request only; shared tools of the same name take precedence."""
     overriding: tuple["ToolProvider", ...] = ()
-    """Tools that come with this request only, and stand before shared ones of the same name."""
+    """Providers of this request only, whose tools take precedence over shared ones of the same name."""
     client: Client | None = None
     input_responses: Object | None = None
     request_state: str | None = None
     meta: Object = field(default_factory=dict)
     """The request's own `_meta`, without what belongs to the transport."""
     memo: MutableMapping[Hashable, Any] | None = field(default=None, compare=False, repr=False)
-    """What is worked out once for a request, where whoever made the context keeps it for one request only."""
+    """Values computed once for the request, if the context is used for one request only."""
 
     def with_providers(self, *providers: "ToolProvider", override: bool = False) -> "Context":
-        """A context with these providers after those it has; with `override`, they stand before shared tools."""
+        """Return a context with these providers added; with `override`, they take precedence over shared tools."""
         if override:
             return replace(self, overriding=(*self.overriding, *providers), memo=self._fresh_memo())
         return replace(self, providers=(*self.providers, *providers), memo=self._fresh_memo())
@@ -386,24 +385,24 @@ class ToolProvider(Protocol):
 
 
 LogAudience = tuple[Caller, str | None]
-"""A caller, and his session where it can be of one alone."""
+"""A caller, and the session if it is known to belong to that caller alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """What a server offers to read, as it last listed it: entries as wire JSON, in its order, by their own names."""
+    """Prompts and resources as a server last listed them: wire JSON, in its order, by the server's own names."""
 
     prompts: Mapping[str, Object] = field(default_factory=dict)
     resources: Mapping[str, Object] = field(default_factory=dict)
     """By URI."""
     templates: Mapping[str, Object] = field(default_factory=dict)
-    """Of resources, by `uriTemplate`."""
+    """Resource templates, by `uriTemplate`."""
     reads: bool = False
     """Whether it has resources at all, listed or not."""
     completes: bool = False
     """Whether it completes arguments of prompts and templates."""
     watches: bool = False
-    """Whether it tells of changes of a single resource."""
+    """Whether clients can subscribe to single resources."""
 
 
 class ProviderFeature(Flag):
@@ -531,23 +530,23 @@ class ProviderSource(Protocol):
 
     @property
     def kind(self) -> BackendKind:
-        """What its providers are."""
+        """The kind of its providers."""
 
     def providers(self) -> Sequence[ToolProvider]:
-        """The providers of this moment, in the order in which they take precedence."""
+        """Return the current providers, in order of precedence."""
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back, from the event loop, whenever a provider came, went, changed its tools or its status."""
+        """Call back, from the event loop, whenever a provider is added or removed, or changes its tools or status."""
 
 
 class Policy(Protocol):
     """Who may see and call what. One policy for list, search, describe, call and scripts alike."""
 
     def scope(self, caller: Caller) -> Hashable:
-        """What the caller's rights depend on: callers of one scope see the same tools."""
+        """Return what the caller's rights depend on: callers of one scope see the same tools."""
 
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
-        """Whether the caller may do that. A pure function of scope, tool and action."""
+        """Decide whether the caller may do that. A pure function of scope, tool and action."""
 
 
 @runtime_checkable
@@ -555,7 +554,7 @@ class Authenticator(Protocol):
     """Turns request headers into a caller. May also have `challenge` and `routes`; see the next two protocols."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
-        """The caller; header names are lower case. Raises `NotAuthenticated`."""
+        """Return the caller; header names are lower case. Raises `NotAuthenticated`."""
 
 
 @runtime_checkable
@@ -576,7 +575,7 @@ class AuthenticatorWithRoutes(Authenticator, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateCodec(Generic[_V]):
-    """How a store that keeps its values outside this process writes them as JSON, and reads them back."""
+    """Converts the values of a table to JSON and back, for stores outside this process."""
 
     encode: Callable[[_V], JSON]
     decode: Callable[[JSON], _V]
@@ -609,7 +608,7 @@ class StateTable(Protocol[_V]):
 
 
 class StateStore(Protocol):
-    """Where a gateway keeps what several processes that serve one address have to share."""
+    """Keeps the state that several processes serving one address have to share."""
 
     def table(
         self, name: str, codec: StateCodec[_V], *, max_entries: int | None = None, max_size: int | None = None
@@ -621,15 +620,15 @@ class StateStore(Protocol):
 
 
 class TokenCounter(Protocol):
-    """Counts what a text costs a model."""
+    """Counts the tokens of a text."""
 
     def count(self, text: str) -> int:
-        """Tokens, 0 or more."""
+        """Return the number of tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One of those that can run a tool."""
+    """A provider that can run a tool."""
 
     kind: BackendKind
     name: str
@@ -637,17 +636,17 @@ class Backend:
 
 
 BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend] | Backend]
-"""Puts the backends of a tool in the order in which they are tried; those it leaves out are not. One is enough."""
+"""Orders the backends of a tool; those it leaves out are not tried. It may return a single backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that is allowed and whose arguments fit the tool's schema. Change one with `dataclasses.replace`."""
+    """A permitted call whose arguments match the tool's schema. Change it with `dataclasses.replace`."""
 
     tool: Tool
     arguments: dict[str, Any]
     backend: str = ""
-    """Who runs it, by name."""
+    """The name of the backend."""
 
 
 CallNext = Callable[[Context, Call], Awaitable[ToolResult]]
@@ -662,19 +661,19 @@ class CallMiddleware(Protocol):
 
 
 ScriptTool = Callable[[dict[str, Any]], Awaitable[JSON]]
-"""A tool as a script sees it: one dict of arguments in, a JSON value out; raising is an error the script can catch."""
+"""A tool in a script: takes a dict of arguments and returns JSON; the script can catch what it raises."""
 
 
 def is_read_only(tool: Tool) -> bool:
-    """It says that it changes nothing."""
+    """Whether the tool is marked as changing nothing; only a plain `true` counts."""
     return tool.annotations.get("readOnlyHint") is True
 
 
 def is_repeatable(tool: Tool) -> bool:
-    """It says that a second call with the same arguments changes nothing more."""
+    """Whether the tool is marked so that repeating a call has no further effect."""
     return is_read_only(tool) or tool.annotations.get("idempotentHint") is True
 
 
 def is_destructive(tool: Tool) -> bool:
-    """It says that it may destroy something, and does not say that it only reads."""
+    """Whether the tool is marked as destructive, and not as read-only."""
     return tool.annotations.get("destructiveHint") is True and not is_read_only(tool)

@@ -124,7 +124,7 @@ async def test_another_definition_of_the_same_tool_is_set_aside_and_named() -> N
     assert await one.tools(ME) == (TOOL,)
     (aside,) = one.refresher.snapshot.rejected
     assert (aside.backend.name, aside.namespace, aside.rejected.tool) == ("two", "web", "search")
-    assert "one offers another tool of that name" in aside.rejected.reason
+    assert "one already has another tool of that name" in aside.rejected.reason
 
 
 async def test_middleware_may_change_a_call_and_answer_it() -> None:

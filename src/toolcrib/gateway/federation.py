@@ -1,7 +1,6 @@
 """Tools outside the snapshot: of request-scoped providers, and of providers that search or look up tools themselves.
 
 Providers are asked concurrently. One that fails or hangs is named in the reply and costs the others nothing.
-
 """
 
 import logging
@@ -51,36 +50,35 @@ from toolcrib.types import (
 
 logger = logging.getLogger(__name__)
 
-
 _MAX_MESSAGE_CHARS: Final = 100
 """Characters of an error's message that a status repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class FederatedHits:
-    """What the providers that search by themselves found, and those that could not be asked."""
+    """What searching providers found, and the statuses of those that failed."""
 
     hits: tuple[Hit, ...]
     failed: tuple[ServerStatus, ...] = ()
 
 
 class FederatedSearch:
-    """The providers of a gateway that can be asked beside its snapshot."""
+    """Asks providers that search or look up tools themselves."""
 
     def __init__(self, backends: Callable[[], Sequence[Backend]], policy: Policy, timeout_s: float) -> None:
-        """`backends` gives the shared providers of the moment; each has `timeout_s` seconds to answer."""
+        """`backends` returns the current shared providers; each has `timeout_s` seconds to answer."""
         self._backends = backends
         self._policy = policy
         self._timeout_s = timeout_s
 
     async def search(self, ctx: Context, view: View, request: SearchRequest) -> FederatedHits | None:
-        """What providers that search by themselves found; None where there are none."""
+        """Return what searching providers found; None if there are no such providers."""
         backends = self._providers_with(ctx, view, ProviderFeature.SEARCH)
         if not backends:
             return None
 
         def is_new(tool: Tool) -> bool:
-            # A tool in view of the same key is the one that would be called.
+            # If a tool in view has the same key, a call would run that one.
             shown = tool.visibility is not Visibility.HIDDEN and may_see(self._policy, ctx.caller, tool)
             return shown and view.get(tool.key) is None
 
@@ -91,7 +89,7 @@ class FederatedSearch:
         return replace(asked, failed=tuple(status for status in asked.failed if namespace_of(status) in known))
 
     async def look_up(self, ctx: Context, view: View, name: str) -> ResolvedTool | None:
-        """The tool of that name at a provider that is too large to list. Raises `ServerUnavailable`."""
+        """Look up a tool at providers with too many tools to list. Raises `ServerUnavailable`."""
         backends = self._providers_with(ctx, view, ProviderFeature.LOOKUP)
         if not backends:
             return None
@@ -100,16 +98,16 @@ class FederatedSearch:
         )
 
     def lookup_namespaces(self, ctx: Context, view: View) -> frozenset[str]:
-        """The namespaces of the providers that may be asked for a tool by its name; empty for one that does not say."""
+        """Return the namespaces of the providers that look up tools; an empty one if a provider does not say."""
         return frozenset(
             _provider_namespace(backend) for backend in self._providers_with(ctx, view, ProviderFeature.LOOKUP)
         )
 
     def has_searching_provider(self, ctx: Context, view: View) -> bool:
-        """Whether some provider searches by itself of which the caller may see something, as far as that is known.
+        """Whether there is a searching provider of which the caller may see something.
 
-        What a shared one without a namespace would find, nobody knows before he asks: such a one counts for who may
-        see a tool without a namespace, or sees one that it lists.
+        What a shared provider without a namespace finds is not known before the search: it counts if the caller may see
+        a tool without a namespace, or sees one that it lists.
         """
         own = (*ctx.overriding, *ctx.providers)
         if any(ProviderFeature.SEARCH in adapt(provider).features for provider in own):
@@ -124,9 +122,9 @@ class FederatedSearch:
         return may_see(self._policy, ctx.caller, Tool(name="", namespace=space))
 
     def _providers_with(self, ctx: Context, view: View, feature: ProviderFeature) -> list[Backend]:
-        """The providers which have the feature, and may be asked for this caller, those that override first.
+        """Return the providers with the feature that may be asked for this caller, overriding ones first.
 
-        One whose namespace is not known is asked in any case: what it answers is sifted.
+        One without a known namespace is always asked, because its answers are filtered.
         """
         shared = [backend for backend in self._backends() if feature in backend.provider.features]
         if shared:
@@ -143,7 +141,7 @@ class FederatedSearch:
 
 
 def _lists_visible_tool(view: View, backend: Backend) -> bool:
-    """Whether a tool in view is one that this provider lists."""
+    """Whether this provider lists a tool in view."""
 
     def found(one: View) -> bool:
         seen = one.mask or bytes(len(one.snapshot.backends)).replace(b"\0", b"\1")
@@ -199,10 +197,10 @@ async def search_providers(
 
 
 def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, limit: int) -> SearchReply:
-    """A reply with hits from elsewhere among its own: by query, then by score, then by id.
+    """Merge other hits into a reply: by query, then by score, then by id.
 
-    A tool of the caller's own view stands before one of the same key from elsewhere. What comes from elsewhere makes
-    the doubts of this reply less, and never more.
+    A tool in the caller's view takes precedence over another one of the same key. More hits can remove the note that
+    nothing matches, but never add it.
     """
     own = {(hit.query, hit.tool.key) for hit in reply.hits}
     fresh: dict[tuple[int, object], Hit] = {}
@@ -217,7 +215,7 @@ def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, 
     if not fresh:
         return reply
     answered = {hit.query for hit in fresh.values()}
-    # Fillers stand only where nothing fits.
+    # Fallback hits only fill the answer to a query without any other hit.
     kept = [hit for hit in reply.hits if not (hit.fallback and hit.query in answered)]
     ordered = sorted((*kept, *fresh.values()), key=lambda hit: (hit.query, -hit.score, hit.tool.id))
     shown: list[Hit] = []
@@ -243,9 +241,9 @@ def _passes_filters(tool: Tool, filters: Filters) -> bool:
 async def look_up_tool(
     ctx: Context, name: str, backends: Sequence[Backend], *, timeout_s: float, sees: Callable[[Tool], bool]
 ) -> ResolvedTool | None:
-    """The tool of that name at the first provider that has it.
+    """Return the tool of the first provider that has it.
 
-    Raises `ServerUnavailable` where none has it, and one could not say.
+    Raises `ServerUnavailable` if no provider has it, and one failed.
     """
     failed: ServerUnavailable | None = None
     for backend in backends:
@@ -253,7 +251,7 @@ async def look_up_tool(
         try:
             with anyio.fail_after(timeout_s):
                 tool = await contained(provider.get_tool(ctx, name))
-        except Exception as error:  # noqa: BLE001 - of another's code; told below, where nobody else has the tool
+        except Exception as error:  # noqa: BLE001 - third-party code; raised below if no other provider has the tool
             failed = failed or _lookup_failure(name, backend, error)
             continue
         if isinstance(tool, Tool) and not invalid_field(tool) and sees(tool):
@@ -264,7 +262,7 @@ async def look_up_tool(
 
 
 def _lookup_failure(name: str, backend: Backend, error: Exception) -> ServerUnavailable:
-    """Why a provider could not say whether it has a tool; without its inside, where it is no error of ours."""
+    """Say why a provider could not look up a tool, without leaking its exception's message."""
     if isinstance(error, ServerUnavailable):
         return error
     logger.warning("%s could not be asked for a tool", backend.name, exc_info=error)
@@ -275,7 +273,7 @@ def _lookup_failure(name: str, backend: Backend, error: Exception) -> ServerUnav
 
 
 def _valid_hits(found: Any) -> tuple[Hit, ...]:
-    """The hits of an answer; what is none is left out."""
+    """Return the valid hits of an answer."""
     if not isinstance(found, (list, tuple)):
         raise TypeError("an answer that is no list of hits")
     return tuple(hit for hit in found if isinstance(hit, Hit) and _is_valid_hit(hit))
@@ -302,14 +300,13 @@ def _search_failure(error: Exception, timeout_s: float) -> str:
 
 _NO_CACHE_KEY: Final = object()
 
-
 _MAX_CACHED_LISTS: Final = 1024
-"""Lists of providers that ask to be cached."""
+"""Lists of request providers that are cached at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTools:
-    """What the providers of a request offer, and who could not be asked."""
+    """What the providers of a request list, and the statuses of those that failed."""
 
     plain: tuple[ProviderTools, ...]
     overriding: tuple[ProviderTools, ...]
@@ -317,17 +314,17 @@ class RequestTools:
 
 
 class RequestToolLister:
-    """Asks a request's providers for their tools."""
+    """Lists the tools of a request's providers."""
 
     def __init__(self, policy: Policy, timeout_s: float, known: Callable[[tuple[Tool, ...]], bool]) -> None:
-        """Each provider has `timeout_s` seconds, side by side; `known` tools are not looked into again."""
+        """Providers are asked concurrently, with `timeout_s` seconds each; `known` tools are not checked again."""
         self._is_known = known
         self._policy = policy
         self._timeout_s = timeout_s
         self._lists: OrderedDict[Hashable, tuple[float, tuple[Tool, ...]]] = OrderedDict()
 
     async def list_all(self, ctx: Context) -> RequestTools:
-        """Ask them all. Tools that the policy hides are left out. Raises `InvalidRequest` for what is no provider."""
+        """List the tools that the policy shows. Raises `InvalidRequest` if something is not a provider."""
         everybody = tuple(map(adapt, (*ctx.overriding, *ctx.providers)))
         answers: list[tuple[Tool, ...]] = [()] * len(everybody)
         problems: dict[int, str] = {}
@@ -359,7 +356,7 @@ class RequestToolLister:
         mark = _cache_key(provider) if kept_s is not None and kept_s > 0 else _NO_CACHE_KEY
         if kept_s is None or mark is _NO_CACHE_KEY:
             return await self._fetch(ctx, provider)
-        # What one caller was told is never told to another, whatever the provider says its list depends on.
+        # A cached list is only ever for one caller, whatever key the provider gives.
         key = (ctx.caller, type(provider), mark)
         until, tools = self._lists.get(key, (0.0, ()))
         if until <= time.monotonic():
@@ -386,7 +383,7 @@ class RequestToolLister:
 
 
 def _cache_key(provider: Provider) -> Hashable:
-    """What its list depends on, where that can be known."""
+    """Return the provider's cache key, or `_NO_CACHE_KEY`."""
     try:
         key = provider.cache_key
         hash(key)
@@ -399,7 +396,7 @@ def _cache_key(provider: Provider) -> Hashable:
 
 
 def as_backend(provider: Provider) -> Backend:
-    """A provider of a request, as one that runs tools."""
+    """Return a request provider as a backend."""
     return Backend(kind=BackendKind.PROVIDER, name=display_name(provider), provider=provider)
 
 

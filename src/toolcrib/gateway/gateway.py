@@ -76,21 +76,18 @@ from toolcrib.types import (
 )
 
 SEARCH_ELSEWHERE_HINT: Final = "Search for a tool of another server, or try again once this server works."
-"""The hint where a server cannot be asked."""
-
+"""The hint if a server is not available."""
 
 _T = TypeVar("_T")
 
-
 _MAX_EMBEDDED_SEARCHES: Final = 8
-"""Searches with an embedder that run at once; others wait, so that they never take all threads of the process."""
-
+"""Searches with an embedder that run at the same time, so that they never take all threads of the process."""
 
 _VIEW_MEMO: Final = "gateway.seen"
 
 
 _MAX_VIOLATIONS: Final = 4096
-"""Tools that are remembered to break what their output schemas promise."""
+"""Tools whose violation of their output schema is remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

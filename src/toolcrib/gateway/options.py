@@ -10,7 +10,7 @@ from toolcrib.search.options import SearchOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptOptions:
-    """How scripts are run."""
+    """Options of scripts."""
 
     levels: Count = 3
     """How deep scripts may be nested: a script, one that it calls, and so on; 1 or more."""
@@ -25,48 +25,48 @@ class SessionOptions:
     """What is remembered of sessions."""
 
     learn: bool = True
-    """Whether tools that a session used with success are found first."""
+    """Whether tools that a session used successfully rank higher."""
     sessions: Count = 10_000
-    """How many are remembered; the one unused for longest is forgotten first."""
+    """Sessions that are remembered; the one unused for longest is forgotten first."""
     pause_s: Seconds = 30.0
-    """A search after so long without a search or a call begins a new turn, in seconds."""
+    """A search after this time without a search or a call begins a new turn, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """How the gateway lists, searches and waits."""
+    """Options of the gateway."""
 
     search: SearchOptions = field(default_factory=SearchOptions)
-    """How tools are ranked, how many are shown, and when nothing is."""
+    """How tools are ranked, and how many are shown."""
     calls: CallOptions = field(default_factory=CallOptions)
-    """What stands in the way of every call."""
+    """The middleware around every call."""
     sessions: SessionOptions = field(default_factory=SessionOptions)
-    """What is remembered of what sessions used."""
+    """What is remembered of sessions."""
     synonyms: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Words of one's own, each with those that may stand for it, beside those that come with toolcrib."""
+    """Additional synonyms: words, each with those that may replace it."""
     embedder: str = "static"
-    """What compares meanings: `static` is the table in the package; `embedders.models.load` describes the others."""
+    """What compares meanings: `static` for the built-in table, else what `embedders.models.load` takes."""
     embedder_cache: Path | None = None
-    """A file, or a folder, in which the embedder's vectors are kept across restarts."""
+    """A file or folder that keeps the embedder's vectors across restarts."""
     group: bool = False
-    """Whether near-duplicates are shown under the best of them, where a request does not say."""
+    """Whether near-duplicates are grouped if a request does not say."""
     page_size: int = 100
-    """Tools a page of a listing."""
+    """Tools on each page of a list."""
     start_grace_s: float = 3.0
-    """How long after the start a list or search waits for servers that are still connecting, in seconds."""
+    """How long after the start lists and searches wait for servers that are still connecting, in seconds."""
     call_grace_s: float = 15.0
     """How long a call waits for its server's first connection, in seconds."""
     list_timeout_s: float = 10.0
     """How long a provider may take to list its tools, in seconds."""
     provider_cache_s: float = 60.0
-    """How long the list of a shared provider holds that tells neither of changes nor for how long, in seconds."""
+    """How long the list of a shared provider is valid that reports no changes and does not say itself, in seconds."""
     request_tools: int = 50_000
-    """How many tools that came with requests are kept ready to be searched when they come again."""
+    """Tools of requests whose indexes are cached."""
     find_timeout_s: float = 3.0
-    """How long a provider that searches by itself, or is asked for one tool, may take, in seconds."""
+    """How long a provider may take to search or to look up a tool, in seconds."""
     idle_s: float = 1.0
-    """How long nothing must have changed before the index is put in order in the background, in seconds."""
+    """How long nothing must change before the index is merged in the background, in seconds."""
     retry_s: float = 30.0
-    """After how long a provider that could not list its tools is asked again, in seconds, and tools that could not be
-    embedded are tried again; the latter each time after twice as long, up to 20 times.
+    """When a provider that could not list its tools is polled again, and tools that could not be embedded are tried
+    again, in seconds; for the latter, the time doubles with each failure up to 20 times.
     """

@@ -15,35 +15,33 @@ from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
 from toolcrib.types import Action, Caller, Decision, Tool
 
 Effect = Literal["allow", "hide", "approve"]
-"""What a rule says: allow, treat as missing, or have a person agree to each call."""
-
+"""Effect of a rule: allow, treat as missing, or have a person agree to each call."""
 
 _DECISIONS: Final = {"allow": Decision.ALLOW, "hide": Decision.HIDE, "approve": Decision.APPROVE}
 
 
 _BOTH: Final = frozenset(Action)
 
-
 _MAX_CACHED_TOOLS: Final = 65_536
-"""Tools for which a policy remembers the rules that cover them."""
+"""Tools for which a policy caches the rules that cover them."""
 
 
 class AllowAll:
-    """Everybody may see and call everything."""
+    """Everyone may see and call everything."""
 
     def scope(self, caller: Caller) -> Hashable:  # noqa: ARG002 - the protocol's signature
-        """One scope for all."""
+        """Return the same scope for everyone."""
         return None
 
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:  # noqa: ARG002 - the protocol's signature
-        """Always allowed."""
+        """Allow everything."""
         return Decision.ALLOW
 
 
 class Patterns:
-    """Shell-like patterns over canonical ids: `*`, `?` and `[abc]`, in the case they are written in.
+    """Shell-like patterns over canonical ids: `*`, `?` and `[abc]`; case matters.
 
-    A pattern that begins with `*:` also fits tools without a namespace.
+    A pattern that begins with `*:` also matches tools without a namespace.
 
     >>> deleting = Patterns(("*:delete_*", "admin:*"))
     >>> [deleting.matches(id) for id in ("github:delete_repo", "delete_file", "admin:ban", "github:read")]
@@ -53,7 +51,7 @@ class Patterns:
     __slots__ = ("_expression", "texts")
 
     def __init__(self, texts: Iterable[str], *, field: str = "tools") -> None:
-        """Compiled once; `field` names the setting in the `SettingsError` for what is no pattern."""
+        """Compile the patterns. `field` names the setting in the `SettingsError` for an invalid one."""
         if isinstance(texts, str):
             raise SettingsError(f"{field} is a list of patterns, not one text.", hint=f'Write ("{texts}",).')
         self.texts = tuple(texts)
@@ -61,11 +59,11 @@ class Patterns:
         self._expression = re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any patterns."""
         return self._expression is not None
 
     def matches(self, tool: str) -> bool:
-        """Whether any of them fits the id."""
+        """Whether any pattern matches the id."""
         if self._expression is None:
             return False
         if self._expression.match(tool):
@@ -86,30 +84,30 @@ def _check_pattern(text: object, field: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What holds for the tools it covers, for the callers it names, and for all others.
+    """What the callers that it names, and all others, may do with the tools that it covers.
 
-    It covers a tool when one of `tools` fits its id and it has one of `tags`; either may be left empty, and a rule
-    with neither covers every tool.
+    It covers a tool if one of `tools` matches its id and the tool has one of `tags`. Either may be empty; a rule with
+    neither covers every tool.
     """
 
     tools: tuple[str, ...] = ()
     """Patterns over canonical ids; see `Patterns`."""
     tags: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
-    """What a caller needs to be one of those named; empty means that scopes do not matter."""
+    """Scopes that a caller needs to be named; empty means that scopes do not matter."""
     need: Literal["any", "all"] = "any"
-    """Whether one of the scopes is enough."""
+    """Whether any one of the scopes is enough, or all are needed."""
     tenants: tuple[str, ...] = ()
     """Tenants whose callers are named; empty means all."""
     action: Action | None = None
-    """Only seeing or only calling; None means both. Who may not see a tool can never call it."""
+    """Only seeing or only calling; None means both. A caller that may not see a tool can never call it."""
     effect: Effect = "allow"
-    """For the callers that are named."""
+    """For the callers that the rule names."""
     otherwise: Effect | Literal["next"] = "hide"
     """For all others; `next` leaves them to the rules below."""
 
     def __post_init__(self) -> None:
-        """Raise `SettingsError` for what is no rule."""
+        """Raise `SettingsError` if a field is invalid."""
         Patterns(self.tools)
         for field in ("tags", "scopes", "tenants"):
             values = getattr(self, field)
@@ -130,8 +128,8 @@ def _check_choice(field: str, value: object, known: Sequence[object]) -> None:
 class ByScopes:
     """Rules over the scopes and the tenant of a caller; **the first rule that covers a tool decides**.
 
-    The order is the whole logic: put what is special above what is general. A rule whose `otherwise` is `next` decides
-    for the callers it names only. Where no rule decides, `default` holds.
+    Put special rules above general ones. A rule whose `otherwise` is `next` decides only for the callers it names. If
+    no rule decides, `default` applies.
 
     >>> policy = ByScopes([Rule(tools=("admin:*", "*:delete_*"), scopes=("admin",))])
     >>> ban, read = Tool(name="ban", namespace="admin"), Tool(name="read", namespace="github")
@@ -147,10 +145,10 @@ class ByScopes:
         default: Effect = "allow",
         roles: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
-        """A policy of these rules; raises `SettingsError` for a default or a role that cannot be.
+        """Build a policy of these rules. Raises `SettingsError` for an invalid default or role.
 
-        `roles` are scopes that stand for others: a caller with the scope `admin` has what `roles["admin"]` lists as
-        well, roles among them.
+        `roles` are scopes that imply others: a caller with the scope `admin` also has the scopes that `roles["admin"]`
+        lists, which may be roles themselves.
         """
         _check_choice("default", default, tuple(_DECISIONS))
         self.rules = tuple(rules)
@@ -162,13 +160,13 @@ class ByScopes:
         self._remembered = lru_cache(_MAX_CACHED_TOOLS)(self._cover)
 
     def scope(self, caller: Caller) -> Hashable:
-        """Only what the rules ask about: callers of which they cannot tell one from the other share a scope."""
+        """Return what the rules depend on: callers that they cannot tell apart share a scope."""
         tenant = caller.tenant if caller.tenant in self._tenants else None
         return (self._held(caller) & self._scopes, tenant)
 
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
-        """What the first rule that covers the tool says; ALLOW instead of APPROVE for seeing."""
-        # Clients make up URIs as they like, and what they make up is not kept.
+        """Apply the first rule that covers the tool; APPROVE means ALLOW for seeing."""
+        # Clients can make up any number of URIs, so those are not cached.
         find = self._cover if RESOURCE_TAG in tool.tags else self._remembered
         seeing, calling = find(tool.id, tuple(tool.tags))
         held = self._held(caller)
@@ -187,7 +185,7 @@ class ByScopes:
     def _cover(
         self, tool: str, tags: tuple[str, ...]
     ) -> tuple[tuple["_CompiledRule", ...], tuple["_CompiledRule", ...]]:
-        """The rules that cover a tool, for seeing and for calling."""
+        """Return the rules that cover a tool, for seeing and for calling."""
         covering = [rule for rule in self._compiled if rule.covers(tool, tags)]
         seeing = tuple(rule for rule in covering if Action.SEE in rule.actions)
         return seeing, tuple(rule for rule in covering if Action.CALL in rule.actions)
@@ -199,7 +197,7 @@ class ByScopes:
 
 
 class _CompiledRule:
-    """A rule, ready to be asked."""
+    """A rule with compiled patterns."""
 
     __slots__ = ("_all", "_scopes", "_spelt", "_tags", "_tenants", "_tools", "actions", "effect", "otherwise")
 
@@ -220,7 +218,7 @@ class _CompiledRule:
         return not self._tags or not self._tags.isdisjoint(tags)
 
     def names(self, held: frozenset[str], tenant: str | None) -> bool:
-        """Whether a caller of these scopes and this tenant is one of those named."""
+        """Whether the rule names a caller with these scopes and this tenant."""
         if self._tenants and tenant not in self._tenants:
             return False
         if not self._scopes:
@@ -229,7 +227,7 @@ class _CompiledRule:
 
 
 def _uri_forms(text: str) -> tuple[str, ...]:
-    """A pattern for URIs, as it must be to fit their normal forms."""
+    """Return the forms of a pattern that match the normal forms of URIs."""
     namespace, colon, uri = text.partition(":")
     if "[" in text or ":" not in uri:
         return ()
@@ -237,7 +235,7 @@ def _uri_forms(text: str) -> tuple[str, ...]:
 
 
 def _implied_scopes(role: str, roles: Mapping[str, Iterable[str]]) -> frozenset[str]:
-    """All scopes that a role stands for, itself among them."""
+    """Return all scopes that a role implies, including itself."""
     known, new = {role}, [role]
     while new:
         scopes = roles.get(new.pop(), ())

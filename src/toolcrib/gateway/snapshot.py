@@ -1,7 +1,6 @@
 """A snapshot: every shared tool at one moment, how it is searched, and which backends run it.
 
 Snapshots never change. Merging the lists of several providers, and rejecting unusable definitions, happens here too.
-
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,8 +14,7 @@ from toolcrib.search.options import SearchOptions
 from toolcrib.types import Backend, Key, Rejected, ServerStatus, Tool, Visibility
 
 _MAX_NAME_CHARS: Final = 80
-"""Characters of a name that a refusal repeats."""
-
+"""Characters of a name that an error repeats."""
 
 _DEFINITION_FIELDS: Final = (
     "title",
@@ -31,31 +29,30 @@ _DEFINITION_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProviderTools:
-    """What one provider offers."""
+    """What one provider lists."""
 
     backend: Backend
     tools: Sequence[Tool]
     rejected: tuple[Rejected, ...] = ()
-    """What it listed that is no tool."""
+    """Items that are not tools."""
     statuses: tuple[ServerStatus, ...] = ()
-    """How its servers stood, as it says, when it listed these tools."""
+    """The statuses of its servers when it listed these tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedDefinition:
-    """A definition that cannot be offered."""
+    """A definition that cannot be used."""
 
     backend: Backend
-    """Whose it is."""
     namespace: str
     rejected: Rejected
     tool: Tool | None = None
-    """The definition itself, where its fields are what their types say."""
+    """The definition itself, if its fields have the right types."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedTools:
-    """The tools of several offers, each key once, and all that can run them."""
+    """The tools of several providers, each key once, with all backends that can run them."""
 
     tools: tuple[Tool, ...]
     backends: Mapping[Key, tuple[Backend, ...]]
@@ -63,7 +60,7 @@ class MergedTools:
 
     @classmethod
     def merge(cls, offers: Iterable[ProviderTools]) -> "MergedTools":
-        """The first offer of a key defines the tool. Equal ones back it too; others are refused."""
+        """Merge lists: the first tool of a key defines it, equal ones add a backend, and others are rejected."""
         first: dict[Key, Tool] = {}
         backends: dict[Key, tuple[Backend, ...]] = {}
         rejected: list[RejectedDefinition] = []
@@ -77,7 +74,7 @@ class MergedTools:
                 if known is tool or same_definition(known, tool):
                     backends[tool.key] = (*backends.get(tool.key, ()), offer.backend)
                 else:
-                    why = f"{backends[tool.key][0].name} offers another tool of that name before it"
+                    why = f"{backends[tool.key][0].name} already has another tool of that name"
                     aside = Rejected(tool=tool.name, reason=why)
                     rejected.append(RejectedDefinition(offer.backend, tool.namespace, aside, tool))
         return cls(tuple(first.values()), backends, tuple(rejected))
@@ -85,14 +82,14 @@ class MergedTools:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All tools of one moment."""
+    """All shared tools at one moment."""
 
     catalog: Catalog
     index: Index
     backends: tuple[tuple[Backend, ...], ...]
-    """Who can run each tool, by position; one or more."""
+    """The backends of each tool, by position; one or more."""
     rejected: tuple[RejectedDefinition, ...] = ()
-    """Definitions set aside."""
+    """Definitions that cannot be used."""
 
     @classmethod
     def build(
@@ -103,7 +100,7 @@ class Snapshot:
         options: SearchOptions | None = None,
         meaning: SemanticModel | None = None,
     ) -> "Snapshot":
-        """Gather what is offered. How it is searched is as in `previous`, where nothing else is given."""
+        """Build a snapshot; the search is configured as in `previous` unless given otherwise."""
         gathered = MergedTools.merge(offers)
         catalog = Catalog.build(gathered.tools, previous=previous.catalog if previous else None)
         index = Index.build(
@@ -113,7 +110,7 @@ class Snapshot:
 
     @classmethod
     def from_parts(cls, gathered: MergedTools, catalog: Catalog, index: Index) -> "Snapshot":
-        """A catalog and an index of the gathered tools, with those who run them."""
+        """Join a catalog and an index of the merged tools with their backends."""
         return cls(
             catalog=catalog,
             index=index,
@@ -131,7 +128,7 @@ class Snapshot:
 
 
 def same_tools(old: Sequence[ProviderTools], new: Sequence[ProviderTools]) -> bool:
-    """Whether two rounds offered the very same objects; providers keep a tool object while nothing changes."""
+    """Whether two rounds listed the same objects; providers keep a tool object while nothing changes."""
     return len(old) == len(new) and all(_same_provider_tools(a, b) for a, b in zip(old, new, strict=True))
 
 
@@ -157,7 +154,7 @@ def _comparable(value: Any) -> Any:
 
 
 def invalid_field(tool: Tool) -> str:
-    """The first field of a tool that does not hold what its type says; empty where all do.
+    """Return the first field of a tool with a value of the wrong type; empty if all are right.
 
     >>> invalid_field(Tool(name="x")), invalid_field(Tool(name="x", tags=("a", 1)))
     ('', 'tags')
@@ -166,7 +163,7 @@ def invalid_field(tool: Tool) -> str:
 
 
 def reject_invalid(tool: Tool, field: str) -> Rejected:
-    """A tool that was set aside for that field."""
+    """Reject a tool for that field."""
     return Rejected(
         tool=str(tool.name)[:_MAX_NAME_CHARS], reason=f"its {field} must be {_EXPECTED[_FIELD_CHECKS[field]]}"
     )
@@ -181,7 +178,7 @@ def _is_text_or_none(value: Any) -> bool:
 
 
 def _is_object(value: Any) -> bool:
-    return isinstance(value, dict | Mapping)  # a dict is known as one ten times as fast
+    return isinstance(value, dict | Mapping)  # checking for a dict is ten times faster
 
 
 def _is_object_or_none(value: Any) -> bool:
@@ -215,8 +212,7 @@ _FIELD_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "version": _is_text_or_none,
     "meta": _is_object,
 }
-"""Whether a value is what the field's type says, by field."""
-
+"""For each field, a check of its value."""
 
 _EXPECTED: Final[Mapping[Callable[[Any], bool], str]] = {
     _is_text: "a text",
@@ -227,7 +223,6 @@ _EXPECTED: Final[Mapping[Callable[[Any], bool], str]] = {
     _is_objects: "objects in a tuple or a list",
     _is_visibility: f"one of {', '.join(Visibility)}",
 }
-"""What each of them asks for."""
-
+"""What each check expects."""
 
 EMPTY_SNAPSHOT: Final = Snapshot.build((), None)

@@ -2,7 +2,6 @@
 
 A view never asks a provider for anything. A tool outside its mask does not exist for it: not in lists, search scores,
 suggestions or errors. Indexes of request tools are cached by content, independent of the caller who brought them.
-
 """
 
 import marshal
@@ -27,7 +26,6 @@ from toolcrib.types import Action, Backend, Caller, Decision, Filters, Key, Poli
 
 _MAX_SCOPES = 4096
 
-
 _T = TypeVar("_T")
 
 
@@ -37,38 +35,38 @@ class ResolvedTool:
 
     tool: Tool
     backends: tuple[Backend, ...]
-    """Who can run it, in the order in which they offered it; one or more."""
+    """The backends that can run it, in order of precedence; one or more."""
     schema: Schema
     wire_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One caller's window on a snapshot."""
+    """What one caller sees of a snapshot."""
 
     snapshot: Snapshot
     mask: bytes | None
-    """One byte a tool, nonzero where it may be seen; None where all may be."""
+    """One byte for each tool, nonzero if it is visible; None if all are."""
     version: str
     """A hash of everything visible, and of nothing else."""
     overlay: Snapshot = EMPTY_SNAPSHOT
-    """Tools of the request that no shared tool in view stands before."""
+    """Tools of the request, without those that a visible shared tool of the same key replaces."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
-    """What others derive from this view once; it lives as long as the view."""
+    """Values derived from this view; they live as long as the view."""
     base: "View | None" = None
-    """The same without the request's tools; it lives longer."""
+    """The same view without the request's tools; it lives longer."""
     shadowed: frozenset[Key] = frozenset()
-    """The tools of `base` before which one of the request stands."""
+    """The tools of `base` that a tool of the request replaces."""
 
     def tools(self) -> tuple[Tool, ...]:
-        """Every visible tool, hidden ones included, by id."""
+        """Return every tool in view by id, including those that are listed nowhere."""
         shared = self.snapshot.catalog.tools
         if self.mask is not None:
             shared = tuple(tool for tool, seen in zip(shared, self.mask, strict=True) if seen)
         return merge_sorted(shared, self.overlay.catalog.tools, key=lambda tool: tool.id)
 
     def overlay_tools(self) -> tuple[Tool, ...]:
-        """The tools that a view has beside those of its `base`, by id."""
+        """Return the tools of the request, by id."""
         return self.overlay.catalog.tools
 
     def sees(self, tool: Tool) -> bool:
@@ -76,14 +74,14 @@ class View:
         return self.position(tool.key) is not None
 
     def position(self, key: Key) -> int | None:
-        """The place of the shared tool of that key, where it is in view."""
+        """Return the position of the shared tool of that key, if it is in view."""
         position = self.snapshot.catalog.by_id(f"{key.namespace}:{key.name}" if key.namespace else key.name)
         if position is None or (self.mask is not None and not self.mask[position]):
             return None
         return position
 
     def get(self, key: Key) -> Tool | None:
-        """The tool of that key in view, or None."""
+        """Return the tool of that key, or None."""
         position = self.position(key)
         if position is not None:
             return self.snapshot.catalog.tools[position]
@@ -91,10 +89,10 @@ class View:
         return None if place is None else self.overlay.catalog.tools[place]
 
     def find(self, spelling: str) -> ResolvedTool:
-        """The tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`, both within the view.
+        """Return the tool that a spelling names. Raises `ToolNotFound` or `AmbiguousName`, both within the view.
 
-        An exact id or wire name is always that tool's; any other spelling that fits a shared tool and one of the
-        request is refused, like every other that fits two.
+        An exact id or wire name always names its tool. Any other spelling that matches a shared tool and a tool of the
+        request is ambiguous, like every other that matches two tools.
         """
         if not self.overlay.catalog.tools:
             return resolve_at(self.snapshot, self.snapshot.catalog.find(spelling, self.mask))
@@ -102,7 +100,7 @@ class View:
         return exact if exact is not None else self._find_loose(spelling)
 
     def find_exact(self, name: str) -> ResolvedTool | None:
-        """The tool of exactly that id, else of exactly that wire name."""
+        """Return the tool with exactly that id, else with exactly that wire name."""
         for snapshot, mask in self._parts():
             position = snapshot.catalog.by_id(name)
             if position is not None and (mask is None or mask[position]):
@@ -129,7 +127,7 @@ class View:
         return (self.snapshot, self.mask), (self.overlay, None)
 
     def find_wire(self, name: str) -> ResolvedTool | None:
-        """The tool of that wire name, or None."""
+        """Return the tool of that wire name, or None."""
         for snapshot, mask in self._parts():
             position = snapshot.catalog.by_wire(name)
             if position is not None and (mask is None or mask[position]):
@@ -137,7 +135,7 @@ class View:
         return None
 
     def wire_name(self, tool: Tool) -> str:
-        """The tool's wire name; the tool must be one of the view's."""
+        """Return the wire name of a tool in view."""
         for catalog in (self.snapshot.catalog, self.overlay.catalog):
             position = catalog.by_id(tool.id)
             if position is not None:
@@ -145,7 +143,7 @@ class View:
         raise ToolNotFound(f"No tool is called {tool.id}.")
 
     def listing(self, filters: Filters) -> tuple[Tool, ...]:
-        """Every tool that a search could find, by id."""
+        """Return every tool that a search can find, by id."""
         return listing(self.snapshot.index, filters, mask=self.mask, overlay=self._overlay)
 
     def search(
@@ -156,9 +154,9 @@ class View:
         lexicon: Lexicon | None = None,
         boosts: Mapping[str, float] | None = None,
     ) -> SearchReply:
-        """What the view holds for the request; its servers are left to the gateway.
+        """Search the view; the gateway adds the servers to the reply.
 
-        `boosts` leads from ids of tools that were of use to how much their odds are raised, 1 or more.
+        `boosts` maps ids of tools to the factor by which their odds are raised, 1 or more.
         """
         return search(
             self.snapshot.index,
@@ -175,7 +173,7 @@ class View:
         return self.overlay.index if self.overlay.catalog.tools else None
 
     def memoized(self, key: Hashable, make: Callable[["View"], _T]) -> _T:
-        """What `make` gives for this view, worked out once."""
+        """Return what `make` returns for this view, computed once."""
         if key not in self.memo:
             self.memo[key] = make(self)
         value: _T = self.memo[key]
@@ -183,7 +181,7 @@ class View:
 
 
 def resolve_at(snapshot: Snapshot, position: int) -> ResolvedTool:
-    """The tool at a position, with all that a call needs."""
+    """Return the tool at a position with everything a call needs."""
     catalog = snapshot.catalog
     return ResolvedTool(
         catalog.tools[position], snapshot.backends[position], catalog.schema(position), catalog.wire_name(position)
@@ -191,7 +189,7 @@ def resolve_at(snapshot: Snapshot, position: int) -> ResolvedTool:
 
 
 def merge_sorted(ordered: Sequence[_T], more: Iterable[_T], *, key: Callable[[_T], str]) -> tuple[_T, ...]:
-    """A sorted sequence with a few more items in their places: no sorting anew, and no work where there are none.
+    """Insert a few items into a sorted sequence, without sorting it again.
 
     >>> merge_sorted(("a", "c"), ["b"], key=str)
     ('a', 'b', 'c')
@@ -206,33 +204,29 @@ def merge_sorted(ordered: Sequence[_T], more: Iterable[_T], *, key: Callable[[_T
 
 
 class ViewCache:
-    """The views of one snapshot, one a scope; made when first asked for."""
+    """The views of one snapshot, one for each scope of the policy, made on first use."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, made: Mapping[Hashable, View] | None = None) -> None:
-        """With the views of some scopes, where they are made already."""
         self.snapshot = snapshot
         self._policy = policy
         self._by_scope = dict(made or {})
-        self._lock = threading.Lock()
 
     def rebase(self, snapshot: Snapshot) -> "ViewCache":
-        """The views of another snapshot: these very ones, with all they remember, where only the index is another."""
+        """Return the views of another snapshot; if only its index differs, they keep what they memoized."""
         if snapshot.catalog is not self.snapshot.catalog:
             return ViewCache(snapshot, self._policy)
-        with self._lock:
-            kept = {scope: replace(view, snapshot=snapshot) for scope, view in self._by_scope.items()}
+        kept = {scope: replace(view, snapshot=snapshot) for scope, view in tuple(self._by_scope.items())}
         return ViewCache(snapshot, self._policy, kept)
 
     def for_caller(self, caller: Caller) -> View:
-        """The caller's view. O(catalog) for the first caller of a scope, O(1) for the others."""
+        """Return the caller's view. O(catalog) for the first caller of a scope, O(1) for the others."""
         scope = self._policy.scope(caller)
         view = self._by_scope.get(scope)
         if view is None:
             view = self._make(caller)
-            with self._lock:
-                if len(self._by_scope) >= _MAX_SCOPES:
-                    self._by_scope.pop(next(iter(self._by_scope)))
-                view = self._by_scope.setdefault(scope, view)
+            if len(self._by_scope) >= _MAX_SCOPES:
+                self._by_scope.pop(next(iter(self._by_scope)), None)
+            view = self._by_scope.setdefault(scope, view)
         return view
 
     def _make(self, caller: Caller) -> View:
@@ -253,29 +247,29 @@ class _CachedOverlay:
     catalog: Catalog
     index: Index
     mark: str
-    """Of the catalog's content."""
+    """A hash of the catalog's content."""
     beside: str = ""
-    """The version of a view in which no shared tool stands before any of these."""
+    """The version of a view in which no shared tool replaces any of these."""
 
 
 class OverlayCache:
-    """Catalogs and indexes of request tools. Who brought the tools is no part of what is kept."""
+    """Caches catalogs and indexes of request tools by their content, for any caller. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        """Keeps at most so many tools in all; those not seen for longest go first."""
-        self._max_tools = most
+    def __init__(self, max_tools: int) -> None:
+        """Keep at most `max_tools` tools in all; those not used for longest are dropped first."""
+        self._max_tools = max_tools
         self._overlays: OrderedDict[int, _CachedOverlay] = OrderedDict()
         self._keys_by_identity: dict[tuple[int, ...], int] = {}
-        """Where those are that are kept, by their very objects."""
+        """Keys into `_overlays`, by the identities of the tools."""
         self._count = 0
         self._lock = threading.Lock()
 
     def is_cached(self, tools: tuple[Tool, ...]) -> bool:
-        """Whether these very objects were looked into before. Tools are never changed once they are made."""
+        """Whether these very objects are cached. Tools are immutable, so they need no further check."""
         return self._key_of_same(tools) is not None
 
     def apply(self, view: View, plain: Sequence[ProviderTools], overriding: Sequence[ProviderTools] = ()) -> View:
-        """The view with these tools; its version changes with them. `overriding` stand before shared tools."""
+        """Return the view with these tools; its version depends on them. `overriding` tools replace shared ones."""
         if len(plain) == 1 and not overriding and (again := self._cached_view(view, plain[0])) is not None:
             return again
         taken = {tool.key for offer in overriding for tool in offer.tools}
@@ -295,7 +289,7 @@ class OverlayCache:
         return _without_shadowed(replace(view, overlay=overlay, version=version, memo={}, base=view), shadowed)
 
     def _cached_view(self, view: View, offer: ProviderTools) -> View | None:
-        """The view with the tools of the only provider of a request, where they stood beside the same view before."""
+        """Return the view with the tools of a request's only provider, if they were applied to the same view before."""
         tools = tuple(offer.tools)
         kept = self._cached(self._key_of(tools), tools, view.snapshot.index)
         if kept is None or kept.beside != view.version or offer.rejected or kept.catalog.rejected:
@@ -333,7 +327,7 @@ class OverlayCache:
             if kept is None or not _is_reusable(kept, tools, shared):
                 return None
             self._overlays.move_to_end(place)
-            if not all(map(is_, kept.tools, tools)):  # made anew, and perhaps kept from now on
+            if not all(map(is_, kept.tools, tools)):  # equal tools that the provider may reuse from now on
                 self._put(place, replace(kept, tools=tools))
         return kept
 
@@ -359,7 +353,7 @@ class OverlayCache:
 
 
 def _without_shadowed(view: View, places: Sequence[int]) -> View:
-    """The view without the shared tools at these places."""
+    """Return the view without the shared tools at these positions."""
     mask = bytearray(view.mask or b"\x01" * len(view.snapshot.catalog))
     for place in places:
         mask[place] = 0
@@ -369,32 +363,32 @@ def _without_shadowed(view: View, places: Sequence[int]) -> View:
 
 
 def _content_key(tools: tuple[Tool, ...]) -> int:
-    """Tells lists of tools apart to the letter: what is equal in Python may differ in JSON, as 1 and true do, and the
-    order of parameters shows in a signature.
+    """Hash tools by their exact content: values that are equal in Python may differ in JSON, as 1 and true do, and
+    the order of parameters shows in a signature.
     """
     return hash((*map(_content_bytes, tools), *[type(tool.visibility) for tool in tools]))
 
 
 _marshalled_fields = attrgetter(*(item.name for item in fields(Tool) if item.name != "visibility"))
-"""All of a tool but its visibility, which marshal does not take; comparing tells it apart from all but a plain text."""
+"""All fields of a tool except its visibility, which marshal cannot write."""
 
 
 def _content_bytes(tool: Tool) -> bytes | str:
     try:
         return marshal.dumps(_marshalled_fields(tool), 0)
-    except ValueError:  # something that is not plain JSON, such as a mapping of another class
+    except ValueError:  # not plain JSON, such as another mapping class
         return _content_repr(tool)
 
 
 def _content_repr(tool: Tool) -> str:
     try:
         return repr(_marshalled_fields(tool))
-    except RecursionError:  # the catalog sets it aside
+    except RecursionError:  # the catalog rejects it
         return tool.id
 
 
 def _is_reusable(kept: _CachedOverlay, tools: tuple[Tool, ...], shared: Index) -> bool:
-    """Whether what is kept is of these very tools, and compares meanings as the shared index does."""
+    """Whether the overlay has these tools, and an index like the shared one."""
     return kept.tools == tools and kept.index.model == shared.model and kept.index.options == shared.options
 
 

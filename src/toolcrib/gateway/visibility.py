@@ -15,18 +15,17 @@ from toolcrib.types import Caller, Filters, Key, Policy, Rejected, ServerState, 
 
 CONNECTING_STATES = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
-
 NAMESPACE_SEPARATORS = (":", "__", ".", "/")
-"""What may stand between a namespace and a name."""
+"""Separators between a namespace and a name."""
 
 
 def namespace_of(status: ServerStatus) -> str:
-    """The namespace of a server's tools."""
+    """Return the namespace of a server's tools."""
     return status.namespace or status.name
 
 
 def unready_server(servers: Iterable[ServerStatus], name: str) -> str | None:
-    """The server, not ready, whose namespace a spelling of a tool's name gives."""
+    """Return the server that is not ready and whose namespace the spelling begins with."""
     for status in servers:
         start = namespace_of(status).casefold()
         named = any(name.casefold().startswith(start + separator) for separator in NAMESPACE_SEPARATORS)
@@ -36,7 +35,7 @@ def unready_server(servers: Iterable[ServerStatus], name: str) -> str | None:
 
 
 def unavailable_servers(servers: Iterable[ServerStatus], filters: Filters) -> tuple[ServerStatus, ...]:
-    """Servers that could have answered such a search and could not, or whose tools are stale."""
+    """Return the servers that are missing from such a search, or whose tools are stale."""
     wanted = filters.namespaces
     return tuple(
         status
@@ -46,18 +45,18 @@ def unavailable_servers(servers: Iterable[ServerStatus], filters: Filters) -> tu
 
 
 def namespace_counts(view: View) -> Mapping[str, int]:
-    """How many tools of each namespace are in view, hidden ones included. At most O(request tools) a request."""
+    """Count the tools in view by namespace, hidden ones included. Costs at most O(request tools) for each request."""
     if view.base is None:
         return view.memoized("namespaces", lambda one: Counter(tool.namespace for tool in one.tools()))
     counts = dict(namespace_counts(view.base))
     for tool in view.overlay_tools():
-        # what stands before a shared tool takes its place
+        # a tool that shadows a shared one is not counted twice
         counts[tool.namespace] = counts.get(tool.namespace, 0) + (tool.key not in view.shadowed)
     return counts
 
 
 def searchable_tools(view: View) -> tuple[Tool, ...]:
-    """Every tool a search could find, by id."""
+    """Return every tool that a search can find, by id."""
     if view.base is None:
         return view.memoized("listing", lambda one: one.listing(Filters()))
     more = (tool for tool in view.overlay_tools() if tool.visibility is not Visibility.HIDDEN)
@@ -65,23 +64,23 @@ def searchable_tools(view: View) -> tuple[Tool, ...]:
 
 
 def _not_shadowed(view: View, shared: tuple[Tool, ...]) -> Sequence[Tool]:
-    """The shared tools before which none of the request stands."""
+    """Return the shared tools that no tool of the request shadows."""
     return [tool for tool in shared if tool.key not in view.shadowed] if view.shadowed else shared
 
 
 def searchable_tags(view: View) -> frozenset[str]:
-    """The tags of the tools that the caller could find."""
+    """Return the tags of the tools that the caller can find."""
     if view.base is None:
         return view.memoized("tags", lambda one: frozenset(tag for tool in searchable_tools(one) for tag in tool.tags))
     return searchable_tags(view.base) | {tag for tool in view.overlay_tools() for tag in tool.tags}
 
 
 ExclusionReasons = Callable[[View], Mapping[Key, str]]
-"""The shared tools of a view that are listed to its caller under no name, and why."""
+"""Returns the shared tools of a view that a surface cannot list, with the reasons."""
 
 
-def no_exclusions(view: View) -> Mapping[Key, str]:  # noqa: ARG001 - a `Withheld`
-    """None."""
+def no_exclusions(view: View) -> Mapping[Key, str]:  # noqa: ARG001 - an `ExclusionReasons`
+    """Return no exclusions."""
     return {}
 
 
@@ -92,7 +91,7 @@ def visible_servers(
     caller: Caller,
     withheld: ExclusionReasons = no_exclusions,
 ) -> tuple[ServerStatus, ...]:
-    """The servers that the caller may know of, by name; the same tuple while nothing changed."""
+    """Return the servers that the caller may know of, by name; the same tuple while nothing changes."""
     if view.base is not None:
         return visible_servers(view.base, statuses, policy, caller, withheld)
     known = view.memo.get("servers")
@@ -109,9 +108,9 @@ def visible_servers(
 
 
 def _may_see_server(view: View, status: ServerStatus, policy: Policy, caller: Caller) -> bool:
-    """A server is known through a tool of it, or, while it has none, where a nameless tool of it would be seen.
+    """Whether the caller sees a tool of the server, or would see a nameless tool of it while it has none.
 
-    A provider whose namespace is not known is told of only where everybody sees everything, and it is in trouble.
+    A provider without a known namespace is shown only if everyone sees everything and it is not ready.
     """
     if status.transport == "local" and not status.namespace:
         return isinstance(policy, AllowAll) and status.state is not ServerState.READY
@@ -124,33 +123,33 @@ def _may_see_server(view: View, status: ServerStatus, policy: Policy, caller: Ca
 def explain_rejected(
     name: str, aside: Iterable[RejectedDefinition], policy: Policy, caller: Caller
 ) -> ToolNotFound | None:
-    """Why there is no tool of that name although some provider lists one; None where the caller would not see it."""
+    """Return the error for a tool whose definition was rejected; None if the caller may not see the tool."""
     for one in aside:
         tool, space, listed = one.rejected.tool, one.namespace, one.tool or Tool(name="")
-        told = {tool} if listed.visibility is not Visibility.HIDDEN else set[str]()
+        names = {tool} if listed.visibility is not Visibility.HIDDEN else set[str]()
         if space:
-            told = {*told, *(f"{space}{separator}{tool}" for separator in NAMESPACE_SEPARATORS)}
-        if name in told and may_see(policy, caller, one.tool or Tool(name=tool, namespace=space)):
+            names = {*names, *(f"{space}{separator}{tool}" for separator in NAMESPACE_SEPARATORS)}
+        if name in names and may_see(policy, caller, one.tool or Tool(name=tool, namespace=space)):
             id_ = f"{space}:{tool}" if space else tool
             why = one.rejected.reason.removeprefix(f"{id_}: ").rstrip(".")
             return ToolNotFound(
                 f"{quote(id_)} cannot be used: its definition was set aside: {why}.",
-                hint="It has to be mended where it comes from.",
+                hint="Fix the definition at its source.",
             )
     return None
 
 
 def _all_namespaces(view: View) -> frozenset[str]:
-    """The namespaces of all shared tools, whoever sees them."""
+    """Return the namespaces of all shared tools, visible or not."""
     return view.memoized("all namespaces", lambda one: frozenset(tool.namespace for tool in one.snapshot.catalog))
 
 
 def _redact_status(
     view: View, status: ServerStatus, policy: Policy, caller: Caller, withheld: Mapping[Key, str]
 ) -> ServerStatus:
-    """The status without figures of what the caller does not see.
+    """Return the status without figures about tools that the caller does not see.
 
-    What else there is in the catalog makes no difference, so that nobody can tell from it whether anything is hidden.
+    Nothing in it depends on the rest of the catalog, so it does not reveal whether anything is hidden.
     """
     space = namespace_of(status)
     shown = tuple(one for one in status.rejected if may_see(policy, caller, Tool(name=one.tool, namespace=space)))
@@ -161,7 +160,7 @@ def _redact_status(
 
 
 def filters_digest(filters: Filters) -> str:
-    """Tells the lists of different filters apart, in a cursor; empty for the whole list."""
+    """Digest filters, to tell cursors of different lists apart; empty without filters."""
     if filters == Filters():
         return ""
     parts = (sorted(filters.namespaces), sorted(filters.tags), filters.read_only, sorted(filters.visibility))
@@ -178,7 +177,7 @@ _STATE_PHRASES: Final = {
 
 
 def describe_state(status: ServerStatus) -> str:
-    """Where the server stands and why, as the end of a sentence about it, without a full stop.
+    """Describe the server's state and its reason as the end of a sentence, without a full stop.
 
     >>> describe_state(ServerStatus(name="git", state=ServerState.FAILED, since=0, reason="exited with code 1"))
     'has failed: exited with code 1'
