@@ -233,16 +233,16 @@ def test_null_and_nothing_are_not_mixed_up_where_they_may_differ() -> None:
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        ({"type": "object"}, "'a' takes properties of any name"),
-        ({"type": "object", "additionalProperties": {"type": "string"}}, "'a' takes properties of any name"),
-        (of({"b": {"type": "string"}}, additionalProperties=True), "'a' takes properties of any name"),
-        ({"type": "object", "patternProperties": {"^x": {}}}, "'a' takes properties of any name"),
+        ({"type": "object"}, "'a' accepts properties of any name"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "'a' accepts properties of any name"),
+        (of({"b": {"type": "string"}}, additionalProperties=True), "'a' accepts properties of any name"),
+        ({"type": "object", "patternProperties": {"^x": {}}}, "'a' accepts properties of any name"),
         ({}, "'a' has no type"),
         (True, "'a' has no type"),
-        ({"type": "array"}, "the items of 'a' have no one type"),
+        ({"type": "array"}, "the items of 'a' have no single type"),
         ({"type": "array", "items": {}}, "the items of 'a' has no type"),
-        ({"type": "array", "prefixItems": [{"type": "string"}]}, "the items of 'a' have no one type"),
-        (of({}, required=["z"], additionalProperties=False), "'a' requires 'z' without saying what it is"),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, "the items of 'a' have no single type"),
+        (of({}, required=["z"], additionalProperties=False), "'a' requires 'z' but does not define it"),
     ],
 )
 @pytest.mark.parametrize("rules", STRICT)

@@ -732,7 +732,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
     options: list[tuple[dict[str, Any], str]] = [
         ({"keywords": "mail"}, "keywords must be a list of words"),
         ({"tags": ["a", 1]}, "tags must be non-empty strings"),
-        ({"annotations": {"readOnly": True}}, "annotations hold"),
+        ({"annotations": {"readOnly": True}}, "annotations contain"),
         ({"annotations": {"readOnlyHint": "yes"}}, "readOnlyHint"),
         ({"icons": [{"href": "x"}]}, "icons"),
         ({"meta": {"x": object()}}, "meta cannot be written as JSON"),

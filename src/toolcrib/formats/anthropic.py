@@ -1,4 +1,4 @@
-"""Tools, calls, results and tool search as the Messages API of Anthropic takes them, by its reference of November 2026.
+"""Tools, calls, results and tool search in the format of Anthropic's Messages API, as documented in November 2026.
 
 What comes in may be JSON or the objects of the `anthropic` library.
 """
@@ -24,10 +24,10 @@ def tool(
     deferred: bool = False,
     examples: Sequence[Object] = (),
 ) -> dict[str, Any]:
-    """The tool for `tools` of a request; without `strict` where its schema cannot be strict.
+    """Format a tool for `tools` of a request. `strict` is left out if its schema cannot be strict.
 
-    `deferred` tools are loaded only when a `tool_reference` names them. `examples` are arguments as the model should
-    give them; the API refuses a request with one that does not fit, so here that raises `InvalidArguments`.
+    `deferred` tools are loaded only when a `tool_reference` names them. `examples` are example arguments. The API
+    refuses a request with an invalid one, so this raises `InvalidArguments`.
 
     >>> tool(Tool(name="now", description="The time."), deferred=True)["defer_loading"]
     True
@@ -45,10 +45,10 @@ def tool(
 def request_tools(
     tools: Iterable[Tool], *, names: Names | None = None, strict: bool = False, later: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """Tools for one request, in order; those whose ids are in `later` are deferred.
+    """Format the tools of one request, in order; those whose ids are in `later` are deferred.
 
-    A request takes 20 strict tools, with 24 optional arguments and 16 of several types among them all; tools beyond
-    that are not strict.
+    A request may have 20 strict tools, which may have 24 optional arguments and 16 arguments of several types in all.
+    Tools beyond that are not strict.
     """
     table = Names() if names is None else names
     room = _StrictLimits()
@@ -62,7 +62,7 @@ def request_tools(
 
 
 class _StrictLimits:
-    """What is left of the limits on the strict tools of one request."""
+    """Keeps track of the limits on the strict tools of one request."""
 
     def __init__(self) -> None:
         self._tools = ANTHROPIC_STRICT.max_tools or 0
@@ -70,7 +70,7 @@ class _StrictLimits:
         self._unions = ANTHROPIC_STRICT.max_unions or 0
 
     def takes(self, adapted: AdaptedSchema) -> bool:
-        """Whether there is room for one more; then it is taken."""
+        """Take room for one more tool, and return whether there was any."""
         if not self._tools or adapted.optional > self._optional or adapted.unions > self._unions:
             return False
         self._tools -= 1
@@ -96,7 +96,7 @@ def _tool_entry(tool: Tool, adapted: AdaptedSchema, name: str, *, deferred: bool
 
 
 def calls(message: Any) -> tuple[ToolCall, ...]:
-    """The calls in an assistant's message, or in its list of content blocks, in order; not those of server tools."""
+    """Read the calls of an assistant's message, or of its content blocks, in order, without those of server tools."""
     return tuple(
         make_call(read_field(block, "id"), read_field(block, "name"), read_field(block, "input"))
         for block in read_list(message, "content")
@@ -107,7 +107,7 @@ def calls(message: Any) -> tuple[ToolCall, ...]:
 def tool_result(
     call_id: str, result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None
 ) -> dict[str, Any]:
-    """The result as a content block of a user's message: text, pictures and documents, and whether it is an error.
+    """Format a result as a content block of a user's message: text, images, documents, and whether it is an error.
 
     >>> tool_result("t1", ToolResult(content=({"type": "text", "text": "18 degrees"},)))
     {'type': 'tool_result', 'tool_use_id': 't1', 'content': [{'type': 'text', 'text': '18 degrees'}]}
@@ -132,28 +132,28 @@ def _block(piece: Text | File) -> dict[str, Any]:
 
 
 def search_tool(name: str = SEARCH_NAME, description: str = SEARCH_DESCRIPTION) -> dict[str, Any]:
-    """A tool of one's own that searches; it is never deferred. Its answer is `search_result`."""
+    """A custom search tool, which is never deferred. Answer its calls with `search_result`."""
     return {"name": name, "description": description, "input_schema": search_arguments()}
 
 
 def deferred(
     tools: Iterable[Tool], *, always: Collection[str] = (), names: Names | None = None, strict: bool = False
 ) -> list[dict[str, Any]]:
-    """A list for `tools` where all but the tools named in `always`, by id, wait to be referred to.
+    """Format a list for `tools` in which all tools are deferred, except those whose ids are in `always`.
 
-    The API wants at least one tool that is not deferred: `[search_tool(), *deferred(...)]` has one. The list must hold
-    every tool that is ever referred to, in this request and in all that repeat its messages. Raises `ToolNotFound` for
-    an id that none of the tools has.
+    The API needs at least one tool that is not deferred, such as in `[search_tool(), *deferred(...)]`. The list must
+    contain every tool that is referenced, in this request and in all that repeat its messages. Raises `ToolNotFound`
+    for an id that none of the tools has.
     """
     first, later = partition(tools, always)
     return request_tools([*first, *later], names=names, strict=strict, later={tool.id for tool in later})
 
 
 def references(hits: Iterable[Hit], *, names: Names | None = None) -> list[dict[str, Any]]:
-    """What was found, best first, each tool once, as content blocks that load the tools.
+    """Format hits as content blocks that load their tools, best first, each tool once.
 
-    `names` is the table of the request's tools; what is not in it is left out, because the API refuses a whole request
-    for one reference that leads nowhere. Without a table, tools have the names that their keys make.
+    `names` has the names of the request's tools. Tools that are not in it are left out, because the API refuses a
+    request with an unknown reference. Without it, tools have the names derived from their keys.
     """
     found = (names.name(hit.tool.key) if names is not None else request_name(hit.tool, None) for hit in hits)
     return [{"type": "tool_reference", "tool_name": name} for name in dict.fromkeys(found) if name]
@@ -162,6 +162,6 @@ def references(hits: Iterable[Hit], *, names: Names | None = None) -> list[dict[
 def search_result(
     call_id: str, hits: Iterable[Hit], *, names: Names | None = None, note: str = "No tool fits. Try other words."
 ) -> dict[str, Any]:
-    """The answer to a call of `search_tool`: references, or the note where nothing was found."""
+    """Format the answer to a call of `search_tool`: references, or the note if nothing was found."""
     content = references(hits, names=names) or [{"type": "text", "text": note}]
     return {"type": "tool_result", "tool_use_id": call_id, "content": content}

@@ -1,4 +1,4 @@
-"""Any list of tools in any format, and the way back for the arguments of a call."""
+"""Format a list of tools for any model provider, and restore the arguments of a call."""
 
 from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
@@ -12,7 +12,7 @@ from toolcrib.names import nearest
 from toolcrib.types import Object, Tool
 
 Format = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
-"""Chat Completions of OpenAI, its Responses, Messages of Anthropic, function declarations of Gemini, and MCP."""
+"""OpenAI's Chat Completions and Responses, Anthropic's Messages, Gemini's function declarations, and MCP."""
 
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 
@@ -28,7 +28,7 @@ def definitions(
     strict: bool = False,
     names: Names | None = None,
 ) -> list[dict[str, Any]]:
-    """The tools, in order, as a provider's request lists them (Gemini: as `functionDeclarations` lists them).
+    """Format tools, in order, for a provider's request (for Gemini: for its `functionDeclarations`).
 
     `strict` holds the model to the schemas where the format knows how and a schema can be strict; the others are as
     without. `names` gets every name with its tool, so that a call finds back. Raises `InvalidRequest` for a format
@@ -51,9 +51,9 @@ def definitions(
 
 
 def restored(tool: Tool, arguments: Object, format: Format = "openai", *, strict: bool = False) -> dict[str, Any]:  # noqa: A002
-    """The arguments of a call as the tool takes them, from what a model gave for its definition in that format.
+    """Restore the arguments that a model gave for a definition in this format to what the tool takes.
 
-    Arguments get the tool's own names again, and in strict mode the nulls go that stand for what was left out.
+    Renamed arguments get their own names back. In strict mode, nulls for omitted arguments are removed.
 
     >>> tool = Tool(name="add", input_schema={"type": "object", "properties": {"n": {"type": "integer"}}})
     >>> restored(tool, {"n": None}, "openai", strict=True)

@@ -1,4 +1,4 @@
-"""Tools, calls and results as the Gemini API takes them, by its reference of November 2026.
+"""Tools, calls and results in the format of the Gemini API, as documented in November 2026.
 
 What comes in may be JSON or the objects of the `google-genai` library. A model is held to the declarations by the
 request's `toolConfig` (mode `VALIDATED`), not by a field of a declaration.
@@ -13,11 +13,11 @@ from toolcrib.formats.tool_list import request_name
 from toolcrib.types import TokenCounter, Tool, ToolResult
 
 _FILE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf"})
-"""Files that may stand in a function's response."""
+"""File types that a function response may contain."""
 
 
 def declaration(tool: Tool, *, name: str | None = None, openapi: bool = False) -> dict[str, Any]:
-    """The tool as an entry of `functionDeclarations`; without parameters where it takes none.
+    """Format a tool for `functionDeclarations`; without parameters if it takes none.
 
     With `openapi` the arguments are told in `parameters`, the older subset of OpenAPI 3.0, otherwise in
     `parametersJsonSchema`.
@@ -33,7 +33,7 @@ def declaration(tool: Tool, *, name: str | None = None, openapi: bool = False) -
 
 
 def calls(content: Any) -> tuple[ToolCall, ...]:
-    """The calls in a model's content, or in its list of parts, in order."""
+    """Read the calls of a model's content, or of its parts, in order."""
     found = (read_field(part, "functionCall", "function_call") for part in read_list(content, "parts"))
     return tuple(
         make_call(read_field(each, "id"), read_field(each, "name"), read_field(each, "args"))
@@ -50,7 +50,7 @@ def function_response(
     counter: TokenCounter | None = None,
     files: bool = True,
 ) -> dict[str, Any]:
-    """The result as a part of a user's content.
+    """Format a result as a part of a user's content.
 
     Pictures and documents are parts of the response where `files` says that the model takes them (Gemini 3 and later),
     otherwise notes.

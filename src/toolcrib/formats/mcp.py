@@ -1,6 +1,6 @@
-"""Tools, calls and results as plain MCP JSON, for whoever speaks the protocol by other means than `toolcrib.server`.
+"""Tools, calls and results as plain MCP JSON, for programs that do not use `toolcrib.server`.
 
-Nothing is adapted: MCP takes any JSON Schema of an object.
+Schemas are not adapted: MCP accepts any JSON Schema of an object.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from toolcrib.types import Tool, ToolResult
 
 
 def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
-    """The tool as an entry of `tools/list`.
+    """Format a tool as an entry of `tools/list`.
 
     >>> tool(Tool(name="now", description="The time."))
     {'name': 'now', 'description': 'The time.', 'inputSchema': {'type': 'object'}}
@@ -30,13 +30,13 @@ def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
 
 
 def tool_call(request: Any) -> ToolCall:
-    """The call in a `tools/call` request; its id is the request's."""
+    """Read the call of a `tools/call` request; its id is that of the request."""
     params = read_field(request, "params") or {}
     return make_call(read_field(request, "id"), read_field(params, "name"), read_field(params, "arguments"))
 
 
 def result(result: ToolResult) -> dict[str, Any]:
-    """The result as a `CallToolResult`, whole.
+    """Format a result as a complete `CallToolResult`.
 
     >>> result(ToolResult(content=({"type": "text", "text": "noon"},)))
     {'content': [{'type': 'text', 'text': 'noon'}], 'isError': False}

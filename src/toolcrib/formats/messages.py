@@ -12,25 +12,25 @@ from typing import Any, Final
 from toolcrib.types import Object, TokenCounter, ToolResult
 
 _MAX_SHOWN: Final = 120
-"""Characters of broken arguments that a problem shows."""
+"""Characters of invalid arguments that are quoted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """What a model wants to have run."""
+    """A tool call that a model made."""
 
     id: str
-    """Joins the result to the call; empty where the provider gave none."""
+    """Links the result to the call; empty if the provider gave none."""
     name: str
-    """The name in the request; `Names.tool` leads from it to the tool."""
+    """The name in the request; `Names.tool` finds its tool."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """As the model gave them; `restored` brings them to what the tool takes."""
+    """As the model gave them; `restored` converts them to what the tool takes."""
     problem: str = ""
-    """Why the arguments cannot be read; empty where they can."""
+    """Why the arguments cannot be read; empty if they can."""
 
 
 def read_field(source: Any, *keys: str) -> Any:
-    """The first of these fields that a JSON object or a library's object has; None without any.
+    """Read the first of these fields that a JSON object or a library's object has, or None.
 
     >>> read_field({"functionCall": {"name": "a"}}, "function_call", "functionCall")
     {'name': 'a'}
@@ -43,7 +43,7 @@ def read_field(source: Any, *keys: str) -> Any:
 
 
 def read_list(source: Any, *keys: str) -> Sequence[Any]:
-    """A list as it is, or the one under the first of these fields; empty without any."""
+    """Return a list as it is, or the list in the first of these fields, or an empty one."""
     if isinstance(source, (list, tuple)):
         return source
     found = read_field(source, *keys)
@@ -51,7 +51,7 @@ def read_list(source: Any, *keys: str) -> Sequence[Any]:
 
 
 def make_call(id_: Any, name: Any, arguments: Any) -> ToolCall:
-    """A call from its parts; arguments may be an object, or a text that holds one.
+    """Make a call; arguments may be an object, or a JSON string of one.
 
     >>> make_call("1", "add", '{"a": 1}').arguments, make_call("1", "add", "{").problem
     ({'a': 1}, "The arguments are not JSON: '{'")
@@ -95,19 +95,19 @@ def _arguments_object(arguments: Any) -> tuple[dict[str, Any], str]:
 
 
 NO_OUTPUT: Final = "(no output)"
-"""Stands for a result without content: some providers refuse an empty one."""
+"""Text of a result without content: some providers refuse an empty one."""
 
 
 _BYTES_PER_TOKEN: Final = 3
-"""For the estimate without a counter; it errs on the high side."""
+"""For the estimate without a counter, which tends to be too high."""
 
 
 _HEAD_SHARE: Final = 0.7
-"""The part of a cut text that is its beginning; the rest is its end, where errors and totals stand."""
+"""Share of the beginning in a shortened text; the rest is its end, where errors and totals usually are."""
 
 
 _MAX_CUTS: Final = 6
-"""Times a text is made shorter until it fits."""
+"""Attempts to shorten a text until it fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A picture, a sound or a document."""
+    """An image, a sound or a document."""
 
     mime: str
     data: str
@@ -127,7 +127,7 @@ class File:
 
     @property
     def note(self) -> str:
-        """What it is, in words, for where it cannot be shown."""
+        """A note to use where the file cannot be shown."""
         return f"[{self.mime}, {len(self.data) * 3 // 4:,} bytes, not shown here]"
 
 
@@ -135,10 +135,10 @@ Piece = Text | File
 
 
 def pieces(result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None) -> list[Piece]:
-    """The result as texts and files, in order; at least one.
+    """Split a result into texts and files, in order; at least one.
 
-    `budget` is how many tokens all the texts together may cost: what is over is cut out of the longest places' middle,
-    and a line says how much. Files do not count. `counter` counts the tokens; without it they are estimated.
+    `budget` is the maximum number of tokens of all texts together. The middle of the longest ones is cut out, and a
+    line says how much. Files do not count. `counter` counts the tokens; without it they are estimated.
 
     >>> pieces(ToolResult(structured={"sum": 3}))
     [Text(text='{"sum":3}')]
@@ -148,7 +148,7 @@ def pieces(result: ToolResult, *, budget: int | None = None, counter: TokenCount
 
 
 def result_text(result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None) -> str:
-    """The result as one text; a file becomes a note of what it is."""
+    """Format a result as one text; a file becomes a note."""
     found = pieces(result, budget=budget, counter=counter)
     return "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
 
@@ -195,7 +195,7 @@ class _EstimatedTokens:
 
 
 def _cut_to_budget(found: list[Piece], budget: int, counter: TokenCounter) -> list[Piece]:
-    """The pieces with their texts cut to the budget: the short ones whole, the long ones sharing what is left."""
+    """Cut the texts to the budget: short ones stay whole, long ones share the rest."""
     costs = {place: counter.count(piece.text) for place, piece in enumerate(found) if isinstance(piece, Text)}
     if sum(costs.values()) <= budget:
         return found
@@ -212,7 +212,7 @@ def _cut_to_budget(found: list[Piece], budget: int, counter: TokenCounter) -> li
 
 
 def _shortened(words: str, budget: int, counter: TokenCounter) -> str:
-    """The beginning and the end of a text, and between them how much is left out."""
+    """Keep the beginning and the end of a text, and say between them how much is left out."""
     kept = len(words)
     for _ in range(_MAX_CUTS):
         head = int(kept * _HEAD_SHARE)

@@ -1,4 +1,4 @@
-"""Tools, calls, results and tool search as the APIs of OpenAI take them, by their reference of November 2026.
+"""Tools, calls, results and tool search in the formats of OpenAI's APIs, as documented in November 2026.
 
 Chat Completions and Responses differ in shape; both are here. Tool search belongs to Responses. What comes in may be
 JSON or the objects of the `openai` library.
@@ -15,11 +15,11 @@ from toolcrib.names import wire_name
 from toolcrib.types import Hit, Key, TokenCounter, Tool, ToolResult
 
 _MAX_NAMED: Final = 8
-"""Tools that the description of a namespace names."""
+"""Tools that are named in the description of a namespace."""
 
 
 def chat_tool(tool: Tool, *, name: str | None = None, strict: bool = False) -> dict[str, Any]:
-    """The tool for `tools` of Chat Completions; without `strict` where its schema cannot be strict.
+    """Format a tool for Chat Completions. `strict` is left out if its schema cannot be strict.
 
     >>> chat_tool(Tool(name="now", description="The time."))["function"]["name"]
     'now'
@@ -31,9 +31,9 @@ def chat_tool(tool: Tool, *, name: str | None = None, strict: bool = False) -> d
 def responses_tool(
     tool: Tool, *, name: str | None = None, strict: bool = False, deferred: bool = False
 ) -> dict[str, Any]:
-    """The tool for `tools` of Responses; `deferred` tools are loaded by tool search only.
+    """Format a tool for Responses; `deferred` tools are only loaded by tool search.
 
-    `strict` is always said: where it is left out, Responses tries to be strict by itself.
+    `strict` is always set: if it were left out, Responses would try to be strict.
     """
     function = {"strict": False, **_function(tool, name, strict=strict)}
     return {**function, "defer_loading": True} if deferred else function
@@ -54,7 +54,7 @@ def _function(tool: Tool, name: str | None, *, strict: bool) -> dict[str, Any]:
 
 
 def chat_calls(message: Any) -> tuple[ToolCall, ...]:
-    """The calls in an assistant's message of Chat Completions, in order."""
+    """Read the calls of an assistant's message of Chat Completions, in order."""
     found = []
     for item in read_list(message, "tool_calls"):
         function = read_field(item, "function")
@@ -66,7 +66,7 @@ def chat_calls(message: Any) -> tuple[ToolCall, ...]:
 
 
 def responses_calls(response: Any) -> tuple[ToolCall, ...]:
-    """The function calls in the output of Responses: a response, or its list of items. Searches are not among them."""
+    """Read the function calls of a response of Responses, or of its items, without tool searches."""
     return tuple(
         make_call(read_field(item, "call_id"), read_field(item, "name"), read_field(item, "arguments"))
         for item in read_list(response, "output")
@@ -77,7 +77,7 @@ def responses_calls(response: Any) -> tuple[ToolCall, ...]:
 def tool_message(
     call_id: str, result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None
 ) -> dict[str, Any]:
-    """The result as a tool's message of Chat Completions. It holds text only; `image_message` has the pictures.
+    """Format a result as a tool message of Chat Completions: text only; `image_message` has the images.
 
     >>> tool_message("c1", ToolResult(content=({"type": "text", "text": "no such city"},), is_error=True))
     {'role': 'tool', 'tool_call_id': 'c1', 'content': 'Error: no such city'}
@@ -88,9 +88,9 @@ def tool_message(
 
 
 def image_message(*results: ToolResult) -> dict[str, Any] | None:
-    """The pictures of results as a user's message of Chat Completions, to stand after all the tools' messages.
+    """Format the images of results as a user's message of Chat Completions, to follow all the tool messages.
 
-    None where there are none.
+    None if there are no images.
     """
     parts = [
         {"type": "image_url", "image_url": {"url": _data_url(piece)}}
@@ -104,7 +104,7 @@ def image_message(*results: ToolResult) -> dict[str, Any] | None:
 def function_call_output(
     call_id: str, result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None
 ) -> dict[str, Any]:
-    """The result as an input item of Responses: a text, or a list of texts, pictures and documents."""
+    """Format a result as an input item of Responses: a text, or a list of texts, images and documents."""
     found = pieces(result, budget=budget, counter=counter)
     if all(isinstance(piece, Text) or not _is_displayable(piece) for piece in found):
         words = "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
@@ -136,7 +136,7 @@ def _data_url(piece: File) -> str:
 
 
 def _with_error_prefix(words: str, result: ToolResult) -> str:
-    """An error says that it is one: neither API has a field for it."""
+    """Mark an error in its text: neither API has a field for it."""
     return f"Error: {words}" if result.is_error and not words.lower().startswith("error") else words
 
 
@@ -144,9 +144,9 @@ def _with_error_prefix(words: str, result: ToolResult) -> str:
 
 
 def search_tool(description: str = SEARCH_DESCRIPTION) -> dict[str, Any]:
-    """The entry of `tools` by which the model searches and this side answers (`execution: client`).
+    """The entry of `tools` for a tool search that the client answers (`execution: client`).
 
-    The tools that can be found need not be listed: `search_output` brings their definitions.
+    The tools that can be found need not be listed: `search_output` has their definitions.
     """
     return {
         "type": "tool_search",
@@ -157,7 +157,7 @@ def search_tool(description: str = SEARCH_DESCRIPTION) -> dict[str, Any]:
 
 
 def search_calls(response: Any) -> tuple[ToolCall, ...]:
-    """The searches in the output of Responses that this side is to answer; `arguments` has `query` and `limit`."""
+    """Read the searches that the client must answer from a response; `arguments` has `query` and `limit`."""
     return tuple(
         make_call(read_field(item, "call_id") or read_field(item, "id"), "tool_search", read_field(item, "arguments"))
         for item in read_list(response, "output")
@@ -168,9 +168,9 @@ def search_calls(response: Any) -> tuple[ToolCall, ...]:
 def search_output(
     call_id: str, hits: Iterable[Hit], *, names: Names | None = None, strict: bool = False
 ) -> dict[str, Any]:
-    """The answer to a search: the definitions of what was found, best first, as an input item of Responses.
+    """Format the answer to a search as an input item of Responses: the definitions of the hits, best first.
 
-    Each tool is there once, and in `names` from then on. Without any hit the list is empty, which ends the search.
+    Each tool appears once and is added to `names`. Without hits the list is empty, which ends the search.
     """
     table = Names() if names is None else names
     tools = {hit.tool.key: hit.tool for hit in hits}.values()
@@ -191,10 +191,10 @@ def deferred(
     strict: bool = False,
     about: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """A list for `tools` of Responses where OpenAI searches (`{"type": "tool_search"}` is its last entry).
+    """Format a list for `tools` of Responses that OpenAI searches; its last entry is `{"type": "tool_search"}`.
 
-    The tools named in `always`, by id, are there from the beginning, the others are deferred, those of a namespace
-    under it. `about` describes namespaces. Raises `ToolNotFound` for an id that none of the tools has.
+    Tools whose ids are in `always` are listed directly. The others are deferred, grouped by namespace; `about`
+    describes namespaces. Raises `ToolNotFound` for an id that none of the tools has.
     """
     table = Names() if names is None else names
     first, later = partition(tools, always)

@@ -1,7 +1,7 @@
-"""What each provider takes as the schema of a tool's arguments, as its documentation of November 2026 says.
+"""The JSON Schema that each provider accepts for a tool's arguments, as documented in November 2026.
 
-A provider refuses a whole request for one schema that it does not take, so whatever is not documented to be accepted
-is rewritten, or said in the description instead.
+A provider refuses a whole request because of one schema that it does not accept. Whatever is not documented as
+accepted is therefore rewritten, or moved to the description.
 
 Sources: OpenAI, "Structured outputs, supported schemas" and the refusals of its API for functions; Anthropic, "Define
 tools" and "Structured outputs, JSON Schema limitations and schema complexity limits"; Google, the reference of
@@ -29,36 +29,36 @@ _STRICT_FORMATS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRules:
-    """What may stand in a schema. What may not is rewritten or left out."""
+    """What a schema may contain. Everything else is rewritten or left out."""
 
     keywords: frozenset[str] | None = None
-    """The keywords that are read; None means all. The others go into the description."""
+    """Accepted keywords; None means all. Others are moved to the description."""
     formats: frozenset[str] | None = None
-    """The values of `format` that are read; None means any."""
+    """Accepted values of `format`; None means any."""
     recursion: bool = True
-    """References of a schema to itself."""
+    """Whether a schema may refer to itself."""
     all_of: bool = True
-    """`allOf` below the top; nobody takes it at the top."""
+    """`allOf` below the top; no provider accepts it at the top."""
     one_of: bool = True
     const: bool = True
     types: bool = True
-    """A list of types; otherwise `nullable` and `anyOf` say it."""
+    """Lists of types; otherwise `nullable` and `anyOf` are used."""
     patterns: bool = True
-    """Regular expressions that look ahead or behind."""
+    """Regular expressions with lookaround."""
     enums: tuple[type, ...] | None = None
-    """What the values of an enum may be; None means anything."""
+    """Types of enum values; None means any."""
     array_items: bool = False
-    """Every array says what its items are."""
+    """Every array needs `items`."""
     capitals: bool = False
-    """Types are written in capitals."""
+    """Types are in capitals."""
     key: re.Pattern[str] | None = None
-    """What the names of the arguments look like; others are renamed, and named back by `AdaptedSchema.restore`."""
+    """Pattern of argument names; others are renamed, and restored by `AdaptedSchema.restore`."""
     strict: bool = False
-    """The model is held to the schema: closed objects, every part typed."""
+    """The model is constrained by the schema: objects are closed, and every part has a type."""
     all_required: bool = False
-    """In strict mode, what is optional is required and may be null."""
+    """In strict mode, optional arguments are required and nullable."""
     min_items: int | None = None
-    """The largest `minItems` that is read; None means any."""
+    """Largest accepted `minItems`; None means any."""
     max_properties: int = 5_000
     """Properties of a strict schema."""
     max_depth: int = 10
@@ -68,11 +68,11 @@ class SchemaRules:
     max_text: int = 120_000
     """Characters of the names and the enum values of a strict schema."""
     max_optional: int | None = None
-    """Optional arguments that the strict tools of one request may have in all; None means any number."""
+    """Optional arguments of all strict tools in one request; None means any number."""
     max_unions: int | None = None
-    """Arguments of several types that the strict tools of one request may have in all."""
+    """Arguments of several types of all strict tools in one request."""
     max_tools: int | None = None
-    """Strict tools a request."""
+    """Strict tools per request."""
     otherwise: "SchemaRules | None" = None
     """The rules for a schema that cannot be strict."""
 
@@ -98,7 +98,7 @@ OPENAI_STRICT: Final = SchemaRules(
 """The same with `strict: true`."""
 
 ANTHROPIC: Final = SchemaRules(key=re.compile(r"[A-Za-z0-9_.-]{1,64}"))
-"""Tools of the Messages API: JSON Schema 2020-12, with a few names and places that it refuses."""
+"""Tools of the Messages API: JSON Schema 2020-12, except a few names and positions."""
 
 ANTHROPIC_STRICT: Final = SchemaRules(
     keywords=_COMMON | {"const", "format", "minItems", "default"},
@@ -115,7 +115,7 @@ ANTHROPIC_STRICT: Final = SchemaRules(
     max_tools=20,
     otherwise=ANTHROPIC,
 )
-"""The same with `strict: true`; bounds and patterns are not read there."""
+"""The same with `strict: true`, where bounds and patterns are not supported."""
 
 GEMINI: Final = SchemaRules(
     keywords=_COMMON | _NUMBERS | _ARRAYS | {"format", "prefixItems", "oneOf"},

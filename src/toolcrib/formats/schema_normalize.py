@@ -8,11 +8,11 @@ from toolcrib.schema.signature import merge_schemas, resolve_pointer
 from toolcrib.types import Object
 
 SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs")
-"""Keywords that hold schemas by name."""
+"""Keywords with schemas by name."""
 
 
 SCHEMA_LISTS: Final = ("prefixItems", "allOf", "anyOf", "oneOf")
-"""Keywords that hold a list of schemas."""
+"""Keywords with a list of schemas."""
 
 
 SINGLE_SCHEMAS: Final = (
@@ -28,14 +28,14 @@ SINGLE_SCHEMAS: Final = (
     "then",
     "else",
 )
-"""Keywords that hold one schema."""
+"""Keywords with one schema."""
 
 
 SchemaChange = Callable[[Any], Any]
 
 
 def map_subschemas(schema: Object, change: SchemaChange) -> dict[str, Any]:
-    """A copy of a schema with each of its direct parts changed; what is no schema stays as it is.
+    """Copy a schema with each of its direct subschemas changed.
 
     >>> map_subschemas({"type": "array", "items": {"type": "string"}}, lambda part: {**part, "title": "T"})
     {'type': 'array', 'items': {'type': 'string', 'title': 'T'}}
@@ -54,7 +54,7 @@ def _map_keyword(key: str, value: Any, change: SchemaChange) -> Any:
 
 
 def subschemas(schema: Object) -> Iterator[Any]:
-    """The direct parts of a schema.
+    """The direct subschemas of a schema.
 
     >>> list(subschemas({"properties": {"a": {"type": "string"}}, "anyOf": [True]}))
     [{'type': 'string'}, True]
@@ -69,7 +69,7 @@ def subschemas(schema: Object) -> Iterator[Any]:
 
 
 def walk_schema(schema: Any) -> Iterator[Object]:
-    """The schema and everything below it that is an object, the schema first."""
+    """The schema and all subschemas that are objects, itself first."""
     queue = [schema]
     for node in queue:
         if isinstance(node, Mapping):
@@ -78,7 +78,7 @@ def walk_schema(schema: Any) -> Iterator[Object]:
 
 
 def has_valid_value(key: str, value: Any) -> bool:
-    """Whether a keyword has a value of the kind that it must have.
+    """Whether a keyword has a value of the right type.
 
     >>> has_valid_value("properties", {}), has_valid_value("properties", None), has_valid_value("type", [])
     (True, False, False)
@@ -99,7 +99,7 @@ def _is_text(value: Any) -> bool:
 
 
 def types_of(schema: Object) -> list[str]:
-    """The types a schema names; empty where it names none.
+    """The types that a schema names; empty if it names none.
 
     >>> types_of({"type": "string"}), types_of({"type": ["string", "null"]}), types_of({})
     (['string'], ['string', 'null'], [])
@@ -109,23 +109,23 @@ def types_of(schema: Object) -> list[str]:
 
 
 def properties_of(schema: Object) -> Mapping[str, Any]:
-    """The properties of an object schema; empty where there are none."""
+    """The properties of an object schema; empty if there are none."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
 def required_names(schema: Object) -> list[str]:
-    """The names a schema requires, each once."""
+    """The required names of a schema, each once."""
     found = schema.get("required")
     return list(dict.fromkeys(name for name in found if isinstance(name, str))) if isinstance(found, list) else []
 
 
 _MAX_PARTS: Final = 10_000
-"""Parts of a schema once its references are written out."""
+"""Maximum size of a schema with inlined references, in subschemas."""
 
 
 _MAX_DEPTH: Final = 60
-"""Levels of a schema once its references are written out."""
+"""Maximum depth of a schema with inlined references."""
 
 
 _DROPPED_KEYWORDS: Final = frozenset(
@@ -144,10 +144,10 @@ _INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def inline_references(schema: Object, *, recursion: bool, notes: list[str]) -> dict[str, Any]:
-    """The schema with its local references written out; what a definition says of itself stays a reference.
+    """Inline the local references of a schema; recursive definitions stay references.
 
-    Where recursion is not taken, or a schema grows too large, the part is left open and `notes` say so. References to
-    other documents are never followed.
+    If recursion is not accepted, or the schema grows too large, the part accepts anything and `notes` say so.
+    References to other documents are never followed.
 
     >>> inline_references({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, recursion=True, notes=[])
     {'type': 'object'}
@@ -167,7 +167,7 @@ class _Inliner:
         self._left = _MAX_PARTS
 
     def read(self, schema: Any, inside: tuple[int, ...]) -> dict[str, Any]:
-        """The part of a schema, inside these definitions, with its references written out."""
+        """Inline the references of a part that is inside these definitions."""
         if schema is False:
             return {"not": {}}
         if not isinstance(schema, Mapping):
@@ -196,7 +196,7 @@ class _Inliner:
         return merge_schemas([own, found]) if own else found
 
     def _again(self, own: dict[str, Any], target: Object, reference: str) -> dict[str, Any]:
-        """The place where a definition comes to itself."""
+        """Handle a definition that refers to itself."""
         if not self._recursion:
             self._note(f"{reference[:80]!r} refers to itself: the inner part is left open")
             note = "The same again, as deep as needed."
@@ -228,7 +228,7 @@ class _Inliner:
 
 
 def _is_kept(key: str, value: Any) -> bool:
-    """Whether a keyword means something by itself, and has a value that it can have."""
+    """Whether a keyword is kept: it needs no context, and has a valid value."""
     old_id = key == "id" and isinstance(value, str)
     return key not in _DROPPED_KEYWORDS and not old_id and has_valid_value(key, value)
 
@@ -237,18 +237,18 @@ _REFUSED_AT_TOP: Final = ("allOf", "anyOf", "oneOf", "enum", "const", "not", "if
 
 
 _MAX_HINT: Final = 300
-"""Characters of a hint."""
+"""Maximum length of a hint, in characters."""
 
 
 _MERGED_KEYWORDS: Final = frozenset({"properties", "required", "$defs"})
-"""Keywords that are joined without loss."""
+"""Keywords that merge without loss."""
 
 
 _ANNOTATION_KEYWORDS: Final = frozenset({"title", "description", "default", "examples"})
 
 
 def modernized(schema: Any) -> dict[str, Any]:
-    """The schema in the words of draft 2020-12: tuples, exclusive bounds and nullability of older drafts rewritten.
+    """Convert a schema to draft 2020-12: tuples, exclusive bounds and nullability of older drafts are rewritten.
 
     >>> modernized({"type": "string", "nullable": True})
     {'type': ['string', 'null']}
@@ -273,7 +273,7 @@ def _modernize_bound(node: dict[str, Any], bound: str, exclusive: str) -> None:
 
 
 def with_null(node: Object) -> dict[str, Any]:
-    """The schema, taking null as well.
+    """Make a schema accept null too.
 
     >>> with_null({"enum": ["a"]}), with_null({"$ref": "#/$defs/a"})
     ({'enum': ['a', None]}, {'anyOf': [{'$ref': '#/$defs/a'}, {'type': 'null'}]})
@@ -294,15 +294,15 @@ def with_null(node: Object) -> dict[str, Any]:
 
 
 def merge_all(schemas: Iterable[Object], notes: list[str]) -> dict[str, Any]:
-    """Schemas that all hold, as one; of a rule that several of them set, the first stays and a note says so."""
+    """Merge schemas that all apply; of a conflicting rule, the first is kept and a note says so."""
     listed = [_without_own_all_of(schema, notes) for schema in schemas]
     seen: dict[str, Any] = {}
     for schema in listed:
         for key, value in schema.items():
             if key in seen and key not in _MERGED_KEYWORDS | _ANNOTATION_KEYWORDS and seen[key] != value:
-                _add_note(notes, f"of several rules on {key!r} that all hold, one is kept")
+                _add_note(notes, f"of several rules on {key!r} that all apply, one is kept")
             if key == "properties" and any(seen.get(key, {}).get(name, part) != part for name, part in value.items()):
-                _add_note(notes, "of several rules on one property that all hold, one is kept")
+                _add_note(notes, "of several rules on one property that all apply, one is kept")
             seen.setdefault(key, value)
             if key == "properties":
                 seen[key] = {**value, **seen[key]}
@@ -310,7 +310,7 @@ def merge_all(schemas: Iterable[Object], notes: list[str]) -> dict[str, Any]:
 
 
 def _without_own_all_of(schema: Object, notes: list[str]) -> dict[str, Any]:
-    """The schema with its own `allOf` joined into it."""
+    """Merge the `allOf` of a schema into it."""
     listed = schema.get("allOf")
     if not isinstance(listed, list):
         return dict(schema)
@@ -319,16 +319,16 @@ def _without_own_all_of(schema: Object, notes: list[str]) -> dict[str, Any]:
 
 
 def without_all_of(schema: Any, notes: list[str]) -> dict[str, Any]:
-    """The schema without `allOf` anywhere."""
+    """Merge every `allOf` in a schema."""
     return _without_own_all_of(
         map_subschemas(schema, lambda part: without_all_of(part, notes)) if isinstance(schema, Mapping) else {}, notes
     )
 
 
 def with_object_top(schema: Object, notes: list[str]) -> tuple[dict[str, Any], str]:
-    """The schema as one object without alternatives at its top, and a sentence on the alternatives it had.
+    """Make the top of a schema one object without alternatives, and describe the alternatives it had.
 
-    Alternatives become one object that has the properties of all and requires what all of them require.
+    The object has the properties of all alternatives, and requires what all of them require.
     """
     node = _without_own_all_of(schema, notes)
     hint = ""
@@ -383,7 +383,7 @@ def _alternatives(parts: list[Any]) -> Any:
 
 
 def _alternatives_hint(branches: list[dict[str, Any]], before: str) -> str:
-    """Which arguments go together, in a sentence; empty where the alternatives require nothing."""
+    """Describe which arguments go together; empty if the alternatives require nothing."""
     ways = [" and ".join(_required_arguments(branch)) for branch in branches]
     if not all(ways) or len(ways) < 2:  # noqa: PLR2004
         return before

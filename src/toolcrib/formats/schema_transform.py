@@ -28,11 +28,11 @@ from toolcrib.schema.signature import resolve_pointer
 from toolcrib.types import Object, Tool
 
 _MAX_KEY: Final = 64
-"""Characters of an argument's name."""
+"""Maximum length of an argument name."""
 
 
 _MAX_LEVELS: Final = 100
-"""Levels of arguments that are looked through on the way back."""
+"""Depth to which arguments are restored."""
 
 
 _INVALID_KEY_CHARS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -40,28 +40,28 @@ _INVALID_KEY_CHARS: Final = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedSchema:
-    """A schema as a provider takes it."""
+    """A schema adapted to a provider, and how to restore its arguments."""
 
     schema: dict[str, Any]
     strict: bool = False
-    """Whether the provider may hold the model to it."""
+    """Whether the provider may enforce it."""
     reason: str = ""
-    """Why it is not strict although that was asked."""
+    """Why it is not strict although that was requested."""
     hint: str = ""
-    """A sentence for the tool's description: what the schema no longer says."""
+    """A sentence for the description: what the schema no longer says."""
     notes: tuple[str, ...] = ()
-    """What the schema takes although the tool may not; empty where both take the same."""
+    """What the schema accepts although the tool may not; empty if both accept the same."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Arguments that have another name here, and the tool's own name for them."""
+    """Renamed arguments, with the tool's own names for them."""
     optional: int = 0
-    """Arguments that may be left out."""
+    """Number of optional arguments."""
     unions: int = 0
-    """Arguments of several types."""
+    """Number of arguments of several types."""
     before: Object | None = None
-    """Before what is optional became null; None where it did not."""
+    """The schema before optional arguments became nullable; None if they did not."""
 
     def restore(self, arguments: Object) -> dict[str, Any]:
-        """The arguments as the tool takes them: with its own names, and without the nulls that say "nothing".
+        """Restore arguments to what the tool takes: its own names, and no nulls for omitted arguments.
 
         >>> from toolcrib.formats.rules import OPENAI_STRICT
         >>> adapted = adapt_schema({"type": "object", "properties": {"n": {"type": "integer"}}}, OPENAI_STRICT)
@@ -76,10 +76,10 @@ class AdaptedSchema:
 
 
 def adapt_schema(schema: Object, rules: SchemaRules) -> AdaptedSchema:
-    """The schema as the rules take it. It never fails: what cannot be strict is adapted without, and says why.
+    """Adapt a schema to rules. Never fails: a schema that cannot be strict is adapted without, with the reason.
 
-    What the tool takes, the adapted schema takes too (where it is strict, with null for what is left out); what it
-    takes beyond that is in `notes`.
+    The adapted schema accepts everything that the tool accepts (if it is strict, with null for omitted arguments).
+    What it accepts beyond that is listed in `notes`.
     """
     notes: list[str] = []
     plain = modernized(inline_references(schema, recursion=rules.recursion, notes=notes))
@@ -119,7 +119,7 @@ def _adapt_loosely(schema: Object, rules: SchemaRules, reason: str) -> AdaptedSc
 
 
 def _rename_arguments(schema: dict[str, Any], rules: SchemaRules) -> tuple[dict[str, Any], dict[str, str]]:
-    """The schema with the arguments renamed whose names are not taken, and the new names with the old ones."""
+    """Rename arguments whose names are not accepted; return the schema, and the old names by new name."""
     key = rules.key
     if key is None or all(key.fullmatch(name) for name in properties_of(schema)):
         return schema, {}
@@ -131,7 +131,7 @@ def _rename_arguments(schema: dict[str, Any], rules: SchemaRules) -> tuple[dict[
     if "required" in schema:
         whole["required"] = [new.get(name, name) for name in required_names(schema)]
     for rule in ("dependentRequired", "dependentSchemas", "propertyNames", "patternProperties"):
-        whole.pop(rule, None)  # they speak of the old names
+        whole.pop(rule, None)  # they refer to the old names
     return whole, {mine: theirs for theirs, mine in new.items() if mine != theirs}
 
 
@@ -146,7 +146,7 @@ def _unused_name(name: str, taken: set[str]) -> str:
 
 
 def _without_placeholder_nulls(value: Any, schema: Any, root: Object, levels: int) -> Any:
-    """The value without the nulls that stand for something optional that was left out."""
+    """Remove the nulls that stand for omitted arguments."""
     if not levels or not isinstance(value, (dict, list)):
         return value
     node = _dereferenced(schema, root)
@@ -170,7 +170,7 @@ def _dereferenced(schema: Any, root: Object) -> Object:
 
 
 def _matching_branch(value: dict[str, Any], branches: list[Object], whole: Object) -> Object:
-    """The alternative that an object is of: the one with all its names, and with the values it sets."""
+    """The alternative that an object matches, by its names and constants."""
     same = [branch for branch in branches if value.keys() <= properties_of(branch).keys()]
     exact = [branch for branch in same if value.keys() == properties_of(branch).keys()] or same
     fixed = [
@@ -191,7 +191,7 @@ _LOOKAROUND: Final = re.compile(r"\(\?<?[=!]")
 
 
 _HARMLESS_KEYWORDS: Final = frozenset({"default", "examples"})
-"""Keywords of those that are said in the description which refuse nothing."""
+"""Described keywords that do not restrict values."""
 
 
 _RESTRICTING_KEYWORDS: Final = frozenset(
@@ -199,7 +199,7 @@ _RESTRICTING_KEYWORDS: Final = frozenset(
     | {"minContains", "maxContains", "dependentSchemas", "dependencies", "if", "then", "else", "enum", "const"}
     | {"anyOf", "oneOf", "allOf", "type", "required", "properties"}
 )
-"""Keywords that refuse something and are not said in the description."""
+"""Keywords that restrict values and are not described."""
 
 
 _DESCRIBED_KEYWORDS: Final = frozenset(
@@ -207,18 +207,18 @@ _DESCRIBED_KEYWORDS: Final = frozenset(
     | {"multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "default", "examples"}
     | {"propertyNames", "contains", "not", "dependentRequired"}
 )
-"""Keywords that are said in the description where they cannot stand."""
+"""Keywords that move to the description if they are not accepted."""
 
 
 _MAX_DESCRIBED: Final = 120
-"""Characters of one rule that is said in the description."""
+"""Maximum length of one rule in the description."""
 
 
 _JSON_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
 def apply_rules(schema: Any, rules: SchemaRules, notes: list[str]) -> dict[str, Any]:
-    """The schema with nothing in it that the rules do not take; `notes` gets what became looser.
+    """Remove or rewrite everything that the rules do not accept; `notes` collects what became looser.
 
     >>> from toolcrib.formats.rules import GEMINI
     >>> apply_rules({"type": "string", "minLength": 2}, GEMINI, [])
@@ -242,7 +242,7 @@ def apply_rules(schema: Any, rules: SchemaRules, notes: list[str]) -> dict[str, 
 
 
 def with_inferred_type(node: Object) -> dict[str, Any]:
-    """The schema with the type of its only values, where it names none.
+    """Add the type of a constant or enum, if the schema names none.
 
     >>> with_inferred_type({"const": 1}), with_inferred_type({"enum": ["a", None]})
     ({'type': 'integer', 'const': 1}, {'type': ['string', 'null'], 'enum': ['a', None]})
@@ -261,7 +261,7 @@ def _fit_values(node: dict[str, Any], rules: SchemaRules, notes: list[str]) -> N
     if rules.enums is None or not isinstance(values, list) or all(type(value) in rules.enums for value in values):
         return
     if rules.enums == (str,) and all(type(value) in (int, float, str) for value in values):
-        node["enum"] = [str(value) for value in values]  # the type says what they are
+        node["enum"] = [str(value) for value in values]  # the type still says what they are
         return
     if None in values and "null" in types_of(node):
         rest = [kind for kind in types_of(node) if kind != "null"]
@@ -275,7 +275,7 @@ def _fit_values(node: dict[str, Any], rules: SchemaRules, notes: list[str]) -> N
 
 
 def _fit_bounds(node: dict[str, Any], rules: SchemaRules) -> None:
-    """For whole numbers, a bound that is not reached is a bound that is, one further in."""
+    """Replace the exclusive bounds of integers by inclusive ones."""
     if rules.keywords is None or types_of(node) != ["integer"]:
         return
     for exclusive, bound, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
@@ -318,7 +318,7 @@ def _is_accepted(key: str, value: Any, rules: SchemaRules) -> bool:
 
 
 def _move_to_description(node: dict[str, Any], key: str, notes: list[str]) -> None:
-    """Take a rule out; the description says it."""
+    """Remove a rule, and put it in the description if possible."""
     value = node.pop(key)
     if key in _RESTRICTING_KEYWORDS or (key in _DESCRIBED_KEYWORDS and key not in _HARMLESS_KEYWORDS):
         _add_note(notes, f"{key!r} is left out, or only said in the description")
@@ -329,7 +329,7 @@ def _move_to_description(node: dict[str, Any], key: str, notes: list[str]) -> No
 
 
 def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
-    """Without lists of types and without the type null: `nullable` and `anyOf` in their place."""
+    """Replace lists of types and the type null by `nullable` and `anyOf`."""
     kinds = types_of(node)
     branches = node.get("anyOf")
     if isinstance(branches, list):
@@ -355,15 +355,15 @@ def _add_note(notes: list[str], text: str) -> None:
 
 
 _MAX_HOPS: Final = 16
-"""How many references in a row are followed."""
+"""References in a row that are followed."""
 
 
 class NotStrict(Exception):
-    """The schema cannot be strict, for the reason given."""
+    """The schema cannot be strict; the message says why."""
 
 
 def make_strict(schema: Object, rules: SchemaRules) -> dict[str, Any]:
-    """The schema for strict mode. Raises `NotStrict`, which says what stands against it.
+    """Convert a schema for strict mode. Raises `NotStrict`.
 
     >>> from toolcrib.formats.rules import OPENAI_STRICT
     >>> make_strict({"type": "object", "properties": {"n": {"type": "integer"}}}, OPENAI_STRICT)["properties"]
@@ -379,7 +379,7 @@ def make_strict(schema: Object, rules: SchemaRules) -> dict[str, Any]:
 
 
 def accepts_null(schema: Any, root: Object) -> bool:
-    """Whether null fits the schema, as far as its types and values say."""
+    """Whether the schema accepts null, judging by its types and values."""
     node = schema
     for _ in range(_MAX_HOPS):
         if not isinstance(node, Mapping):
@@ -396,7 +396,7 @@ def accepts_null(schema: Any, root: Object) -> bool:
 
 
 def count_optional_and_unions(schema: Object) -> tuple[int, int]:
-    """How many arguments of a schema are optional, and how many are of several types."""
+    """Count the optional arguments of a schema, and those of several types."""
     optional = unions = 0
     for node in walk_schema(schema):
         required = required_names(node)
@@ -423,17 +423,17 @@ class _StrictConverter:
             raise NotStrict(f"{where} has no type")
         if "array" in kinds:
             if not isinstance(node.get("items"), Mapping) or "prefixItems" in node:
-                raise NotStrict(f"the items of {where} have no one type")
+                raise NotStrict(f"the items of {where} have no single type")
             node["items"] = self.close(node["items"], f"the items of {where}")
         return self._object(node, where, top=top) if "object" in kinds else node
 
     def _object(self, node: dict[str, Any], where: str, *, top: bool) -> dict[str, Any]:
         more = node.get("additionalProperties", False if properties_of(node) or top else None)
         if more is not False or "patternProperties" in node or node.get("unevaluatedProperties"):
-            raise NotStrict(f"{where} takes properties of any name")
+            raise NotStrict(f"{where} accepts properties of any name")
         required = required_names(node)
         if unknown := [name for name in required if name not in properties_of(node)]:
-            raise NotStrict(f"{where} requires {unknown[0]!r} without saying what it is")
+            raise NotStrict(f"{where} requires {unknown[0]!r} but does not define it")
         properties = {
             name: self._property(name, part, optional=name not in required)
             for name, part in properties_of(node).items()
@@ -475,7 +475,7 @@ def _check_size(schema: Object, rules: SchemaRules) -> None:
 
 
 def _object_depth(schema: Object) -> int:
-    """Levels of objects within objects; 1 for an object of plain values."""
+    """Depth of nested objects; 1 for an object of plain values."""
     deepest = 0
     queue: list[tuple[Object, int]] = [(schema, 0)]
     for node, above in queue:
@@ -486,6 +486,6 @@ def _object_depth(schema: Object) -> int:
 
 
 def describe_tool(tool: Tool, adapted: AdaptedSchema) -> str:
-    """The description for a model: the tool's own, or its title, and what its schema no longer says."""
+    """The description for a model: that of the tool, or its title, and what its schema no longer says."""
     words = tool.description or tool.title or tool.name
     return f"{words}\n{adapted.hint}" if adapted.hint else words

@@ -12,10 +12,10 @@ _HASH_BYTES: Final = 5
 
 
 class Names:
-    """A table of tools by the name each has in a request: at most 64 of `[A-Za-z0-9_-]`, the first no digit or dash.
+    """Tools by their names in a request: at most 64 of `[A-Za-z0-9_-]`, not starting with a digit or dash.
 
-    A name is a function of the tool's key wherever the key has a wire name that every provider takes, so it does not
-    change because other tools come or go. It leads back to the tool by this table, and is never taken apart.
+    A name depends only on the tool's key, if the key has a wire name that every provider accepts, so it does not change
+    when other tools come or go. It is looked up in this table, never parsed.
 
     >>> names = Names([Tool(namespace="github", name="create_issue"), Tool(name="3d print")])
     >>> list(names)
@@ -31,18 +31,18 @@ class Names:
             self.add(tool)
 
     def add(self, tool: Tool) -> str:
-        """The name of the tool, which is in the table from now on; a tool of the same key is replaced."""
+        """Add a tool, or replace the one of its key; return its name."""
         name = self._names.get(tool.key) or self._free(tool.key)
         self._names[tool.key] = name
         self._tools[name] = tool
         return name
 
     def name(self, key: Key) -> str | None:
-        """The name of the tool of that key; None where it is not in the table."""
+        """The name of the tool of this key, or None."""
         return self._names.get(key)
 
     def tool(self, name: str) -> Tool:
-        """The tool of that name. Raises `ToolNotFound`, with the names that come close."""
+        """The tool of this name. Raises `ToolNotFound`, with similar names."""
         tool = self._tools.get(name)
         if tool is None:
             raise ToolNotFound(
@@ -74,12 +74,12 @@ class Names:
 
 
 def request_name(tool: Tool, name: str | None) -> str:
-    """The name given, or the one that the tool's key makes."""
+    """The given name, or the one derived from the tool's key."""
     return name or Names([tool]).add(tool)
 
 
 SEARCH_NAME: Final = "search_tools"
-"""What the tool that searches for tools is called, where its name is free to choose."""
+"""Default name of the search tool."""
 
 
 SEARCH_DESCRIPTION: Final = (
@@ -89,11 +89,11 @@ SEARCH_DESCRIPTION: Final = (
 
 
 _MAX_LIMIT: Final = 20
-"""Tools one search may load."""
+"""Maximum number of tools that one search may load."""
 
 
 def search_arguments() -> dict[str, Any]:
-    """The schema of a search: what is wanted, in words, and how many tools at most."""
+    """Input schema of the search tool: a query, and a limit."""
     return {
         "type": "object",
         "properties": {
@@ -111,13 +111,13 @@ def search_arguments() -> dict[str, Any]:
 
 
 def partition(tools: Iterable[Tool], always: Collection[str]) -> tuple[list[Tool], list[Tool]]:
-    """The tools whose ids are in `always`, and the others. Raises `ToolNotFound` for an id that no tool has."""
+    """Split tools into those whose ids are in `always`, and the others. Raises `ToolNotFound` for an unknown id."""
     listed = list(tools)
     known = {tool.id for tool in listed}
     for id_ in always:
         if id_ not in known:
             raise ToolNotFound(
-                f"No tool has the id {id_[:80]!r}, which is to be listed always.",
+                f"No tool has the id {id_[:80]!r} in `always`.",
                 hint="Give the ids of the tools, such as 'github:create_issue'.",
                 suggestions=tuple(nearest(id_[:80], sorted(known))),
             )

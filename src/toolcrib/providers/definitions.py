@@ -35,9 +35,10 @@ class ToolMetadata:
 def parse_tool(value: object, *, namespace: str = "", visibility: Visibility | None = None) -> Tool:
     """Parse a tool definition.
 
-    Takes a `Tool`, an object with `to_tool()`, a mapping, or an object with attributes such as an SDK's `Tool`: `name`, `description`, `title`, `input_schema` or `inputSchema`, `output_schema` or `outputSchema`,
-    `annotations`, `icons`, `keywords`, `tags`, `visibility`, `version`, `meta` or `_meta`, `namespace`. Only the name
-    is required.
+    Takes a `Tool`, an object with `to_tool()`, a mapping, or an object with attributes such as an SDK's `Tool`. The
+    fields are `name`, `description`, `title`, `input_schema` or `inputSchema`, `output_schema` or `outputSchema`,
+    `annotations`, `icons`, `keywords`, `tags`, `visibility`, `version`, `meta` or `_meta`, and `namespace`. Only the
+    name is required.
 
     `namespace` and `visibility` are defaults; without a visibility, the tool is discoverable. Raises `InvalidTool`,
     which names the field.
@@ -235,7 +236,7 @@ def validated(tool: Tool) -> Tool:
 
     >>> validated(Tool(name="add", annotations={"readonly": True}))
     Traceback (most recent call last):
-    toolcrib.errors.InvalidTool: add: annotations contain "readonly", which MCP does not define. Did you mean readOnlyHint?
+    toolcrib.errors.InvalidTool: add: annotations contain "readonly", unknown to MCP. Did you mean readOnlyHint?
     """
     _check_types(tool)
     check_key(tool.key)
@@ -308,7 +309,7 @@ def _check_annotations(tool: Tool) -> None:
         else:
             close = nearest(str(name), _ANNOTATION_HINTS)
             hint = f"Did you mean {close[0]}?" if close else f"MCP has: {', '.join(_ANNOTATION_HINTS)}, title."
-            raise invalid_field(tool.id, "annotations", f'contain "{name}", which MCP does not define', hint)
+            raise invalid_field(tool.id, "annotations", f'contain "{name}", unknown to MCP', hint)
     icons: Any = tool.icons
     fits = isinstance(icons, Sequence) and all(isinstance(icon, Mapping) and icon.get("src") for icon in icons)
     _require(tool.id, "icons", fits, "must be objects with a src", 'Give [{"src": "https://..."}].')

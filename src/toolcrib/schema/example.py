@@ -21,14 +21,14 @@ from toolcrib.schema.validate import checkable, compile_schema, max_depth
 from toolcrib.types import Object, Tool
 
 _MAX_VALUES = 300
-"""Values in one example; what would need more is left empty."""
+"""Values in one example; the rest is left empty."""
 
 
 _MAX_DEPTH = 12
 
 
 _MAX_ROUNDS = 6
-"""How often what is missing is put in."""
+"""Rounds of filling in missing properties."""
 
 
 _MAX_ITEMS = 20
@@ -60,7 +60,7 @@ _FORMATS = {
 
 
 _NAME_FORMATS = (("url", "uri"), ("uri", "uri"), ("email", "email"), ("date", "date"))
-"""Endings of parameter names that say what is wanted where no format does."""
+"""Endings of parameter names that imply a format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class _Strategy:
     """One way to make an example."""
 
     declared: bool = True
-    """Whether defaults and examples in the schema are taken."""
+    """Use defaults and examples of the schema."""
     everything: bool = False
-    """Whether optional parameters are filled in too."""
+    """Fill in optional parameters too."""
     branch: int = 0
-    """Which of several alternatives is taken."""
+    """Index of the alternative to use."""
 
 
 _STRATEGIES = (
@@ -86,7 +86,7 @@ _STRATEGIES = (
 
 
 def example(tool: Tool) -> dict[str, Any]:
-    """Arguments for the tool's required parameters that fit its input schema, wherever that can be worked out.
+    """Make arguments for the tool's required parameters; they fit its input schema in all but rare cases.
 
     >>> example(Tool(name="pay", input_schema={"type": "object", "required": ["eur", "to"], "properties": {
     ...     "eur": {"type": "number", "minimum": 5}, "to": {"type": "string", "format": "email"}}}))
@@ -110,21 +110,21 @@ def example(tool: Tool) -> dict[str, Any]:
 def _filled_to_fit(
     validator: jsonschema_rs.Validator, made: dict[str, Any], schema: Object, way: _Strategy, limit: int | None
 ) -> bool:
-    """Put in what is missing, for a few rounds; whether the arguments fit then."""
+    """Fill in what is missing, for a few rounds; return whether the arguments are valid then."""
     for _ in range(_MAX_ROUNDS):
         if not checkable(made, limit):
             return False
         errors = list(validator.iter_errors(made))
         if not errors:
             return True
-        mended = [_fill_missing(error, made, schema, way) for error in errors]
-        if not any(mended):
+        filled = [_fill_missing(error, made, schema, way) for error in errors]
+        if not any(filled):
             return False
     return False
 
 
 def _fill_missing(error: jsonschema_rs.ValidationError, made: Any, schema: Object, way: _Strategy) -> bool:
-    """Put in one property that is missing; whether that was the fault."""
+    """Fill in a missing property; return False for any other error."""
     if not isinstance(error.kind, Kind.Required):
         return False
     for part in error.instance_path:
@@ -135,7 +135,7 @@ def _fill_missing(error: jsonschema_rs.ValidationError, made: Any, schema: Objec
 
 
 def _property_schema(schema: Object, path: list[str | int], name: str) -> Any:
-    """The schema of a property: where it was asked for, or as near above as it is described."""
+    """The schema of a property: where it is required, or the nearest one above that describes it."""
     for stop in range(len(path), -1, -1):
         found = properties(resolve(subschema_at(schema, path[:stop]), schema))
         if name in found:
@@ -144,7 +144,7 @@ def _property_schema(schema: Object, path: list[str | int], name: str) -> Any:
 
 
 class _ExampleBuilder:
-    """Makes values for parts of one schema, at most 300."""
+    """Makes values for the parts of one schema, at most 300."""
 
     def __init__(self, root: Object, way: _Strategy) -> None:
         self._root = root
@@ -152,11 +152,10 @@ class _ExampleBuilder:
         self._left = _MAX_VALUES
 
     def arguments(self) -> dict[str, Any]:
-        """The whole example."""
         return self._object(self._chosen(self._root), 0)
 
     def value(self, node: Any, name: str = "", seed: int = 0, level: int = 1) -> Any:
-        """A value for one schema. Different seeds give different values where there are any."""
+        """Make a value for one schema. Different seeds give different values if possible."""
         self._left -= 1
         schema = self._chosen(node)
         given = list(self._given(schema))
@@ -176,7 +175,7 @@ class _ExampleBuilder:
         return makers[kind]() if kind in makers else None
 
     def _chosen(self, node: Any) -> Object:
-        """The schema with one of its alternatives read into it."""
+        """The resolved schema, with one of its alternatives merged into it."""
         schema = resolve(node, self._root)
         for key in ("oneOf", "anyOf"):
             branches = schema.get(key)
@@ -192,7 +191,7 @@ class _ExampleBuilder:
         return self._left > 0
 
     def _given(self, schema: Object) -> Iterator[Any]:
-        """The values that the schema itself names."""
+        """Values given in the schema: constant, default, examples, enum."""
         if "const" in schema:
             yield schema["const"]
             return
@@ -239,7 +238,7 @@ def _type_of(schema: Object) -> str:
 
 
 def _example_number(schema: Object, seed: int) -> Any:
-    """A number within the bounds, a multiple of what it must be, as near to 1 as there is one, `seed` steps on."""
+    """The valid number nearest to 1, then `seed` steps further."""
     step = _fraction(schema.get("multipleOf")) or Fraction(1)
     low, above = _bound(schema, "minimum", "exclusiveMinimum", max)
     high, below = _bound(schema, "maximum", "exclusiveMaximum", min)
@@ -261,7 +260,7 @@ def _example_number(schema: Object, seed: int) -> Any:
 
 
 def _steps_to_seed(seed: int, step: Fraction, room_down: Fraction | None, room_up: Fraction | None) -> int:
-    """How many steps to go: up while there is room, then down, then over again."""
+    """Steps to go for a seed: up while there is room, then down, then around again."""
     if room_up is None or seed * step < room_up:
         return seed
     up = max(0, ceil(room_up / step) - 1)
@@ -271,13 +270,13 @@ def _steps_to_seed(seed: int, step: Fraction, room_down: Fraction | None, room_u
 
 
 def _finer_step(schema: Object, step: Fraction, room: Fraction) -> Fraction:
-    """A step that fits several times into a narrow range, where nothing demands whole steps."""
+    """A smaller step for a narrow range, if fractions are allowed."""
     free = schema.get("type") != "integer" and "multipleOf" not in schema
     return room / 4 if free and room > 0 else step
 
 
 def _bound(schema: Object, key: str, strict_key: str, tighter: Any) -> tuple[Fraction | None, bool]:
-    """The bound of one side, and whether it is outside."""
+    """The bound of one side, and whether it is exclusive."""
     plain, strict = _fraction(schema.get(key)), _fraction(schema.get(strict_key))
     if schema.get(strict_key) is True:
         return plain, True
@@ -323,11 +322,11 @@ _TYPE_KEYWORDS = (
     (("items", "prefixItems", "minItems", "contains"), "array"),
     (("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
 )
-"""What shows the type of a schema that does not say it."""
+"""Keywords that imply a type."""
 
 
 _MAX_CHARS = 400
-"""Longer texts are not made."""
+"""Maximum length of a generated string."""
 
 
 _MAX_NESTED = 20
@@ -358,13 +357,13 @@ _QUANTIFIER = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}|[*+?]")
 
 
 class _UnsupportedPattern(Exception):
-    """The pattern uses something that is not understood here."""
+    """The pattern uses a feature that is not supported here."""
 
 
 def sample_text(pattern: str, more: int = 0) -> str | None:
-    """A text that the pattern matches, or None; `more` is how often what may be repeated is repeated beyond need.
+    """Generate a string that matches a pattern, or None; `more` adds repetitions beyond the minimum.
 
-    It may be wrong for patterns that look around: whoever uses it, checks it.
+    It may be wrong for patterns with lookaround, so check it.
 
     >>> sample_text("^[A-Z]{2}-\\\\d+$"), sample_text("^(open|closed)$"), sample_text("^a*$", 3), sample_text("(")
     ('AA-1', 'open', 'aaa', None)
@@ -378,7 +377,7 @@ def sample_text(pattern: str, more: int = 0) -> str | None:
 
 
 class _PatternReader:
-    """Reads a pattern from left to right, and writes what it matches."""
+    """Reads a pattern from left to right, and generates a match."""
 
     def __init__(self, pattern: str, more: int) -> None:
         self._pattern = pattern
@@ -389,7 +388,7 @@ class _PatternReader:
         return self._place == len(self._pattern)
 
     def alternatives(self, nested: int) -> str:
-        """What the first alternative matches; the others are only read over."""
+        """A match of the first alternative; the others are skipped."""
         if nested > _MAX_NESTED:
             raise _UnsupportedPattern
         first = self._sequence(nested)
@@ -487,7 +486,7 @@ class _PatternReader:
 
 
 def _quantifier_range(match: re.Match[str]) -> tuple[int, int]:
-    """How often something may be repeated, at least and at most."""
+    """Minimum and maximum repetitions of a quantifier."""
     if match[1] is None:
         return {"*": (0, _MAX_CHARS), "+": (1, _MAX_CHARS), "?": (0, 1)}[match[0]]
     least = int(match[1])

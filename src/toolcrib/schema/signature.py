@@ -13,14 +13,14 @@ from urllib.parse import unquote
 from toolcrib.types import Object, Tool
 
 _MAX_HOPS = 16
-"""How many references in a row are followed."""
+"""References in a row that are followed."""
 
 
 _MERGED_KEYWORDS = ("allOf", "$ref")
 
 
 def resolve(schema: Any, root: Object) -> Object:
-    """The schema with its own `$ref` and `allOf` read into it, one level deep; {} for what is no object.
+    """Merge the `$ref` and `allOf` of a schema into it, one level deep; {} for what is not an object.
 
     >>> resolve({"$ref": "#/$defs/a", "title": "T"}, {"$defs": {"a": {"type": "string"}}})
     {'title': 'T', 'type': 'string'}
@@ -32,7 +32,7 @@ def resolve(schema: Any, root: Object) -> Object:
 
 
 def merge_schemas(parts: Iterable[Object]) -> dict[str, Any]:
-    """Several schemas as one: properties and requirements joined; of other keywords, the first one seen stays.
+    """Merge schemas: properties and requirements are joined; of other keywords, the first wins.
 
     >>> merge_schemas([{"required": ["a"], "title": "T"}, {"required": ["b"], "title": "U"}])
     {'required': ['a', 'b'], 'title': 'T'}
@@ -45,7 +45,7 @@ def merge_schemas(parts: Iterable[Object]) -> dict[str, Any]:
 
 
 def subschema_at(schema: Object, path: Iterable[str | int]) -> Any:
-    """The part of a schema at the end of a path that may lead through references; {} where it leads nowhere."""
+    """The subschema at a path, which may lead through references; {} if there is none."""
     node: Any = schema
     for step in path:
         if step == "$ref" and isinstance(node, Mapping):
@@ -60,7 +60,7 @@ def subschema_at(schema: Object, path: Iterable[str | int]) -> Any:
 
 
 def properties(schema: Object) -> Mapping[str, Any]:
-    """The properties of a resolved schema; empty where there are none.
+    """The properties of a resolved schema; empty if there are none.
 
     >>> properties({"properties": 3})
     {}
@@ -76,7 +76,7 @@ def required(schema: Object) -> tuple[str, ...]:
 
 
 def _referenced_parts(schema: Any, root: Object) -> list[Object]:
-    """The schema, then what its `$ref` and `allOf` bring, nearest first; each object once."""
+    """The schema and those that its `$ref` and `allOf` lead to, nearest first, each once."""
     parts: list[Object] = []
     seen: set[int] = set()
     queue = [schema]
@@ -102,7 +102,7 @@ def _merge_keyword(key: str, first: Any, second: Any) -> Any:
 
 
 def resolve_pointer(reference: Any, root: Object) -> Any:
-    """What a local reference (`#`, `#/a/b`, `#anchor`) points to; None for any other.
+    """Resolve a local reference (`#`, `#/a/b`, `#anchor`); None for any other.
 
     >>> resolve_pointer("#/$defs/a~1b", {"$defs": {"a/b": {"type": "null"}}})
     {'type': 'null'}
@@ -125,7 +125,7 @@ def resolve_pointer(reference: Any, root: Object) -> Any:
 
 
 def _find_anchor(anchor: str, root: Object) -> Any:
-    """The definition with that `$anchor`; only definitions are looked through."""
+    """The definition with this `$anchor`; only definitions are searched."""
     for home in ("$defs", "definitions"):
         found = root.get(home)
         for definition in found.values() if isinstance(found, Mapping) else ():
@@ -135,15 +135,15 @@ def _find_anchor(anchor: str, root: Object) -> Any:
 
 
 MAX_SIGNATURE = 400
-"""Characters of a signature."""
+"""Maximum length of a signature, in characters."""
 
 
 MAX_PARAMETERS = 200
-"""Parameters that are read from a schema; the rest are not described."""
+"""Parameters that are read from a schema; the rest are ignored."""
 
 
 _MAX_TYPE = 80
-"""Characters of one type."""
+"""Maximum length of one type, in characters."""
 
 
 _MAX_OPTIONS = 6
@@ -151,7 +151,7 @@ _MAX_OPTIONS = 6
 
 
 _MAX_LITERAL = 24
-"""Characters of one literal value."""
+"""Maximum length of one literal value, in characters."""
 
 
 _MAX_DEPTH = 2
@@ -167,15 +167,15 @@ class ParameterInfo:
 
     name: str
     type: str
-    """Readable: `string`, `integer[]`, `"open"|"closed"`, `{id: string, …}`."""
+    """As text: `string`, `integer[]`, `"open"|"closed"`, `{id: string, …}`."""
     required: bool = False
     description: str = ""
     default: Any = None
-    """None where there is none, and where it is null."""
+    """None if there is none, or if it is null."""
 
 
 def parameters(schema: Object) -> tuple[ParameterInfo, ...]:
-    """The parameters of an input schema, in its order; `$ref`, `allOf` and nullable unions are read through.
+    """List the parameters of an input schema, in order; `$ref`, `allOf` and nullable unions are resolved.
 
     >>> parameters({"type": "object", "properties": {"n": {"type": "integer", "default": 3}}, "required": ["n"]})
     (ParameterInfo(name='n', type='integer', required=True, description='', default=3),)
@@ -187,7 +187,7 @@ def parameters(schema: Object) -> tuple[ParameterInfo, ...]:
 
 
 def signature(tool: Tool) -> str:
-    """One line of at most 400 characters: name, parameters, types; required ones first, `?` marks optional ones.
+    """Signature of a tool, at most 400 characters: required parameters first, then optional ones, marked with `?`.
 
     >>> signature(Tool(name="add", input_schema={"type": "object", "properties": {"a": {"type": "number"}}}))
     'add(a?: number)'
@@ -196,7 +196,7 @@ def signature(tool: Tool) -> str:
 
 
 def signature_line(name: str, schema: Object) -> str:
-    """The signature of a tool of that name with that input schema."""
+    """Signature of a tool with this name and input schema."""
     found = parameters(schema)
     ordered = sorted(found, key=lambda parameter: not parameter.required)
     shown = _one_line(name, MAX_SIGNATURE // 2)
@@ -205,7 +205,7 @@ def signature_line(name: str, schema: Object) -> str:
 
 
 def type_text(node: Any, root: Object, depth: int = _MAX_DEPTH) -> str:
-    """The type of one schema as text of at most 80 characters.
+    """Describe the type of a schema in at most 80 characters.
 
     >>> type_text({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}, {})
     'string[]|null'
@@ -216,7 +216,7 @@ def type_text(node: Any, root: Object, depth: int = _MAX_DEPTH) -> str:
 
 
 def literal(value: Any, limit: int = _MAX_LITERAL) -> str:
-    """A JSON value on one line, cut to a length."""
+    """Format a JSON value on one line, truncated to a length."""
     if isinstance(value, str):
         return json.dumps(_truncated(value[: limit + 1], limit), ensure_ascii=False)
     if isinstance(value, (dict, list)):
@@ -290,7 +290,7 @@ def _parameter_text(name: str, kind: str, *, needed: bool) -> str:
 
 
 def _join_within(words: list[str], room: int, total: int) -> str:
-    """The words, comma-separated; those of the total that do not fit are counted."""
+    """Join words with commas; count those that do not fit."""
     text = ", ".join(words)
     if len(text) <= room and total == len(words):
         return text

@@ -17,12 +17,12 @@ from toolcrib.schema.signature import literal, properties, resolve, subschema_at
 from toolcrib.types import Object
 
 MAX_VIOLATIONS = 5
-"""Faults that are told at once; the rest are counted."""
+"""Violations that are listed; the rest are counted."""
 
 
 _MAX_NODES = 2_000
-"""Values in the arguments: in larger ones only the first fault is looked for, because looking for all of them
-costs a hundred times more than finding out that there is one."""
+"""Number of values in the arguments above which only the first violation is reported: finding all of them costs a
+hundred times more."""
 
 
 _MAX_OPTIONS = 10
@@ -42,21 +42,21 @@ _MAX_BRANCHES = 8
 
 
 _MIN_SIMILARITY = 55.0
-"""How alike a parameter's name must be to be offered as a correction, 0 to 100: the choice is small."""
+"""Similarity, 0 to 100, from which a name is suggested. It is low because a tool has few parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaViolation:
-    """One thing that is wrong."""
+    """One violation of the schema, and what to try instead."""
 
     text: str
     suggestions: tuple[str, ...] = ()
     rank: int = 2
-    """0 for what is missing, 1 for what is unknown, 2 for the rest."""
+    """0 for missing, 1 for unknown, 2 for other violations."""
 
 
 def explain_violations(validator: jsonschema_rs.Validator, arguments: Any, schema: Object) -> list[SchemaViolation]:
-    """What is wrong, what is missing first; at most 5, then how many more."""
+    """Describe what is wrong, missing parameters first: at most 5, then how many more."""
     errors = list(validator.iter_errors(arguments)) if _is_small(arguments) else [_first_error(validator, arguments)]
     found = sorted((fault for error in errors[: MAX_VIOLATIONS * 4] for fault in _violations(error, schema)), key=_rank)
     found = list({fault.text: fault for fault in found}.values())
@@ -99,7 +99,7 @@ def _violations(error: ValidationError, schema: Object) -> list[SchemaViolation]
 
 
 def _rule_text(error: ValidationError) -> str:
-    """What the value must be."""
+    """Describe the rule that was broken."""
     kind = error.kind
     for types, say in _RULE_TEXTS:
         if isinstance(kind, types):
@@ -139,12 +139,12 @@ def _not_an_option(options: Sequence[Any], error: ValidationError) -> SchemaViol
 def _branch_violations(
     context: Sequence[Sequence[ValidationError]], error: ValidationError, schema: Object
 ) -> list[SchemaViolation]:
-    """What a value that fits none of several alternatives lacks: of those of its own type, if there are any."""
+    """Why a value fits no alternative: of those of its own type, if there are any."""
     branches = [branch for branch in context[:_MAX_BRANCHES] if branch]
     here = error.instance_path
     apart = [branch for branch in branches if _is_of_other_type(branch, here)]
     near = [branch for branch in branches if branch not in apart]
-    # A constant that differs tells alternatives apart ("kind": "circle"); the others are then not meant.
+    # A constant such as "kind": "circle" identifies an alternative; those with another constant were not meant.
     near = [branch for branch in near if not any(isinstance(item.kind, Kind.Constant) for item in branch)] or near
     if not near:
         types = dict.fromkeys(kind for branch in apart for kind in _expected_types(branch))
@@ -155,8 +155,8 @@ def _branch_violations(
     shortest = min(texts, key=len)
     if len(near) == 1:
         return shortest
-    said = dict.fromkeys(" and ".join(fault.text for fault in branch) for branch in texts if len(branch) <= 2)  # noqa: PLR2004
-    options = list(said)[:3] or [" and ".join(fault.text for fault in shortest)]
+    combined = dict.fromkeys(" and ".join(fault.text for fault in branch) for branch in texts if len(branch) <= 2)  # noqa: PLR2004
+    options = list(combined)[:3] or [" and ".join(fault.text for fault in shortest)]
     return [SchemaViolation(text=" or ".join(options), suggestions=shortest[0].suggestions)]
 
 
@@ -169,12 +169,12 @@ def _expected_types(branch: Iterable[ValidationError]) -> list[str]:
 
 
 def _schema_at(error: ValidationError, schema: Object) -> Object:
-    """The schema whose rule was broken, with its references read in."""
+    """The schema whose rule was broken, resolved."""
     return resolve(subschema_at(schema, error.evaluation_path[:-1]), schema)
 
 
 def _path_text(path: Sequence[str | int]) -> str:
-    """Where something is: `"labels"`, `"items[0].name"`; for the root, `the arguments`."""
+    """A path as text: `"labels"`, `"items[0].name"`, or `the arguments` for the root."""
     text = ""
     for part in islice(path, 16):
         text += f"[{part}]" if isinstance(part, int) else f".{_printable(part)}" if text else _printable(part)
@@ -187,7 +187,7 @@ def _printable(text: str) -> str:
 
 
 def _but_was(value: Any) -> str:
-    """ ", not ..." for a value that is short enough to be shown."""
+    """The text ", not ..." for a value that is short enough to show."""
     if value is None or isinstance(value, (bool, int, float)):
         shown = literal(value, _MAX_VALUE)
     elif isinstance(value, str) and len(value) <= _MAX_VALUE:

@@ -20,16 +20,16 @@ from toolcrib.schema.teach import SchemaViolation, explain_violations
 from toolcrib.types import Object
 
 _MAX_MESSAGE = 800
-"""Characters of a message."""
+"""Maximum length of a message, in characters."""
 
 
 class Schema:
-    """One input schema. Made, it is known to be sound; compiled it is when the first arguments come."""
+    """A valid input schema, compiled when the first arguments are checked."""
 
     __slots__ = ("_max_depth", "_schema", "_validator", "_who")
 
     def __init__(self, schema: Object, who: str) -> None:
-        """`who` is the name of the tool in messages. Raises `InvalidTool` when the schema is broken."""
+        """`who` names the tool in messages. Raises `InvalidTool` for an invalid schema."""
         compile_schema(schema, who)
         self._max_depth: int | None = None
         self._schema = schema
@@ -37,12 +37,12 @@ class Schema:
         self._validator: jsonschema_rs.Validator | None = None
 
     def check(self, arguments: Any, who: str = "") -> None:
-        """Return when the arguments fit; otherwise raise `InvalidArguments`, which says what would.
+        """Check arguments. Raises `InvalidArguments`, which says what would be accepted.
 
-        `who` is the name of the tool in the message, where it is called by another one.
+        `who` replaces the name of the tool in the message.
 
-        What cannot be checked in reasonable time, such as arguments nested very deep for a recursive schema, is left
-        to the server.
+        What cannot be checked in reasonable time, such as deeply nested arguments of a recursive schema, is left to
+        the server.
 
         >>> schema = Schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, "double")
         >>> schema.check({"n": 1})
@@ -52,7 +52,7 @@ class Schema:
         """
         validator = self._validator
         if validator is None:
-            # Proving and compiling are two steps: a compiled schema takes 14 KB, and most tools are never called.
+            # Not kept when the schema was checked: it takes 14 KB, and most tools are never called.
             validator = compile_schema(self._schema, self._who)
             self._max_depth = max_depth(self._schema)
             self._validator = validator
@@ -77,11 +77,11 @@ class Schema:
 
 
 _BACKTRACK_LIMIT = 100_000
-"""Steps a regular expression may go back, so that a hostile pattern cannot stall a call: about 10 ms."""
+"""Backtracking steps of a regular expression, about 10 ms, so that a hostile pattern cannot stall a call."""
 
 
 _MAX_REASON = 240
-"""Characters of a reason."""
+"""Maximum length of a reason, in characters."""
 
 
 _DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -94,11 +94,11 @@ _LOOSE_DASH = re.compile(r"(\\[wWdDsS])-(?!\])|(?<!\[)-(\\[wWdDsS])")
 
 
 def compile_schema(schema: Object, who: str) -> jsonschema_rs.Validator:
-    """The validator of an input schema: 2020-12, or what its `$schema` says. Raises `InvalidTool`.
+    """Compile an input schema of draft 2020-12, or of the draft in its `$schema`. Raises `InvalidTool`.
 
-    References to other documents are refused, not followed. `format` is not enforced: it is the server's to
-    judge. A regular expression that JavaScript takes and our engine does not is left to the server too. A list
-    under `items`, without a `$schema`, shows that draft-07 was meant.
+    References to other documents are refused, not followed. `format` is left to the server, as are regular
+    expressions that JavaScript accepts and our engine does not. A list under `items`, without a `$schema`, means
+    draft-07.
     """
     if not isinstance(schema, dict):
         raise InvalidTool(f"{who}: the input schema is not an object.")
@@ -127,13 +127,13 @@ def _validator(schema: dict[str, Any], refused: list[str]) -> jsonschema_rs.Vali
 
 
 def _alternative_reading(schema: dict[str, Any], error: jsonschema_rs.ValidationError) -> dict[str, Any] | None:
-    """The schema as its author may have meant it, where that can be told; None otherwise."""
+    """The schema as its author probably meant it, or None."""
     path = error.instance_path
     if path and path[-1] == "items" and "$schema" not in schema and isinstance(error.instance, list):
         return {"$schema": _DRAFT_07, **schema}
     if error.kind.name == "format":
-        mended: dict[str, Any] = _with_portable_patterns(schema)
-        return mended if mended != schema else None
+        portable: dict[str, Any] = _with_portable_patterns(schema)
+        return portable if portable != schema else None
     return None
 
 
@@ -155,25 +155,25 @@ def _one_line(text: str) -> str:
 
 
 def _with_portable_patterns(node: Any) -> Any:
-    """The schema with the patterns that our engine cannot read mended or left out, unless nobody could read them."""
+    """Rewrite or drop the patterns that only our engine cannot read; invalid ones stay, to be reported."""
     if isinstance(node, list):
         return [_with_portable_patterns(item) for item in node]
     if not isinstance(node, Mapping):
         return node
-    mended = {key: _with_portable_patterns(value) for key, value in node.items()}
+    result = {key: _with_portable_patterns(value) for key, value in node.items()}
     pattern = node.get("pattern")
     if isinstance(pattern, str) and (readable := _portable_pattern(pattern)) != pattern:
-        mended.pop("pattern")
+        result.pop("pattern")
         if readable:
-            mended["pattern"] = readable
-    if isinstance(named := mended.get("patternProperties"), Mapping):
+            result["pattern"] = readable
+    if isinstance(named := result.get("patternProperties"), Mapping):
         readable_keys = {key: _portable_pattern(str(key)) for key in named}
-        mended["patternProperties"] = {readable_keys[key]: value for key, value in named.items() if readable_keys[key]}
-    return mended
+        result["patternProperties"] = {readable_keys[key]: value for key, value in named.items() if readable_keys[key]}
+    return result
 
 
 def _portable_pattern(pattern: str) -> str:
-    """The pattern as our engine reads it; "" when only it cannot; itself when nobody can."""
+    """The pattern as our engine reads it; "" if only our engine cannot; unchanged if it is invalid."""
     for text in (pattern, _LOOSE_DASH.sub(r"\1\\-\2", pattern)):
         try:
             _validator({"pattern": text}, [])
@@ -190,15 +190,15 @@ def _portable_pattern(pattern: str) -> str:
 
 
 _MAX_WORK = 10_000_000
-"""Schema steps one check may take: about 0.1 s."""
+"""Schema steps of one check, about 0.1 s."""
 
 
 _MAX_ESTIMATE_STEPS = 200_000
-"""Steps the count itself may take."""
+"""Steps of the estimate itself."""
 
 
 _MAX_CHECKED_DEPTH = 100
-"""Levels of an argument that are checked at all: a check recurses, and deep enough it would exhaust the stack."""
+"""Maximum depth of arguments: validation recurses, and would exhaust the stack."""
 
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -227,13 +227,13 @@ _CHILD_KEYWORDS = (
 
 
 _ANY_CHILD = ""
-"""The name of a child that may be any child."""
+"""Name of a child schema that may apply to any child."""
 
 
 def max_depth(schema: Object) -> int | None:
-    """How deep an argument may be nested to be checked; None when it does not matter.
+    """How deeply arguments may be nested to be checked; None for no limit.
 
-    0 when nothing can be checked against the schema in reasonable time.
+    0 if nothing can be checked against the schema in reasonable time.
 
     >>> max_depth({"type": "object"}), max_depth({"properties": {"next": {"$ref": "#"}}})
     (None, 100)
@@ -248,7 +248,7 @@ def max_depth(schema: Object) -> int | None:
 
 
 def checkable(value: Any, limit: int | None) -> bool:
-    """Whether a value is nested no deeper than the limit; a value of its own has depth 1.
+    """Whether a value is nested no deeper than the limit; a scalar has depth 1.
 
     >>> checkable({"a": [1]}, 2), checkable({"a": [1]}, 1), checkable({}, None)
     (True, False, True)
@@ -268,7 +268,7 @@ def _children(node: Any) -> Any:
 
 
 class _GrowthEstimator:
-    """The parts of one schema, and how often a check of one comes to the others."""
+    """Estimates how fast the work of a check grows with the depth of the arguments."""
 
     def __init__(self, root: Object) -> None:
         self._root = root
@@ -279,7 +279,7 @@ class _GrowthEstimator:
         self._effort = 0
 
     def growth(self) -> int:
-        """How many times more parts a check may meet with each level of the argument."""
+        """Factor by which the work may grow with each level of the arguments."""
         return max((self._growth(node) for node in self._nodes), default=1)
 
     def _growth(self, node: Object) -> int:
@@ -292,7 +292,7 @@ class _GrowthEstimator:
         return anywhere + max(times.values(), default=0)
 
     def _all_applied(self, node: Object) -> Counter[int]:
-        """The parts that are applied to whatever this one is applied to, and how often."""
+        """The subschemas that apply to the same value as this one, and how often."""
         known = self._applied.get(id(node))
         if known is not None:
             return known
@@ -317,7 +317,7 @@ class _GrowthEstimator:
 
 
 def _in_place_schemas(node: Object) -> Iterator[Any]:
-    """The parts of a schema that are applied to the same value."""
+    """The subschemas that apply to the same value."""
     for key in _IN_PLACE:
         yield node.get(key)
     for key in _IN_PLACE_LISTS:
@@ -327,7 +327,7 @@ def _in_place_schemas(node: Object) -> Iterator[Any]:
 
 
 def _child_schemas(node: Object) -> Iterator[tuple[str, Any]]:
-    """The parts of a schema that are applied to what is inside the value, by name."""
+    """The subschemas that apply to children of the value, by name."""
     for key in _CHILD_KEYWORDS:
         if key in node:
             yield _ANY_CHILD, node[key]
@@ -346,7 +346,7 @@ def _has_references(node: Any) -> bool:
 
 
 def _walk_values(root: Any) -> Iterator[Any]:
-    """Every value in a schema, itself first, the same object once."""
+    """Every value in a schema, itself first, each object once."""
     queue, seen = [root], {id(root)}
     for node in queue:
         yield node
