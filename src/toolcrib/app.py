@@ -5,6 +5,7 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final, Self
 
 import anyio
@@ -36,9 +37,7 @@ from toolcrib.providers.request_scope import apply_scope
 from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
-from toolcrib.server.handlers import make_server
-from toolcrib.server.lifespan import ServableApp
-from toolcrib.server.notifications import ListChangeNotifier
+from toolcrib.server.lifespan import ServableApp, serving
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
@@ -122,16 +121,21 @@ class App(ServableApp):
             self.stored.load(self.settings.script_folder)
             self.shared.add(self.stored)
         self.facade = make_facade(self.gateway, self.settings.surfaces, self.scripts, order=self.servers.names)
-        self.changes = ListChangeNotifier(self.facade, self.gateway.refresher)
-        super().__init__(
-            make_server(self.facade, name=name, version=version, title=title or name, changes=self.changes),
-            self.settings.http,
-            authenticator=authenticator,
-            problem=self.settings.http_problem,
-        )
+        self._identity = {"name": name, "version": version, "title": title or name}
+        super().__init__(self.settings.http, authenticator=authenticator, problem=self.settings.http_problem)
         self.local.reserve(self.facade.meta_names)
         self.tool = self.local.tool
         """A decorator that registers a function: `@app.tool`, or with fields of `Tool` other than its schema."""
+
+    @cached_property
+    def changes(self) -> Any:
+        """Notifies clients of changed lists."""
+        return serving().ListChangeNotifier(self.facade, self.gateway.refresher)
+
+    @cached_property
+    def server(self) -> Any:
+        """The SDK server."""
+        return serving().make_server(self.facade, **self._identity, changes=self.changes)
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 

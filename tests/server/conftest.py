@@ -11,9 +11,9 @@ import mcp
 from mcp.client.streamable_http import streamable_http_client
 
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.server.asgi import HttpApp
 from toolcrib.server.handlers import ToolServer, make_server
 from toolcrib.server.http import serve_http
+from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.surfaces.builtin import make_facade
@@ -75,7 +75,7 @@ async def crib(
 
 
 @contextlib.asynccontextmanager
-async def at_address(app: HttpApp, *, stop: anyio.Event | None = None) -> AsyncIterator[str]:
+async def at_address(app: AsgiApp, *, stop: anyio.Event | None = None) -> AsyncIterator[str]:
     """Serve an app through a real socket, and yield its address without a path."""
     stop, bound, addresses = stop or anyio.Event(), anyio.Event(), list[str]()
 

@@ -19,10 +19,10 @@ from toolcrib.errors import ServerUnavailable, ToolcribError
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.provider_state import declared_cache_s, failure_reason, read_tools
 from toolcrib.gateway.snapshot import (
-    EMPTY_SNAPSHOT,
     MergedTools,
     ProviderTools,
     Snapshot,
+    empty_snapshot,
     invalid_field,
     reject_invalid,
 )
@@ -287,7 +287,7 @@ def _is_valid_hit(hit: Any) -> bool:
 def _resolve(tool: Tool, backend: Backend) -> ResolvedTool | None:
     gathered = MergedTools.merge([ProviderTools(backend, [tool])])
     catalog = Catalog.build(gathered.tools)
-    return resolve_at(Snapshot.from_parts(gathered, catalog, EMPTY_SNAPSHOT.index), 0) if len(catalog) else None
+    return resolve_at(Snapshot.from_parts(gathered, catalog, empty_snapshot().index), 0) if len(catalog) else None
 
 
 def _search_failure(error: Exception, timeout_s: float) -> str:

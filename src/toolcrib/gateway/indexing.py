@@ -20,7 +20,7 @@ import anyio.to_thread
 import numpy as np
 
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.snapshot import EMPTY_SNAPSHOT, ProviderTools, Snapshot, same_tools
+from toolcrib.gateway.snapshot import ProviderTools, Snapshot, empty_snapshot, same_tools
 from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index
 from toolcrib.search.vectors import Embedder, Vectors, default_table
@@ -145,7 +145,7 @@ class SnapshotBuilder:
     """Holds the current snapshot, and builds the next one from the tools of the providers."""
 
     def __init__(self, options: GatewayOptions) -> None:
-        self.snapshot: Snapshot = EMPTY_SNAPSHOT
+        self.snapshot: Snapshot = empty_snapshot()
         self.statuses: dict[int, tuple[ServerStatus, ...]] = {}
         """The statuses that each provider gave with the tools in the snapshot, by the provider's `id`."""
         self.failed = False

@@ -5,6 +5,7 @@ Snapshots never change. Merging the lists of several providers, and rejecting un
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from toolcrib.catalog.catalog import Catalog
@@ -225,4 +226,8 @@ _EXPECTED: Final[Mapping[Callable[[Any], bool], str]] = {
 }
 """What each check expects."""
 
-EMPTY_SNAPSHOT: Final = Snapshot.build((), None)
+
+@cache
+def empty_snapshot() -> Snapshot:
+    """The snapshot without tools. Built on first use, since it loads the table of meanings."""
+    return Snapshot.build((), None)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from toolcrib.catalog.catalog import Catalog, ambiguous_name
 from toolcrib.errors import ToolNotFound
-from toolcrib.gateway.snapshot import EMPTY_SNAPSHOT, MergedTools, ProviderTools, Snapshot
+from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot, empty_snapshot
 from toolcrib.schema import Schema
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
@@ -49,7 +49,7 @@ class View:
     """One byte for each tool, nonzero if it is visible; None if all are."""
     version: str
     """A hash of everything visible, and of nothing else."""
-    overlay: Snapshot = EMPTY_SNAPSHOT
+    overlay: Snapshot = field(default_factory=empty_snapshot)
     """Tools of the request, without those that a visible shared tool of the same key replaces."""
     memo: dict[Hashable, Any] = field(default_factory=dict)
     """Values derived from this view; they live as long as the view."""

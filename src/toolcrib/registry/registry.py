@@ -13,7 +13,7 @@ from toolcrib.gateway.visibility import describe_state
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.content import unwrap
 from toolcrib.search.options import SearchOptions
-from toolcrib.server.asgi import HttpApp
+from toolcrib.server.lifespan import AsgiApp
 from toolcrib.settings.options import Settings
 from toolcrib.types import (
     JSON,
@@ -275,14 +275,14 @@ class Registry(AppRegistry):
         async with self.app.started():
             await self.app.serve_stdio(stop=stop)
 
-    def serve_http(self) -> HttpApp:
+    def serve_http(self) -> AsgiApp:
         """Return an ASGI app for streamable HTTP, to be mounted anywhere; it responds while the registry runs.
 
         It is the same object each time.
         """
         return self.app.asgi_mount()
 
-    def serve_sse(self) -> HttpApp:
+    def serve_sse(self) -> AsgiApp:
         """Return an ASGI app for HTTP+SSE; it responds while the registry runs."""
         return self.app.sse_mount()
 

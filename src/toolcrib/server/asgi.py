@@ -35,6 +35,7 @@ from toolcrib.server.auth import (
 )
 from toolcrib.server.context import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
 from toolcrib.server.error_responses import ErrorMiddleware, error_response
+from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import Authenticator, Caller, ToolProvider
 
@@ -79,7 +80,7 @@ class Endpoint(Protocol):
         """Serve one request."""
 
 
-class HttpApp:
+class HttpApp(AsgiApp):
     """An endpoint behind its middleware, beside health endpoints.
 
     It answers requests while it runs: by its lifespan, which an ASGI server runs; by `async with app.running()`, where

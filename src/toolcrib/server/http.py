@@ -28,6 +28,7 @@ from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, url_host
 from toolcrib.server.context import BACK_CHANNEL_KEY, SESSION_HEADER
 from toolcrib.server.error_responses import SHUTTING_DOWN
 from toolcrib.server.handlers import end_streams
+from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, ListSplicer
 from toolcrib.types import Authenticator
@@ -256,7 +257,7 @@ class _UvicornServer(uvicorn.Server):
 
 
 async def serve_http(
-    app: HttpApp,
+    app: AsgiApp,
     options: HttpOptions,
     *,
     stop: anyio.Event | None = None,
@@ -311,7 +312,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 async def _stop_on_request(
     server: uvicorn.Server,
     in_flight: _InFlightRequests,
-    app: HttpApp,
+    app: AsgiApp,
     drain_s: float,
     flush_s: float,
     stop: anyio.Event | None,

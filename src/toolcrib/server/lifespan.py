@@ -7,25 +7,23 @@ import asyncio
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal, Self, TypeVar
 
 import anyio
 import anyio.abc
 
 from toolcrib.containment import InternalCancellation, contained, record_call_error
 from toolcrib.errors import AlreadyStarted, NotStarted, SettingsError, ToolcribError
-from toolcrib.server.asgi import HttpApp
-from toolcrib.server.handlers import ToolServer
-from toolcrib.server.http import http_app, serve_http
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sse import sse_app
-from toolcrib.server.stdio import serve_stdio
 from toolcrib.types import Authenticator
 
 _T = TypeVar("_T")
+_Transport = Literal["http", "sse"]
 
 
 class Lifecycle(ABC):
@@ -146,19 +144,52 @@ class Lifecycle(ABC):
             raise
 
 
+class AsgiApp(ABC):
+    """An ASGI app that answers requests while it runs: by its lifespan, `running` or `run`."""
+
+    options: HttpOptions
+    path: str
+    """Where clients connect when the app is served by itself."""
+    end_streams: Callable[[], None]
+    """Ends responses that never end by themselves."""
+
+    @abstractmethod
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Serve one connection, or the lifespan."""
+
+    @abstractmethod
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Answer requests inside the context."""
+
+    @abstractmethod
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Answer requests until cancelled."""
+
+
+@cache
+def serving() -> Any:
+    """The module `serving`, which takes long to import."""
+    return import_module("toolcrib.server.serving")
+
+
 class ServableApp(Lifecycle):
     """Serves a subclass over stdio and HTTP while it runs."""
 
-    def __init__(
-        self, server: ToolServer, options: HttpOptions, *, authenticator: Authenticator | None, problem: str
-    ) -> None:
+    server: Any
+    """The SDK server."""
+
+    def __init__(self, options: HttpOptions, *, authenticator: Authenticator | None, problem: str) -> None:
         """`problem` is why serving HTTP without an authenticator is refused; empty if it is allowed."""
         super().__init__()
-        self.server = server
         self._options = options
         self._authenticator = authenticator
         self._http_problem = problem
-        self._mounts: dict[Callable[..., HttpApp], HttpApp] = {}
+        self._mounts: dict[_Transport, AsgiApp] = {}
 
     @abstractmethod
     def _watch_collisions(self) -> AbstractAsyncContextManager[None]:
@@ -185,7 +216,7 @@ class ServableApp(Lifecycle):
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
         """Serve one client over stdin and stdout until it disconnects, `stop`, or SIGTERM or SIGINT without it."""
         async with self._watch_collisions():
-            await serve_stdio(self.server, drain_s=self._options.drain_s, stop=stop)
+            await serving().serve_stdio(self.server, drain_s=self._options.drain_s, stop=stop)
 
     async def serve_http(
         self,
@@ -200,34 +231,35 @@ class ServableApp(Lifecycle):
 
         With `sse`, serve the older HTTP+SSE transport at `/sse` instead.
         """
-        app = self._http_app(sse_app if sse else http_app, self._http_options(host, port), anywhere=False)
+        app = self._http_app("sse" if sse else "http", self._http_options(host, port), anywhere=False)
         async with self._watch_collisions():
-            await serve_http(app, self._http_options(host, port), stop=stop, started=started)
+            await serving().serve_http(app, self._http_options(host, port), stop=stop, started=started)
 
-    def asgi(self, host: str | None = None, port: int | None = None) -> HttpApp:
+    def asgi(self, host: str | None = None, port: int | None = None) -> AsgiApp:
         """The ASGI app, which answers at the path of the settings. Its lifespan starts this app if necessary.
 
         Raises `SettingsError` if the address needs a token and there is none.
         """
-        return self._http_app(http_app, self._http_options(host, port), anywhere=False)
+        return self._http_app("http", self._http_options(host, port), anywhere=False)
 
-    def asgi_mount(self) -> HttpApp:
+    def asgi_mount(self) -> AsgiApp:
         """The ASGI app to mount at any path of another app. It answers while this app or its own lifespan runs.
 
         Returns the same object each time.
         """
-        return self._http_app(http_app, self._options, anywhere=True)
+        return self._http_app("http", self._options, anywhere=True)
 
-    def sse_mount(self) -> HttpApp:
+    def sse_mount(self) -> AsgiApp:
         """The same for the older HTTP+SSE transport."""
-        return self._http_app(sse_app, self._options, anywhere=True)
+        return self._http_app("sse", self._options, anywhere=True)
 
-    def _http_app(self, make: Callable[..., HttpApp], options: HttpOptions, *, anywhere: bool) -> HttpApp:
+    def _http_app(self, transport: _Transport, options: HttpOptions, *, anywhere: bool) -> AsgiApp:
         if self._http_problem and self._authenticator is None:
             raise SettingsError(self._http_problem)
-        if anywhere and make in self._mounts:
-            return self._mounts[make]
-        mount = make(
+        if anywhere and transport in self._mounts:
+            return self._mounts[transport]
+        make = serving().sse_app if transport == "sse" else serving().http_app
+        mount: AsgiApp = make(
             self.server,
             options,
             ready=self._readiness,
@@ -236,7 +268,7 @@ class ServableApp(Lifecycle):
             owner=self.started,
         )
         if anywhere:
-            self._mounts[make] = mount
+            self._mounts[transport] = mount
             if self._group is not None:
                 self._group.start_soon(mount.run)
         return mount
