@@ -19,6 +19,9 @@ from toolcrib.search.options import Field, FieldOptions
 from toolcrib.search.text import FORMAT_KINDS, STOP_WORDS, TOKEN, WHOLE_NAME, split_identifier, stem
 from toolcrib.types import Object, Tool
 
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
 _MAX_TEXT = 8_000
 """Characters of one text that are read; the rest is ignored."""
 
@@ -274,10 +277,6 @@ _CONTEXT_FIELDS = (Field.NAMESPACE, Field.TITLE, Field.KEYWORDS, Field.TAGS)
 
 _MAX_SENTENCE = 600
 """A first sentence is cut after so many characters."""
-
-Ints = npt.NDArray[np.int32]
-
-Floats = npt.NDArray[np.float32]
 
 FIELD_COUNT = len(Field)
 

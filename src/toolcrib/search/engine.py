@@ -21,6 +21,9 @@ from toolcrib.search.scorers.points import popular_tools
 from toolcrib.search.text import ParsedQuery, parse_query
 from toolcrib.types import Detail, Filters, Hit, SearchReply, SearchRequest, Tool
 
+Marks = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.intp]
+
 
 def search(
     index: Index,
@@ -247,10 +250,6 @@ def _scorer_hit(task: SearchTask, hit: ExplainedTool, score: float, place: int) 
         parts=hit.parts if task.request.explain else (),
     )
 
-
-Marks = npt.NDArray[np.uint64]
-
-Places = npt.NDArray[np.intp]
 
 _MAX_NEAREST = 3
 """Ids that are suggested."""

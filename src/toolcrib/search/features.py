@@ -28,11 +28,8 @@ from toolcrib.search.vectors import (
 from toolcrib.types import Tool
 
 Floats = npt.NDArray[np.float32]
-
 Ints = npt.NDArray[np.int32]
-
 Keys = npt.NDArray[np.uint64]
-
 Halves = npt.NDArray[np.float16]
 
 _NAME_SHARE = 0.7

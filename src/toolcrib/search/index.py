@@ -21,6 +21,9 @@ from toolcrib.search.features import SemanticModel, ToolFeatures, WordFeatures, 
 from toolcrib.search.options import Field, SearchOptions
 from toolcrib.types import Filters, Tool, Visibility
 
+Positions = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
+
 _MAX_SMALL_DELTA = 64
 """A delta of at most so many tools always stays a segment of its own."""
 
@@ -32,10 +35,6 @@ _REMOVED_SHARE = 5
 
 _MAX_CACHED_VIEWS = 16
 """Views that are cached."""
-
-Positions = npt.NDArray[np.intp]
-
-Bools = npt.NDArray[np.bool_]
 
 
 class Facets:

@@ -21,12 +21,10 @@ from toolcrib.search.text import STOP_WORDS, WHOLE_NAME, ParsedQuery, QueryTerm
 from toolcrib.search.vectors import WordPieceTable
 
 Doubles = npt.NDArray[np.float64]
-
 Ints = npt.NDArray[np.int32]
-
 Floats = npt.NDArray[np.float32]
-
 Places = npt.NDArray[np.intp]
+Numbers = npt.NDArray[np.float64] | npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -312,9 +310,6 @@ def _spelling_expansions(view: IndexView, term: QueryTerm, options: SearchOption
         own, weight = idf(view.count, -df), options.spelling_weights[distance - 1]
         expansions.append(_expansion(view, root, "spelling", weight, (-df, spans), own, weight * min(own, best)))
     return tuple(expansions)
-
-
-Numbers = npt.NDArray[np.float64] | npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
 class SpellingIndex:

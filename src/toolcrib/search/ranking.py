@@ -24,6 +24,11 @@ from toolcrib.search.text import ParsedQuery
 from toolcrib.types import Hit
 
 Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Reals = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.intp]
 
 _MAX_REPEATS = 4
 """At most so many better tools for the same clause count."""
@@ -228,16 +233,6 @@ def _calibrate(order: _Ordering, limit: int, probability: float, top: float, by:
 def _logistic(x: float) -> float:
     return 1 / (1 + exp(-x)) if x >= 0 else exp(x) / (1 + exp(x))
 
-
-Floats = npt.NDArray[np.float32]
-
-Reals = npt.NDArray[np.floating[Any]]
-
-Ints = npt.NDArray[np.int32]
-
-Keys = npt.NDArray[np.uint64]
-
-Places = npt.NDArray[np.intp]
 
 _MIN_SEMANTIC_COSINE = 0.25
 """A tool that shares no word with the query needs at least this cosine."""

@@ -26,9 +26,7 @@ from toolcrib.search.vectors import quantize_query as vectors_of
 from toolcrib.search.vectors import quantize_unit_vectors
 
 Doubles = npt.NDArray[np.float64]
-
 Floats = npt.NDArray[np.float32]
-
 Ints = npt.NDArray[np.int32]
 
 SIGNALS = tuple(item.name for item in fields(SignalWeights))

@@ -20,6 +20,10 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp] | npt.NDArray[np.int32]
+
 Vectors = npt.NDArray[np.float32]
 """float32[texts, components]; every row has unit length or is zero."""
 
@@ -47,8 +51,6 @@ class Embedder(Protocol):
         depend on the other texts.
         """
 
-
-Floats = npt.NDArray[np.float32]
 
 TABLE_SHA256 = "311a54437eb1cdcd7940959033a0ce7636eae50a146868553af734d2f1ebbe97"
 """The hash of the table's file in the package."""
@@ -246,10 +248,6 @@ def _fold_accents(text: str) -> str:
         return text.lower()
     return _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
 
-
-Doubles = npt.NDArray[np.float64]
-
-Places = npt.NDArray[np.intp] | npt.NDArray[np.int32]
 
 _LEVELS = 127
 
