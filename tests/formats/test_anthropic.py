@@ -32,7 +32,7 @@ def test_examples_stand_in_the_definition_and_must_fit() -> None:
         anthropic.tool(WEATHER, examples=[{"town": "Oslo"}])
 
 
-def test_what_the_schema_no_longer_says_stands_in_the_description() -> None:
+def test_rules_removed_from_the_schema_are_in_the_description() -> None:
     tool = Tool(name="f", description="Does.", input_schema={"anyOf": [{"required": ["a"]}, {"required": ["b"]}]})
     assert anthropic.tool(tool)["description"] == "Does.\nNeeds one of: a; b."
 

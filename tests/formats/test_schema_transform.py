@@ -38,7 +38,7 @@ def test_a_reference_is_written_out(rules: SchemaRules) -> None:
     assert "string" in str(part(found)["type"]).lower()
 
 
-def test_what_stands_beside_a_reference_wins_over_what_it_refers_to() -> None:
+def test_keywords_beside_a_reference_override_the_definition() -> None:
     schema = of({"a": {"$ref": "#/$defs/day", "description": "Mine."}}, **{"$defs": {"day": {"description": "Its."}}})
     assert part(adapt_schema(schema, OPENAI)) == {"description": "Mine."}
 
@@ -246,7 +246,7 @@ def test_null_and_nothing_are_not_mixed_up_where_they_may_differ() -> None:
     ],
 )
 @pytest.mark.parametrize("rules", STRICT)
-def test_what_cannot_be_strict_says_why_and_is_not(rules: SchemaRules, before: Any, reason: str) -> None:
+def test_a_schema_that_cannot_be_strict_says_why(rules: SchemaRules, before: Any, reason: str) -> None:
     found = adapt_schema(of({"a": before}), rules)
     assert (found.strict, found.reason) == (False, reason)
     assert found.schema == adapt_schema(of({"a": before}), rules.otherwise or rules).schema

@@ -257,7 +257,7 @@ async def test_a_definition_that_cannot_be_copied_is_taken_as_it_is() -> None:
     assert [tool.name for tool in await adapt(UserTools(odd)).list_tools(ME)] == ["a"]
 
 
-async def test_plain_functions_run_in_threads_and_hinder_nobody() -> None:
+async def test_plain_functions_run_in_threads_and_do_not_block_the_loop() -> None:
     blocked = threading.Event()
 
     class Blocking(UserTools):

@@ -81,7 +81,7 @@ async def test_a_call_without_a_list_before_finds_the_same_owner() -> None:
     assert await Many(Named("a", "x"), Named("b", "x", "y")).call_key(ME, Key("", "y"), {}) == "b: y"
 
 
-async def test_tools_of_one_name_in_two_namespaces_are_told_apart() -> None:
+async def test_tools_with_the_same_name_in_two_namespaces_are_distinguished() -> None:
     many = Many(Named("a", "one:x"), Named("b", "two:x"))
     assert await many.call_key(ME, Key("two", "x"), {}) == "b: x"
     await many.list_tools(ME)
@@ -99,7 +99,7 @@ async def test_what_was_listed_to_one_caller_says_nothing_of_another() -> None:
     assert await many.call_key(ME, Key("", "me_x"), {}) == "personal: me_x"
 
 
-async def test_a_member_that_fails_is_left_out_and_its_reason_told() -> None:
+async def test_a_failing_member_is_left_out_and_its_status_says_why() -> None:
     moody = Moody("moody", "x")
     many = Many(moody, Named("b", "x", "y"))
     moody.mood = ConnectionError("password=hunter2")
@@ -126,7 +126,7 @@ async def test_a_member_that_hangs_costs_its_own_deadline_and_nothing_else() -> 
     assert [status.reason for status in many.statuses()] == ["it did not answer within 0.05 s"]
 
 
-async def test_the_error_of_a_member_is_told_when_its_own_tool_is_called() -> None:
+async def test_the_error_of_a_member_is_raised_when_its_own_tool_is_called() -> None:
     moody = Moody("moody", "x", "y")
     many = Many(moody, Named("b", "y", "z"))
     await many.list_tools(ME)
@@ -170,7 +170,7 @@ async def test_statuses_of_members_stand_beside_its_own() -> None:
     ]
 
 
-async def test_nothing_of_nobody_is_nothing() -> None:
+async def test_without_members_everything_is_empty() -> None:
     many = Many()
     assert await many.list_tools(ME) == ()
     assert await many.call_tool(ME, "x", {}) is None

@@ -110,7 +110,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_registered_and_names_the_para
     assert "building" not in str(caught.value)
 
 
-def test_two_types_that_are_equal_and_written_otherwise_are_told_apart() -> None:
+def test_equal_types_with_different_schemas_have_separate_cache_entries() -> None:
     tools = LocalTools()
 
     def first(a: int | str) -> None: ...

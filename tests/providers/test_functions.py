@@ -130,7 +130,7 @@ def test_a_function_without_parameters_takes_an_empty_object() -> None:
     }
 
 
-def test_types_are_told_without_titles_that_say_nothing() -> None:
+def test_schemas_have_no_titles_that_repeat_a_name() -> None:
     def draw(  # type: ignore[no-untyped-def]  # a parameter without annotation is the point
         color: Color,
         kind: Literal["line", "dot"],
@@ -185,7 +185,7 @@ async def test_names_that_pydantic_keeps_for_itself_reach_the_function() -> None
     assert await call(odd, schema=1, copy=2, model_config=3, _private=4) == [1, 2, 3, 4]
 
 
-def test_a_default_that_json_cannot_hold_is_not_told() -> None:
+def test_a_default_that_is_not_json_is_left_out_of_the_schema() -> None:
     sentinel = object()
 
     def look(at: Any = sentinel) -> None: ...
@@ -536,7 +536,7 @@ async def test_each_wrong_argument_is_named_with_what_would_fit_and_nothing_runs
     assert ran == []
 
 
-async def test_a_check_of_a_models_own_is_told() -> None:
+async def test_the_message_of_a_models_own_validator_is_reported() -> None:
     class Even(BaseModel):
         n: int
 
@@ -618,7 +618,7 @@ def test_text_content_and_nothing_promise_no_structured_content(annotation: Any)
     assert output(annotation) is None
 
 
-def test_a_return_annotation_that_nobody_needs_may_be_unknown() -> None:
+def test_an_unused_return_annotation_may_be_unresolvable() -> None:
     assert tool(unresolved_return, output_schema=False).output_schema is None
 
 
@@ -638,7 +638,7 @@ async def test_structured_content_has_the_names_of_the_output_schema() -> None:
     assert await call(raw) == {"givenName": "Ann"}
 
 
-async def test_a_broken_promise_is_told_as_one_without_the_value() -> None:
+async def test_a_value_that_does_not_match_the_annotation_is_reported_without_the_value() -> None:
     def find() -> Person:
         return {"name": "secret"}  # type: ignore[return-value]  # the wrong shape is the point
 

@@ -106,7 +106,7 @@ async def test_tools_of_many_namespaces_live_together() -> None:
     assert await call(tools, "who") == "a"
 
 
-async def test_a_name_nobody_has_is_a_miss_and_not_an_error() -> None:
+async def test_an_unknown_name_is_a_miss_and_not_an_error() -> None:
     tools = LocalTools()
     assert await tools.call_tool(ME, "none", {}) is None
     assert await tools.call_key(ME, Key("", "none"), {}) is None
@@ -119,7 +119,7 @@ async def test_a_tool_that_returns_nothing_is_no_miss() -> None:
     assert await tools.call_tool(ME, "quiet", {}) == ToolResult()
 
 
-def test_an_equal_definition_keeps_the_tool_and_tells_nobody() -> None:
+def test_an_equal_definition_keeps_the_tool_and_notifies_no_listener() -> None:
     tools = LocalTools()
     told: list[int] = []
     tools.subscribe(lambda: told.append(1))
@@ -138,7 +138,7 @@ async def test_an_equal_definition_takes_the_new_handler() -> None:
     assert await call(tools, "pair", a="x") == "new"
 
 
-def test_another_definition_replaces_the_tool_and_is_told_unless_strict() -> None:
+def test_another_definition_replaces_the_tool_and_notifies_unless_strict() -> None:
     tools = LocalTools()
     told: list[int] = []
     unsubscribe = tools.subscribe(lambda: told.append(len(tools.tools())))
@@ -172,7 +172,7 @@ def test_what_is_registered_cannot_be_changed_from_outside() -> None:
     assert found.input_schema["properties"]["a"]["type"] == "string"
 
 
-def test_unregistering_what_is_not_there_suggests_what_is() -> None:
+def test_unregistering_an_unknown_tool_suggests_similar_names() -> None:
     tools = LocalTools()
     tools.register_function(echo, namespace="text")
     for asked in ("text:ehco", "echo", Key("text", "ech")):
@@ -350,7 +350,7 @@ async def test_a_handler_of_one_parameter_takes_all_arguments_although_one_has_i
     assert await call(tools, "run", **arguments) == [given, arguments if given == "all" else arguments[only]]
 
 
-def test_a_handler_whose_one_parameter_cannot_take_all_arguments_is_told_why() -> None:
+def test_a_handler_whose_only_parameter_cannot_take_all_arguments_is_refused_with_the_reason() -> None:
     schema = {"type": "object", "properties": COMMAND}
     with pytest.raises(InvalidTool, match='no parameter for the property "command"') as caught:
         LocalTools().register(Tool(name="run", input_schema=schema), a_list)
@@ -409,7 +409,7 @@ async def test_arguments_a_handler_cannot_take_are_refused_before_it_runs() -> N
 # -- failures ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_raises_is_told_with_its_tool_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_of_a_handler_is_reported_with_its_tool_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     tools = LocalTools()
     tools.register_function(fail, namespace="disk")
     with pytest.raises(ExecutionFailed) as caught:
@@ -420,7 +420,7 @@ async def test_a_handler_that_raises_is_told_with_its_tool_and_logged(caplog: py
     assert caplog.records[0].exc_info is not None
 
 
-async def test_a_masked_failure_tells_only_that_there_was_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_masked_failure_reveals_only_that_there_was_one(caplog: pytest.LogCaptureFixture) -> None:
     tools = LocalTools(mask_errors=True)
     tools.register_function(fail)
     with pytest.raises(ExecutionFailed) as caught:
@@ -473,7 +473,7 @@ async def test_no_error_inside_of_a_handler_says_that_nothing_was_run(error: Too
     assert caught.value.suggestions == error.suggestions
 
 
-async def test_arguments_that_a_getter_refuses_are_told_as_such() -> None:
+async def test_arguments_that_a_getter_refuses_are_invalid_arguments() -> None:
     tools = LocalTools()
     tools.register(Tool(name="post", input_schema={"type": "object"}), lambda request: request.string("to"))
     with pytest.raises(InvalidArguments, match='"to" is missing'):
@@ -481,7 +481,7 @@ async def test_arguments_that_a_getter_refuses_are_told_as_such() -> None:
 
 
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_a_handler_that_was_cancelled_by_nobody_has_failed(blocking: bool) -> None:
+async def test_a_handler_that_is_cancelled_internally_has_failed(blocking: bool) -> None:
     async def waits() -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.cancel()
@@ -519,7 +519,7 @@ async def test_a_task_that_is_cancelled_takes_its_call_with_it() -> None:
     assert scope.cancelled_caught
 
 
-async def test_a_failure_inside_a_task_group_is_told_by_itself() -> None:
+async def test_a_single_failure_inside_a_task_group_is_unwrapped() -> None:
     async def grouped() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(wrong)
@@ -559,7 +559,7 @@ async def test_an_interrupt_of_the_user_passes_a_handler_and_its_thread() -> Non
             await call(tools, function.__name__)
 
 
-async def test_what_is_not_json_is_told_with_the_tool() -> None:
+async def test_a_value_that_is_not_json_is_reported_with_the_tool() -> None:
     tools = LocalTools()
     tools.register_function(lambda: {"data": b"x"}, name="read", namespace="files")
     with pytest.raises(ExecutionFailed, match="files:read returned bytes at data"):
@@ -720,7 +720,7 @@ def test_a_visibility_may_be_given_in_words() -> None:
     assert tool.visibility is Visibility.NATIVE
 
 
-async def test_what_several_exceptions_of_a_handler_say_is_told() -> None:
+async def test_the_messages_of_an_exception_group_are_reported() -> None:
     def many() -> None:
         raise ExceptionGroup("many", [ValueError("a"), ExceptionGroup("one", [KeyError("b")])])
 

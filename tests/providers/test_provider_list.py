@@ -49,14 +49,14 @@ async def test_providers_come_and_go_by_the_objects_that_were_given() -> None:
     assert shared.providers() == ()
 
 
-async def test_removing_what_is_not_there_is_told() -> None:
+async def test_removing_an_unknown_provider_is_an_error() -> None:
     shared = ProviderList(FakeProvider([]))
     with pytest.raises(BackendNotFound, match="Foreign is not one of the providers") as caught:
         shared.remove(Foreign())
     assert caught.value.suggestions == ("FakeProvider",)
 
 
-async def test_what_is_no_provider_is_not_added() -> None:
+async def test_an_object_that_is_not_a_provider_is_not_added() -> None:
     shared = ProviderList()
     with pytest.raises(InvalidRequest):
         shared.add(object())
@@ -77,7 +77,7 @@ async def test_listeners_hear_of_every_coming_going_and_change() -> None:
     assert heard == ["changed"] * 3
 
 
-async def test_a_listener_is_called_in_its_own_event_loop_whoever_makes_the_change() -> None:
+async def test_a_listener_is_called_in_its_own_event_loop_from_any_thread() -> None:
     shared, told, where = ProviderList(), anyio.Event(), list[int]()
 
     def hear() -> None:
@@ -107,7 +107,7 @@ async def test_many_threads_may_add_and_remove_at_once() -> None:
     assert shared.providers() == ()
 
 
-async def test_a_listener_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_listener_that_raises_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     callbacks, heard = CallbackList(), list[str]()
 
     def fail() -> None:
@@ -132,7 +132,7 @@ def test_a_listener_of_a_loop_that_is_gone_is_passed_over() -> None:
     assert heard == ["here"]
 
 
-def test_a_change_that_goes_round_in_a_circle_is_told_once_to_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_that_goes_round_in_a_circle_reaches_each_listener_once(caplog: pytest.LogCaptureFixture) -> None:
     lists = [ToolRegistry() for _ in range(3)]
     for one, other in zip(lists, [*lists[1:], lists[0]], strict=True):
         one.add_provider(other)

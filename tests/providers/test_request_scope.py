@@ -88,7 +88,7 @@ async def test_where_nothing_is_said_the_context_is_the_very_same() -> None:
         assert apply_scope(full) is full
 
 
-async def test_what_is_no_provider_is_refused_at_once() -> None:
+async def test_an_object_that_is_not_a_provider_is_refused_immediately() -> None:
     with pytest.raises(InvalidRequest):
         with_tool_providers(object())
 
@@ -211,7 +211,7 @@ async def test_a_request_asks_by_its_header_or_else_by_its_query(
 
 
 @pytest.mark.parametrize("request_", [None, {}, "show_all=true", SimpleNamespace(headers={})])
-async def test_what_is_no_request_is_refused(request_: Any) -> None:
+async def test_an_object_that_is_not_a_request_is_refused(request_: Any) -> None:
     with pytest.raises(InvalidRequest, match="is not a request"):
         show_all_from_request(request_)
 

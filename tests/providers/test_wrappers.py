@@ -161,7 +161,7 @@ async def test_the_same_tool_inside_is_the_same_tool_outside(inner: type[Bare]) 
         assert all(a is b for a, b in zip(first, second, strict=True))
 
 
-async def test_what_is_remembered_of_tools_does_not_grow_for_ever() -> None:
+async def test_the_cache_of_changed_tools_does_not_grow_endlessly() -> None:
     inner = Bare()
     wrapper = Namespaced(inner, "acme")
     for _ in range(5):
@@ -249,7 +249,7 @@ async def test_a_predicate_that_fails_lets_nothing_through() -> None:
 
 
 @pytest.mark.parametrize("inner", [Bare, Full])
-async def test_everything_stands_under_the_namespace(inner: type[Bare]) -> None:
+async def test_everything_is_under_the_namespace(inner: type[Bare]) -> None:
     wanted = {"acme:read", "acme:write", "acme-git:log"}
     namespaced = Namespaced(inner(), "acme")
     listed, searched, looked_up = await everywhere(namespaced)
@@ -328,7 +328,7 @@ def test_two_tools_cannot_get_one_name() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from("abcdef"), max_size=4))
-async def test_every_renamed_tool_in_the_list_runs_the_one_it_stands_for(names: dict[str, str]) -> None:
+async def test_every_renamed_tool_in_the_list_runs_the_original(names: dict[str, str]) -> None:
     inner = Bare(*(Tool(name=name, description=name) for name in "abcde"))
     try:
         renamed = Renamed(inner, names)
@@ -369,7 +369,7 @@ async def test_a_search_for_native_tools_goes_by_the_new_visibility() -> None:
     assert full.requests[0].filters == Filters()
 
 
-def test_what_is_no_visibility_is_refused() -> None:
+def test_an_unknown_visibility_is_refused() -> None:
     with pytest.raises(
         InvalidRequest, match=r"'public' is not a visibility\. Give one of native, discoverable, hidden."
     ):
@@ -402,7 +402,7 @@ async def test_a_provider_meets_its_own_caller_only(whose: dict[str, str], ctx: 
     assert bool(full.calls) is bool(full.requests) is open_
 
 
-def test_a_guard_for_nobody_is_refused() -> None:
+def test_a_restriction_without_caller_and_tenant_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="Give a caller_id, a tenant, or both"):
         ForCaller(Bare())
 

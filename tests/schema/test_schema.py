@@ -131,7 +131,7 @@ def test_a_long_enum_is_not_listed_whole() -> None:
         (False, 1, "is not allowed"),
     ],
 )
-def test_each_rule_is_told_in_words(rule: Any, value: Any, text: str) -> None:
+def test_each_rule_is_explained(rule: Any, value: Any, text: str) -> None:
     assert message(of({"a": rule}), {"a": value}) == f'"a" {text}'
 
 
@@ -147,14 +147,14 @@ def test_a_list_under_items_without_a_dialect_is_read_as_draft_07() -> None:
     assert message(pair, {"a": [1]}) == '"a[0]" must be string, not integer'
 
 
-def test_dependencies_and_conditions_are_told_as_what_is_missing() -> None:
+def test_dependencies_and_conditions_are_reported_as_missing_parameters() -> None:
     assert message(of({}, dependentRequired={"a": ["b"]}), {"a": 1}) == '"b" is required'
     schema = {"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}, "else": {"required": ["c"]}}
     assert message(schema, {}) == '"c" is required'
     assert message(schema, {"a": 1}) == '"b" is required'
 
 
-def test_alternatives_are_told_as_alternatives() -> None:
+def test_alternatives_are_reported_as_alternatives() -> None:
     schema = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
     assert message(schema, {}) == '"a" is required or "b" is required'
 
@@ -166,14 +166,14 @@ def test_a_constant_tells_which_alternative_was_meant() -> None:
     assert message(schema, {"shape": {"kind": "circle"}}) == '"shape.radius" is required'
 
 
-def test_alternatives_that_all_miss_by_much_are_told_by_the_nearest() -> None:
+def test_of_alternatives_that_all_fail_the_nearest_is_reported() -> None:
     near = of({}, required=["a", "b", "c"])
     far = of({}, required=["a", "b", "c", "d", "e"])
     text = message(of({"x": {"anyOf": [near, far]}}), {"x": {}})
     assert text == '"x.a" is required and "x.b" is required and "x.c" is required'
 
 
-def test_all_faults_are_told_at_once_but_at_most_five() -> None:
+def test_all_violations_are_reported_at_once_but_at_most_five() -> None:
     schema = of({name: {"type": "string"} for name in "abcdefgh"}, required=["z"])
     text = message(schema, dict.fromkeys("abcdefgh", 1))
     assert text.startswith('"z" is required; "a" must be string')
@@ -182,7 +182,7 @@ def test_all_faults_are_told_at_once_but_at_most_five() -> None:
 
 
 @pytest.mark.parametrize("arguments", [None, 1, "x", [], [1], True])
-def test_arguments_that_are_no_object_are_told_so(arguments: Any) -> None:
+def test_arguments_that_are_not_an_object_are_reported(arguments: Any) -> None:
     assert message(ISSUE, arguments).startswith("the arguments must be object, not ")
 
 
@@ -204,7 +204,7 @@ def test_a_strange_key_is_shown_short_and_printable() -> None:
 
 
 @pytest.mark.parametrize("key", ["0", "007", "-1", "99999999999999999999"])
-def test_a_key_that_is_a_number_is_told_like_any_other(key: str) -> None:
+def test_a_key_that_is_a_number_is_reported_like_any_other(key: str) -> None:
     error = refused(of({}, additionalProperties={"type": "string"}), {key: None})
     assert "must be string, not null" in error.message
 
@@ -254,7 +254,7 @@ def test_arguments_nested_without_end_are_left_to_the_server_and_not_a_crash() -
     Schema({"type": "object"}, "do").check(nested(100_000))
 
 
-def test_a_fault_beside_deeply_nested_arguments_is_still_told() -> None:
+def test_a_violation_beside_deeply_nested_arguments_is_still_reported() -> None:
     error = refused(of({"a": {"type": "string"}}), {"a": 1, "b": nested(3_000)})
     assert error.hint == "Valid: do(a?: string)"
 
@@ -304,7 +304,7 @@ def test_a_hostile_pattern_is_given_up_on() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"^[\w-.]+$", r"^[.-\w]+$"])
-def test_a_pattern_that_only_javascript_takes_is_mended(pattern: str) -> None:
+def test_a_pattern_that_only_javascript_accepts_is_rewritten(pattern: str) -> None:
     schema = of({"a": {"pattern": pattern}, "b": {"type": "array", "items": [{"pattern": pattern}]}})
     Schema(schema, "do").check({"a": "a-b.c", "b": ["x.y"]})
     assert message(schema, {"a": "!"}).startswith('"a" must match the pattern')

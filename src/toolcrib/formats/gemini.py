@@ -19,7 +19,7 @@ _FILE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "applic
 def declaration(tool: Tool, *, name: str | None = None, openapi: bool = False) -> dict[str, Any]:
     """Format a tool for `functionDeclarations`; without parameters if it takes none.
 
-    With `openapi` the arguments are told in `parameters`, the older subset of OpenAPI 3.0, otherwise in
+    With `openapi`, the arguments are in `parameters`, the older subset of OpenAPI 3.0, otherwise in
     `parametersJsonSchema`.
 
     >>> declaration(Tool(name="now", description="The time."))
