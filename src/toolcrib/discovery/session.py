@@ -241,9 +241,9 @@ _DEFAULT_BOOST = BoostOptions()
 
 
 def usage_boost(use: ToolUsage, turn: int, options: BoostOptions = _DEFAULT_BOOST) -> float:
-    """What to multiply the odds of a tool with, in that turn; 1 or more.
+    """Return the factor on the odds of a tool in that turn, 1 or more.
 
-    A tool that never succeeded gets nothing: a failed call must not raise a tool's rank.
+    A tool that never succeeded gets 1: a failed call must not raise a tool's rank.
 
     >>> round(usage_boost(ToolUsage(calls=1, successes=1, last_success=3), turn=4), 4)
     4.4466

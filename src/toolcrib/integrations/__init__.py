@@ -1,1 +1,1 @@
-"""Tools for agent frameworks: thin, one module a framework, each an extra."""
+"""Adapters for agent frameworks: one module per framework, each with its own extra."""
