@@ -287,30 +287,31 @@ class Gateway:
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, tool.id, error)
             raise
-        result = await self._run_recorded(ctx, found, settled)
-        promised = tool.output_schema is not None and result.kind == "complete" and not result.is_error
-        if promised and result.structured is None and self._is_shared(tool) and self.honors_output_schema(tool):
-            # By identity: two tenants may have different tools of one key.
-            self._violating_tools[id(tool)] = tool
-            if len(self._violating_tools) > _MAX_VIOLATIONS:
-                self._violating_tools.pop(next(iter(self._violating_tools)))
-            self.schema_violations += 1
-        return result
-
-    async def _run_recorded(self, ctx: Context, found: ResolvedTool, settled: dict[str, Any]) -> ToolResult:
-        """Run the call and record its outcome in the session."""
         try:
             result = await self._pipeline.call(ctx, found, settled)
         except ExecutionFailed:
-            await self.sessions.record(ctx, found.tool.id, success=False)
+            await self.sessions.record(ctx, tool.id, success=False)
             raise
         except HandlerNotFound:
             self.refresher.invalidate(found.backends)
             raise
         if result.kind == "complete":
-            await self.sessions.record(ctx, found.tool.id, success=not result.is_error)
-            await self.result_shapes.record(ctx, found.tool, result)
-        return await self.resources.rewrite_uris(ctx, found.tool.namespace, result)
+            await self._record(ctx, tool, result)
+        return await self.resources.rewrite_uris(ctx, tool.namespace, result)
+
+    async def _record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
+        """Record a complete result: in the session, its shape, and whether it has the promised structured content."""
+        await self.sessions.record(ctx, tool.id, success=not result.is_error)
+        if self.result_shapes.enabled:
+            await self.result_shapes.record(ctx, tool, result)
+        if tool.output_schema is None or result.is_error or result.structured is not None:
+            return
+        if self._is_shared(tool) and self.honors_output_schema(tool):
+            # By identity: two tenants may have different tools of one key.
+            self._violating_tools[id(tool)] = tool
+            if len(self._violating_tools) > _MAX_VIOLATIONS:
+                self._violating_tools.pop(next(iter(self._violating_tools)))
+            self.schema_violations += 1
 
     def breakers(self) -> tuple[BreakerState, ...]:
         """Return the circuit breaker's view of each backend, by name; empty without a breaker."""

@@ -236,8 +236,8 @@ class CatalogRefresher:
 
     async def wait_ready(self) -> None:
         """Wait for what this process has just registered itself; without `run`, for every change."""
-        home = self._running()
-        if home is None:
+        home = self._home
+        if home is None or home.loop.is_closed():
             changes = self._changes
             await self._flights.run(lambda: self._is_current(changes), self._refresh_now)
         elif self._local_changes != self._local_applied and home.is_here():

@@ -95,8 +95,10 @@ class CallPipeline:
         The next backend is tried only if nothing was run. Raises `HandlerNotFound` if no backend runs the tool any
         more, and `ExecutionFailed`.
         """
+        backends = resolved.backends
         try:
-            backends = self._ordered_backends(resolved)
+            if len(backends) > 1 or self._selector is not None:
+                backends = self._ordered_backends(resolved)
         except ToolcribError as error:
             self.audit_refused(ctx, resolved.tool.id, error)
             raise
@@ -117,12 +119,12 @@ class CallPipeline:
         return self._stack.breaker_states()
 
     def _ordered_backends(self, resolved: ResolvedTool) -> tuple[Backend, ...]:
-        if self._selector is not None:
-            selected = _select_backends(self._selector, resolved)
-            if not selected:
-                raise HandlerNotFound(f"{resolved.tool.id} is listed, but the selector left no backend to run it.")
-            return selected
-        return resolved.backends if len(resolved.backends) == 1 else tuple(local_first(resolved.backends))
+        if self._selector is None:
+            return tuple(local_first(resolved.backends))
+        selected = _select_backends(self._selector, resolved)
+        if not selected:
+            raise HandlerNotFound(f"{resolved.tool.id} is listed, but the selector left no backend to run it.")
+        return selected
 
     async def _try_backends(self, ctx: Context, call: Call) -> ToolResult:
         """Call the backends in order; go on to the next one only if nothing was run."""
