@@ -40,6 +40,13 @@ def test_importing_toolcrib_loads_nothing_heavy() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
+def test_importing_an_app_loads_no_server_and_no_client() -> None:
+    heavy = ("mcp", "mcp_types", "aiohttp", "starlette", "uvicorn", "httpx2", "rich", "typer")
+    program = f"import sys; from toolcrib import App; print([name for name in {heavy!r} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("module", ["names", "schema", "catalog.catalog", "search.engine"])
 def test_the_core_loads_no_event_loop_and_no_protocol(module: str) -> None:
     heavy = tuple(name for name in HEAVY if name not in ("numpy", "jsonschema_rs"))

@@ -2,34 +2,34 @@
 
     ToolcribError
     ├── NotStarted, AlreadyStarted          the life cycle
-    ├── InvalidRequest                      what was asked cannot be understood
+    ├── InvalidRequest                      the request cannot be understood
     │   ├── InvalidArguments                  arguments that do not fit a tool's schema
     │   ├── InvalidName                       a name that no tool could have
-    │   └── StaleCursor                       a cursor of an older view
+    │   └── StaleCursor                       a cursor of an older list
     ├── NotFound
     │   ├── ToolNotFound                      no such tool in the caller's view
     │   ├── BackendNotFound                   no such server
-    │   └── HandlerNotFound                   a tool without anything that runs it
-    ├── AmbiguousName                       several tools answer to a spelling
+    │   └── HandlerNotFound                   a tool without a handler
+    ├── AmbiguousName                       a name fits several tools
     ├── InvalidTool                         a definition that cannot be used
-    ├── NameCollision                       two tools want one public name
-    ├── ExecutionFailed                     the call was made, or tried, and failed
+    ├── NameCollision                       two tools have the same public name
+    ├── ExecutionFailed                     a call was made, or attempted, and failed
     │   ├── ServerUnavailable                 the server is not ready; nothing was run
     │   ├── RateLimited                       too many calls; nothing was run
-    │   ├── ApprovalRequired                  a person must agree first; nothing was run
-    │   ├── CallTimeout                       no answer within the deadline
-    │   ├── ConnectionLost                    the server went away during the call
-    │   └── UpstreamError                     the server answered with an error or with nonsense
-    ├── ScriptFailed                        a script was run, or tried, and failed
-    │   ├── ScriptRefused                     it was not run: it does not parse, or does not pass its checks
-    │   ├── ScriptLimit                       it went past a limit of time, memory, calls or output
-    │   └── SandboxUnavailable                no sandbox can be had here that is as safe as the settings ask
+    │   ├── ApprovalRequired                  a person must approve first; nothing was run
+    │   ├── CallTimeout                       no response within the deadline
+    │   ├── ConnectionLost                    the connection broke during the call
+    │   └── UpstreamError                     the server responded with an error or an invalid message
+    ├── ScriptFailed                        a script was run, or attempted, and failed
+    │   ├── ScriptRefused                     it was not run: it does not parse, or fails its checks
+    │   ├── ScriptLimit                       it exceeded a limit of time, memory, calls or output
+    │   └── SandboxUnavailable                no sandbox is available that is as safe as the settings require
     ├── NotAuthenticated                    no valid credential
     ├── SettingsError                       a configuration that cannot be used
     └── MissingExtra                        an optional dependency is not installed
 
-An error says what was wrong in `message`, what would work in `hint`, and names close to what was meant in
-`suggestions`. `code` is stable and meant for programs. Nothing in an error comes from outside its caller's view.
+`message` describes the problem, `hint` what would work, and `suggestions` holds similar names. `code` is stable and
+meant for programs. An error contains nothing from outside its caller's view.
 """
 
 from collections.abc import Mapping, Sequence
@@ -114,7 +114,7 @@ class AlreadyStarted(ToolcribError):
 
 
 class InvalidRequest(ToolcribError):
-    """The request itself cannot be understood."""
+    """The request cannot be understood."""
 
     code = "invalid_request"
 
@@ -138,13 +138,13 @@ class StaleCursor(InvalidRequest):
 
 
 class NotFound(ToolcribError):
-    """The thing that was named does not exist for this caller."""
+    """The named thing does not exist for this caller."""
 
     code = "not_found"
 
 
 class ToolNotFound(NotFound):
-    """No tool of the caller's view has that name."""
+    """No tool in the caller's view has that name."""
 
     code = "tool_not_found"
 
@@ -156,13 +156,13 @@ class BackendNotFound(NotFound):
 
 
 class HandlerNotFound(NotFound):
-    """The tool is known, but nothing is registered that runs it."""
+    """The tool has no handler."""
 
     code = "handler_not_found"
 
 
 class AmbiguousName(ToolcribError):
-    """Several tools answer to the spelling; `suggestions` holds their canonical ids."""
+    """The name fits several tools; `suggestions` holds their canonical ids."""
 
     code = "ambiguous_name"
 
@@ -174,13 +174,13 @@ class InvalidTool(ToolcribError):
 
 
 class NameCollision(ToolcribError):
-    """Two tools want one public name."""
+    """Two tools have the same public name."""
 
     code = "name_collision"
 
 
 class ExecutionFailed(ToolcribError):
-    """A call that was made, or tried, and failed."""
+    """A call was made, or attempted, and failed."""
 
     code = "execution_failed"
 
@@ -198,25 +198,25 @@ class RateLimited(ExecutionFailed):
 
 
 class ApprovalRequired(ExecutionFailed):
-    """A person must agree to the call, and nobody did."""
+    """A person must approve the call, and none did."""
 
     code = "approval_required"
 
 
 class CallTimeout(ExecutionFailed):
-    """The server did not answer within its deadline."""
+    """The server did not respond within the deadline."""
 
     code = "timeout"
 
 
 class ConnectionLost(ExecutionFailed):
-    """The server went away while the call was under way; whether it took effect is unknown."""
+    """The connection broke during the call, which may have taken effect."""
 
     code = "connection_lost"
 
 
 class UpstreamError(ExecutionFailed):
-    """The server answered with a protocol error, or with something that is no answer.
+    """The server responded with a protocol error or an invalid message.
 
     `rpc_code` is the JSON-RPC error code where there was one.
     """
@@ -243,19 +243,19 @@ class ScriptFailed(ToolcribError):
 
 
 class ScriptRefused(ScriptFailed):
-    """A script that was not run: it does not parse, or does not pass the checks before."""
+    """The script was not run: it does not parse, or fails its checks."""
 
     code = "script_refused"
 
 
 class ScriptLimit(ScriptFailed):
-    """A script that went past a limit; `data` says which."""
+    """The script exceeded a limit; `data` names it."""
 
     code = "script_limit"
 
 
 class SandboxUnavailable(ScriptFailed):
-    """No sandbox can be had here that is as safe as the settings ask."""
+    """No sandbox is available that is as safe as the settings require."""
 
     code = "sandbox_unavailable"
 

@@ -1,4 +1,4 @@
-"""What a text costs a model: estimated, or counted with a model's own vocabulary."""
+"""Token counts of texts: estimated, or counted with the vocabulary of a model."""
 
 from importlib import import_module
 from math import ceil
@@ -10,20 +10,20 @@ from toolcrib.names import nearest
 
 ESTIMATE: Final = "estimate"
 ENCODINGS: Final = ("cl100k_base", "o200k_base", "o200k_harmony")
-"""The vocabularies to count with, by the names that their makers gave them."""
+"""The supported vocabularies, by their official names."""
 
 _PLAIN: Final = f"{ascii_lowercase} ".encode()
 _PLAIN_PER_TOKEN: Final = 4.0
-"""Lower-case letters and spaces a token, in English; the o200k vocabulary reaches a little more."""
+"""Lower-case letters and spaces per token in English; slightly low for the o200k vocabulary."""
 _DENSE_PER_TOKEN: Final = 1.5
-"""Capitals, digits and punctuation a token: names, numbers and JSON."""
+"""Capitals, digits and punctuation per token: names, numbers and JSON."""
 _ALIKE: Final = 60.0
-"""How alike a guess must be, 0 to 100: these names are long, and often cut short."""
+"""Minimum similarity of a suggestion, 0 to 100: these names are long, and often abbreviated."""
 _BEYOND_ASCII: Final = bytes(range(0x80, 0x100))
 
 
 class LabelledCounter(Protocol):
-    """A `TokenCounter` that says how it counts."""
+    """A `TokenCounter` with a label."""
 
     @property
     def label(self) -> str:
@@ -34,7 +34,7 @@ class LabelledCounter(Protocol):
 
 
 def estimate_tokens(text: str) -> int:
-    """An estimate of the tokens in a text, 0 or more, that errs on the high side; other scripts count one a character.
+    """Estimate the tokens in a text, rather too many than too few; other scripts count one per character.
 
     >>> estimate_tokens(""), estimate_tokens("seven characters"), estimate_tokens("日本"), estimate_tokens("{};!")
     (0, 4, 2, 3)
@@ -47,7 +47,7 @@ def estimate_tokens(text: str) -> int:
 
 
 class EstimatedTokens:
-    """Counts by the kinds of characters: no vocabulary, every model alike, mostly a third too many."""
+    """Estimates tokens from the kinds of characters, for any model; usually a third too many."""
 
     label = ESTIMATE
 
@@ -57,7 +57,7 @@ class EstimatedTokens:
 
 
 class ExactTokens:
-    """Counts with one of the `ENCODINGS`, in microseconds and without a network."""
+    """Counts with one of the `ENCODINGS`, in microseconds and offline."""
 
     def __init__(self, encoding: str = "o200k_base") -> None:
         """Raises `MissingExtra` without the library, `SettingsError` for an encoding that is not one of `ENCODINGS`."""
@@ -70,17 +70,17 @@ class ExactTokens:
                 "The library 'toktok-rs' is not installed.", hint="Run: pip install 'toolcrib[tokens]'"
             ) from error
         self.label = encoding
-        self.count("")  # the vocabulary is read now, and not in the first request
+        self.count("")  # load the vocabulary now, not in the first request
 
     def count(self, text: str) -> int:
-        """Tokens, 0 or more. What looks like a control token counts as the text it is; half a surrogate pair as "?"."""
+        """Tokens, 0 or more. Text that looks like a control token counts as text; a lone surrogate counts as "?"."""
         sound = text if text.isascii() else text.encode(errors="replace").decode()
         [tokens] = self._library.batch_count([sound], self.label, threads=1)
         return int(tokens)
 
 
 def counter(spec: str) -> LabelledCounter:
-    """The counter that a setting names: `estimate`, or one of `ENCODINGS`. Raises as `ExactTokens` does.
+    """The counter of a setting: `estimate`, or one of `ENCODINGS`. Raises like `ExactTokens`.
 
     >>> counter("estimate").label
     'estimate'

@@ -66,7 +66,7 @@ def test_every_field_has_the_line_it_begins_on() -> None:
         ('{"a": 1,, "b": 2}', (1, 9), "one comma too many"),
         ('{"a": , "b": 2}', (1, 7), "a value is missing before it"),
         ('{"a" 1}', (1, 6), 'a colon is missing after "a"'),
-        ('{"a": 1, "a": 2}', (1, 10), "a second time (first on line 1)"),
+        ('{"a": 1, "a": 2}', (1, 10), "is a duplicate (first on line 1)"),
         ('{"a": 1} {}', (1, 10), "is a bracket closed too early?"),
         ('{"a": /* b', (1, 7), "a comment begins here and is not closed"),
         ("[" * 5000, (1, 102), "nested more than 100 deep"),

@@ -363,7 +363,7 @@ def test_a_wrong_token_is_refused_and_no_secret_is_shown(loading: Loading, entry
         ('{"tokens": [{"caller": "a"}]}', "tokens.json:1: tokens[0] needs token"),
         ('{"tokens": [\n{"token": "hunter2"}]}', "tokens.json:2: tokens[0] needs caller"),
         ('{"tokens": [{"token": ["hunter2"], "caller": "a"}]}', "tokens[0].token must be a string, not a list"),
-        ('{"tokens": [{"token": hunter2}]}', "tokens.json:1:23: this is no JSON value"),
+        ('{"tokens": [{"token": hunter2}]}', "tokens.json:1:23: this is not a JSON value"),
     ],
 )
 def test_a_wrong_file_of_tokens_is_refused_with_its_own_name(

@@ -78,7 +78,7 @@ def test_a_missing_variable_disables_its_server_alone_and_names_the_field(loadin
 def test_an_editors_input_counts_as_missing_and_says_what_to_write(loading: Loading) -> None:
     settings = loading('{"servers": {"a": {"command": "run", "env": {"K": "${input:key}"}}}}')
     assert settings.servers[0].problem == (
-        'input "key" is asked for by the editor only; write ${env:NAME} and set that variable instead (env.K)'
+        'input "key" is known to the editor only; write ${env:NAME} and set that variable instead (env.K)'
     )
 
 

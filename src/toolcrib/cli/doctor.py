@@ -223,7 +223,7 @@ _SETTINGS: Final[_AdviceTable] = (
         "Set {0} where toolcrib is started, or give it a default: ${{{0}:-...}}.",
     ),
     (r"environment variable (\S+) is empty", "Set {0} where toolcrib is started."),
-    (r"asked for by the editor|known to the editor", "Write ${{env:NAME}} in its place and set that variable."),
+    (r"known to the editor", "Write ${{env:NAME}} instead and set that variable."),
     (r"the file .+ does not exist", "Create the file, or correct its path."),
     (r'"([^"]+)" is not a setting; did you mean "([^"]+)"', "Write {1} in place of {0}."),
     (r'is not a setting; did you mean "([^"]+)"', 'Write "{0}" instead.'),

@@ -22,21 +22,21 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 FieldPath = tuple[str | int, ...]
-"""The way to a value: keys and list positions from the top."""
+"""The path to a value: keys and list positions, from the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsFile:
-    """One file's values and the line of each."""
+    """The values of a file, and the line of each."""
 
     path: Path
     shown: str
-    """The path as messages name it."""
+    """The path as messages show it."""
     value: Any
     lines: Mapping[FieldPath, int] = field(default_factory=dict)
 
     def where(self, at: FieldPath) -> str:
-        """The file and the line of the field, or of what holds it: `mcp.json:7`."""
+        """The file and line of the field, or of its parent if it has none: `mcp.json:7`."""
         while at not in self.lines and at:
             at = at[:-1]
         return f"{self.shown}:{self.lines.get(at, 1)}"
@@ -44,22 +44,22 @@ class SettingsFile:
 
 @dataclass(slots=True)
 class Problems:
-    """What is wrong with a document, and what is only odd, gathered while it is read."""
+    """Errors and warnings about a file, collected while it is read."""
 
     document: SettingsFile
     found: list[tuple[FieldPath, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def add(self, at: FieldPath, message: str) -> None:
-        """The field is wrong: the message follows its name, as in `args must be a list`."""
+        """Report an error; the message follows the field's name, as in `args must be a list`."""
         self.found.append((at, message))
 
     def warn(self, at: FieldPath, message: str) -> None:
-        """The field is odd; the file can be used."""
+        """Report a warning; the file can still be used."""
         self.warnings.append(self._message(at, message))
 
     def raise_any(self) -> None:
-        """Raise one `SettingsError` for everything that is wrong, in the order of the lines."""
+        """Raise one `SettingsError` with all errors, in the order of the lines."""
         lines = self._lines()
         if not lines:
             return
@@ -71,7 +71,7 @@ class Problems:
         )
 
     def summary(self) -> str:
-        """Everything that is wrong, on one line; empty if nothing is."""
+        """All errors on one line; empty if there is none."""
         return "; ".join(message for _, message in self._lines())
 
     def _lines(self) -> list[tuple[int, str]]:
@@ -85,7 +85,7 @@ class Problems:
 
 
 def dotted(at: FieldPath) -> str:
-    """The field as a person would write it.
+    """The path of a field as text.
 
     >>> dotted(("mcpServers", "my server", "args", 0))
     'mcpServers."my server".args[0]'
@@ -99,7 +99,7 @@ def _quoted(part: str) -> str:
 
 
 def read_file(path: Path, shown: str) -> SettingsFile:
-    """The file, as TOML or JSON: by its suffix, or by what it looks like; raises `SettingsError`."""
+    """Read a file as TOML or JSON, by its suffix or its first characters. Raises `SettingsError`."""
     text = _read_text(path, shown)
     try:
         parsed = _parse(path.suffix.lower(), text)
@@ -130,7 +130,7 @@ def _read_text(path: Path, shown: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The value, and the line on which each field begins, from 1."""
+    """The value, and the line where each field begins, from 1."""
 
     value: Any
     lines: Mapping[FieldPath, int]
@@ -163,7 +163,7 @@ _MAX_DEPTH = 100
 
 
 class TextError(Exception):
-    """A text that is not JSON. `line` and `column` count from 1."""
+    """Invalid JSON or TOML. `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         super().__init__(message)
@@ -173,7 +173,7 @@ class TextError(Exception):
 
 
 def parse_jsonc(text: str) -> Parsed:
-    """Read the text; raises `TextError`. A key that comes twice in an object is refused: one would be lost.
+    """Parse JSON with comments. Raises `TextError`, also for a key that an object has twice.
 
     >>> parsed = parse_jsonc('{"a": [1, 2,], // why not\\n "b": null}')
     >>> parsed.value, parsed.lines[("b",)]
@@ -203,7 +203,7 @@ class _JsonReader:
         return self.at >= len(self.text)
 
     def skip(self) -> None:
-        """Pass over white space and comments."""
+        """Skip white space and comments."""
         match = _SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
         if self.text.startswith("/*", self.at):
@@ -239,7 +239,7 @@ class _JsonReader:
             key = self.key()
             here = (*path, key)
             if key in found:
-                self.fail(f'"{key}" stands here a second time (first on line {self.lines[here]})', key_at)
+                self.fail(f'"{key}" is a duplicate (first on line {self.lines[here]})', key_at)
             self.lines[here] = self.line(key_at)
             self.colon(key)
             found[key] = self.value(here, depth + 1)
@@ -255,7 +255,7 @@ class _JsonReader:
         return found
 
     def closed(self, bracket: str, begin: int) -> bool:
-        """Whether the bracket closes here; passes over it."""
+        """Skip a closing bracket; whether there was one."""
         self.need_more(begin)
         if self.text[self.at] != bracket:
             return False
@@ -315,7 +315,7 @@ class _JsonReader:
         try:
             number = json.loads(word)
         except ValueError:
-            self.fail("this is no JSON value; a string needs double quotes", self.at)
+            self.fail("this is not a JSON value; a string needs double quotes", self.at)
         self.at = match.end()
         return number
 
@@ -328,7 +328,7 @@ def _string_cause(error: json.JSONDecodeError) -> str:
 
 def _value_cause(character: str) -> str:
     if character == "'":
-        return "JSON strings stand in double quotes, not single ones"
+        return "JSON strings need double quotes, not single ones"
     if character == ",":
         return "one comma too many, or a value is missing before it"
     if not character:
@@ -361,9 +361,9 @@ _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 def parse_toml(text: str) -> Parsed:
-    """Read the text; raises `TextError`.
+    """Parse TOML. Raises `TextError`.
 
-    Keys inside inline tables have the line of the key that holds the table.
+    Keys of inline tables have the line of the table's key.
 
     >>> parsed = parse_toml('[a]\\nb = [\\n 1,\\n]\\n[[c]]\\nd = 2')
     >>> parsed.value, parsed.lines[("a", "b")], parsed.lines[("c", 0, "d")]
@@ -408,7 +408,7 @@ def _lines(text: str) -> Iterator[tuple[FieldPath, int]]:
 
 
 def _header(rest: str, elements: Counter[FieldPath]) -> FieldPath:
-    """The table that a header opens; an element of an array of tables ends with its position."""
+    """The path of a table header; that of an array element ends with its position."""
     double = rest.startswith("[[")
     match = _TOML_KEY.match(rest, 2 if double else 1)
     named = _placed(_parts(match[1]) if match else (), elements)
@@ -419,7 +419,7 @@ def _header(rest: str, elements: Counter[FieldPath]) -> FieldPath:
 
 
 def _placed(parts: tuple[str, ...], elements: Counter[FieldPath]) -> FieldPath:
-    """The parts as a field: a part below an array of tables means its latest element."""
+    """The path of dotted parts, with the last element of each array of tables among them."""
     field: FieldPath = ()
     for part in parts:
         if elements[field]:
@@ -439,11 +439,11 @@ def _unquoted(part: str) -> str:
 
 
 def _end_of_value(text: str, at: int) -> int:
-    """Where the statement ends: behind the first line break outside strings, brackets and comments."""
+    """The end of a statement: after the first line break outside strings, brackets and comments."""
     depth = 0
     while at < len(text):
         token = _TOML_TOKEN.match(text, at)
-        if token is None:  # cannot be in a valid text; never loop for ever
+        if token is None:  # unreachable for valid TOML; avoids an endless loop
             return len(text)
         at = token.end()
         if token.group() in ("[", "{"):

@@ -15,14 +15,14 @@ _OPEN = "${"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableSource:
-    """What variables can stand for: the environment, and the places that editors know by name."""
+    """Sources of variables: the environment, and folders that editors have names for."""
 
     environ: Mapping[str, str]
     workspace: Path
-    """`${workspaceFolder}`: the folder of the settings file, or the one above `.vscode` and its like."""
+    """`${workspaceFolder}`: the folder of the settings file, or the parent of `.vscode` and the like."""
 
     def named(self, name: str) -> str | None:
-        """The value of an editor's own variable, or None."""
+        """The value of an editor's variable, or None."""
         match name:
             case "workspaceFolder":
                 return str(self.workspace)
@@ -43,18 +43,18 @@ class VariableSource:
 
 @dataclass(slots=True)
 class VariableExpander:
-    """Fills in the texts of one server, and gathers what was missing: one reason a variable and field."""
+    """Expands the variables of one server, and collects a reason for each that is missing."""
 
     surroundings: VariableSource
     missing: list[str] = field(default_factory=list)
 
     def fill(self, text: str, where: str) -> str:
-        """The text with its variables filled in; `where` names the field in the reasons."""
+        """Expand the variables of a text; `where` names the field in the reasons."""
         filled, _ = self._fill(text, 0, where, nested=False)
         return filled
 
     def _fill(self, text: str, at: int, where: str, *, nested: bool) -> tuple[str, int]:
-        """What stands from `at` to the end, or, nested, to the closing brace; and where that is."""
+        """Expand from `at` to the end or, if nested, to the closing brace; and return where that is."""
         parts: list[str] = []
         while at < len(text):
             if nested and text[at] == "}":
@@ -71,14 +71,14 @@ class VariableExpander:
         end = text.find("}", at)
         name, dash, _ = text[at + len(_OPEN) : end].partition(":-")
         if end < 0 or not _is_name(name):
-            return _OPEN, at + len(_OPEN)  # not ours: `${#list}` of a shell, say
+            return _OPEN, at + len(_OPEN)  # not a variable of ours, such as `${#list}` of a shell
         if not dash:
             return self._value(name, where), end + 1
         before = len(self.missing)
         default, end = self._fill(text, at + len(_OPEN) + len(name) + len(dash), where, nested=True)
         value = self.lookup(name)
         if value:
-            del self.missing[before:]  # a default that is not used may miss what it likes
+            del self.missing[before:]  # variables of an unused default may be missing
             return value, end
         return default, end
 
@@ -89,7 +89,7 @@ class VariableExpander:
         return value or ""
 
     def lookup(self, name: str) -> str | None:
-        """The variable's value: an editor's own, else the environment's; None when there is none."""
+        """The value of a variable of the editor or the environment, or None."""
         known = self.surroundings.named(name)
         if known is not None or name.startswith("input:"):
             return known
@@ -106,7 +106,7 @@ def _is_name(name: str) -> bool:
 def _reason(name: str) -> str:
     if name.startswith("input:"):
         asked = name.removeprefix("input:")
-        return f'input "{asked}" is asked for by the editor only; write ${{env:NAME}} and set that variable instead'
+        return f'input "{asked}" is known to the editor only; write ${{env:NAME}} and set that variable instead'
     if name.startswith(("command:", "config:")):
         return f"${{{name}}} is known to the editor only"
     return f"environment variable {name.removeprefix('env:')} is not set"
@@ -119,7 +119,7 @@ _QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
 
 
 def parse_dotenv(text: str) -> dict[str, str]:
-    r"""The variables of the text; lines that are none are passed over.
+    r"""The variables of a `.env` file; other lines are ignored.
 
     >>> parse_dotenv('# keys\nexport A=1\nB = "two words" # why\nC=three # not\nD=')
     {'A': '1', 'B': 'two words', 'C': 'three', 'D': ''}
@@ -134,19 +134,19 @@ def _dotenv_value(written: str) -> str:
 
 
 CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
-"""Names the settings file; it comes before every place."""
+"""Names the settings file, and replaces the default locations."""
 
 
 PROJECT_FILES: Final = ("toolcrib.toml", "toolcrib.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
-"""Places in the current folder, in order."""
+"""Default locations in the current folder, in order."""
 
 
 USER_FILES: Final = ("config.toml", "config.json")
-"""Places in the user's own folder, in order."""
+"""Default locations in the user's configuration folder, in order."""
 
 
 def search_paths(environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
-    """The places, the first that exists wins: the variable's file alone, else the folder's, then the user's."""
+    """The locations to search, in order: the file that the variable names, else the current folder, then the user's."""
     named = environ.get(CONFIG_VARIABLE)
     if named:
         return (cwd / Path(named).expanduser(),)
@@ -163,5 +163,5 @@ def user_folder(environ: Mapping[str, str]) -> Path:
 
 
 def display_path(path: Path, cwd: Path) -> str:
-    """The path as messages name it: relative below the current folder."""
+    """The path as messages show it: relative if it is below the current folder."""
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
