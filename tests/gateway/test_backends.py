@@ -84,9 +84,7 @@ async def test_a_call_that_may_have_run_is_never_given_to_another_backend(error:
 
 @pytest.mark.parametrize("kind", [BackendKind.PROVIDER, BackendKind.MCP])
 @pytest.mark.parametrize("masked", [True, False])
-async def test_what_a_provider_raises_is_told_unless_it_is_masked_or_speaks_for_a_remote_server(
-    kind: BackendKind, masked: bool
-) -> None:
+async def test_a_providers_exception_is_shown_unless_it_is_masked_or_remote(kind: BackendKind, masked: bool) -> None:
     gate = Gateway([source(kind, Named("broken", ValueError("secret")))], options=QUIET, mask_errors=masked)
     with pytest.raises(ExecutionFailed) as caught:
         await gate.call(ME, "web:search")
@@ -98,7 +96,7 @@ async def test_what_a_provider_raises_is_told_unless_it_is_masked_or_speaks_for_
     )
 
 
-async def test_where_nobody_is_available_the_last_reason_is_told() -> None:
+async def test_the_last_error_is_raised_if_no_backend_is_available() -> None:
     providers = [Named(name, ServerUnavailable(f"{name} is away.")) for name in ("one", "two")]
     with pytest.raises(ServerUnavailable, match="two is away"):
         await gateway(FakeSource(*providers)).call(ME, "web:search")
@@ -112,7 +110,7 @@ async def test_a_selector_orders_the_backends_and_may_leave_some_out() -> None:
     assert (await one.call(ME, "web:search")).structured == "three"
 
 
-async def test_a_selector_that_leaves_nobody_is_told() -> None:
+async def test_a_selector_that_leaves_no_backend_is_an_error() -> None:
     with pytest.raises(HandlerNotFound, match="selector"):
         await gateway(FakeSource(Named("one")), selector=lambda backends: ()).call(ME, "web:search")
 
@@ -136,7 +134,7 @@ async def test_middleware_may_change_a_call_and_answer_it() -> None:
     assert (await one.call(ME, "web:search")).structured == "one!!"
 
 
-async def test_a_middleware_that_makes_a_call_of_its_own_is_told_how() -> None:
+async def test_a_middleware_that_makes_a_new_call_gets_an_error_with_a_hint() -> None:
     async def own(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         return await call_next(ctx, Call(call.tool, {}))
 
@@ -242,7 +240,7 @@ async def test_a_provider_may_say_by_itself_that_nothing_was_run() -> None:
     assert (await gateway(FakeSource(away, there)).call(ME, "web:search")).structured == "there"
 
 
-async def test_a_provider_that_was_cancelled_by_nobody_has_failed() -> None:
+async def test_an_internal_cancellation_in_a_provider_is_a_failure() -> None:
     class Cancelled(Named):
         async def answer(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
             raise asyncio.CancelledError
@@ -267,7 +265,7 @@ def naming(backends: Sequence[Backend]) -> Any:
 
 
 @pytest.mark.parametrize("selector", [raising, silent, naming])
-async def test_a_selector_that_fails_is_told_and_audited(selector: BackendSelector) -> None:
+async def test_a_failing_selector_is_an_error_and_is_audited(selector: BackendSelector) -> None:
     events: list[AuditEvent] = []
     one = Gateway([FakeSource(Named("one"))], options=QUIET, selector=selector, audit=events.append)
     with pytest.raises(ExecutionFailed, match="web:search was not run: the backend selector") as caught:
@@ -292,7 +290,7 @@ async def test_a_tool_that_its_provider_runs_no_more_is_another_providers_only_o
     assert (await gate.call(ME, "web:search")).structured == "two"
 
 
-async def test_none_of_a_provider_that_ran_its_tool_is_told_with_what_to_return(
+async def test_the_error_for_a_provider_that_returns_none_says_what_to_return(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Silent(Named):

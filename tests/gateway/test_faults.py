@@ -368,7 +368,7 @@ class Telling(FakeProvider):
             callback()
 
 
-async def test_of_the_shared_providers_only_who_told_is_asked_again_and_at_once_though_it_failed() -> None:
+async def test_only_the_shared_provider_that_reported_a_change_is_polled_again_even_after_a_failure() -> None:
     one, two = Telling([GOOD]), Telling([])
     listing, two.list_tools = two.list_tools, raising(RuntimeError("no"))  # type: ignore[method-assign]  # it is down
     gateway = Gateway([ProviderList(one, two)], options=QUIET)
@@ -450,7 +450,7 @@ async def test_a_provider_whose_listing_was_cut_short_by_a_stop_is_asked_after_t
 
 
 @pytest.mark.parametrize("wait", ["wait_settled", "wait_current", "wait_changed", "wait_idle"])
-async def test_who_waits_when_it_is_stopped_is_told_so(wait: str) -> None:
+async def test_waiters_get_an_error_when_the_gateway_stops(wait: str) -> None:
     stuck = Stuck([GOOD])
     gateway = Gateway([FakeSource(stuck)], options=QUIET)
     with anyio.fail_after(5):

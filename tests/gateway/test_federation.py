@@ -120,7 +120,7 @@ async def test_a_tool_that_is_in_no_list_is_looked_up_by_its_name_and_called() -
         await gateway.call(ME, "post:nothing")
 
 
-async def test_a_look_up_that_fails_is_told_without_its_inside() -> None:
+async def test_a_failed_look_up_is_reported_without_internals() -> None:
     gateway = Gateway([FakeSource(Finder(error=ValueError("secret")))], options=QUIET)
     with pytest.raises(ServerUnavailable, match="post failed \\(ValueError\\)") as caught:
         await gateway.call(ME, "post:send_parcel")

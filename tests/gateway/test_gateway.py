@@ -217,7 +217,7 @@ async def test_a_provider_that_hangs_does_not_hold_up_the_others() -> None:
 
 
 @pytest.mark.parametrize("masked", [True, False])
-async def test_what_a_provider_raises_is_told_unless_it_is_to_be_hidden(masked: bool) -> None:
+async def test_a_providers_exception_is_shown_unless_it_is_masked(masked: bool) -> None:
     async def fail(ctx: Context, name: str, arguments: Object) -> ToolResult:
         raise PermissionError("access denied")
 
@@ -399,7 +399,7 @@ async def test_tools_of_the_request_are_seen_by_that_request_alone() -> None:
             await gateway.call(ME, "mine:water_plants", {})
 
 
-async def test_a_tool_of_the_request_stands_behind_a_shared_one_of_the_same_key() -> None:
+async def test_a_shared_tool_takes_precedence_over_a_request_tool_of_the_same_key() -> None:
     shared, mine = github(), FakeProvider([tool("merge", "github")])
     async with running(FakeSource(shared)) as gateway:
         await gateway.call(ME.with_providers(mine), "github:merge", {})

@@ -204,7 +204,7 @@ def test_vectors_that_are_none_are_a_failure(vectors: Vectors) -> None:
     assert ResilientEmbedder(Odd()).embed(["a", "b"]).shape == (2, 2)
 
 
-def test_failures_are_told_only_to_whoever_watches() -> None:
+def test_failures_are_collected_only_inside_the_context() -> None:
     topics = Topics()
     topics.broken = True
     steady = ResilientEmbedder(topics)

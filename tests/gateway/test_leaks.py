@@ -453,7 +453,7 @@ async def test_the_requests_of_the_leak_test_reach_what_is_secret() -> None:
 
 
 @pytest.mark.parametrize(("hers", "his"), [(1, True), (1, 1.0), ({"a": 1, "b": 2}, {"b": 2, "a": 1})])
-async def test_what_is_equal_in_python_and_not_in_json_is_told_apart(hers: object, his: object) -> None:
+async def test_values_that_are_equal_in_python_but_not_in_json_are_distinct(hers: object, his: object) -> None:
     shown = []
     with anyio.fail_after(10):
         async with world() as here:
@@ -464,7 +464,7 @@ async def test_what_is_equal_in_python_and_not_in_json_is_told_apart(hers: objec
     assert shown == [repr(_limited(default)) for default in (hers, his, hers)]
 
 
-async def test_a_server_that_failed_is_told_of_to_its_own_tenant_alone_also_where_nothing_else_is_hidden() -> None:
+async def test_a_failed_server_is_shown_only_to_its_own_tenant_even_if_nothing_else_is_hidden() -> None:
     failed = FakeProvider([], echo, status=ready("acme-down", state=ServerState.FAILED, reason="no route to acme"))
     with anyio.fail_after(10):
         async with running(FakeSource(FakeProvider(open_tools()), failed), policy=POLICY) as gateway:
@@ -523,7 +523,7 @@ async def client_of(tenant: str, app: ASGIApp, rounds: int) -> list[Any]:
     return told
 
 
-async def test_clients_over_http_are_told_what_they_are_told_alone() -> None:
+async def test_clients_over_http_get_the_same_answers_as_alone() -> None:
     rounds, together = 25, dict[str, list[Any]]()
     with anyio.fail_after(60):
         expected = {}

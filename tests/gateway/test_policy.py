@@ -100,7 +100,7 @@ def test_a_tool_can_be_shown_to_those_who_may_not_call_it_but_never_the_other_wa
     assert says(seeing, caller(), "a:b") == ("hide", "hide")
 
 
-def test_a_role_stands_for_its_scopes_and_for_other_roles() -> None:
+def test_a_role_implies_its_scopes_and_other_roles() -> None:
     roles = {"admin": ("user", "delete"), "user": ("read", "admin")}
     policy = ByScopes([Rule(tools=("a:*",), scopes=("read",)), Rule(scopes=("delete",))], roles=roles)
     assert says(policy, caller("admin"), "a:b")[0] == "allow"

@@ -102,7 +102,7 @@ async def test_a_server_that_is_back_is_stale_until_its_new_tools_are_in(held: H
         assert not gateway.refresher.is_connecting()
 
 
-async def test_a_server_that_fails_meanwhile_is_told_of_at_once(held: Held) -> None:
+async def test_a_server_that_fails_meanwhile_is_reported_at_once(held: Held) -> None:
     mail = FakeProvider([], status=ready("mail", state=ServerState.CONNECTING))
     source = FakeSource(mail)
     async with coming(held, source, mail) as gateway:
@@ -161,7 +161,7 @@ async def test_readyz_says_ready_only_once_every_servers_tools_can_be_found(held
                 assert [status.state for status in app.statuses()] == [ServerState.READY]
 
 
-async def test_a_server_that_was_removed_is_gone_for_whoever_asks_next() -> None:
+async def test_a_removed_server_is_gone_for_the_next_request() -> None:
     with anyio.fail_after(10):
         async with App(Settings(gateway=QUIET)) as app:
             app.include(sdk_server("send_mail"), "mail")

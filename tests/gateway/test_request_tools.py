@@ -31,7 +31,7 @@ def ids(reply: SearchReply) -> list[str]:
     return [hit.tool.id for hit in reply.hits]
 
 
-async def test_the_tools_of_a_request_are_found_and_called_by_it_and_by_nobody_else() -> None:
+async def test_the_tools_of_a_request_are_found_and_called_by_that_request_only() -> None:
     with anyio.fail_after(5):
         async with running(FakeSource(FakeProvider([SHARED]))) as gateway:
             hers = ANN.with_providers(FakeProvider([OWN], answer))
@@ -125,7 +125,7 @@ class Cached(FakeProvider):
     cache_key = "same"
 
 
-async def test_a_list_that_may_be_kept_is_kept_for_one_caller_and_never_told_to_another() -> None:
+async def test_a_cached_list_is_only_used_for_the_same_caller() -> None:
     provider, others = Cached([OWN], answer), Cached([SHARED], answer)
     with anyio.fail_after(5):
         async with running(FakeSource()) as gateway:

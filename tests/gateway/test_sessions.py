@@ -148,7 +148,7 @@ def test_a_handle_is_the_callers_own_and_holds_across_connections() -> None:
 NOBODY = Context(caller=LOCAL)
 
 
-def test_nothing_is_remembered_of_whoever_cannot_be_told_from_others() -> None:
+def test_nothing_is_remembered_of_anonymous_callers() -> None:
     known = sessions()
     known.record(NOBODY, "x:a", success=True)
     assert known.boosts(NOBODY) == {}
@@ -157,7 +157,7 @@ def test_nothing_is_remembered_of_whoever_cannot_be_told_from_others() -> None:
 
 
 @pytest.mark.parametrize("session", ["stdio", "local", "0af3"])
-def test_the_user_of_this_machine_is_remembered_within_his_session(session: str) -> None:
+def test_the_local_user_is_remembered_within_a_session(session: str) -> None:
     known = sessions()
     mine = replace(NOBODY, session=session)
     known.record(mine, "x:a", success=True)

@@ -38,7 +38,7 @@ async def test_an_exact_id_is_that_tool_whatever_shared_tool_has_a_name_like_it(
     assert refused.value.suggestions == ("admin:delete_all", "delete_all")
 
 
-async def test_a_context_for_somebody_else_remembers_nothing_of_the_first() -> None:
+async def test_a_context_for_another_caller_reuses_nothing_of_the_first() -> None:
     class Personal(FakeProvider):
         async def list_tools(self, ctx: Context) -> Sequence[Tool]:
             return (Tool(name=f"of_{ctx.caller.id}"),)
@@ -62,7 +62,7 @@ async def test_a_shared_tool_is_called_at_once_while_a_provider_of_the_request_h
     assert result.structured == "shared"
 
 
-async def test_a_broken_promise_of_a_requests_own_tool_is_remembered_for_nobody() -> None:
+async def test_a_schema_violation_of_a_request_tool_is_not_remembered() -> None:
     promising = Tool(name="report", output_schema={"type": "object"})
 
     async def breaks(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -103,7 +103,7 @@ async def test_an_answer_that_makes_no_sense_costs_a_search_nothing(nonsense: ob
     assert [hit.tool for hit in reply.hits] == [DANGEROUS]
 
 
-async def test_a_hit_from_elsewhere_never_stands_for_a_tool_in_view() -> None:
+async def test_a_federated_hit_never_replaces_a_tool_in_view() -> None:
     other = Tool(name="delete_all", namespace="admin", description="Send flowers to somebody.")
     gateway = Gateway(
         [FakeSource(saying("shared", DANGEROUS), Finder([Hit(tool=other, score=1, raw=1)]))], options=QUIET
@@ -112,7 +112,7 @@ async def test_a_hit_from_elsewhere_never_stands_for_a_tool_in_view() -> None:
     assert other not in [hit.tool for hit in reply.hits]
 
 
-async def test_a_look_up_that_fails_keeps_nobody_from_another_that_has_the_tool() -> None:
+async def test_a_failed_look_up_does_not_hide_another_provider_that_has_the_tool() -> None:
     far = Tool(name="parcel", namespace="post")
     gateway = Gateway(
         [FakeSource(Finder([], ValueError("broken")), Finder([], {"name": "x"}), Finder([], far, "post"))],
@@ -137,7 +137,7 @@ async def test_where_only_some_is_allowed_a_finder_is_asked_and_its_answers_sift
     assert (await gateway.call(ME, "huge:a")).structured == "HugeCatalog ran a"
 
 
-async def test_a_provider_that_fails_is_named_to_nobody_who_may_not_know_of_it() -> None:
+async def test_a_failing_provider_is_not_named_to_callers_that_may_not_know_of_it() -> None:
     class Broken(FakeProvider):
         name = "SecretVault"
 

@@ -35,7 +35,7 @@ async def test_a_call_of_a_tool_that_was_set_aside_says_so_and_why(spelling: str
                 await ask(ME, spelling)
 
 
-async def test_a_client_is_told_so_too() -> None:
+async def test_a_client_gets_the_same_error() -> None:
     async with running(FakeSource(FakeProvider([GOOD, BAD]))) as gateway, connect(gateway) as client:
         with pytest.raises(MCPError, match="set aside"):
             await client.call_tool("bank__pay", {})
@@ -56,7 +56,7 @@ async def test_a_tool_that_was_set_aside_and_may_not_be_seen_is_like_one_that_do
     assert told[0] == told[1]
 
 
-async def test_broken_tools_of_a_shared_provider_are_told_of_once_and_can_be_read(
+async def test_rejected_tools_of_a_shared_provider_are_logged_once_and_shown_in_the_status(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = App()

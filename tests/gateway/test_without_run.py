@@ -94,7 +94,7 @@ def test_many_threads_register_search_and_call_at_once() -> None:
     assert len(gateway.refresher.snapshot.catalog) == threads * each
 
 
-async def test_a_provider_that_is_slow_to_list_keeps_nobody_from_the_tools_of_others() -> None:
+async def test_a_provider_that_is_slow_to_list_does_not_delay_the_tools_of_others() -> None:
     class Slow(FakeProvider):
         async def list_tools(self, ctx: Context) -> tuple[Tool, ...]:
             await release.wait()

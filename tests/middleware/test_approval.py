@@ -131,7 +131,7 @@ async def test_after_a_yes_the_call_runs_once_and_the_tool_sees_nothing_of_the_q
     "answer",
     [NO, {"action": "cancel"}, {"action": "accept"}, {"action": "accept", "content": {"approve": "true"}}, "yes", None],
 )
-async def test_anything_but_a_clear_yes_is_a_no_that_cannot_be_mended(answer: Any) -> None:
+async def test_anything_but_a_clear_yes_is_a_final_no(answer: Any) -> None:
     provider = Provider()
     run = asking(provider)
     asked = await asked_first(run)
@@ -174,7 +174,7 @@ async def test_an_approval_is_for_this_caller_tool_and_arguments(ctx: Context, c
     assert provider.runs == 0
 
 
-async def test_a_question_that_was_left_open_too_long_is_asked_anew() -> None:
+async def test_an_expired_question_is_asked_again() -> None:
     clock, provider = Clock(), Provider()
     run = build_stack(CallOptions(approval="always"), wall=clock)(provider)
     asked = await asked_first(run)
@@ -243,7 +243,7 @@ async def test_a_retry_does_not_ask_again() -> None:
 OWN: Object = {"which": {"method": "elicitation/create", "params": {"message": "Which?", "requestedSchema": {}}}}
 
 
-async def test_a_tool_that_asks_after_the_approval_gets_its_own_state_and_answers_and_nobody_is_asked_twice() -> None:
+async def test_a_tool_that_asks_after_the_approval_gets_its_own_state_and_answers_without_a_second_question() -> None:
     question = ToolResult(kind="input_required", input_requests=OWN, request_state="its own")
     provider = Provider([question, said("done")])
     run = asking(provider)
@@ -296,7 +296,7 @@ async def test_a_client_that_can_be_asked_at_once_is() -> None:
     assert [params["requestedSchema"]["required"] for params in person.asked] == [["approve"]]
 
 
-async def test_a_no_is_told_as_such() -> None:
+async def test_a_no_is_reported_as_declined() -> None:
     provider = Provider()
     with pytest.raises(ApprovalRequired, match="the question was declined") as refused:
         await asking(provider)(by(ANN, Person(can_elicit=True, answer=NO)), DROP)
@@ -304,7 +304,7 @@ async def test_a_no_is_told_as_such() -> None:
     assert provider.runs == 0
 
 
-async def test_nobody_waits_for_an_answer_for_ever() -> None:
+async def test_a_call_does_not_wait_for_an_answer_forever() -> None:
     provider = Provider()
     with anyio.fail_after(5):
         with pytest.raises(ApprovalRequired, match=r"there was no answer within 0\.01 s"):
@@ -333,7 +333,9 @@ async def test_a_client_that_fails_to_ask_is_no_yes(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_in_every_era_a_client_with_a_person_runs_the_tool_and_one_without_is_told_how(mode: str) -> None:
+async def test_in_every_protocol_version_a_client_with_a_person_runs_the_tool_and_another_gets_a_hint(
+    mode: str,
+) -> None:
     asked: list[str] = []
 
     async def yes(_: Any, params: Any) -> ElicitResult:

@@ -30,7 +30,7 @@ async def ended(way: CallNext, call: Call, ctx: Context = ANN) -> ToolResult | T
         return error
 
 
-async def test_a_call_is_told_with_who_what_and_how_it_ended_but_not_what_was_said() -> None:
+async def test_an_event_has_caller_tool_and_outcome_but_no_content() -> None:
     events: list[AuditEvent] = []
     clock = Clock()
     provider = Provider([said("a secret answer")], meanwhile=lambda: setattr(clock, "now", clock.now + 0.25))
@@ -56,7 +56,7 @@ async def test_a_call_is_told_with_who_what_and_how_it_ended_but_not_what_was_sa
         (RuntimeError("a bug"), "internal_error"),
     ],
 )
-async def test_every_end_of_a_call_is_told(step: Step, outcome: str) -> None:
+async def test_every_outcome_of_a_call_is_reported(step: Step, outcome: str) -> None:
     events: list[AuditEvent] = []
     way = audited(events)(Provider([step]))
     if isinstance(step, BaseException):
@@ -67,14 +67,14 @@ async def test_every_end_of_a_call_is_told(step: Step, outcome: str) -> None:
     assert [event.outcome for event in events] == [outcome]
 
 
-async def test_a_call_that_its_caller_gave_up_is_told_as_cancelled() -> None:
+async def test_a_call_that_its_caller_cancelled_is_reported_as_cancelled() -> None:
     events: list[AuditEvent] = []
     with anyio.CancelScope() as scope:
         await audited(events)(Provider(meanwhile=scope.cancel))(ANN, a_call())
     assert [event.outcome for event in events] == ["cancelled"]
 
 
-async def test_what_was_refused_or_answered_from_the_cache_is_told_without_an_attempt() -> None:
+async def test_refused_and_cached_calls_are_reported_without_an_attempt() -> None:
     events: list[AuditEvent] = []
     way = audited(events, approval="destructive", rate=RateOptions(per_second=1, burst=1), cache=CacheOptions())
     run = way(Provider())
@@ -103,7 +103,7 @@ async def test_the_backend_that_was_called_last_is_reported() -> None:
     assert [event.backend for event in events] == ["mirror"]
 
 
-async def test_equal_arguments_have_equal_digests_that_nobody_else_can_make() -> None:
+async def test_equal_arguments_have_equal_digests_that_only_the_key_can_make() -> None:
     events: list[AuditEvent] = []
     run = audited(events)(Provider())
     for call in (a_call(a=1, b=2), a_call(b=2, a=1), a_call(a=2, b=2)):
@@ -149,7 +149,7 @@ async def test_the_log_can_be_another_one(caplog: pytest.LogCaptureFixture) -> N
     assert [record.name for record in caplog.records] == ["who.did.what"]
 
 
-def test_a_refusal_before_the_chain_can_be_told() -> None:
+def test_a_refusal_before_the_pipeline_can_be_reported() -> None:
     events: list[AuditEvent] = []
     way = audited(events)
     way.audit_refused(ANN, "no_such_tool" * 100, ToolNotFound("none"))
@@ -158,7 +158,7 @@ def test_a_refusal_before_the_chain_can_be_told() -> None:
     build_stack(CallOptions()).audit_refused(ANN, "anything", ToolNotFound("nobody listens"))
 
 
-async def test_whoever_asks_for_the_log_need_not_turn_its_level_on_as_well() -> None:
+async def test_turning_the_audit_log_on_also_sets_its_level() -> None:
     await build_stack(CallOptions(audit="quiet.until.asked"))(Provider())(ANN, a_call())
     assert logging.getLogger("quiet.until.asked").isEnabledFor(logging.INFO)
 

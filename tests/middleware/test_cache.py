@@ -45,7 +45,7 @@ async def test_an_answer_of_a_tool_that_only_reads_is_given_again_until_it_is_ol
     assert await run(ANN, LOOK) == said("answer 1")
 
 
-async def test_whoever_changes_his_answer_changes_nobody_elses() -> None:
+async def test_changing_an_answer_does_not_change_the_cached_one() -> None:
     answer = ToolResult(content=({"type": "text", "text": "kept"},), structured={"x": 1})
     run = cached(Provider([answer]))
     for _ in range(3):
@@ -74,7 +74,7 @@ async def test_the_order_of_arguments_does_not_matter_and_their_types_do() -> No
         Context(caller=ANN.caller, session="another"),
     ],
 )
-async def test_nobody_gets_the_answer_to_somebody_else(other: Context) -> None:
+async def test_no_caller_gets_the_answer_to_another(other: Context) -> None:
     provider = numbered()
     run = cached(provider)
     assert await run(ANN, LOOK) != await run(other, LOOK)

@@ -14,7 +14,7 @@ from toolcrib.types import Call, CallNext, Context, ToolResult
 pytestmark = pytest.mark.anyio
 
 
-async def test_by_default_nothing_stands_in_the_way_of_a_call() -> None:
+async def test_by_default_there_is_no_middleware() -> None:
     provider = Provider()
     assert build_stack(CallOptions())(provider) is provider
 
@@ -56,7 +56,7 @@ def test_the_key_of_approvals_is_not_shown() -> None:
     assert "secret-secret-secret" not in repr(CallOptions(approval_key="secret-secret-secret"))
 
 
-async def test_middleware_of_the_application_stands_in_the_way_too() -> None:
+async def test_middleware_of_the_application_runs_too() -> None:
     async def loud(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         return await call_next(ctx, a_call("other"))
 

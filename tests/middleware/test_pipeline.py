@@ -29,7 +29,7 @@ async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() 
     assert "secret" not in str(caught.value)
 
 
-async def test_a_middleware_that_gives_no_result_is_told_what_to_give() -> None:
+async def test_the_error_for_a_middleware_without_a_result_says_what_to_return() -> None:
     async def forgetful(ctx: Context, call: Call, call_next: CallNext) -> Any:
         await call_next(ctx, call)
 
@@ -45,7 +45,7 @@ async def test_a_middleware_may_refuse_in_its_own_words() -> None:
         await through(slower)(ANN, LOOK)
 
 
-async def test_a_middleware_that_was_cancelled_by_nobody_fails_the_call() -> None:
+async def test_an_internal_cancellation_in_a_middleware_fails_the_call() -> None:
     async def cancelled(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         raise asyncio.CancelledError
 

@@ -119,7 +119,7 @@ async def test_two_gateways_with_one_store_share_a_callers_rate() -> None:
         await other(ANN, a_call())
 
 
-async def test_a_clock_that_was_set_back_keeps_nobody_out_for_long() -> None:
+async def test_a_clock_that_was_set_back_keeps_no_caller_out_for_long() -> None:
     clock = Clock()
     state = MemoryStore(clock=Clock())
     run = build_stack(CallOptions(rate=RateOptions(per_second=1, burst=2)), state=state, wall=clock)(Provider())

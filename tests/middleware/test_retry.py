@@ -62,7 +62,7 @@ async def test_an_answer_is_an_answer(step: Step) -> None:
     assert provider.runs == 1
 
 
-async def test_pauses_double_up_to_the_longest_and_the_last_error_is_told() -> None:
+async def test_pauses_double_up_to_the_longest_and_the_last_error_is_raised() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("one"), ServerUnavailable("last")])
     error = await ran(provider, clock, attempts=5, first_s=1, longest_s=3)
     assert str(error) == "last"

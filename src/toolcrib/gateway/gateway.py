@@ -186,11 +186,11 @@ class Gateway:
         known = ctx.memo.get(_VIEW_MEMO) if ctx.memo is not None else None
         if known is not None and known[0] is view and known[1] == brought:
             return known[2], known[3]
-        heard = await self._request_tools.list_all(ctx)
-        seen = await self._run(view, self._overlays.apply, view, heard.plain, heard.overriding)
+        listed = await self._request_tools.list_all(ctx)
+        seen = await self._run(view, self._overlays.apply, view, listed.plain, listed.overriding)
         if ctx.memo is not None:
-            ctx.memo[_VIEW_MEMO] = (view, brought, seen, heard.failed)
-        return seen, heard.failed
+            ctx.memo[_VIEW_MEMO] = (view, brought, seen, listed.failed)
+        return seen, listed.failed
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
