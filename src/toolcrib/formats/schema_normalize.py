@@ -300,9 +300,9 @@ def merge_all(schemas: Iterable[Object], notes: list[str]) -> dict[str, Any]:
     for schema in listed:
         for key, value in schema.items():
             if key in seen and key not in _MERGED_KEYWORDS | _ANNOTATION_KEYWORDS and seen[key] != value:
-                _add_note(notes, f"of several rules on {key!r} that all apply, one is kept")
+                add_note(notes, f"of several rules on {key!r} that all apply, one is kept")
             if key == "properties" and any(seen.get(key, {}).get(name, part) != part for name, part in value.items()):
-                _add_note(notes, "of several rules on one property that all apply, one is kept")
+                add_note(notes, "of several rules on one property that all apply, one is kept")
             seen.setdefault(key, value)
             if key == "properties":
                 seen[key] = {**value, **seen[key]}
@@ -337,11 +337,11 @@ def with_object_top(schema: Object, notes: list[str]) -> tuple[dict[str, Any], s
             branches = [_without_own_all_of(branch, notes) for branch in node.pop(union) if isinstance(branch, Mapping)]
             hint = _alternatives_hint(branches, hint)
             node = _merge_branches(node, [branch for branch in branches if types_of(branch) in ([], ["object"])])
-            _add_note(notes, f"{union!r} at the top is joined into one object")
+            add_note(notes, f"{union!r} at the top is joined into one object")
     for key in _REFUSED_AT_TOP:
         if key in node:
             del node[key]
-            _add_note(notes, f"{key!r} at the top is left out")
+            add_note(notes, f"{key!r} at the top is left out")
     rest = {key: value for key, value in node.items() if key not in ("type", "properties", "required")}
     required = {"required": required_names(node)} if required_names(node) else {}
     return {"type": "object", "properties": dict(properties_of(node)), **required, **rest}, hint
@@ -399,6 +399,7 @@ def _required_arguments(branch: Object) -> list[str]:
     ]
 
 
-def _add_note(notes: list[str], text: str) -> None:
+def add_note(notes: list[str], text: str) -> None:
+    """Add a note, once."""
     if text not in notes:
         notes.append(text)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from toolcrib.formats.rules import SchemaRules
 from toolcrib.formats.schema_normalize import (
+    add_note,
     inline_references,
     map_subschemas,
     modernized,
@@ -293,14 +294,14 @@ def _fit_arrays(node: dict[str, Any], rules: SchemaRules, notes: list[str]) -> N
             if part not in kinds:
                 kinds.append(part)
         node["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-        _add_note(notes, "the order of the kinds of items in an array is left out")
+        add_note(notes, "the order of the kinds of items in an array is left out")
     if rules.array_items and "array" in types_of(node) and not isinstance(node.get("items"), Mapping):
         node["items"] = {}
 
 
 def _as_any_of(node: dict[str, Any], notes: list[str]) -> None:
     branches = node.pop("oneOf")
-    _add_note(notes, "'oneOf' is read as 'anyOf'")
+    add_note(notes, "'oneOf' is read as 'anyOf'")
     if "anyOf" not in node:
         node["anyOf"] = branches
 
@@ -321,7 +322,7 @@ def _move_to_description(node: dict[str, Any], key: str, notes: list[str]) -> No
     """Remove a rule, and put it in the description if possible."""
     value = node.pop(key)
     if key in _RESTRICTING_KEYWORDS or (key in _DESCRIBED_KEYWORDS and key not in _HARMLESS_KEYWORDS):
-        _add_note(notes, f"{key!r} is left out, or only said in the description")
+        add_note(notes, f"{key!r} is left out, or only mentioned in the description")
     if key in _DESCRIBED_KEYWORDS or key == "enum":
         text = f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}"
         text = text if len(text) <= _MAX_DESCRIBED else f"{text[: _MAX_DESCRIBED - 1]}…"
@@ -347,11 +348,6 @@ def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
     if len(rest_kinds) == 1:
         return {"type": rest_kinds[0], **node}
     return {**node, "anyOf": [{"type": kind.upper()} for kind in rest_kinds]} if rest_kinds else node
-
-
-def _add_note(notes: list[str], text: str) -> None:
-    if text not in notes:
-        notes.append(text)
 
 
 _MAX_HOPS: Final = 16

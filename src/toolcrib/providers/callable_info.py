@@ -152,8 +152,8 @@ def docstring_of(inner: Any) -> str | None:
         silent = getattr(inner, "__name__", "") == "__call__" and inner.__doc__ is None
         return None if silent else inspect.getdoc(inner)
     # For an object, that of its __call__ unless it is the generic one, else that of its class.
-    said = type(inner).__call__.__doc__
-    return said if said and inspect.isfunction(type(inner).__call__) else inspect.getdoc(type(inner))
+    own = type(inner).__call__.__doc__
+    return own if own and inspect.isfunction(type(inner).__call__) else inspect.getdoc(type(inner))
 
 
 def _takes_context(parameter: inspect.Parameter, *, first: bool) -> bool:

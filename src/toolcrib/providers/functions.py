@@ -132,14 +132,14 @@ def function_tool(
     target = inspect_callable(function, who=known, promises=output_schema is None)
     named = _function_name(target) if name is None else name
     who = _tool_id(namespace, named)
-    said = parse_docstring(target.documentation)
-    parameters = ParameterModel(target, said.parameters, who)
+    docstring = parse_docstring(target.documentation)
+    parameters = ParameterModel(target, docstring.parameters, who)
     returned = ReturnConverter(target.returns if output_schema is None else None, who)
     tool = Tool(
         name=named,
         namespace=namespace,
         title=title,
-        description=said.description if description is None else description,
+        description=docstring.description if description is None else description,
         input_schema=parameters.schema,
         output_schema=output_schema if isinstance(output_schema, Mapping) else returned.schema,
         annotations=annotations or {},
