@@ -31,6 +31,24 @@ from toolcrib.errors import (
 )
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_NOT_RUN_ERRORS: Final = (
+    ServerUnavailable,
+    RateLimited,
+    ApprovalRequired,
+    NotFound,
+    AmbiguousName,
+    InvalidRequest,
+    NotAuthenticated,
+    NotStarted,
+)
+"""Errors that mean that the call was not run."""
+_MAX_DESCRIPTION: Final = 1_000
+"""Characters of an exception's description."""
+_MAX_GROUPED: Final = 5
+"""Exceptions of a group that are described."""
+_nested_errors: ContextVar["WeakSet[ToolcribError] | None"] = ContextVar("toolcrib_inner_errors", default=None)
 
 
 class InternalCancellation(Exception):
@@ -61,30 +79,6 @@ def is_being_cancelled() -> bool:
     """Whether the current task is being cancelled, itself or by a scope around it."""
     task = asyncio.current_task()
     return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -float("inf")
-
-
-_NOT_RUN_ERRORS: Final = (
-    ServerUnavailable,
-    RateLimited,
-    ApprovalRequired,
-    NotFound,
-    AmbiguousName,
-    InvalidRequest,
-    NotAuthenticated,
-    NotStarted,
-)
-"""Errors that mean that the call was not run."""
-
-
-_MAX_DESCRIPTION: Final = 1_000
-"""Characters of an exception's description."""
-
-
-_MAX_GROUPED: Final = 5
-"""Exceptions of a group that are described."""
-
-
-_nested_errors: ContextVar["WeakSet[ToolcribError] | None"] = ContextVar("toolcrib_inner_errors", default=None)
 
 
 @contextlib.contextmanager
@@ -160,9 +154,6 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, InternalCancellation | UnexpectedExit):
         return message
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-_R = TypeVar("_R")
 
 
 class WorkerThreads:

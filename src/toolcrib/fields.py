@@ -8,20 +8,15 @@ from toolcrib.errors import InvalidArguments, invalid_field
 from toolcrib.schema import Schema
 from toolcrib.types import JSON
 
-__all__ = ["Array", "Boolean", "Integer", "Number", "Object", "String"]
-
 NO_DEFAULT: Final[Any] = object()
 """Marks a default that was not given; None is a default."""
-
-
 TypeName = Literal["string", "integer", "number", "boolean", "array", "object"]
 """JSON Schema's names of types."""
-
-
 _TYPE_NAMES: Final = frozenset({"string", "integer", "number", "boolean", "array", "object"})
-
-
 _NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+__all__ = ["Array", "Boolean", "Integer", "Number", "Object", "String"]
 
 
 class Parameter:

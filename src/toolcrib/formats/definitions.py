@@ -13,11 +13,8 @@ from toolcrib.types import Object, Tool
 
 Format = Literal["openai", "openai-responses", "anthropic", "gemini", "mcp"]
 """OpenAI's Chat Completions and Responses, Anthropic's Messages, Gemini's function declarations, and MCP."""
-
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
-
 _STRICT_RULES: Final = {"openai": OPENAI_STRICT, "openai-responses": OPENAI_STRICT}
-
 _RULES: Final = {"openai": OPENAI, "openai-responses": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 

@@ -13,6 +13,14 @@ from toolcrib.types import Object, TokenCounter, ToolResult
 
 _MAX_SHOWN: Final = 120
 """Characters of invalid arguments that are quoted."""
+NO_OUTPUT: Final = "(no output)"
+"""Text of a result without content: some providers refuse an empty one."""
+_BYTES_PER_TOKEN: Final = 3
+"""For the estimate without a counter, which tends to be too high."""
+_HEAD_SHARE: Final = 0.7
+"""Share of the beginning in a shortened text; the rest is its end, where errors and totals usually are."""
+_MAX_CUTS: Final = 6
+"""Attempts to shorten a text until it fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,22 +100,6 @@ def _arguments_object(arguments: Any) -> tuple[dict[str, Any], str]:
     if not isinstance(arguments, Mapping):
         return {}, f"The arguments are not an object: {str(arguments)[:_MAX_SHOWN]}"
     return dict(arguments), ""
-
-
-NO_OUTPUT: Final = "(no output)"
-"""Text of a result without content: some providers refuse an empty one."""
-
-
-_BYTES_PER_TOKEN: Final = 3
-"""For the estimate without a counter, which tends to be too high."""
-
-
-_HEAD_SHARE: Final = 0.7
-"""Share of the beginning in a shortened text; the rest is its end, where errors and totals usually are."""
-
-
-_MAX_CUTS: Final = 6
-"""Attempts to shorten a text until it fits."""
 
 
 @dataclass(frozen=True, slots=True)

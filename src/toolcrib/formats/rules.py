@@ -15,13 +15,9 @@ from typing import Final
 _COMMON: Final = frozenset(
     {"type", "title", "description", "enum", "properties", "required", "items", "anyOf", "additionalProperties"}
 )
-
 _REFERENCES: Final = frozenset({"$ref", "$defs"})
-
 _NUMBERS: Final = frozenset({"minimum", "maximum"})
-
 _ARRAYS: Final = frozenset({"minItems", "maxItems"})
-
 _STRICT_FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 )

@@ -9,12 +9,8 @@ from toolcrib.types import Object
 
 SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs")
 """Keywords with schemas by name."""
-
-
 SCHEMA_LISTS: Final = ("prefixItems", "allOf", "anyOf", "oneOf")
 """Keywords with a list of schemas."""
-
-
 SINGLE_SCHEMAS: Final = (
     "items",
     "additionalItems",
@@ -29,9 +25,24 @@ SINGLE_SCHEMAS: Final = (
     "else",
 )
 """Keywords with one schema."""
-
-
 SchemaChange = Callable[[Any], Any]
+_MAX_PARTS: Final = 10_000
+"""Maximum size of a schema with inlined references, in subschemas."""
+_MAX_DEPTH: Final = 60
+"""Maximum depth of a schema with inlined references."""
+_DROPPED_KEYWORDS: Final = frozenset(
+    {"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment", "$defs"}
+    | {"definitions", "$ref", "$dynamicRef", "$recursiveRef"}
+)
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "deprecated"})
+_INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_REFUSED_AT_TOP: Final = ("allOf", "anyOf", "oneOf", "enum", "const", "not", "if", "then", "else")
+_MAX_HINT: Final = 300
+"""Maximum length of a hint, in characters."""
+_MERGED_KEYWORDS: Final = frozenset({"properties", "required", "$defs"})
+"""Keywords that merge without loss."""
+_ANNOTATION_KEYWORDS: Final = frozenset({"title", "description", "default", "examples"})
 
 
 def map_subschemas(schema: Object, change: SchemaChange) -> dict[str, Any]:
@@ -118,29 +129,6 @@ def required_names(schema: Object) -> list[str]:
     """The required names of a schema, each once."""
     found = schema.get("required")
     return list(dict.fromkeys(name for name in found if isinstance(name, str))) if isinstance(found, list) else []
-
-
-_MAX_PARTS: Final = 10_000
-"""Maximum size of a schema with inlined references, in subschemas."""
-
-
-_MAX_DEPTH: Final = 60
-"""Maximum depth of a schema with inlined references."""
-
-
-_DROPPED_KEYWORDS: Final = frozenset(
-    {"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$comment", "$defs"}
-    | {"definitions", "$ref", "$dynamicRef", "$recursiveRef"}
-)
-
-
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-
-
-_ANNOTATIONS: Final = frozenset({"title", "description", "default", "examples", "deprecated"})
-
-
-_INVALID_NAME_CHARS: Final = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def inline_references(schema: Object, *, recursion: bool, notes: list[str]) -> dict[str, Any]:
@@ -231,20 +219,6 @@ def _is_kept(key: str, value: Any) -> bool:
     """Whether a keyword is kept: it needs no context, and has a valid value."""
     old_id = key == "id" and isinstance(value, str)
     return key not in _DROPPED_KEYWORDS and not old_id and has_valid_value(key, value)
-
-
-_REFUSED_AT_TOP: Final = ("allOf", "anyOf", "oneOf", "enum", "const", "not", "if", "then", "else")
-
-
-_MAX_HINT: Final = 300
-"""Maximum length of a hint, in characters."""
-
-
-_MERGED_KEYWORDS: Final = frozenset({"properties", "required", "$defs"})
-"""Keywords that merge without loss."""
-
-
-_ANNOTATION_KEYWORDS: Final = frozenset({"title", "description", "default", "examples"})
 
 
 def modernized(schema: Any) -> dict[str, Any]:

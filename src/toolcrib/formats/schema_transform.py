@@ -30,13 +30,29 @@ from toolcrib.types import Object, Tool
 
 _MAX_KEY: Final = 64
 """Maximum length of an argument name."""
-
-
 _MAX_LEVELS: Final = 100
 """Depth to which arguments are restored."""
-
-
 _INVALID_KEY_CHARS: Final = re.compile(r"[^A-Za-z0-9_]+")
+_LOOKAROUND: Final = re.compile(r"\(\?<?[=!]")
+_HARMLESS_KEYWORDS: Final = frozenset({"default", "examples"})
+"""Described keywords that do not restrict values."""
+_RESTRICTING_KEYWORDS: Final = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "unevaluatedItems", "items", "prefixItems"}
+    | {"minContains", "maxContains", "dependentSchemas", "dependencies", "if", "then", "else", "enum", "const"}
+    | {"anyOf", "oneOf", "allOf", "type", "required", "properties"}
+)
+"""Keywords that restrict values and are not described."""
+_DESCRIBED_KEYWORDS: Final = frozenset(
+    {"minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+    | {"multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "default", "examples"}
+    | {"propertyNames", "contains", "not", "dependentRequired"}
+)
+"""Keywords that move to the description if they are not accepted."""
+_MAX_DESCRIBED: Final = 120
+"""Maximum length of one rule in the description."""
+_JSON_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_MAX_HOPS: Final = 16
+"""References in a row that are followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,36 +204,6 @@ def _matches_constant(value: Any, part: Any) -> bool:
     return value == part["const"] if "const" in part else value in part["enum"] if "enum" in part else True
 
 
-_LOOKAROUND: Final = re.compile(r"\(\?<?[=!]")
-
-
-_HARMLESS_KEYWORDS: Final = frozenset({"default", "examples"})
-"""Described keywords that do not restrict values."""
-
-
-_RESTRICTING_KEYWORDS: Final = frozenset(
-    {"additionalProperties", "patternProperties", "unevaluatedProperties", "unevaluatedItems", "items", "prefixItems"}
-    | {"minContains", "maxContains", "dependentSchemas", "dependencies", "if", "then", "else", "enum", "const"}
-    | {"anyOf", "oneOf", "allOf", "type", "required", "properties"}
-)
-"""Keywords that restrict values and are not described."""
-
-
-_DESCRIBED_KEYWORDS: Final = frozenset(
-    {"minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-    | {"multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "default", "examples"}
-    | {"propertyNames", "contains", "not", "dependentRequired"}
-)
-"""Keywords that move to the description if they are not accepted."""
-
-
-_MAX_DESCRIBED: Final = 120
-"""Maximum length of one rule in the description."""
-
-
-_JSON_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-
-
 def apply_rules(schema: Any, rules: SchemaRules, notes: list[str]) -> dict[str, Any]:
     """Remove or rewrite everything that the rules do not accept; `notes` collects what became looser.
 
@@ -348,10 +334,6 @@ def _with_nullable(node: dict[str, Any]) -> dict[str, Any]:
     if len(rest_kinds) == 1:
         return {"type": rest_kinds[0], **node}
     return {**node, "anyOf": [{"type": kind.upper()} for kind in rest_kinds]} if rest_kinds else node
-
-
-_MAX_HOPS: Final = 16
-"""References in a row that are followed."""
 
 
 class NotStrict(Exception):

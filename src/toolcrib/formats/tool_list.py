@@ -9,6 +9,14 @@ from toolcrib.names import MAX_WIRE, nearest, wire_name
 from toolcrib.types import Key, Tool
 
 _HASH_BYTES: Final = 5
+SEARCH_NAME: Final = "search_tools"
+"""Default name of the search tool."""
+SEARCH_DESCRIPTION: Final = (
+    "Find tools by what they do. Not all tools are listed: search before you say that something cannot be done. "
+    "The tools that are found can be called from then on."
+)
+_MAX_LIMIT: Final = 20
+"""Maximum number of tools that one search may load."""
 
 
 class Names:
@@ -76,20 +84,6 @@ class Names:
 def request_name(tool: Tool, name: str | None) -> str:
     """The given name, or the one derived from the tool's key."""
     return name or Names([tool]).add(tool)
-
-
-SEARCH_NAME: Final = "search_tools"
-"""Default name of the search tool."""
-
-
-SEARCH_DESCRIPTION: Final = (
-    "Find tools by what they do. Not all tools are listed: search before you say that something cannot be done. "
-    "The tools that are found can be called from then on."
-)
-
-
-_MAX_LIMIT: Final = 20
-"""Maximum number of tools that one search may load."""
 
 
 def search_arguments() -> dict[str, Any]:

@@ -48,17 +48,13 @@ logger = logging.getLogger(__name__)
 
 THREADS: Final = 16
 """Plain functions of one provider that may run at once; one that hangs counts until it ends."""
-
 SCHEMAS_AT_ONCE: Final = 16
 """Schemas that are fetched from one provider at the same time."""
-
 _PRUNE_ABOVE: Final = 1024
 _MAX_CAUSES: Final = 16
-
 _OWN_METHODS: Final = ("list_tools", "call_tool")
 _METADATA_METHODS: Final = ("list_tool_metadata", "get_tool", "call_tool")
 _EXECUTE_METHODS: Final = ("get_tools", "execute_tool")
-
 _adapters: WeakValueDictionary[int, "Adapter"] = WeakValueDictionary()
 _adapters_lock: Final = threading.Lock()
 

@@ -20,11 +20,8 @@ from toolcrib.types import Context, Object, Tool, ToolResult, Visibility
 
 _T = TypeVar("_T")
 
-
 NO_DEFAULT: Final[Any] = object()
 """Marks a default that was not given."""
-
-
 _JSON_TYPES = (
     (bool, "boolean"),
     (str, "string"),
@@ -33,6 +30,13 @@ _JSON_TYPES = (
     (list, "array"),
     (dict, "object"),
 )
+_HANDLER_FORMS: Final = (
+    "These forms work, each with or without a leading ctx: handler(request), which gets all arguments as a dict; "
+    "handler(a, b), with one parameter for each property of the schema; handler(**arguments)."
+)
+_ALL_ARGUMENTS_NAMES: Final = frozenset({"args", "arguments", "params", "request"})
+"""Usual names of a parameter that takes all arguments."""
+_MAPPINGS: Final = (dict, Mapping, MutableMapping)
 
 
 class ToolRequest(dict[str, Any]):
@@ -217,19 +221,6 @@ def new_tool(name: str, description: str = "", *parameters: Parameter) -> ToolBu
         visibility=Visibility.NATIVE,
     )
     return ToolBuilder(draft)
-
-
-_HANDLER_FORMS: Final = (
-    "These forms work, each with or without a leading ctx: handler(request), which gets all arguments as a dict; "
-    "handler(a, b), with one parameter for each property of the schema; handler(**arguments)."
-)
-
-
-_ALL_ARGUMENTS_NAMES: Final = frozenset({"args", "arguments", "params", "request"})
-"""Usual names of a parameter that takes all arguments."""
-
-
-_MAPPINGS: Final = (dict, Mapping, MutableMapping)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

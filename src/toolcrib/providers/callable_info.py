@@ -17,9 +17,20 @@ from toolcrib.errors import InvalidTool
 from toolcrib.types import Context, ToolResult
 
 _CONTEXT_NAMES: Final = frozenset({"ctx", "_ctx"})
-
-
 _USABLE_CALLABLES: Final = "Give a function, a method of an object, or an object with __call__."
+_PARAMETER_SECTIONS: Final = frozenset(
+    {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters"}
+)
+_OTHER_SECTIONS: Final = frozenset(
+    {"attributes", "example", "examples", "methods", "note", "notes", "raises", "receives", "references", "return"}
+    | {"returns", "see also", "todo", "warning", "warnings", "warns", "yield", "yields"}
+)
+_GOOGLE_HEADER = re.compile(r"([A-Za-z]+(?: [A-Za-z]+)?):\s*")
+_NUMPY_RULE = re.compile(r"-{3,}\s*")
+_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:(?:\s+(.*)|\s*)")
+_NUMPY_ENTRY = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
+_SPHINX_FIELD = re.compile(r":(\w+)(?:\s+([^:]*))?:\s*(.*)")
+_SPHINX_PARAMETERS: Final = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,35 +234,6 @@ def _closure_variables(body: Any) -> dict[str, Any]:
         except ValueError:  # not filled yet
             continue
     return found
-
-
-_PARAMETER_SECTIONS: Final = frozenset(
-    {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters"}
-)
-
-
-_OTHER_SECTIONS: Final = frozenset(
-    {"attributes", "example", "examples", "methods", "note", "notes", "raises", "receives", "references", "return"}
-    | {"returns", "see also", "todo", "warning", "warnings", "warns", "yield", "yields"}
-)
-
-
-_GOOGLE_HEADER = re.compile(r"([A-Za-z]+(?: [A-Za-z]+)?):\s*")
-
-
-_NUMPY_RULE = re.compile(r"-{3,}\s*")
-
-
-_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:(?:\s+(.*)|\s*)")
-
-
-_NUMPY_ENTRY = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
-
-
-_SPHINX_FIELD = re.compile(r":(\w+)(?:\s+([^:]*))?:\s*(.*)")
-
-
-_SPHINX_PARAMETERS: Final = frozenset({"param", "parameter", "arg", "argument", "key", "keyword"})
 
 
 @dataclass(frozen=True, slots=True)

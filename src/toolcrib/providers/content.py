@@ -22,6 +22,33 @@ from pydantic_core import PydanticSerializationError, from_json, to_json, to_jso
 from toolcrib.errors import ExecutionFailed
 from toolcrib.types import JSON, Object, ToolResult
 
+_BLOCK_FIELDS: Final[Mapping[str, tuple[Mapping[str, type], frozenset[str]]]] = {
+    "text": ({"text": str}, frozenset()),
+    "image": ({"data": str, "mimeType": str}, frozenset()),
+    "audio": ({"data": str, "mimeType": str}, frozenset()),
+    "resource": ({"resource": Mapping}, frozenset()),
+    "resource_link": (
+        {"uri": str, "name": str},
+        frozenset({"title", "description", "mimeType", "size", "icons"}),
+    ),
+}
+"""The required fields of each kind of block, and the optional ones."""
+_OBJECT_FIELDS: Final = ("annotations", "_meta")
+_COMMON_FIELDS: Final = frozenset({"type", *_OBJECT_FIELDS})
+_RESULT_FIELDS: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+_CONTENT_METHODS: Final = ("to_image_content", "to_audio_content", "to_resource_content")
+"""Methods of the SDK's and FastMCP's helper objects that return their block."""
+_MAX_STEPS: Final = 20
+"""Levels that are searched for the value that cannot be encoded."""
+_MAX_LEVELS: Final = 200
+"""Nesting limit that is quoted in errors: the JSON parsers of clients give up soon after."""
+_MAX_KEY: Final = 40
+"""Characters of a key in an error message."""
+_ENCODING_ERRORS = (TypeError, ValueError, RecursionError, PydanticSerializationError)
+_BYTES_TYPES = (bytes, bytearray, memoryview)
+_USABLE_VALUES = "Return text, numbers, lists, dicts, dataclasses or pydantic models."
+
+
 # -- a value to a result -------------------------------------------------------------------------------------------
 
 
@@ -166,32 +193,6 @@ def _block_text(block: Object) -> str:
     return words.strip() if isinstance(words, str) else ""
 
 
-_BLOCK_FIELDS: Final[Mapping[str, tuple[Mapping[str, type], frozenset[str]]]] = {
-    "text": ({"text": str}, frozenset()),
-    "image": ({"data": str, "mimeType": str}, frozenset()),
-    "audio": ({"data": str, "mimeType": str}, frozenset()),
-    "resource": ({"resource": Mapping}, frozenset()),
-    "resource_link": (
-        {"uri": str, "name": str},
-        frozenset({"title", "description", "mimeType", "size", "icons"}),
-    ),
-}
-"""The required fields of each kind of block, and the optional ones."""
-
-
-_OBJECT_FIELDS: Final = ("annotations", "_meta")
-
-
-_COMMON_FIELDS: Final = frozenset({"type", *_OBJECT_FIELDS})
-
-
-_RESULT_FIELDS: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-
-
-_CONTENT_METHODS: Final = ("to_image_content", "to_audio_content", "to_resource_content")
-"""Methods of the SDK's and FastMCP's helper objects that return their block."""
-
-
 def as_content_block(value: Any) -> dict[str, Any] | None:
     """Return the value as a content block of wire JSON, or None if it is not one.
 
@@ -307,27 +308,6 @@ def _meta(value: Any) -> Mapping[str, Any]:
 
 def _first_attribute(value: Any, *names: str) -> Any:
     return next((getattr(value, name) for name in names if hasattr(value, name)), None)
-
-
-_MAX_STEPS: Final = 20
-"""Levels that are searched for the value that cannot be encoded."""
-
-
-_MAX_LEVELS: Final = 200
-"""Nesting limit that is quoted in errors: the JSON parsers of clients give up soon after."""
-
-
-_MAX_KEY: Final = 40
-"""Characters of a key in an error message."""
-
-
-_ENCODING_ERRORS = (TypeError, ValueError, RecursionError, PydanticSerializationError)
-
-
-_BYTES_TYPES = (bytes, bytearray, memoryview)
-
-
-_USABLE_VALUES = "Return text, numbers, lists, dicts, dataclasses or pydantic models."
 
 
 def encode_json(value: Any, who: str) -> tuple[str, JSON]:

@@ -12,14 +12,17 @@ from toolcrib.schema import Schema
 from toolcrib.types import Key, Object, Tool, Visibility
 
 _ABSENT: Final = object()
-
-
 _FIELD_SPELLINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "input_schema": ("input_schema", "inputSchema"),
     "output_schema": ("output_schema", "outputSchema"),
     "meta": ("_meta", "meta"),
 }
 """Fields with several spellings; the first one present counts."""
+_ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+_TEXT_FIELDS: Final = ("name", "namespace", "description")
+_OPTIONAL_TEXT_FIELDS: Final = ("title", "version")
+_OBJECT_FIELDS: Final = ("input_schema", "annotations", "meta")
+_JSON_FIELDS: Final = ("input_schema", "output_schema", "annotations", "icons", "meta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,21 +215,6 @@ def _describe_type(value: object) -> str:
     if isinstance(value, str):
         return "a string" if value else "an empty string"
     return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
-_ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-
-
-_TEXT_FIELDS: Final = ("name", "namespace", "description")
-
-
-_OPTIONAL_TEXT_FIELDS: Final = ("title", "version")
-
-
-_OBJECT_FIELDS: Final = ("input_schema", "annotations", "meta")
-
-
-_JSON_FIELDS: Final = ("input_schema", "output_schema", "annotations", "icons", "meta")
 
 
 def validated(tool: Tool) -> Tool:

@@ -25,6 +25,27 @@ from toolcrib.types import Object, ToolResult
 
 _CACHED_TYPES: Final = 1024
 """Types whose schemas are cached: most functions use the same few."""
+_MAX_PROBLEMS: Final = 8
+"""Problems listed in one error."""
+_USABLE_TYPES: Final = "Use a type that pydantic knows: text, numbers, lists, dicts, enums, dataclasses, models."
+_PYDANTIC_ERRORS: Final = (PydanticUserError, SchemaError, TypeError, ValueError, RuntimeError)
+"""Raised by pydantic for a type that it does not support."""
+_PLAIN_DEFAULTS: Final = (str, int, bool, type(None))
+_SCHEMA_ATTRIBUTES: Final = (
+    "alias",
+    "default_factory",
+    "deprecated",
+    "discriminator",
+    "examples",
+    "field_title_generator",
+    "json_schema_extra",
+    "title",
+    "validation_alias",
+)
+"""Attributes of a field that change its schema, apart from description and metadata."""
+_UNSTRUCTURED_TYPES: Final = (str, bytes, bytearray, memoryview, ToolResult, type(None), Iterator, AsyncIterable)
+"""Types that become text, content or nothing."""
+_RETURN_HINT: Final = "Return what the annotation says, or register the tool with output_schema=False."
 
 
 class UntitledJsonSchema(GenerateJsonSchema):
@@ -112,34 +133,6 @@ def _output_adapter(annotation: Any, _written: str) -> tuple[TypeAdapter[Any], M
 def json_schema(annotation: Any, mode: JsonSchemaMode) -> dict[str, Any]:
     """The JSON Schema of a type. Raises pydantic's errors, or `TypeError`."""
     return TypeAdapter[Any](annotation).json_schema(mode=mode, schema_generator=UntitledJsonSchema)
-
-
-_MAX_PROBLEMS: Final = 8
-"""Problems listed in one error."""
-
-
-_USABLE_TYPES: Final = "Use a type that pydantic knows: text, numbers, lists, dicts, enums, dataclasses, models."
-
-
-_PYDANTIC_ERRORS: Final = (PydanticUserError, SchemaError, TypeError, ValueError, RuntimeError)
-"""Raised by pydantic for a type that it does not support."""
-
-
-_PLAIN_DEFAULTS: Final = (str, int, bool, type(None))
-
-
-_SCHEMA_ATTRIBUTES: Final = (
-    "alias",
-    "default_factory",
-    "deprecated",
-    "discriminator",
-    "examples",
-    "field_title_generator",
-    "json_schema_extra",
-    "title",
-    "validation_alias",
-)
-"""Attributes of a field that change its schema, apart from description and metadata."""
 
 
 class _ClosedModel(BaseModel):
@@ -366,13 +359,6 @@ def _problem_text(kind: str, path: str, message: str) -> str:
         return f'there is no parameter "{path}"'
     text = message[:1].lower() + message[1:]
     return f'"{path}": {text}' if path else text
-
-
-_UNSTRUCTURED_TYPES: Final = (str, bytes, bytearray, memoryview, ToolResult, type(None), Iterator, AsyncIterable)
-"""Types that become text, content or nothing."""
-
-
-_RETURN_HINT: Final = "Return what the annotation says, or register the tool with output_schema=False."
 
 
 class ReturnConverter:

@@ -45,6 +45,9 @@ from toolcrib.types import (
     VisibilityName,
 )
 
+logger = logging.getLogger(__name__)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 
 class ToolRunner(Protocol):
     """Runs the calls of one tool."""
@@ -168,12 +171,6 @@ def _word_tuple(who: str, field: str, words: Iterable[str] | None) -> tuple[str,
     if isinstance(words, str) or not isinstance(words, Iterable | None):
         raise invalid_words(who, field, words)
     return tuple(words or ())
-
-
-logger = logging.getLogger(__name__)
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,12 @@ from toolcrib.errors import InvalidRequest
 from toolcrib.providers.adapters import adapt, unadapted
 from toolcrib.types import Context, ToolProvider
 
-SHOW_ALL_HEADER: Final = "x-mcp-show-all"
-
-
-SHOW_ALL_PARAMETER: Final = "show_all"
-
-
-_P = ParamSpec("_P")
-
-
 _R = TypeVar("_R")
+
+SHOW_ALL_HEADER: Final = "x-mcp-show-all"
+SHOW_ALL_PARAMETER: Final = "show_all"
+_P = ParamSpec("_P")
+_open_questions: ContextVar[tuple[tuple[object, Hashable], ...]] = ContextVar("toolcrib_asking", default=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +195,6 @@ def _show_all_header(headers: Mapping[str, str]) -> str | None:
 
 
 # -- providers that stand for others -------------------------------------------------------------------------------
-
-_open_questions: ContextVar[tuple[tuple[object, Hashable], ...]] = ContextVar("toolcrib_asking", default=())
 
 
 def without_providers(ctx: Context, *providers: object) -> Context:

@@ -30,10 +30,8 @@ from toolcrib.types import (
 
 _DEFAULT_LIMIT: Final = SearchOptions().default_limit
 _MAX_LIMIT: Final = SearchOptions().max_limit
-
 _OVERFETCH: Final = 4
 """How many times more hits `Filtered` asks for, up to the maximum, because some of them will be left out."""
-
 _PRUNE_ABOVE: Final = 1024
 
 

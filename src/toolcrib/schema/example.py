@@ -22,25 +22,13 @@ from toolcrib.types import Object, Tool
 
 _MAX_VALUES = 300
 """Values in one example; the rest is left empty."""
-
-
 _MAX_DEPTH = 12
-
-
 _MAX_ROUNDS = 6
 """Rounds of filling in missing properties."""
-
-
 _MAX_ITEMS = 20
-
-
 _MAX_FULL = 3
 """Levels at which optional parameters are filled in."""
-
-
 _MAX_TEXT = 2_000
-
-
 _FORMATS = {
     "date": "2026-01-31",
     "date-time": "2026-01-31T12:00:00Z",
@@ -57,10 +45,26 @@ _FORMATS = {
     "regex": ".*",
     "json-pointer": "/key",
 }
-
-
 _NAME_FORMATS = (("url", "uri"), ("uri", "uri"), ("email", "email"), ("date", "date"))
 """Endings of parameter names that imply a format."""
+_EMPTY_VALUES: dict[str, Any] = {"object": {}, "array": [], "integer": 1, "number": 1, "string": "", "boolean": True}
+_TYPE_KEYWORDS = (
+    (("properties", "required", "additionalProperties", "minProperties"), "object"),
+    (("items", "prefixItems", "minItems", "contains"), "array"),
+    (("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
+)
+"""Keywords that imply a type."""
+_MAX_CHARS = 400
+"""Maximum length of a generated string."""
+_MAX_NESTED = 20
+_CLASS_SAMPLES = {"d": "1", "w": "a", "s": " ", "D": "a", "W": "-", "S": "a"}
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
+_ZERO_WIDTH = frozenset("bBAzZ")
+_CANDIDATES = "a1A0-_.:/ xzXZ9@#+=,;!?'\"%&*()[]{}|~$^<>\\\t\n"
+_SET_OPERATORS = "[|&~"
+_GROUP = re.compile(r"\?(?:[:>]|P?<\w+>)")
+_LOOKAROUND = re.compile(r"\?<?[=!]")
+_QUANTIFIER = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}|[*+?]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,48 +316,6 @@ def _int_or(value: Any, otherwise: int) -> int:
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-_EMPTY_VALUES: dict[str, Any] = {"object": {}, "array": [], "integer": 1, "number": 1, "string": "", "boolean": True}
-
-
-_TYPE_KEYWORDS = (
-    (("properties", "required", "additionalProperties", "minProperties"), "object"),
-    (("items", "prefixItems", "minItems", "contains"), "array"),
-    (("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
-)
-"""Keywords that imply a type."""
-
-
-_MAX_CHARS = 400
-"""Maximum length of a generated string."""
-
-
-_MAX_NESTED = 20
-
-
-_CLASS_SAMPLES = {"d": "1", "w": "a", "s": " ", "D": "a", "W": "-", "S": "a"}
-
-
-_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v"}
-
-
-_ZERO_WIDTH = frozenset("bBAzZ")
-
-
-_CANDIDATES = "a1A0-_.:/ xzXZ9@#+=,;!?'\"%&*()[]{}|~$^<>\\\t\n"
-
-
-_SET_OPERATORS = "[|&~"
-
-
-_GROUP = re.compile(r"\?(?:[:>]|P?<\w+>)")
-
-
-_LOOKAROUND = re.compile(r"\?<?[=!]")
-
-
-_QUANTIFIER = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}|[*+?]")
 
 
 class _UnsupportedPattern(Exception):

@@ -14,9 +14,20 @@ from toolcrib.types import Object, Tool
 
 _MAX_HOPS = 16
 """References in a row that are followed."""
-
-
 _MERGED_KEYWORDS = ("allOf", "$ref")
+MAX_SIGNATURE = 400
+"""Maximum length of a signature, in characters."""
+MAX_PARAMETERS = 200
+"""Parameters that are read from a schema; the rest are ignored."""
+_MAX_TYPE = 80
+"""Maximum length of one type, in characters."""
+_MAX_OPTIONS = 6
+"""Values of an enum, or branches of a union, that are spelled out."""
+_MAX_LITERAL = 24
+"""Maximum length of one literal value, in characters."""
+_MAX_DEPTH = 2
+"""Levels of nested objects that are spelled out."""
+_IDENTIFIER = re.compile(r"[^\W\d][\w.-]*")
 
 
 def resolve(schema: Any, root: Object) -> Object:
@@ -132,33 +143,6 @@ def _find_anchor(anchor: str, root: Object) -> Any:
             if isinstance(definition, Mapping) and definition.get("$anchor") == anchor:
                 return definition
     return None
-
-
-MAX_SIGNATURE = 400
-"""Maximum length of a signature, in characters."""
-
-
-MAX_PARAMETERS = 200
-"""Parameters that are read from a schema; the rest are ignored."""
-
-
-_MAX_TYPE = 80
-"""Maximum length of one type, in characters."""
-
-
-_MAX_OPTIONS = 6
-"""Values of an enum, or branches of a union, that are spelled out."""
-
-
-_MAX_LITERAL = 24
-"""Maximum length of one literal value, in characters."""
-
-
-_MAX_DEPTH = 2
-"""Levels of nested objects that are spelled out."""
-
-
-_IDENTIFIER = re.compile(r"[^\W\d][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

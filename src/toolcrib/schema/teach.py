@@ -18,31 +18,27 @@ from toolcrib.types import Object
 
 MAX_VIOLATIONS = 5
 """Violations that are listed; the rest are counted."""
-
-
 _MAX_NODES = 2_000
 """Number of values in the arguments above which only the first violation is reported: finding all of them costs a
 hundred times more."""
-
-
 _MAX_OPTIONS = 10
 """Allowed values that are listed."""
-
-
 _MAX_PATH = 120
-
-
 _MAX_KEY = 60
-
-
 _MAX_VALUE = 40
-
-
 _MAX_BRANCHES = 8
-
-
 _MIN_SIMILARITY = 55.0
 """Similarity, 0 to 100, from which a name is suggested. It is low because a tool has few parameters."""
+_JSON_TYPES: tuple[tuple[Any, str], ...] = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    ((list, tuple), "array"),
+    (Mapping, "object"),
+)
+_RuleText = Callable[[Any, Any], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,20 +203,6 @@ def _json_type(value: Any) -> str:
 def _count(number: Any, unit: str) -> str:
     units = "properties" if unit == "property" else f"{unit}s"
     return f"{number} {unit if number == 1 else units}"
-
-
-_JSON_TYPES: tuple[tuple[Any, str], ...] = (
-    (type(None), "null"),
-    (bool, "boolean"),
-    (str, "string"),
-    (int, "integer"),
-    (float, "number"),
-    ((list, tuple), "array"),
-    (Mapping, "object"),
-)
-
-
-_RuleText = Callable[[Any, Any], str]
 
 
 _RULE_TEXTS: tuple[tuple[Any, _RuleText], ...] = (

@@ -21,6 +21,34 @@ from toolcrib.types import Object
 
 _MAX_MESSAGE = 800
 """Maximum length of a message, in characters."""
+_BACKTRACK_LIMIT = 100_000
+"""Backtracking steps of a regular expression, about 10 ms, so that a hostile pattern cannot stall a call."""
+_MAX_REASON = 240
+"""Maximum length of a reason, in characters."""
+_DRAFT_07 = "http://json-schema.org/draft-07/schema#"
+_PATTERN_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)
+_LOOSE_DASH = re.compile(r"(\\[wWdDsS])-(?!\])|(?<!\[)-(\\[wWdDsS])")
+_MAX_WORK = 10_000_000
+"""Schema steps of one check, about 0.1 s."""
+_MAX_ESTIMATE_STEPS = 200_000
+"""Steps of the estimate itself."""
+_MAX_CHECKED_DEPTH = 100
+"""Maximum depth of arguments: validation recurses, and would exhaust the stack."""
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_ANCHORS = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
+_IN_PLACE = ("not", "if", "then", "else")
+_IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
+_IN_PLACE_BY_NAME = ("dependentSchemas", "dependencies")
+_CHILD_KEYWORDS = (
+    "items",
+    "additionalProperties",
+    "additionalItems",
+    "contains",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_ANY_CHILD = ""
+"""Name of a child schema that may apply to any child."""
 
 
 class Schema:
@@ -74,23 +102,6 @@ class Schema:
             hint=f"Valid: {signature_line(who, self._schema)}",
             suggestions=tuple(dict.fromkeys(word for fault in found for word in fault.suggestions)),
         )
-
-
-_BACKTRACK_LIMIT = 100_000
-"""Backtracking steps of a regular expression, about 10 ms, so that a hostile pattern cannot stall a call."""
-
-
-_MAX_REASON = 240
-"""Maximum length of a reason, in characters."""
-
-
-_DRAFT_07 = "http://json-schema.org/draft-07/schema#"
-
-
-_PATTERN_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACK_LIMIT)
-
-
-_LOOSE_DASH = re.compile(r"(\\[wWdDsS])-(?!\])|(?<!\[)-(\\[wWdDsS])")
 
 
 def compile_schema(schema: Object, who: str) -> jsonschema_rs.Validator:
@@ -187,47 +198,6 @@ def _portable_pattern(pattern: str) -> str:
         except (re.error, RecursionError, OverflowError):
             return pattern
     return ""
-
-
-_MAX_WORK = 10_000_000
-"""Schema steps of one check, about 0.1 s."""
-
-
-_MAX_ESTIMATE_STEPS = 200_000
-"""Steps of the estimate itself."""
-
-
-_MAX_CHECKED_DEPTH = 100
-"""Maximum depth of arguments: validation recurses, and would exhaust the stack."""
-
-
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-
-
-_ANCHORS = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
-
-
-_IN_PLACE = ("not", "if", "then", "else")
-
-
-_IN_PLACE_LISTS = ("allOf", "anyOf", "oneOf")
-
-
-_IN_PLACE_BY_NAME = ("dependentSchemas", "dependencies")
-
-
-_CHILD_KEYWORDS = (
-    "items",
-    "additionalProperties",
-    "additionalItems",
-    "contains",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-)
-
-
-_ANY_CHILD = ""
-"""Name of a child schema that may apply to any child."""
 
 
 def max_depth(schema: Object) -> int | None:
