@@ -1,4 +1,4 @@
-"""Doubles for tests of whatever is built on toolcrib."""
+"""Test doubles for programs built on toolcrib."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -28,20 +28,20 @@ from toolcrib.types import (
 )
 
 Handler = Callable[[Context, str, Object], Awaitable[ToolResult | None]]
-"""What a fake provider does with a call: the context, the tool's own name, the arguments."""
+"""Handles a call of a fake provider: context, the tool's own name, arguments."""
 
 
 async def echo(ctx: Context, name: str, arguments: Object) -> ToolResult:  # noqa: ARG001 - the shape of a handler
-    """Answer with what was asked, as text and as structured content."""
+    """Return the call itself, as text and as structured content."""
     said = {"tool": name, "arguments": dict(arguments)}
     return ToolResult(content=({"type": "text", "text": f"{name} {dict(arguments)}"},), structured=said)
 
 
 class FakeProvider(Provider):
-    """A provider of fixed tools, which a test can change; it speaks for one server when it has a status."""
+    """A provider whose tools a test can change; with a status, it represents a server."""
 
     def __init__(self, tools: Sequence[Tool], handler: Handler = echo, *, status: ServerStatus | None = None) -> None:
-        """`lists` counts how often it was asked for its tools, `calls` holds the calls it got."""
+        """`lists` counts requests for the tools, and `calls` records calls."""
         self.tools = list(tools)
         self.handler = handler
         self.status = status
@@ -49,12 +49,12 @@ class FakeProvider(Provider):
         self.calls: list[tuple[str, Object]] = []
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
-        """The tools of this moment."""
+        """List the current tools."""
         self.lists += 1
         return tuple(self.tools)
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
-        """What the handler says; None for a name it does not have."""
+        """Call the handler; None for an unknown name."""
         if not any(tool.name == name for tool in self.tools):
             return None
         self.calls.append((name, arguments))
@@ -71,12 +71,11 @@ class FakeSource:
     kind = BackendKind.PROVIDER
 
     def __init__(self, *providers: ToolProvider) -> None:
-        """The first providers."""
         self._providers = list(providers)
         self._callbacks: list[Callable[[], None]] = []
 
     def providers(self) -> Sequence[ToolProvider]:
-        """The providers of this moment."""
+        """The current providers."""
         return tuple(self._providers)
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
@@ -85,12 +84,12 @@ class FakeSource:
         return lambda: self._callbacks.remove(callback) if callback in self._callbacks else None
 
     def changed(self) -> None:
-        """Say that something changed."""
+        """Notify subscribers of a change."""
         for callback in tuple(self._callbacks):
             callback()
 
     def replace(self, *providers: ToolProvider) -> None:
-        """Offer other providers from now on."""
+        """Replace the providers, and notify subscribers."""
         self._providers = list(providers)
         self.changed()
 
@@ -104,7 +103,7 @@ def ready(name: str, **changes: Any) -> ServerStatus:
 async def running(
     *sources: FakeSource, policy: Policy | None = None, options: GatewayOptions | None = None
 ) -> AsyncIterator[Gateway]:
-    """A gateway over the sources, with everything they offer in its snapshot."""
+    """Run a gateway over the sources, with all their tools in its snapshot."""
     gateway = Gateway(sources, policy=policy, options=options or GatewayOptions(start_grace_s=0))
     async with anyio.create_task_group() as group:
         await group.start(gateway.refresher.run)
@@ -115,7 +114,7 @@ async def running(
 
 @contextlib.asynccontextmanager
 async def connect(gateway: Gateway, options: SurfaceOptions | None = None, **client: Any) -> AsyncIterator[mcp.Client]:
-    """An SDK client of the gateway, in memory; `client` goes to `mcp.Client`."""
+    """Connect an SDK client in memory; `client` are arguments of `mcp.Client`."""
     server: Server[Any] = make_server(make_facade(gateway, options or SurfaceOptions()))
     async with mcp.Client(server, **client) as connected:
         yield connected

@@ -18,6 +18,8 @@ from toolcrib.settings import document
 from toolcrib.types import Object
 
 _ARGUMENTS_HINT = """Write an object, quoted for the shell: --args '{"name": "value"}'"""
+_YES = frozenset({"y", "yes"})
+_APPROVAL_HINT = "Approve it with --yes, or run this at a terminal to be asked."
 
 
 def read_arguments(given: str) -> dict[str, Any]:
@@ -44,12 +46,6 @@ def _read_source(given: str) -> tuple[str, str]:
     except OSError as error:
         raise UsageError(f"{given[1:]} cannot be read: {error.strerror}.", hint="--args @FILE reads a file.") from None
     return given, "--args"
-
-
-_YES = frozenset({"y", "yes"})
-
-
-_APPROVAL_HINT = "Approve it with --yes, or run this at a terminal to be asked."
 
 
 class TerminalClient:

@@ -32,10 +32,6 @@ NamespaceOption = Annotated[
 ToolArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The tool: its id, or any unambiguous spelling of it.")
 ]
-
-
-# -- serve -------------------------------------------------------------------------------------------------------------
-
 HttpOption = Annotated[
     str | None,
     typer.Option(
@@ -49,6 +45,49 @@ SseOption = Annotated[
 ]
 _CONFIGURED_ADDRESS: Final = ":"
 """An address both of whose halves are what the settings say."""
+QueryArgument = Annotated[list[str], typer.Argument(metavar="QUERY...", help="What the tool should do.")]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", "-l", min=1, help="How many to show, at most.", show_default="10")
+]
+SearchFileOption = Annotated[
+    Path | None,
+    typer.Option("--tools", "-t", metavar="FILE", help="Search the tools of this file (- is standard input) instead."),
+]
+ScorerOption = Annotated[
+    Literal["hybrid", "tiers", "bm25", "points"] | None,
+    typer.Option("--scorer", help="How to rank tools, this once.", show_default="the settings', else hybrid"),
+]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="Show how each score is computed.")]
+CallArgsOption = Annotated[
+    str,
+    typer.Option("--args", "-a", metavar="JSON", help="The arguments: a JSON object, @FILE, or - for standard input."),
+]
+ApproveOption = Annotated[bool, typer.Option("--yes", "-y", help="Approve calls in advance that need approval.")]
+ScriptArgument = Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads standard input.")]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option("--language", "-l", metavar="NAME", help="lua or python; the default depends on the file name."),
+]
+ScriptArgsOption = Annotated[
+    str | None,
+    typer.Option("--args", "-a", metavar="JSON", help="The script's `args`: a JSON object, or @FILE."),
+]
+ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer the script only tools that change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only check the script, and list the calls it contains.")]
+TestOption = Annotated[bool, typer.Option("--test", help="Run the tests in the file.")]
+EvalToolsOption = Annotated[
+    Path, typer.Option("--tools", "-t", metavar="FILE", help="The tools to search (- is standard input).")
+]
+EvalQueriesOption = Annotated[
+    Path, typer.Option("--queries", "-q", metavar="FILE", help="The queries, each with its relevant tools.")
+]
+UnanswerableOption = Annotated[
+    Path | None,
+    typer.Option("--unanswerable", "-u", metavar="FILE", help="Queries that none of the tools can answer."),
+]
+
+
+# -- serve -------------------------------------------------------------------------------------------------------------
 
 
 class ServeCommand(TyperCommand):
@@ -132,21 +171,6 @@ def tools(
     session.list_tools(settings, namespace, as_json=as_json)
 
 
-QueryArgument = Annotated[list[str], typer.Argument(metavar="QUERY...", help="What the tool should do.")]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", "-l", min=1, help="How many to show, at most.", show_default="10")
-]
-SearchFileOption = Annotated[
-    Path | None,
-    typer.Option("--tools", "-t", metavar="FILE", help="Search the tools of this file (- is standard input) instead."),
-]
-ScorerOption = Annotated[
-    Literal["hybrid", "tiers", "bm25", "points"] | None,
-    typer.Option("--scorer", help="How to rank tools, this once.", show_default="the settings', else hybrid"),
-]
-ExplainOption = Annotated[bool, typer.Option("--explain", help="Show how each score is computed.")]
-
-
 @report_errors
 def search(
     query: QueryArgument,
@@ -212,12 +236,6 @@ def describe(
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
-CallArgsOption = Annotated[
-    str,
-    typer.Option("--args", "-a", metavar="JSON", help="The arguments: a JSON object, @FILE, or - for standard input."),
-]
-ApproveOption = Annotated[bool, typer.Option("--yes", "-y", help="Approve calls in advance that need approval.")]
-
 
 @report_errors
 def call(
@@ -244,20 +262,6 @@ def call(
 
     if session.call_tool(settings, name, arguments, approved=yes, as_json=as_json):
         raise typer.Exit(ExitCode.TOOL)
-
-
-ScriptArgument = Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads standard input.")]
-LanguageOption = Annotated[
-    str | None,
-    typer.Option("--language", "-l", metavar="NAME", help="lua or python; the default depends on the file name."),
-]
-ScriptArgsOption = Annotated[
-    str | None,
-    typer.Option("--args", "-a", metavar="JSON", help="The script's `args`: a JSON object, or @FILE."),
-]
-ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer the script only tools that change nothing.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only check the script, and list the calls it contains.")]
-TestOption = Annotated[bool, typer.Option("--test", help="Run the tests in the file.")]
 
 
 @report_errors
@@ -308,17 +312,6 @@ def _read_script(file: str) -> str:
 
 
 # -- checks and the demo -----------------------------------------------------------------------------------------------
-
-EvalToolsOption = Annotated[
-    Path, typer.Option("--tools", "-t", metavar="FILE", help="The tools to search (- is standard input).")
-]
-EvalQueriesOption = Annotated[
-    Path, typer.Option("--queries", "-q", metavar="FILE", help="The queries, each with its relevant tools.")
-]
-UnanswerableOption = Annotated[
-    Path | None,
-    typer.Option("--unanswerable", "-u", metavar="FILE", help="Queries that none of the tools can answer."),
-]
 
 
 @report_errors

@@ -34,34 +34,57 @@ from toolcrib.types import ServerState
 from toolcrib.wire import tool_to_wire
 
 _MIN_SERVERS: Final = 3
-
-
 _WIDTH: Final = 110
-
-
 _MAX_LINES: Final = 12
-
-
 QUESTIONS: Final = (
     "what is the current time in Tokyo",
     "list the tables of the database",
     "show the latest commits",
     "least common multiple of two numbers",
 )
+_ANSWER_TIMEOUT_S = 60.0
+PINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "time": ("mcp-server-time==2026.10.19", "mcp==2.3.0"),
+    "git": ("mcp-server-git==2026.10.19", "mcp==2.3.0"),
+    "calculator": ("mcp-server-calculator==0.2.1", "mcp==1.30.0"),
+    "sqlite": ("mcp-server-sqlite==2025.4.25", "mcp==1.30.0"),
+    "math": ("chuk-mcp-math-server==0.3.3", "chuk-mcp-math==0.2.3", "chuk-mcp-server==0.26.1"),
+}
+"""The pinned packages of each server; a new major version of the SDK broke several servers."""
+START_TIMEOUT_S: Final = 180
+"""The first start downloads and installs."""
+_PASSED_VARIABLES: Final = (
+    "UV_",
+    "SSL_CERT_",
+    "XDG_",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "TMPDIR",
+    "LANG",
+)
+"""Prefixes of variables that uvx may need to reach the package index."""
+_ORDERS: Final = (
+    ("2026-03-02", "Ada", "torque wrench", 2, 89.0),
+    ("2026-03-05", "Grace", "dial indicator", 1, 120.5),
+    ("2026-03-05", "Ada", "end mill 6 mm", 10, 14.2),
+    ("2026-03-09", "Edsger", "edge finder", 1, 33.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoWorkspace:
-    """What the demo plays with."""
+    """The files of the demo."""
 
     settings: Path
-    """The settings file: the servers, as any MCP client would name them."""
+    """The settings file, in the form that MCP clients use."""
     repository: Path
     database: Path
 
 
 def run_tour(scene: DemoWorkspace) -> None:
-    """Show everything. Raises `ServerUnavailable` when too few servers start, `ExecutionFailed` when a step fails."""
+    """Run the demo. Raises `ServerUnavailable` if too few servers start, `ExecutionFailed` if a step fails."""
 
     async def show(app: App) -> None:
         async with connect_agent(app) as agent:
@@ -74,7 +97,7 @@ def run_tour(scene: DemoWorkspace) -> None:
 
 
 def _console() -> Console:
-    """Standard output, at a width that reads well."""
+    """A console with a readable width."""
     console = Console(highlight=False)
     console.width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
     return console
@@ -82,7 +105,7 @@ def _console() -> Console:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoAnswer:
-    """What came back from a call."""
+    """The result of a call."""
 
     text: str
     structured: Any
@@ -91,12 +114,12 @@ class DemoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class DemoAgent:
-    """What an agent can do: list tools, and call them."""
+    """Lists tools and calls them, as an agent does."""
 
     client: Client
 
     async def definitions(self) -> list[dict[str, Any]]:
-        """Every tool the agent is shown, as on the wire."""
+        """Every tool that the agent sees, as on the wire."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
@@ -107,7 +130,7 @@ class DemoAgent:
                 return found
 
     async def call(self, name: str, arguments: dict[str, Any]) -> DemoAnswer:
-        """Call a tool. Raises `ExecutionFailed` when no answer comes."""
+        """Call a tool. Raises `ExecutionFailed` if there is no response."""
         try:
             with anyio.fail_after(_ANSWER_TIMEOUT_S):
                 result = await self.client.call_tool(name, arguments)
@@ -118,10 +141,9 @@ class DemoAgent:
 
 
 class DemoTour:
-    """The steps, in the order in which they are shown."""
+    """The steps of the demo, in order."""
 
     def __init__(self, app: App, agent: DemoAgent, scene: DemoWorkspace, counter: LabelledCounter) -> None:
-        """Nothing is shown before `walk`."""
         self._app = app
         self._agent = agent
         self._scene = scene
@@ -129,7 +151,7 @@ class DemoTour:
         self._console = _console()
 
     async def run(self) -> None:
-        """All steps."""
+        """Run all steps."""
         await self._show_servers()
         await self._show_costs()
         await self._search()
@@ -208,7 +230,7 @@ class DemoTour:
                 self._show(await self._call("execute_tool", {"name": name, "arguments": arguments}))
 
     async def _show_mistakes(self) -> None:
-        self._title("Mistakes, and what the agent is told")
+        self._title("Mistakes, and how the agent learns from them")
         wrong_argument = {"name": "time:get_current_time", "arguments": {"time_zone": "Asia/Tokyo"}}
         self._show(await self._call("execute_tool", wrong_argument, fails=True), style="yellow")
         misspelt = {"name": "time:get_curent_tme", "arguments": {"timezone": "Asia/Tokyo"}}
@@ -217,7 +239,7 @@ class DemoTour:
     # -- one exchange ----------------------------------------------------------------------------------------------
 
     async def _call(self, name: str, arguments: dict[str, Any], *, fails: bool = False) -> DemoAnswer:
-        """Call as the agent does, show the call and its cost; raises `ExecutionFailed` when it does not go as shown."""
+        """Call a tool as the agent does, and print the call and its cost. Raises `ExecutionFailed` on an unexpected result."""
         answer = await self._agent.call(name, arguments)
         cost = self._tokens.count(answer.text)
         self._say(f"\n{name} {json.dumps(arguments, ensure_ascii=False)}", style="cyan", by=2)
@@ -237,7 +259,7 @@ class DemoTour:
         self._console.rule(Text(text, style="bold"), align="left")
 
     def _say(self, text: str, *, style: str = "", by: int = 0) -> None:
-        """Text, whose lines are indented by so many columns, also where they are broken."""
+        """Print text indented by `by` columns, also on wrapped lines."""
         margin, room = " " * by, self._console.width - by
         lines = [part for line in printable(text).split("\n") for part in textwrap.wrap(line, room) or [""]]
         self._console.print(Text("\n".join((margin + line).rstrip() for line in lines), style=style))
@@ -249,11 +271,8 @@ def _hits(answer: DemoAnswer) -> list[dict[str, Any]]:
     return hits if isinstance(hits, list) else []
 
 
-_ANSWER_TIMEOUT_S = 60.0
-
-
 def demo_token_counter() -> LabelledCounter:
-    """Exact counts where their library is installed, else an estimate; its label says which."""
+    """Count exactly if the library is installed, else estimate; the label says which."""
     try:
         return counter("o200k_base")
     except MissingExtra:
@@ -261,56 +280,20 @@ def demo_token_counter() -> LabelledCounter:
 
 
 def compact_json(value: Any) -> str:
-    """JSON as it goes into a model's context."""
+    """Compact JSON, as a model sees it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @contextlib.asynccontextmanager
 async def connect_agent(app: App) -> AsyncIterator["DemoAgent"]:
-    """An agent whose only way to tools is our own MCP server."""
+    """Connect an agent to the MCP server of the app."""
     async with Client(app.server) as client:
         yield DemoAgent(client)
 
 
-PINS: Final[Mapping[str, tuple[str, ...]]] = {
-    "time": ("mcp-server-time==2026.10.19", "mcp==2.3.0"),
-    "git": ("mcp-server-git==2026.10.19", "mcp==2.3.0"),
-    "calculator": ("mcp-server-calculator==0.2.1", "mcp==1.30.0"),
-    "sqlite": ("mcp-server-sqlite==2025.4.25", "mcp==1.30.0"),
-    "math": ("chuk-mcp-math-server==0.3.3", "chuk-mcp-math==0.2.3", "chuk-mcp-server==0.26.1"),
-}
-"""Each server's package, and what else of it must not drift: a new major version of the SDK broke several servers."""
-
-
-START_TIMEOUT_S: Final = 180
-"""The first start downloads and installs."""
-
-
-_PASSED_VARIABLES: Final = (
-    "UV_",
-    "SSL_CERT_",
-    "XDG_",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "TMPDIR",
-    "LANG",
-)
-"""Beginnings of the variables that uvx may need to reach the package index."""
-
-
-_ORDERS: Final = (
-    ("2026-03-02", "Ada", "torque wrench", 2, 89.0),
-    ("2026-03-05", "Grace", "dial indicator", 1, 120.5),
-    ("2026-03-05", "Ada", "end mill 6 mm", 10, 14.2),
-    ("2026-03-09", "Edsger", "edge finder", 1, 33.0),
-)
-
-
 @contextmanager
 def demo_workspace() -> Iterator[DemoWorkspace]:
-    """The scene, in a temporary folder that goes away. Raises `MissingExtra` without uvx."""
+    """Create the files in a temporary folder, and delete them afterwards. Raises `MissingExtra` without uvx."""
     uvx = find_uvx()
     with tempfile.TemporaryDirectory(prefix="toolcrib-demo-") as name:
         folder = Path(name)
@@ -323,7 +306,7 @@ def demo_workspace() -> Iterator[DemoWorkspace]:
 
 
 def find_uvx() -> str:
-    """uvx beside this Python, or in PATH. Raises `MissingExtra`."""
+    """Find uvx beside this Python, or in PATH. Raises `MissingExtra`."""
     beside = shutil.which("uvx", path=str(Path(sys.executable).parent))
     found = beside or shutil.which("uvx")
     if found is None:
@@ -348,7 +331,7 @@ def _demo_settings(uvx: str, repository: Path, database: Path) -> dict[str, Any]
 
 
 def uvx_arguments(pins: Sequence[str]) -> list[str]:
-    """What makes uvx run the first package, with the others pinned, on this Python.
+    """The arguments for uvx to run the first package, with the others pinned, on this Python.
 
     >>> uvx_arguments(("mcp-server-time==1", "mcp==2"))[2:]
     ['--with', 'mcp==2', '--from', 'mcp-server-time==1', 'mcp-server-time']
@@ -365,7 +348,7 @@ def _create_database(database: Path) -> None:
 
 
 def _find_repository(folder: Path) -> Path:
-    """The repository around the current folder, if it has a commit; else a small one of its own."""
+    """The repository of the current folder if it has a commit, else a small new one."""
     top = _git(Path.cwd(), "rev-parse", "--show-toplevel")
     if top and _git(Path.cwd(), "rev-parse", "--verify", "HEAD"):
         return Path(top)
@@ -381,7 +364,7 @@ def _find_repository(folder: Path) -> Path:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says; empty when it fails or is not there."""
+    """The output of git; empty if it fails or is not installed."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed arguments
             ["git", *arguments],  # noqa: S607 - whichever git the user has

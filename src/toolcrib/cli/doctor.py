@@ -24,6 +24,54 @@ from toolcrib.surfaces.builtin import make_facade
 from toolcrib.types import Policy, ServerState, ServerStatus, Tool
 from toolcrib.upstream.options import ServerOptions
 
+_AdviceTable = tuple[tuple[str, str], ...]
+_CREDENTIALS: Final = 'Put its credentials into "headers", such as "Authorization": "Bearer ${{TOKEN}}".'
+_LONGER_TIMEOUT: Final = 'Give it longer: "timeouts": {{"start": 120}}, or see what holds it up.'
+_SETTINGS: Final[_AdviceTable] = (
+    (
+        r"environment variable (\S+) is not set",
+        "Set {0} where toolcrib is started, or give it a default: ${{{0}:-...}}.",
+    ),
+    (r"environment variable (\S+) is empty", "Set {0} where toolcrib is started."),
+    (r"known to the editor", "Write ${{env:NAME}} instead and set that variable."),
+    (r"the file .+ does not exist", "Create the file, or correct its path."),
+    (r'"([^"]+)" is not a setting; did you mean "([^"]+)"', "Write {1} in place of {0}."),
+    (r'is not a setting; did you mean "([^"]+)"', 'Write "{0}" instead.'),
+    (r"", "Fix its entry in the settings file."),
+)
+"""For a server that is not started because of its entry in the settings."""
+_COMMAND: Final[_AdviceTable] = (
+    (r"^its working directory", 'Create that folder, or correct "cwd".'),
+    (
+        r"^the command .+ not found",
+        'Install the program, or give its full path in "command"; arguments belong in "args".',
+    ),
+    (
+        r"^the command .+ (?:may not be executed|could not be started)",
+        "Make its command executable, or start it with an interpreter.",
+    ),
+    (r"certificate|\bSSL", "Set SSL_CERT_FILE in its env."),
+    (r"^no (?:answer|tool list) .*within", _LONGER_TIMEOUT),
+    (r"", "Run its command by hand to see what it says; its environment holds only what env gives it."),
+)
+_URL: Final[_AdviceTable] = (
+    (r"\bHTTP 40[13]\b", _CREDENTIALS),
+    (r"\bHTTP 407\b", "Put the proxy's credentials into the proxy's address, where toolcrib is started."),
+    (r"\bHTTP 40[45]\b", 'Correct its url, or its "type": "http" or "sse".'),
+    (r"\bHTTP \d+", "See its own log; it is tried again by itself."),
+    (r"\bRedirect to", "Write the address that it names into url, if that is the server you mean."),
+    (r"certificate", "Set SSL_CERT_FILE where toolcrib is started, if that certificate is to be trusted."),
+    (r"no TLS connection", 'Write "http://" in its url, if it speaks no TLS; otherwise correct the port.'),
+    (r"^no (?:answer|tool list) .*within|\bin time$", _LONGER_TIMEOUT),
+    (
+        r"refused|cannot be reached|host name is unknown|closed without an answer|broke off",
+        "Check that it is running and that its url is right.",
+    ),
+    (r"", "Check that its url is that of an MCP endpoint, and see its own log."),
+)
+_QUOTED: Final = re.compile(r' \(its message: ".*"\)|; its last output: .*', re.DOTALL)
+"""Quotations of the server within a reason, which say nothing about the kind of failure."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
@@ -206,67 +254,6 @@ def _print_server(status: ServerStatus, options: ServerOptions) -> None:
         echo(f"      do: {advice(status, options)}")
     for rejected in status.rejected:
         echo(f"      set aside: {rejected.tool}: {rejected.reason}")
-
-
-_AdviceTable = tuple[tuple[str, str], ...]
-
-
-_CREDENTIALS: Final = 'Put its credentials into "headers", such as "Authorization": "Bearer ${{TOKEN}}".'
-
-
-_LONGER_TIMEOUT: Final = 'Give it longer: "timeouts": {{"start": 120}}, or see what holds it up.'
-
-
-_SETTINGS: Final[_AdviceTable] = (
-    (
-        r"environment variable (\S+) is not set",
-        "Set {0} where toolcrib is started, or give it a default: ${{{0}:-...}}.",
-    ),
-    (r"environment variable (\S+) is empty", "Set {0} where toolcrib is started."),
-    (r"known to the editor", "Write ${{env:NAME}} instead and set that variable."),
-    (r"the file .+ does not exist", "Create the file, or correct its path."),
-    (r'"([^"]+)" is not a setting; did you mean "([^"]+)"', "Write {1} in place of {0}."),
-    (r'is not a setting; did you mean "([^"]+)"', 'Write "{0}" instead.'),
-    (r"", "Fix its entry in the settings file."),
-)
-"""For a server that is not started because of its entry in the settings."""
-
-
-_COMMAND: Final[_AdviceTable] = (
-    (r"^its working directory", 'Create that folder, or correct "cwd".'),
-    (
-        r"^the command .+ not found",
-        'Install the program, or give its full path in "command"; arguments belong in "args".',
-    ),
-    (
-        r"^the command .+ (?:may not be executed|could not be started)",
-        "Make its command executable, or start it with an interpreter.",
-    ),
-    (r"certificate|\bSSL", "Set SSL_CERT_FILE in its env."),
-    (r"^no (?:answer|tool list) .*within", _LONGER_TIMEOUT),
-    (r"", "Run its command by hand to see what it says; its environment holds only what env gives it."),
-)
-
-
-_URL: Final[_AdviceTable] = (
-    (r"\bHTTP 40[13]\b", _CREDENTIALS),
-    (r"\bHTTP 407\b", "Put the proxy's credentials into the proxy's address, where toolcrib is started."),
-    (r"\bHTTP 40[45]\b", 'Correct its url, or its "type": "http" or "sse".'),
-    (r"\bHTTP \d+", "See its own log; it is tried again by itself."),
-    (r"\bRedirect to", "Write the address that it names into url, if that is the server you mean."),
-    (r"certificate", "Set SSL_CERT_FILE where toolcrib is started, if that certificate is to be trusted."),
-    (r"no TLS connection", 'Write "http://" in its url, if it speaks no TLS; otherwise correct the port.'),
-    (r"^no (?:answer|tool list) .*within|\bin time$", _LONGER_TIMEOUT),
-    (
-        r"refused|cannot be reached|host name is unknown|closed without an answer|broke off",
-        "Check that it is running and that its url is right.",
-    ),
-    (r"", "Check that its url is that of an MCP endpoint, and see its own log."),
-)
-
-
-_QUOTED: Final = re.compile(r' \(its message: ".*"\)|; its last output: .*', re.DOTALL)
-"""Quotations of the server within a reason, which say nothing about the kind of failure."""
 
 
 def advice(status: ServerStatus, server: ServerOptions) -> str:

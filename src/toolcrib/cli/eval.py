@@ -11,14 +11,12 @@ from toolcrib.search.evaluation import LabelledQuery, evaluate, false_answers, l
 from toolcrib.search.options import Scorer
 
 _WARM_UP: Final = 50
-"""Queries that are asked before any time counts."""
-
-
+"""Queries to run before measuring time."""
 _MAX_WIDTH: Final = 100
 
 
 def run_evaluation(tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None) -> dict[str, Any]:
-    """All figures, by the names that `--json` gives them; raises `FileError`."""
+    """Evaluate the search; the figures by their names in `--json`. Raises `FileError`."""
     file = read_tools(tools)
     asked = read_queries(queries)
     check_relevant(asked, file)
@@ -55,7 +53,7 @@ def _false_answer_rates(shelf: FileSearch, others: Sequence[LabelledQuery]) -> d
 
 
 def print_figures(figures: Mapping[str, Any]) -> None:
-    """The figures as a table for people."""
+    """Print the figures as a table."""
     table = new_table("figure", "value", texts=1)
     for name, value in figures.items():
         if name == "recall@1":

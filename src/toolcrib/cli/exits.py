@@ -33,6 +33,8 @@ from toolcrib.errors import (
     ToolcribError,
 )
 
+P = ParamSpec("P")
+
 
 class ExitCode(IntEnum):
     """Exit codes of the command line."""
@@ -92,9 +94,6 @@ def exit_code(error: ToolcribError) -> ExitCode:
 def exit_code_table() -> str:
     """The codes and their meanings, for the help text."""
     return "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
-
-
-P = ParamSpec("P")
 
 
 class Terminated(Exception):

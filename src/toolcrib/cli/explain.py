@@ -15,7 +15,7 @@ _MAX_WIDTH = 120
 
 
 def print_parts(hits: tuple[Hit, ...], named: Callable[[Tool], str]) -> None:
-    """Two tables for each hit: what its figure is the sum of, and which word met what."""
+    """Print two tables for each hit: the parts of its score, and the matches of each word."""
     console = table_console(_MAX_WIDTH)
     for place, hit in enumerate(hits, start=1):
         console.print(cell(f"\n{place}. {named(hit.tool)}  {hit.score:.2f}"))
@@ -26,12 +26,12 @@ def print_parts(hits: tuple[Hit, ...], named: Callable[[Tool], str]) -> None:
 
 
 def table_console(widest: int) -> Console:
-    """Standard output for tables: as wide as the terminal, but no wider than that; plain text where it is none."""
+    """A console for tables, as wide as the terminal up to a limit; plain text if it is not a terminal."""
     return Console(file=sys.stdout, width=min(terminal_width(), widest), highlight=False, emoji=False, markup=False)
 
 
 def new_table(*heads: str, texts: int) -> Table:
-    """An empty table; its first columns are texts, so many, and the rest figures."""
+    """An empty table, whose first `texts` columns are left-aligned, and the others right-aligned."""
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
     for place, head in enumerate(heads):
         table.add_column(head, justify="left" if place < texts else "right", overflow="fold")
@@ -39,12 +39,12 @@ def new_table(*heads: str, texts: int) -> Table:
 
 
 def cell(text: str) -> Text:
-    """A text as it is, without what terminals obey."""
+    """A cell with the text, without control characters."""
     return Text(printable(text))
 
 
 def contribution(part: ScorePart) -> float:
-    """What the part added to the hit's own figure."""
+    """The contribution of a part to the score."""
     return part.value * part.weight
 
 

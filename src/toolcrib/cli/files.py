@@ -23,42 +23,34 @@ from toolcrib.search.options import Scorer, SearchOptions
 from toolcrib.types import SearchReply, SearchRequest, Tool
 
 STDIN: Final = Path("-")
-
-
 _GZIP: Final = b"\x1f\x8b"
-
-
 _TOOL_HINT: Final = (
     'A tool is an object such as {"id": "git:log", "namespace": "git", "name": "log", "description": "Show commits", '
     '"parameters": {"type": "object"}, "tags": []}; only the name is needed. One a line, a JSON list of them, and an '
     'object whose "tools" is such a list can be read.'
 )
-
-
 _QUERY_HINT: Final = (
     'A query is an object such as {"id": "1", "query": "show the last commits", "relevant": ["git:log"]}. One a line, '
     'a JSON list of them, and an object whose "queries" is such a list can be read.'
 )
-
-
 _MAX_IDS_NAMED: Final = 3
-"""How many of the ids that are missing are named."""
+"""How many missing ids an error names."""
 
 
 class FileError(UsageError):
-    """A file of tools or queries that cannot be read as such."""
+    """A file of tools or queries is invalid."""
 
     code = "invalid_file"
 
 
 class ToolFile:
-    """The tools of a file, under the ids that its rows have. Those need not be `namespace:name`."""
+    """The tools of a file, by the ids of its rows, which may differ from `namespace:name`."""
 
     def __init__(self, rows: Iterator[tuple[str | None, Tool]]) -> None:
         given = list(rows)
         self.tools: tuple[Tool, ...] = tuple(tool for _, tool in given)
         self.ids: tuple[str, ...] = tuple(tool.id if id_ is None else id_ for id_, tool in given)
-        """Beside the tools; a row without an id is called `namespace:name`."""
+        """In the order of the tools; `namespace:name` for rows without an id."""
         # Two rows may be equal in all but their ids, so a tool is known by which object it is.
         self._ids = {id(tool): id_ for tool, id_ in zip(self.tools, self.ids, strict=True)}
         self._rows: defaultdict[str, list[str]] = defaultdict(list)
@@ -66,7 +58,7 @@ class ToolFile:
             self._rows[tool.id].append(id_)
 
     def id_of(self, tool: Tool) -> str:
-        """The id of the row that the tool came from; the very object."""
+        """The id of the row of this tool object."""
         return self._ids[id(tool)]
 
     def ids_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -74,39 +66,39 @@ class ToolFile:
         return tuple(id_ for name in names for id_ in self._rows.get(name, (name,)))
 
     def namespaces(self) -> tuple[str, ...]:
-        """All namespaces, in the file's order; tools without one have none."""
+        """All namespaces, in the order of the file."""
         return tuple(dict.fromkeys(tool.namespace for tool in self.tools if tool.namespace))
 
 
 @dataclass(frozen=True, slots=True)
 class _FileRow:
-    """One object of a file, and where it stands there."""
+    """One object of a file, and its place there."""
 
     place: str
     fields: Mapping[str, Any]
     example: str
 
     def text(self, name: str, *others: str) -> str | None:
-        """A text, or None where there is none."""
+        """A string, or None if it is missing."""
         found, value = self._first(name, *others)
         if value is not None and not isinstance(value, str):
             raise self.wrong(f"{found} must be a text, not {_json_type(value)}")
         return value
 
     def label(self, name: str) -> str | None:
-        """A text; a whole number is taken as one."""
+        """A string; a whole number is converted."""
         value = self.fields.get(name)
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else self.text(name)
 
     def object(self, name: str, *others: str) -> Mapping[str, Any] | None:
-        """A JSON object, or None where there is none."""
+        """A JSON object, or None if it is missing."""
         found, value = self._first(name, *others)
         if value is not None and not isinstance(value, Mapping):
             raise self.wrong(f"{found} must be a JSON object, not {_json_type(value)}")
         return value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; empty where there is none."""
+        """A list of strings; empty if it is missing."""
         value = self.fields.get(name)
         if value is None:
             return ()
@@ -124,7 +116,7 @@ class _FileRow:
 
 
 def read_tools(path: Path) -> ToolFile:
-    """The tools of a file, or of standard input for `-`, in its order; raises `FileError`, also where there is none."""
+    """Read the tools of a file, or of standard input for `-`, in order. Raises `FileError`, also if there are none."""
     found = ToolFile((row.label("id"), _tool(row)) for row in _rows(path, "tools", _TOOL_HINT))
     if not found.tools:
         raise FileError(f"{_display_name(path)}: holds no tool.", hint=_TOOL_HINT)
@@ -132,7 +124,7 @@ def read_tools(path: Path) -> ToolFile:
 
 
 def read_queries(path: Path, *, answerable: bool = True) -> tuple[LabelledQuery, ...]:
-    """The queries of a file, in its order; raises `FileError`, also where an answerable one has no right tool."""
+    """Read the queries of a file, in order. Raises `FileError`, also if an answerable query has no relevant tool."""
     found = tuple(
         _query(row, number, answerable) for number, row in enumerate(_rows(path, "queries", _QUERY_HINT), start=1)
     )
@@ -142,7 +134,7 @@ def read_queries(path: Path, *, answerable: bool = True) -> tuple[LabelledQuery,
 
 
 def check_relevant(queries: tuple[LabelledQuery, ...], tools: ToolFile) -> None:
-    """Raise `FileError` unless every right tool of the queries is among the tools."""
+    """Raise `FileError` unless every relevant tool of the queries is among the tools."""
     known = frozenset(tools.ids)
     missing: dict[str, str] = {}
     for query in queries:
@@ -176,7 +168,7 @@ def _tool(row: _FileRow) -> Tool:
     )
 
 
-def _query(row: _FileRow, number: int, answerable: bool) -> LabelledQuery:  # noqa: FBT001 - private, and named where it is made
+def _query(row: _FileRow, number: int, answerable: bool) -> LabelledQuery:  # noqa: FBT001 - private
     text = row.text("query")
     if text is None:
         raise row.wrong("query is missing")
@@ -212,7 +204,7 @@ def _values(text: str, called: str, key: str, example: str) -> Iterator[tuple[st
 
 
 def _is_lines(text: str) -> bool:
-    """Whether the file has one value a line, rather than one value over all lines."""
+    """Whether the file has one value per line, rather than a single value."""
     first, _, rest = text.strip().partition("\n")
     try:
         return bool(rest) and json.loads(first) is not None
@@ -249,7 +241,7 @@ def _display_name(path: Path) -> str:
 
 
 def _json_type(value: Any) -> str:
-    """What a JSON value is, in words."""
+    """The type of a JSON value, in words."""
     match value:
         case None:
             return "null"
@@ -266,7 +258,7 @@ def _json_type(value: Any) -> str:
 
 
 class FileSearch:
-    """The tools of a file, ready to be searched."""
+    """Searches the tools of a file."""
 
     def __init__(self, file: ToolFile, options: SearchOptions) -> None:
         self.file = file
@@ -274,7 +266,7 @@ class FileSearch:
         self._index = Index.build(file.tools, options=options)
 
     def search(self, request: SearchRequest) -> SearchReply:
-        """The reply; the tools that it only names are called by the ids of their rows."""
+        """Search; similar and nearest tools are named by the ids of their rows."""
         reply = search(self._index, request, options=self.options)
         hits = tuple(replace(hit, similar=self.file.ids_of(hit.similar)) for hit in reply.hits)
         return replace(reply, hits=hits, nearest=self.file.ids_of(reply.nearest))
@@ -294,7 +286,7 @@ class FileSearch:
 
 
 def search_file(path: Path, request: SearchRequest, scorer: Scorer | None) -> tuple[SearchReply, Callable[[Tool], str]]:
-    """The reply of a search over a file, and what its tools are called there.
+    """Search a file. Returns the reply, and a function that names its tools.
 
     Raises `FileError` for a file that cannot be read, `BackendNotFound` for a namespace that it does not have.
     """
@@ -306,10 +298,10 @@ def search_file(path: Path, request: SearchRequest, scorer: Scorer | None) -> tu
 
 
 def search_options(scorer: Scorer | None) -> SearchOptions:
-    """The usual settings of a search, with that scorer."""
+    """The default search options, with this scorer."""
     return SearchOptions() if scorer is None else SearchOptions(scorer=scorer)
 
 
 def without_thresholds(options: SearchOptions) -> SearchOptions:
-    """The same search, which neither withholds anything nor calls it weak."""
+    """The same options, with which no hit is withheld or weak."""
     return replace(options, nothing_below=0.0, weak_below=0.0)

@@ -9,11 +9,7 @@ from toolcrib.cli import commands, exits
 from toolcrib.settings.env import CONFIG_VARIABLE, PROJECT_FILES, USER_FILES
 
 _USER_FILE_LINES = "\n".join(f"  ~/.config/toolcrib/{name}  (or below $XDG_CONFIG_HOME)" for name in USER_FILES)
-
-
 _PROJECT_FILE_LINES = "\n".join(f"  ./{name}" for name in PROJECT_FILES)
-
-
 # The mark \b keeps the lines of a paragraph apart.
 EPILOG = f"""\b
 Without --config, the first of these is used:
@@ -28,8 +24,6 @@ Exit codes:
 \b
 Other variables: TOOLCRIB_TOKEN (a bearer token for serve --http), TOOLCRIB_DEBUG=1 (as --debug).
 """
-
-
 app = typer.Typer(
     name="toolcrib",
     help="One place that knows all your MCP servers' tools, finds the few that fit, and calls them.",

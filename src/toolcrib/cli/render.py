@@ -17,14 +17,14 @@ from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerStatus, To
 
 _SIMILAR_SHOWN = 3
 """How many near-duplicates a hit names."""
-
-
 _ANNOTATION_WORDS = {
     "readOnlyHint": ("only reads", "changes things"),
     "destructiveHint": ("may destroy", "destroys nothing"),
     "idempotentHint": ("safe to repeat", ""),
     "openWorldHint": ("reaches beyond its server", ""),
 }
+_MAX_SERVERS_NAMED = 20
+"""How many servers an error names; `toolcrib servers` lists all."""
 
 
 def server_row(status: ServerStatus) -> tuple[str, ...]:
@@ -136,10 +136,6 @@ def block_text(block: Object) -> str:
         case kind:
             size = len(str(block.get("data") or ""))
             return f"[{kind} {block.get('mimeType') or ''}, {size} characters of base64; --json prints it]"
-
-
-_MAX_SERVERS_NAMED = 20
-"""How many servers an error names; `toolcrib servers` lists all."""
 
 
 def check_server(name: str, statuses: Sequence[ServerStatus]) -> None:

@@ -19,20 +19,15 @@ from toolcrib.settings.options import Settings
 
 logger = logging.getLogger("toolcrib.serve")
 
-
 _MAX_PORT = 65535
-
-
 _GC_THRESHOLD = 20_000
-"""New objects between two rounds of the garbage collector; a call makes some hundred."""
-
-
+"""New objects between two garbage collections; a call makes some hundred."""
 _SHUTDOWN_MARGIN_S = 0.7
-"""Beyond the time for calls under way: a start that still waits for servers is given up, in seconds."""
+"""Time to shut down in addition to that of running calls, in seconds."""
 
 
 def serve_stdio(settings: Settings, *, debug: bool) -> None:
-    """Serve whoever started this process, until it leaves."""
+    """Serve the process that started this one, until it disconnects."""
 
     async def serve(app: App, stop: anyio.Event) -> None:
         if sys.stdin.isatty():
@@ -44,7 +39,7 @@ def serve_stdio(settings: Settings, *, debug: bool) -> None:
 
 
 def serve_http(settings: Settings, address: str, *, sse: bool = False, debug: bool) -> None:
-    """Serve over HTTP, until SIGTERM or Ctrl-C. Raises `SettingsError` where a token is needed or cannot be had."""
+    """Serve over HTTP, until SIGTERM or Ctrl-C. Raises `SettingsError` if a token is needed, or cannot be read."""
     host, port = host_and_port(address, settings.http.host, settings.http.port)
     if settings.http_problem:
         raise SettingsError(
@@ -60,7 +55,7 @@ def serve_http(settings: Settings, address: str, *, sse: bool = False, debug: bo
 
 
 def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
-    """An address in two; a missing half is what the settings say.
+    """Split an address; the settings supply a missing host or port.
 
     >>> host_and_port("0.0.0.0:80", "127.0.0.1", 8000), host_and_port("[::1]:80", "127.0.0.1", 8000)
     (('0.0.0.0', 80), ('::1', 80))
@@ -103,7 +98,7 @@ def _run(settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]
 async def _stop_on_signal(
     stop: anyio.Event, patience_s: float, everything: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
 ) -> None:
-    """Turn the first SIGTERM or SIGINT into the event; a second one, or a while, ends what has not ended by itself.
+    """Set the event on the first SIGTERM or SIGINT; on a second one, or after a timeout, cancel everything.
 
     The servers are ended in any case. Only a third signal ends the process as it always would.
     """
@@ -119,19 +114,19 @@ async def _stop_on_signal(
 
 
 async def _freeze_memory(app: App) -> None:
-    """Take what lives as long as the process out of the garbage collector's rounds: each took 100 ms of all calls."""
+    """Exclude permanent objects from garbage collection, which otherwise pauses all calls for 100 ms."""
     gc.set_threshold(_GC_THRESHOLD)
     try:
         await app.settled()
-    except NotStarted:  # it was stopped before
+    except NotStarted:  # stopped in the meantime
         return
     gc.collect()
     gc.freeze()
 
 
 def _log_to_stderr(*, debug: bool) -> None:
-    """The settings' warnings, and each server's coming and going."""
-    if debug:  # the guard has set up everything already
+    """Log warnings of the settings and state changes of servers."""
+    if debug:  # `report_errors` has set up logging
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_PlainFormatter("toolcrib: %(message)s"))
@@ -140,7 +135,7 @@ def _log_to_stderr(*, debug: bool) -> None:
 
 
 def _audit_to_stderr(audit: bool | str) -> None:  # noqa: FBT001 - it is the setting itself
-    """A line of JSON a call and nothing else on that line, for whatever collects it."""
+    """Write one line of JSON per call, without a prefix, for log collectors."""
     if not audit:
         return
     handler = logging.StreamHandler(sys.stderr)
@@ -151,7 +146,7 @@ def _audit_to_stderr(audit: bool | str) -> None:  # noqa: FBT001 - it is the set
 
 
 class _PlainFormatter(logging.Formatter):
-    """A line a record, without what a terminal would obey: reasons quote what servers print."""
+    """Removes control characters: messages quote the output of servers."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -36,15 +36,10 @@ from toolcrib.upstream.options import ServerOptions
 
 T = TypeVar("T")
 
-
 _MAX_NAMED = 5
 """How many waiting servers the progress line names."""
-
-
 _SEPARATORS = (":", "__", ".", "/")
 """Separators between a namespace and a name."""
-
-
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 

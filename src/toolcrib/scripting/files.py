@@ -27,7 +27,6 @@ from toolcrib.types import JSON, Object, Tool, Visibility
 
 FolderState = Mapping[str, tuple[int, ...]]
 """Modification time, size and inode of each file; the state changes when a file does."""
-
 _LANGUAGE_BY_SUFFIX: Final = {language.suffix: language.name for language in LANGUAGES.values()}
 _METADATA_FIELDS: Final[Mapping[str, type]] = {
     "title": str,

@@ -39,7 +39,6 @@ FORMS: Final[tuple[FieldPath, ...]] = (
     ("mcp", "mcpServers"),
 )
 """Where a file may hold its servers."""
-
 _TRANSPORTS: Final[Mapping[str, TransportName]] = {
     "stdio": "stdio",
     "http": "http",

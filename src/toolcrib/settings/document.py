@@ -16,13 +16,29 @@ from typing import Any, NoReturn
 from toolcrib.errors import SettingsError
 
 _SIMPLE = re.compile(r"[\w-]+")
-
-
 _MAX_BYTES = 16 * 1024 * 1024
-
-
 FieldPath = tuple[str | int, ...]
 """The path to a value: keys and list positions, from the top."""
+_SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_SCALAR = re.compile(r"-?\d[\w.+-]*|[A-Za-z_]\w*")
+_WORDS = {"true": True, "false": False, "null": None}
+_MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "NaN": "null", "Infinity": "null"}
+_MAX_DEPTH = 100
+_TOML_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_TOML_KEY = re.compile(rf"[ \t]*({_TOML_PART}(?:[ \t]*\.[ \t]*{_TOML_PART})*)[ \t]*")
+_TOML_PARTS = re.compile(_TOML_PART)
+_TOML_TOKEN = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}|'
+    r"'''.*?'{3,5}|"
+    r'"(?:[^"\\\n]|\\.)*"|'
+    r"'[^'\n]*'|"
+    r"\#[^\n]*|"
+    r"[\[\]{}\n]|"
+    r"[^\[\]{}\n\"'\#]+",
+    re.DOTALL,
+)
+_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,24 +158,6 @@ def _parse(suffix: str, text: str) -> Parsed:
     if suffix in {".json", ".jsonc", ".json5"} or text.lstrip()[:1] in ("{", "/", ""):
         return parse_jsonc(text)
     return parse_toml(text)
-
-
-_SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
-
-
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-
-
-_SCALAR = re.compile(r"-?\d[\w.+-]*|[A-Za-z_]\w*")
-
-
-_WORDS = {"true": True, "false": False, "null": None}
-
-
-_MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "NaN": "null", "Infinity": "null"}
-
-
-_MAX_DEPTH = 100
 
 
 class TextError(Exception):
@@ -334,30 +332,6 @@ def _value_cause(character: str) -> str:
     if not character:
         return "the file ends too early: a value is missing"
     return f'a value belongs here, not "{character}"'
-
-
-_TOML_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
-
-
-_TOML_KEY = re.compile(rf"[ \t]*({_TOML_PART}(?:[ \t]*\.[ \t]*{_TOML_PART})*)[ \t]*")
-
-
-_TOML_PARTS = re.compile(_TOML_PART)
-
-
-_TOML_TOKEN = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}|'
-    r"'''.*?'{3,5}|"
-    r'"(?:[^"\\\n]|\\.)*"|'
-    r"'[^'\n]*'|"
-    r"\#[^\n]*|"
-    r"[\[\]{}\n]|"
-    r"[^\[\]{}\n\"'\#]+",
-    re.DOTALL,
-)
-
-
-_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 def parse_toml(text: str) -> Parsed:

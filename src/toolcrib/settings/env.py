@@ -11,6 +11,14 @@ from pathlib import Path
 from typing import Final
 
 _OPEN = "${"
+_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*")
+_QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
+CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
+"""Names the settings file, and replaces the default locations."""
+PROJECT_FILES: Final = ("toolcrib.toml", "toolcrib.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
+"""Default locations in the current folder, in order."""
+USER_FILES: Final = ("config.toml", "config.json")
+"""Default locations in the user's configuration folder, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +120,6 @@ def _reason(name: str) -> str:
     return f"environment variable {name.removeprefix('env:')} is not set"
 
 
-_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*")
-
-
-_QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
-
-
 def parse_dotenv(text: str) -> dict[str, str]:
     r"""The variables of a `.env` file; other lines are ignored.
 
@@ -131,18 +133,6 @@ def parse_dotenv(text: str) -> dict[str, str]:
 def _dotenv_value(written: str) -> str:
     quoted = _QUOTED.fullmatch(written)
     return quoted[2] if quoted else re.sub(r"(^|\s+)#.*$", "", written)
-
-
-CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
-"""Names the settings file, and replaces the default locations."""
-
-
-PROJECT_FILES: Final = ("toolcrib.toml", "toolcrib.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
-"""Default locations in the current folder, in order."""
-
-
-USER_FILES: Final = ("config.toml", "config.json")
-"""Default locations in the user's configuration folder, in order."""
 
 
 def search_paths(environ: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:

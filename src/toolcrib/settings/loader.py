@@ -26,11 +26,7 @@ EXAMPLE: Final = (
     '{"mcpServers": {"time": {"command": "uvx", "args": ["--with", "mcp==2.3.0", "mcp-server-time==2026.10.19"]}}}'
 )
 """The smallest useful settings file."""
-
-
 _EDITOR_FOLDERS = frozenset({".vscode", ".cursor"})
-
-
 _TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
 
 

@@ -32,6 +32,14 @@ from toolcrib.tokens import ENCODINGS, ESTIMATE
 from toolcrib.types import Action
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
+Audit = Annotated[bool | NonEmpty, Constraint("true, false or the name of a logger")]
+_Bytes = Annotated[int, whole_from(1024)]
+_RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
+_SURFACES: Final = (
+    *("surfaces", "instructions", "always_visible", "meta_only", "call_many", "summary", "prefix"),
+    *("digest_tokens", "list_page_bytes", "reply_tokens"),
+)
+
 
 def _pattern_problem(text: str) -> str:
     try:
@@ -53,9 +61,7 @@ def _surfaces_problem(names: tuple[str, ...]) -> str:
     return "" if names else f"must name one of {', '.join(SURFACES)}"
 
 
-Audit = Annotated[bool | NonEmpty, Constraint("true, false or the name of a logger")]
 Pattern = Annotated[NonEmpty, checked(_pattern_problem)]
-_Bytes = Annotated[int, whole_from(1024)]
 _RulePatterns = Annotated[tuple[Pattern, ...], checked(_empty_problem)]
 _RuleWords = Annotated[Words, checked(_empty_problem)]
 
@@ -275,13 +281,6 @@ class ToolcribTable(Table):
         timeouts = self.timeouts.given("start_s", "list_s", "call_s", "find_s")
         options = {f"{name.removesuffix('_s')}_timeout_s": value for name, value in timeouts.items()}
         return ServerOptions(name="", transport="stdio", **options, **self.given("max_message_bytes"))
-
-
-_RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
-_SURFACES: Final = (
-    *("surfaces", "instructions", "always_visible", "meta_only", "call_many", "summary", "prefix"),
-    *("digest_tokens", "list_page_bytes", "reply_tokens"),
-)
 
 
 def check_combinations(place: Place[ToolcribTable]) -> None:

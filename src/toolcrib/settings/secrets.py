@@ -18,7 +18,6 @@ from toolcrib.settings.validation import NonEmpty, Place, Table, validate
 
 AUTH_VARIABLE: Final = "TOOLCRIB_TOKEN"
 """The secret of one more token, whose caller is `token`."""
-
 _MIN_CHARS: Final = 16
 _WEAK: Final = f"a secret of fewer than {_MIN_CHARS} characters, which can be guessed"
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?[A-Za-z_][A-Za-z0-9_]*\}")
