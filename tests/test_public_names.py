@@ -17,7 +17,7 @@ def test_every_public_name_can_be_had() -> None:
         assert getattr(toolcrib, name) is not None
 
 
-def test_the_stub_tells_type_checkers_the_same_names() -> None:
+def test_the_stub_has_the_same_names_for_type_checkers() -> None:
     stub = ast.parse(Path(toolcrib.__file__).with_suffix(".pyi").read_text())
     imported = {alias.asname for node in ast.walk(stub) if isinstance(node, ast.ImportFrom) for alias in node.names}
     (listed,) = (node.value for node in stub.body if isinstance(node, ast.Assign))

@@ -158,7 +158,7 @@ def test_threads_may_share_a_counter() -> None:
             assert counts == wanted
 
 
-def test_without_the_library_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "toktok", None)
     with pytest.raises(MissingExtra, match=r"'toktok-rs' is not installed\. Run: pip install 'toolcrib\[tokens\]'"):
         counter("o200k_base")
@@ -169,7 +169,7 @@ def test_without_the_library_the_command_that_installs_it_is_told(monkeypatch: p
     ("spec", "said"),
     [("o200k", "Did you mean 'o200k_base'?"), ("", "There are estimate, cl100k_base, o200k_base, o200k_harmony.")],
 )
-def test_an_unknown_counter_is_told_with_the_nearest(spec: str, said: str) -> None:
+def test_an_unknown_counter_is_reported_with_the_nearest(spec: str, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
         counter(spec)
     assert str(caught.value) == f"There is no token counter {spec!r}. {said}"

@@ -297,7 +297,7 @@ class App(ServableApp):
             return await self._in_app_loop(lambda: self.gateway.find(asker, name))
 
     async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
-        """Call a tool. Raises like `Gateway.call`; an error that the tool itself reports is a result with `is_error`."""
+        """Call a tool. Raises like `Gateway.call`; an error that the tool reports is a result with `is_error`."""
         _check_text(name, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._hint_when_not_started():

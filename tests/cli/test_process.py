@@ -111,7 +111,7 @@ def test_serve_speaks_the_older_http_where_it_is_asked_to(settings: Settings) ->
         (b"\x04", ExitCode.REFUSED, "the question was declined"),
     ],
 )
-def test_call_asks_whoever_sits_at_the_terminal(settings: Settings, typed: bytes, code: ExitCode, said: str) -> None:
+def test_call_asks_the_user_at_the_terminal(settings: Settings, typed: bytes, code: ExitCode, said: str) -> None:
     file = settings({"calls": {"approval": "always"}}, a=toolbox())
     with at_a_terminal("call", "a:show_image", "--config", file) as (process, terminal):
         shown = read_until(terminal, b"[y/N] ")
@@ -121,7 +121,7 @@ def test_call_asks_whoever_sits_at_the_terminal(settings: Settings, typed: bytes
         assert process.wait(PATIENCE_S) == code, rest
 
 
-def test_a_question_that_nobody_answers_ends_by_itself(settings: Settings) -> None:
+def test_an_unanswered_question_times_out(settings: Settings) -> None:
     file = settings({"calls": {"approval": "always", "approval_wait": 0.1}}, a=toolbox())
     with at_a_terminal("call", "a:show_image", "--config", file) as (process, terminal):
         read_until(terminal, b"there was no answer within 0.1 s")

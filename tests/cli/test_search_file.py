@@ -150,7 +150,7 @@ def test_near_duplicates_are_counted_and_the_first_are_named(capsys: pytest.Capt
     assert "+ 5 like it: n0:log, n1:log, n2:log, ..." in shown
 
 
-def test_nearest_names_are_told_beside_hits_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_names_are_printed_beside_hits_too(capsys: pytest.CaptureFixture[str]) -> None:
     hit = Hit(tool=Tool(name="log"), score=0.5, raw=1)
     print_reply(SearchReply(hits=(hit,), nearest=("git:logs",)))
     assert "Similar names: git:logs" in capsys.readouterr().err

@@ -33,7 +33,7 @@ def test_every_kind_of_content_block_has_a_text(block: dict[str, Any], text: str
     assert block_text(block) == text
 
 
-def test_structured_content_stands_in_for_missing_content(capsys: pytest.CaptureFixture[str]) -> None:
+def test_structured_content_replaces_missing_content(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(ToolResult(structured={"a": 1}))
     assert capsys.readouterr().out == '{\n  "a": 1\n}\n'
 

@@ -171,7 +171,7 @@ def test_describe_shows_all_that_a_call_needs(command: Command, settings: Settin
     assert 'toolcrib call a:greet --args \'{"person"' in ran.out
 
 
-def test_the_example_of_describe_works_as_it_stands(command: Command, settings: Settings) -> None:
+def test_the_example_of_describe_works_unchanged(command: Command, settings: Settings) -> None:
     file = settings(a=toolbox())
     described = command("describe", "a__greet", "--json", "-c", file).json
     assert described["id"] == "a:greet"
@@ -179,7 +179,7 @@ def test_the_example_of_describe_works_as_it_stands(command: Command, settings: 
     assert command("call", example["name"], "--args", json.dumps(example["arguments"]), "-c", file).code == 0
 
 
-def test_a_tool_that_does_not_exist_is_told_with_what_was_meant(command: Command, settings: Settings) -> None:
+def test_an_unknown_tool_is_reported_with_suggestions(command: Command, settings: Settings) -> None:
     file = settings(a=toolbox())
     ran = command("describe", "a:gret", "-c", file)
     assert (ran.code, ran.out) == (4, "")
@@ -303,7 +303,7 @@ def test_a_required_server_that_is_down_ends_the_verb(command: Command, settings
 ASKS = {"calls": {"approval": "writing"}}
 
 
-def test_a_call_that_nobody_agreed_to_is_not_run_and_says_how_to_agree(command: Command, settings: Settings) -> None:
+def test_a_call_without_approval_is_not_run_and_says_how_to_approve(command: Command, settings: Settings) -> None:
     file = settings(ASKS, a=toolbox())
     ran = command("call", "a:show_image", "-c", file)
     assert (ran.code, ran.out) == (7, "")
@@ -319,7 +319,7 @@ def test_a_call_that_was_agreed_to_beforehand_is_run(command: Command, settings:
     assert ran.out.startswith("[image image/png")
 
 
-def test_a_call_for_which_nobody_must_agree_asks_nobody(command: Command, settings: Settings) -> None:
+def test_a_call_that_needs_no_approval_asks_no_one(command: Command, settings: Settings) -> None:
     ran = command("call", "a:greet", "--args", '{"person": "Ada"}', "-c", settings(ASKS, a=toolbox()))
     assert ran == Ran(0, "Hello, Ada!\n", "")
 
@@ -453,7 +453,7 @@ OTHERS = ("ring", "fail", "show_image")
         ),
     ],
 )
-def test_doctor_tells_of_whatever_serve_would_refuse(
+def test_doctor_reports_whatever_serve_would_refuse(
     command: Command, settings: Settings, ours: dict[str, object], said: str
 ) -> None:
     ran = command("doctor", "-c", settings(ours, a=toolbox(*OTHERS), b=toolbox(*OTHERS)))

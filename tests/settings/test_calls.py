@@ -54,7 +54,7 @@ def calls(**fields: Any) -> str:
     return json.dumps({"toolcrib": {"calls": fields}}, indent=1)
 
 
-def test_every_key_reaches_the_option_it_stands_for(loading: Loading) -> None:
+def test_every_key_sets_its_option(loading: Loading) -> None:
     settings = loading(EVERYTHING, "toolcrib.toml", APPROVAL_KEY=KEY)
     assert settings.gateway.calls == CallOptions(
         audit="my.audit",
@@ -74,7 +74,7 @@ def test_every_key_reaches_the_option_it_stands_for(loading: Loading) -> None:
     assert (settings.http_problem, settings.warnings) == ("", ())
 
 
-def test_without_the_table_nothing_stands_in_the_way(loading: Loading) -> None:
+def test_without_the_table_no_middleware_is_on(loading: Loading) -> None:
     assert loading(calls()).gateway.calls == CallOptions()
 
 
@@ -100,7 +100,7 @@ def test_a_key_that_is_not_to_be_had_forbids_http_and_nothing_else(
 
 
 @pytest.mark.parametrize("key", ["hunter2hunter2hunter2", "${X:-hunter2hunter2}", "hunter2${X}"])
-def test_a_key_never_stands_in_the_file_and_is_never_shown(loading: Loading, key: str) -> None:
+def test_a_key_in_the_file_is_refused_and_never_shown(loading: Loading, key: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loading(calls(approval_key=key), X=KEY)
     assert "mcp.json:4: toolcrib.calls.approval_key is a secret, which does not belong" in caught.value.message

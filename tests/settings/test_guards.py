@@ -18,7 +18,7 @@ def guards(**fields: Any) -> str:
     return json.dumps({"toolcrib": {"surfaces": ["dynamic"], "guards": fields}}, indent=1)
 
 
-def test_every_key_reaches_the_option_it_stands_for(loading: Loading) -> None:
+def test_every_key_sets_its_option(loading: Loading) -> None:
     settings = loading(guards(repeats=3, misses=2, lookups=20, refuse=True))
     assert settings.surfaces.guards == GuardOptions(repeats=3, misses=2, lookups=20, refuse=True)
 

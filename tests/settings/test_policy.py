@@ -44,7 +44,7 @@ def rule(**fields: Any) -> str:
     return policy(rules=[fields])
 
 
-def test_every_key_of_a_rule_reaches_what_it_stands_for(loading: Loading) -> None:
+def test_every_key_of_a_rule_sets_its_field(loading: Loading) -> None:
     read = loading(EVERYTHING, "toolcrib.toml").policy
     assert isinstance(read, ByScopes)
     assert read.rules == (

@@ -54,7 +54,7 @@ def scripts(**fields: Any) -> str:
     return json.dumps({"toolcrib": {"scripts": fields}}, indent=1)
 
 
-def test_every_key_reaches_the_option_it_stands_for(loading: Loading, tmp_path: Path) -> None:
+def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     settings = loading(EVERYTHING, "toolcrib.toml")
     assert settings.scripts == ScriptOptions(levels=2, read_only=True, watch_s=0.5)

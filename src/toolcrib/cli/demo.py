@@ -239,7 +239,7 @@ class DemoTour:
     # -- one exchange ----------------------------------------------------------------------------------------------
 
     async def _call(self, name: str, arguments: dict[str, Any], *, fails: bool = False) -> DemoAnswer:
-        """Call a tool as the agent does, and print the call and its cost. Raises `ExecutionFailed` on an unexpected result."""
+        """Call a tool as the agent does, and print call and cost. Raises `ExecutionFailed` on an unexpected result."""
         answer = await self._agent.call(name, arguments)
         cost = self._tokens.count(answer.text)
         self._say(f"\n{name} {json.dumps(arguments, ensure_ascii=False)}", style="cyan", by=2)

@@ -92,7 +92,7 @@ def own(**fields: Any) -> str:
     return json.dumps({"toolcrib": fields, "mcpServers": {}}, indent=1)
 
 
-def test_every_key_reaches_the_options_it_stands_for(loading: Loading, tmp_path: Path) -> None:
+def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
     settings = loading(EVERYTHING, "toolcrib.toml", CI_TOKEN=SECRET)
     server = settings.servers[0]
     assert (server.start_timeout_s, server.list_timeout_s, server.call_timeout_s) == (1, 2, 3)
@@ -180,7 +180,7 @@ async def test_the_functions_of_an_app_obey_the_settings(loading: Loading) -> No
 
 
 @pytest.mark.parametrize("key", ["sprint", "userStory", "k8s", "point of interest"])
-def test_a_synonym_is_a_word_as_it_stands_and_no_key_of_ours(loading: Loading, key: str) -> None:
+def test_a_synonym_keeps_its_spelling(loading: Loading, key: str) -> None:
     assert loading(own(search={"synonyms": {key: ["x"]}})).gateway.synonyms == ((key, ("x",)),)
 
 
@@ -319,7 +319,7 @@ def test_two_callers_with_one_secret_forbid_http(loading: Loading) -> None:
 GUESSABLE = "a secret of fewer than 16 characters, which can be guessed"
 
 
-def test_a_secret_that_can_be_guessed_is_warned_of_wherever_it_stands(loading: Loading, tmp_path: Path) -> None:
+def test_a_weak_secret_is_warned_of_wherever_it_is(loading: Loading, tmp_path: Path) -> None:
     (tmp_path / "tokens.json").write_text(json.dumps({"tokens": [{"token": "hunter3", "caller": "b"}]}))
     listed = tokens({"env": "A", "caller": "a"}, tokens_file="tokens.json")
     settings = loading(listed, A="hunter2", TOOLCRIB_TOKEN="abc")

@@ -72,9 +72,7 @@ def test_every_field_has_the_line_it_begins_on() -> None:
         ("[" * 5000, (1, 102), "nested more than 100 deep"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place_and_its_likely_cause(
-    text: str, place: tuple[int, int], cause: str
-) -> None:
+def test_an_error_names_its_place_and_its_likely_cause(text: str, place: tuple[int, int], cause: str) -> None:
     with pytest.raises(TextError) as caught:
         parse_jsonc(text)
     assert (caught.value.line, caught.value.column) == place
