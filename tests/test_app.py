@@ -54,7 +54,7 @@ async def test_a_started_app_finds_and_calls() -> None:
             assert result.content[0]["text"] == "note 1 kept"
 
 
-async def test_clients_are_told_of_a_script_that_comes_into_the_folder(tmp_path: Path) -> None:
+async def test_clients_are_notified_of_a_new_script_in_the_folder(tmp_path: Path) -> None:
     (tmp_path / "one.lua").write_text("return 1")
     settings = Settings(
         script_folder=tmp_path,
@@ -138,7 +138,7 @@ async def test_a_double_start_is_refused() -> None:
                 await app.__aenter__()
 
 
-async def test_an_app_that_is_not_running_serves_nobody() -> None:
+async def test_an_app_that_is_not_running_serves_no_one() -> None:
     with pytest.raises(NotStarted):
         await App(Settings()).serve_stdio()
 
@@ -257,7 +257,7 @@ async def test_an_app_that_is_not_started_says_so_where_it_has_servers() -> None
     assert "not started" not in str(caught.value)
 
 
-async def test_whoever_waits_in_another_thread_is_told_when_the_app_stops() -> None:
+async def test_a_waiter_in_another_thread_is_notified_when_the_app_stops() -> None:
     class Slow(FakeProvider):
         async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult:
             called.set()

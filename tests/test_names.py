@@ -217,7 +217,7 @@ def test_a_lower_cutoff_lets_more_through() -> None:
     assert nearest("colour", ["color"], cutoff=80) == ["color"]
 
 
-def test_likeness_tells_places_of_equal_candidates_apart() -> None:
+def test_similarity_distinguishes_equal_candidates_by_position() -> None:
     assert similarities("ab", ["ab", "x", "ab"]) == {0: 100.0, 2: 100.0}
 
 

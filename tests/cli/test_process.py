@@ -23,7 +23,7 @@ PATIENCE_S = 60
 CLIENT = {"name": "test", "version": "1"}
 
 
-def _hears_interrupts() -> None:
+def _receives_interrupts() -> None:
     """What runs in the background of a shell inherits that SIGINT is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -37,7 +37,7 @@ def started(*words: str | Path, **environ: str) -> Iterator[subprocess.Popen[byt
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **environ},
-        preexec_fn=_hears_interrupts,  # noqa: PLW1509 - this process has no threads that hold a lock here
+        preexec_fn=_receives_interrupts,  # noqa: PLW1509 - this process has no threads that hold a lock here
     )
     try:
         yield process

@@ -113,7 +113,7 @@ async def test_a_value_expires(store: StateStore, clock: Clock) -> None:
     assert await table.get("short") is None
 
 
-async def test_setting_a_value_again_starts_its_time_anew(store: StateStore, clock: Clock) -> None:
+async def test_setting_a_value_again_restarts_its_time(store: StateStore, clock: Clock) -> None:
     table = store.table("numbers", NUMBERS)
     await table.set("a", 1, ttl_s=10)
     clock.now += 6

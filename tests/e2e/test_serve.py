@@ -198,7 +198,7 @@ async def test_two_tools_of_one_bare_name_refuse_to_be_served(files: Files) -> N
 
 
 @pytest.mark.slow
-async def test_a_silent_server_keeps_nobody_out_where_names_go_without_their_namespace(files: Files) -> None:
+async def test_a_silent_server_blocks_no_one_when_names_have_no_namespace(files: Files) -> None:
     config = files.config({"silent": SILENT, "notes": notes()}, surfaces=["direct"], prefix=False)
     with anyio.fail_after(40):
         async with stdio(config) as (read, write), mcp.ClientSession(read, write) as session:

@@ -86,7 +86,7 @@ async def found(app: Any, query: str, **headers: str) -> list[str]:
         return [hit["name"] for hit in (result.structured_content or {})["hits"]]
 
 
-async def test_middleware_adds_the_tools_of_the_user_whom_the_request_names() -> None:
+async def test_middleware_adds_the_tools_of_the_user_in_the_request() -> None:
     server = loaded("tool_discovery", "server")
     with anyio.fail_after(20):
         async with server.mount.running():

@@ -308,7 +308,7 @@ async def test_a_failing_provider_of_broken_tools_still_has_a_status() -> None:
 # -- who is asked again ------------------------------------------------------------------------------------------------
 
 
-async def test_what_one_source_tells_has_no_provider_of_another_asked() -> None:
+async def test_a_change_in_one_source_polls_no_provider_of_another() -> None:
     one, two = FakeProvider([GOOD]), FakeProvider([OTHER])
     here, there = FakeSource(one), FakeSource(two)
     with anyio.fail_after(5):
@@ -392,7 +392,7 @@ async def test_a_provider_whose_subscribe_fails_is_not_added_at_all() -> None:
 
 
 @pytest.mark.parametrize("make", [LocalTools, ProviderList])
-def test_a_gateway_made_in_a_loop_that_is_gone_hears_of_every_change(make: Callable[[], Any]) -> None:
+def test_a_gateway_made_in_a_closed_loop_sees_every_change(make: Callable[[], Any]) -> None:
     source = make()
     inner = source if isinstance(source, LocalTools) else LocalTools()
 
@@ -532,7 +532,7 @@ async def test_when_the_one_who_asks_for_all_is_cancelled_another_asks() -> None
             await first
 
 
-async def test_a_gateway_that_is_closed_hears_nothing_more() -> None:
+async def test_a_closed_gateway_receives_no_more_changes() -> None:
     source = FakeSource(FakeProvider([GOOD]))
     gateway = Gateway([source], options=QUIET)
     assert await gateway.tools(ME) == (GOOD,)

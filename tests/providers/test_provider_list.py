@@ -146,7 +146,7 @@ def test_a_change_that_goes_round_in_a_circle_reaches_each_listener_once(caplog:
     assert caplog.messages == []
 
 
-def test_a_listener_that_changes_something_is_followed_by_what_that_change_tells() -> None:
+def test_a_listener_that_makes_a_change_is_followed_by_its_notification() -> None:
     first, second = ToolRegistry(), ToolRegistry()
     first.add_provider(second)
     second.add_provider(first)

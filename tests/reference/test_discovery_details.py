@@ -84,7 +84,7 @@ class Odd(ToolNotFound):
     """Not the error itself, but one of its kind."""
 
 
-async def test_a_missing_tool_may_be_told_by_none_or_by_any_error_of_its_kind() -> None:
+async def test_a_missing_tool_is_reported_by_none_or_by_any_error_of_its_kind() -> None:
     for value in (None, ToolNotFound("No such tool."), Odd("No such tool.")):
         registry = ToolRegistry()
         registry.add_provider(Provider(value=value))
@@ -94,7 +94,7 @@ async def test_a_missing_tool_may_be_told_by_none_or_by_any_error_of_its_kind() 
         assert (result.is_error, result.structured_content is not None) == (True, True)
 
 
-async def test_removing_a_provider_goes_by_identity_and_tells_when_it_is_not_there() -> None:
+async def test_removing_a_provider_goes_by_identity_and_reports_an_unknown_one() -> None:
     one, twin, registry = Provider(), Provider(), ToolRegistry()
     registry.add_provider(one)
     with pytest.raises(BackendNotFound):
@@ -152,7 +152,7 @@ async def test_figures_of_the_tiers(tool: str, keyword: str, query: str, score: 
 
 @pytest.mark.parametrize(("typo", "tool"), [("kuberntes", "kubernetes_deploy"), ("emial", "send_email")])
 @pytest.mark.parametrize("settings", [None, TIERS])
-async def test_typos_that_the_package_could_not_mend_are_mended(typo: str, tool: str, settings: Any) -> None:
+async def test_typos_that_the_package_could_not_correct_are_corrected(typo: str, tool: str, settings: Any) -> None:
     registry = ToolRegistry(settings)
     registry.register_tool(new_tool(tool), said("x"))
     registry.register_tool(new_tool("unrelated"), said("x"))

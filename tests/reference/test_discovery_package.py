@@ -483,7 +483,7 @@ def test_thread_safety_registering_providers_searching_and_calling_at_once() -> 
     assert len(anyio.run(ids, registry)) == 1 + 40 + 2
 
 
-async def test_a_hidden_tool_that_nobody_has_is_unknown_to_the_server() -> None:
+async def test_a_tool_that_no_provider_has_is_unknown_to_the_server() -> None:
     server: Server[Any] = Server("my-server")
     mailing().attach(server)
     async with mcp.Client(server) as client:

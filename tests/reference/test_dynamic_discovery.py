@@ -535,7 +535,7 @@ async def test_an_error_has_a_reason_and_suggestions() -> None:
         assert "xyzzy" in answer["suggestions"]
 
 
-async def test_a_batch_tells_what_was_fetched_and_what_failed() -> None:
+async def test_a_batch_reports_what_was_fetched_and_what_failed() -> None:
     provider = FakeProvider()
     answer = await provider.get_tool_schemas(["add", "missing", "multiply", "sqrt"])
     assert (answer["success"], answer["count"]) == (False, 3)
@@ -585,7 +585,7 @@ def test_there_are_seventeen_domains() -> None:
 
 
 @pytest.mark.parametrize(("domain", "words"), DOMAINS.items(), ids=DOMAINS)
-def test_each_printed_word_tells_its_domain_of_queries_and_of_tools(domain: str, words: str) -> None:
+def test_each_printed_word_has_its_domain_in_queries_and_in_tools(domain: str, words: str) -> None:
     foreign, stranger = ("gcd_zz", "number_theory") if domain != "number_theory" else ("mutex_zz", "concurrency")
     for word in words.split(", "):
         far = FakeTool(foreign, description=f"About {word} and blockchain.")

@@ -167,7 +167,7 @@ async def test_what_is_registered_wins_over_providers_and_the_first_provider_ove
             assert told(await call(client, "fan")) == "first"
 
 
-async def test_a_tool_with_the_name_of_a_meta_tool_never_stands_in_a_list_beside_it() -> None:
+async def test_a_tool_with_the_name_of_a_meta_tool_is_never_listed_beside_it() -> None:
     own = [Tool(name="tool_search", visibility=NATIVE), Tool(name="tool_search", namespace="mine", visibility=NATIVE)]
     app = App()
     app.add_provider(Provider([*own, Tool(name="far")]))
@@ -307,7 +307,7 @@ async def test_an_unknown_tool_is_an_invalid_parameter_and_a_failing_one_an_erro
     assert (result.is_error, "access denied" in told(result)) == (True, True)
 
 
-async def test_clients_are_told_of_a_changed_list_by_the_protocols_own_name() -> None:
+async def test_clients_are_notified_of_a_changed_list_by_the_protocols_own_name() -> None:
     app, told_of = App(), anyio.Event()
 
     async def heard(message: Any) -> None:

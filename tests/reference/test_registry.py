@@ -149,7 +149,7 @@ async def test_server_info_is_what_initialize_answers(info: ServerInfo, told_as:
         assert (client.server_info.name, client.server_info.version) == told_as
 
 
-async def test_registry_holds_tools_finds_them_and_tells_of_changes() -> None:
+async def test_registry_holds_tools_finds_them_and_reports_changes() -> None:
     reg, heard = registry(), list[str]()
     async with reg:
         end = reg.on_change(lambda: heard.append("changed"))

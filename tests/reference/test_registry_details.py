@@ -185,7 +185,7 @@ async def test_namespaces_are_sorted_and_the_empty_one_is_among_them() -> None:
     assert await registry("b:x", "a:x", "x").list_namespaces() == ("", "a", "b")
 
 
-async def test_pages_continue_by_cursor_and_a_cursor_of_an_older_list_is_told() -> None:
+async def test_pages_continue_by_cursor_and_a_stale_cursor_is_refused() -> None:
     reg = registry("a", "b", "c")
     first = await reg.search("", 2)
     assert ([hit.tool.id for hit in first.hits], first.total) == (["a", "b"], 3)
@@ -221,7 +221,7 @@ async def test_a_limit_out_of_range_is_clamped(limit: int | None, count: int) ->
     assert len((await reg.search("echo", limit)).hits) == count
 
 
-async def test_a_listener_hears_of_what_comes_and_goes_and_not_after_it_left() -> None:
+async def test_a_listener_sees_additions_and_removals_until_it_unsubscribes() -> None:
     reg, heard = registry("a"), list[int]()
     async with reg:
         end = reg.on_change(lambda: heard.append(1))

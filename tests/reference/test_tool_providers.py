@@ -159,7 +159,7 @@ async def test_when_to_use_tenants_and_users_have_tools_of_their_own_and_none_of
                 assert set(refused.structured_content["error"].get("suggestions", ())) <= {mine}
 
 
-async def test_when_to_use_tools_are_loaded_anew_for_each_request() -> None:
+async def test_when_to_use_tools_are_loaded_for_each_request() -> None:
     provider = Fixed([NATIVE])
     async with client_with(provider) as client:
         assert await names(client) == ["visible_tool"]
@@ -170,7 +170,7 @@ async def test_when_to_use_tools_are_loaded_anew_for_each_request() -> None:
 # -- the quick example ---------------------------------------------------------------------------------------------
 
 
-async def test_quick_example_each_user_has_the_tools_of_his_roles() -> None:
+async def test_quick_example_each_user_has_the_tools_of_their_roles() -> None:
     async with served() as app:
         async with over_http(app, {"authorization": "Bearer a"}) as ann:
             assert await names(ann) == [*META, "admin_panel", "get_profile"]
@@ -325,7 +325,7 @@ async def test_keywords_written_out() -> None:
         assert await found(client, "communication") == ["send_email"]
 
 
-async def test_keywords_are_searched_and_never_told() -> None:
+async def test_keywords_are_searched_and_never_listed() -> None:
     async with client_with(Built()) as client:
         with with_show_all():
             listed = (await client.list_tools(cache_mode="bypass")).model_dump_json()

@@ -77,7 +77,7 @@ async def test_a_script_gives(lua: LuaSandbox, tools: Tools, source: str, expect
         ("json.decode('01')", "not valid JSON at byte 1"),
     ],
 )
-async def test_a_script_is_told(lua: LuaSandbox, tools: Tools, source: str, said: str) -> None:
+async def test_a_script_learns(lua: LuaSandbox, tools: Tools, source: str, said: str) -> None:
     assert said in (await error(lua, source, tools)).message
 
 

@@ -159,7 +159,7 @@ def test_alternatives_are_reported_as_alternatives() -> None:
     assert message(schema, {}) == '"a" is required or "b" is required'
 
 
-def test_a_constant_tells_which_alternative_was_meant() -> None:
+def test_a_constant_shows_which_alternative_was_meant() -> None:
     circle = of({"kind": {"const": "circle"}, "radius": {"type": "number"}}, required=["kind", "radius"])
     square = of({"kind": {"const": "square"}, "side": {"type": "number"}}, required=["kind", "side"])
     schema = of({"shape": {"oneOf": [circle, square]}})

@@ -108,7 +108,7 @@ async def test_search_text_is_a_json_array_with_name_description_score_and_schem
     assert counts == {"reply": cost, "full": cost, "counter": "estimate", "of": "text"}
 
 
-async def test_the_example_of_a_hit_can_be_executed_as_it_stands() -> None:
+async def test_the_example_of_a_hit_can_be_executed_unchanged() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         hit = structured(await call(client, "tool_search", {"query": "send an email"}))["hits"][0]
         assert not (await call(client, "execute_tool", hit["example"])).is_error

@@ -1,1 +1,1 @@
-"""The gateway: what one caller may see of all tools, and the calls made for him."""
+"""The gateway: what one caller may see of all tools, and the calls made for them."""

@@ -82,7 +82,7 @@ class RetryOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """Which answers are cached, for whom, and for how long."""
+    """Which answers are cached, who shares them, and for how long."""
 
     seconds: Seconds = 60.0
     """How long an answer is reused, above 0."""
@@ -93,7 +93,7 @@ class CacheOptions:
     """Patterns of the tools whose answers are cached, whatever their annotations; empty means every tool with
     `readOnlyHint: true`."""
     per: Literal["caller", "scope"] = "caller"
-    """Who shares answers: the requests of one caller, or callers of one tenant to whom the policy gives the same
+    """Who shares answers: the requests of one caller, or callers of one tenant to which the policy gives the same
     rights. The second is for tools that give everyone the same answer."""
 
     def __post_init__(self) -> None:

@@ -106,7 +106,7 @@ def standalone_schema(annotation: Any, constraints: Iterable[Any] = ()) -> Mappi
 
 @lru_cache(_CACHED_TYPES)
 def _standalone_schema(annotation: Any, constraints: tuple[Any, ...], _written: str) -> Mapping[str, Any] | None:
-    # Equal types may have different schemas, such as unions in another order, or 1 and 1.0; hence the repr in the
+    # Equal types may have different schemas, such as unions in another order, or 1 and 1.0; so the repr is in the
     # cache key. Annotated has such a cache of its own, so constraints are passed in a field instead.
     if constraints:
         field = FieldInfo()

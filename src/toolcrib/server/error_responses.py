@@ -79,7 +79,7 @@ async def isolate(work: Callable[[], Awaitable[T]]) -> T:
 def is_own_cancellation(error: BaseException) -> bool:
     """Whether the error really cancels the current task, rather than third-party code passing on its own cancellation.
 
-    Code that cancels the task it runs in cannot be told apart from the former; use `isolate` where that may happen.
+    Code that cancels the task it runs in cannot be distinguished from the former; use `isolate` where that may happen.
     """
     return isinstance(error, asyncio.CancelledError) and is_being_cancelled()
 

@@ -266,7 +266,7 @@ async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolRes
 
 
 def _with_via(entry: Object, gateway_id: str) -> Object:
-    """An entry for another gateway, with this one's id, so that this gateway recognizes it if it comes back."""
+    """An entry for another gateway, with the id of this one, so that this gateway recognizes it if it comes back."""
     meta = entry.get("_meta")
     known = meta if isinstance(meta, Mapping) else {}
     via = known.get(VIA_KEY)

@@ -50,7 +50,7 @@ _QUERY_CHARS: Final = 80
 _MAX_CACHED: Final = 10_000
 _SCORE_DIGITS: Final = 3
 _SAMPLE_SCORE: Final = 0.123
-"""Stands for every score in cost estimates, because all cost about the same."""
+"""Placeholder for every score in cost estimates, because all cost about the same."""
 
 _LINE_CHARS: Final = 110
 """The longest line of a digest."""

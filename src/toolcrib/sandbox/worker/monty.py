@@ -96,7 +96,7 @@ class MontyEngine:
             return None
 
     def lock(self, job: dict[str, Any]) -> str:
-        """Limit both processes, and install this one's filter; the interpreter has had its own from the start."""
+        """Limit both processes, and install the filter of this one; the interpreter has had its own from the start."""
         if sys.platform == "win32":
             return seccomp.missing()
         limits, resource = job["limits"], import_module("resource")
