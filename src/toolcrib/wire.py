@@ -7,6 +7,7 @@ is rewritten for that client alone. Only reserved `_meta` keys, by which a serve
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import mcp_types
@@ -16,24 +17,38 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from toolcrib.errors import UpstreamError
-from toolcrib.types import Object, Rejected, Tool, ToolResult, Visibility
+from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult, Visibility
 
 _KNOWN_BLOCKS: Final = {
     "2024-11-05": frozenset({"text", "image", "resource"}),
     "2025-03-26": frozenset({"text", "image", "resource", "audio"}),
 }
+
+
 _ALL_BLOCKS: Final = frozenset({"text", "image", "resource", "audio", "resource_link"})
+
+
 _REASON_LIMIT: Final = 300
+
+
 _SURROGATE: Final = re.compile("[\\ud800-\\udfff]")
+
+
 _RESERVED_META: Final = "io.modelcontextprotocol/"
 """Prefix of `_meta` keys by which a server describes itself."""
+
+
 _FORWARDED_META: Final = frozenset({"io.modelcontextprotocol/related-task"})
+
+
 _INPUT_REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
     "elicitation/create": mcp_types.ElicitRequest,
     "sampling/createMessage": mcp_types.CreateMessageRequest,
     "roots/list": mcp_types.ListRootsRequest,
 }
 """What a server may ask of a client during a call."""
+
+
 _REQUIRED_PART: Final[Mapping[str, tuple[str, type]]] = {
     "prompts/get": ("messages", list),
     "resources/read": ("contents", list),
@@ -319,3 +334,54 @@ def _readable_block(block: Object, version: str) -> Object:
     if known and _valid({"content": [block], "resultType": "complete"}, version):
         return block
     return {"type": "text", "text": json.dumps(block, ensure_ascii=False)}
+
+
+VIA_KEY: Final = "toolcrib/via"
+"""In the `_meta` of a tool: the ids of the gateways that listed it."""
+
+
+MAX_PATH: Final = 8
+"""The maximum number of gateways in a chain."""
+
+
+_MAX_ID: Final = 128
+
+
+def forwarded_context(ctx: Context, gateway_id: str) -> Context | None:
+    """Return the context with this gateway at the end of its path, or None if it must not be forwarded.
+
+    >>> from toolcrib.types import Caller
+    >>> here = forwarded_context(Context(caller=Caller(id="me")), "a")
+    >>> dict(here.meta), forwarded_context(here, "a")
+    ({'toolcrib/path': ['a']}, None)
+    """
+    path = _gateway_ids(ctx.meta, PATH_META)
+    if gateway_id in path or len(path) >= MAX_PATH:
+        return None
+    return replace(ctx, meta={**ctx.meta, PATH_META: [*path, gateway_id]})
+
+
+def mark_listed(tool: Tool, gateway_id: str) -> Tool | None:
+    """Return the tool with this gateway's mark, or None if it has passed this gateway before."""
+    via = _gateway_ids(tool.meta, VIA_KEY)
+    if gateway_id in via or len(via) >= MAX_PATH:
+        return None
+    return replace(tool, meta={**tool.meta, VIA_KEY: [*via, gateway_id]})
+
+
+def is_loop(entry: Mapping[str, Any], gateway_id: str) -> bool:
+    """Whether an entry of a list has passed this gateway before, or too many gateways.
+
+    >>> is_loop({"_meta": {"toolcrib/via": ["a", "b"]}}, "b"), is_loop({}, "b")
+    (True, False)
+    """
+    meta = entry.get("_meta")
+    via = _gateway_ids(meta, VIA_KEY) if isinstance(meta, Mapping) else []
+    return gateway_id in via or len(via) >= MAX_PATH
+
+
+def _gateway_ids(meta: Mapping[str, Any], key: str) -> list[str]:
+    found = meta.get(key)
+    if not isinstance(found, list):
+        return []
+    return [part for part in found if isinstance(part, str) and len(part) <= _MAX_ID]

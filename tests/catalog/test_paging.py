@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolcrib.catalog.paging import Page, decode_cursor, encode_cursor, page
+from toolcrib.catalog.catalog import Page, decode_cursor, encode_cursor, page
 from toolcrib.errors import StaleCursor
 
 

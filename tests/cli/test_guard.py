@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import typer
 
-from toolcrib.cli.exits import ExitCode, Terminated, report_errors
+from toolcrib.cli.output import ExitCode, Terminated, report_errors
 from toolcrib.errors import ConnectionLost, ToolNotFound
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.conftest import Ran
 
 from toolcrib._version import VERSION
-from toolcrib.cli.exits import MEANINGS, ExitCode, exit_code
 from toolcrib.cli.main import app
+from toolcrib.cli.output import MEANINGS, ExitCode, exit_code
 from toolcrib.errors import (
     ApprovalRequired,
     ConnectionLost,

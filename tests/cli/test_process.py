@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from tests.cli.conftest import broken, toolbox
 
-from toolcrib.cli.exits import ExitCode
+from toolcrib.cli.output import ExitCode
 
 Settings = Callable[..., Path]
 TOOLCRIB = (sys.executable, "-m", "toolcrib")

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Ran
 
-from toolcrib.cli.explain import print_parts
 from toolcrib.cli.files import FileError, read_queries, read_tools
-from toolcrib.cli.render import hit_json, print_reply, tool_id
+from toolcrib.cli.render import hit_json, print_parts, print_reply, tool_id
 from toolcrib.types import Hit, Reason, ScorePart, SearchReply, Tool
 
 Command = Callable[..., Ran]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from toolcrib.cli.exits import ExitCode
 from toolcrib.cli.main import app
+from toolcrib.cli.output import ExitCode
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.discovery.meta_tools import META_TOOLS
 from toolcrib.gateway.options import ScriptOptions, SessionOptions

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.middleware.support import ANN, BOB, Clock, Provider, a_call, immediate
 
 from toolcrib.errors import RateLimited
+from toolcrib.middleware.limits import RateMiddleware
 from toolcrib.middleware.options import CallOptions, RateOptions
 from toolcrib.middleware.pipeline import build_stack
-from toolcrib.middleware.rate import RateMiddleware
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Caller, CallNext, Context
 

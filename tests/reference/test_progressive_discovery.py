@@ -13,8 +13,7 @@ import pytest
 
 from toolcrib.app import App
 from toolcrib.errors import BackendNotFound, ToolNotFound
-from toolcrib.sandbox.languages import LUA, sanitize_lua_identifier
-from toolcrib.sandbox.names import script_names
+from toolcrib.sandbox.languages import LUA, sanitize_lua_identifier, script_names
 from toolcrib.settings.options import Settings
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService

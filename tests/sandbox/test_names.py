@@ -14,8 +14,8 @@ from toolcrib.sandbox.languages import (
     ScriptLanguage,
     sanitize_lua_identifier,
     sanitize_python_identifier,
+    script_names,
 )
-from toolcrib.sandbox.names import script_names
 
 NAMES = st.one_of(
     st.text(max_size=12), st.text("ab_-.1", max_size=5), st.sampled_from(["end", "print", "json", "class"])

@@ -19,8 +19,7 @@ from tests.sandbox.test_escaped import BEGUN, EVIL, READY
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, ScriptError, frames, process
 from toolcrib.sandbox.calls import ScriptCalls, Tools
-from toolcrib.sandbox.languages import LUA
-from toolcrib.sandbox.names import ServerNames, find_calls
+from toolcrib.sandbox.languages import LUA, ServerNames, find_calls
 
 Box = LuaSandbox | PythonSandbox
 

@@ -22,9 +22,8 @@ from tests.server.conftest import JSON, TOKENS, Crib, Own, client_at, crib, name
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
 from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
-from toolcrib.server.http import bind_socket, http_app
+from toolcrib.server.http import bind_socket, http_app, sse_app
 from toolcrib.server.options import HttpOptions
-from toolcrib.server.sse import sse_app
 from toolcrib.testing import text_of
 from toolcrib.types import Caller, Context, Tool
 

@@ -14,7 +14,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from tests.server.conftest import JSON, Own, at_address, client_at, crib, native, token, until
 
-from toolcrib.catalog.paging import Page
+from toolcrib.catalog.catalog import Page
 from toolcrib.errors import ExecutionFailed
 from toolcrib.server.error_responses import isolate
 from toolcrib.server.handlers import ToolServer, make_server

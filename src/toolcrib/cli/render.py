@@ -2,27 +2,37 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from toolcrib.cli.output import echo, echo_error, first_line, pluralize, print_columns
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toolcrib.cli.output import echo, echo_error, first_line, pluralize, print_columns, printable, terminal_width
 from toolcrib.errors import BackendNotFound
 from toolcrib.gateway.gateway import ToolDescription
 from toolcrib.gateway.visibility import namespace_of
 from toolcrib.names import nearest, wire_name
 from toolcrib.schema import parameters, signature
-from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerStatus, Tool, ToolResult
+from toolcrib.types import Hit, Object, Reason, ScorePart, SearchReply, ServerStatus, Tool, ToolResult
 
 _SIMILAR_SHOWN = 3
 """How many near-duplicates a hit names."""
+
+
 _ANNOTATION_WORDS = {
     "readOnlyHint": ("only reads", "changes things"),
     "destructiveHint": ("may destroy", "destroys nothing"),
     "idempotentHint": ("safe to repeat", ""),
     "openWorldHint": ("reaches beyond its server", ""),
 }
+
+
 _MAX_SERVERS_NAMED = 20
 """How many servers an error names; `toolcrib servers` lists all."""
 
@@ -254,3 +264,57 @@ def result_json(result: ToolResult) -> dict[str, Any]:
     if result.kind == "input_required":
         shape |= {"resultType": result.kind, "inputRequests": result.input_requests}
     return shape
+
+
+_MAX_WIDTH = 120
+
+
+def print_parts(hits: tuple[Hit, ...], named: Callable[[Tool], str]) -> None:
+    """Print two tables for each hit: the parts of its score, and the matches of each word."""
+    console = table_console(_MAX_WIDTH)
+    for place, hit in enumerate(hits, start=1):
+        console.print(cell(f"\n{place}. {named(hit.tool)}  {hit.score:.2f}"))
+        if hit.parts:
+            console.print(_score_table(hit.parts))
+        if hit.reasons:
+            console.print(_match_table(hit.reasons))
+
+
+def table_console(widest: int) -> Console:
+    """A console for tables, as wide as the terminal up to a limit; plain text if it is not a terminal."""
+    return Console(file=sys.stdout, width=min(terminal_width(), widest), highlight=False, emoji=False, markup=False)
+
+
+def new_table(*heads: str, texts: int) -> Table:
+    """An empty table, whose first `texts` columns are left-aligned, and the others right-aligned."""
+    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place < texts else "right", overflow="fold")
+    return table
+
+
+def cell(text: str) -> Text:
+    """A cell with the text, without control characters."""
+    return Text(printable(text))
+
+
+def contribution(part: ScorePart) -> float:
+    """The contribution of a part to the score."""
+    return part.value * part.weight
+
+
+def _score_table(parts: tuple[ScorePart, ...]) -> Table:
+    table = new_table("part", "value", "weight", "adds", texts=1)
+    for part in parts:
+        table.add_row(cell(part.name), f"{part.value:.3f}", f"{part.weight:.3f}", f"{contribution(part):.3f}")
+    table.add_section()
+    table.add_row("sum", "", "", f"{sum(map(contribution, parts)):.3f}")
+    return table
+
+
+def _match_table(reasons: Sequence[Reason]) -> Table:
+    table = new_table("word", "field", "how", "met", "gain", texts=4)
+    for reason in reasons:
+        texts = (reason.word, reason.field, reason.how, reason.matched or reason.word)
+        table.add_row(*map(cell, texts), f"{reason.gain:.3f}")
+    return table

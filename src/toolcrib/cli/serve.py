@@ -11,8 +11,7 @@ import anyio
 import anyio.abc
 
 from toolcrib.app import App
-from toolcrib.cli.exits import UsageError
-from toolcrib.cli.output import pluralize, printable
+from toolcrib.cli.output import UsageError, pluralize, printable
 from toolcrib.errors import NotStarted, SettingsError
 from toolcrib.middleware.audit import AUDIT_LOGGER
 from toolcrib.settings.options import Settings

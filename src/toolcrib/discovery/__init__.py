@@ -22,13 +22,13 @@ _HOMES: Final = {
     "SessionStats": "session",
     "ToolPort": "meta_tools",
     "ToolSearchEngine": "engine",
-    "expand_with_synonyms": "functions",
-    "extract_keywords": "functions",
-    "find_tool_by_alias": "functions",
-    "find_tool_exact": "functions",
-    "normalize_tool_name": "functions",
-    "search_tools": "functions",
-    "tokenize": "functions",
+    "expand_with_synonyms": "engine",
+    "extract_keywords": "engine",
+    "find_tool_by_alias": "engine",
+    "find_tool_exact": "engine",
+    "normalize_tool_name": "engine",
+    "search_tools": "engine",
+    "tokenize": "engine",
 }
 """Each public name and its module, for `__getattr__`: the gateway, which needs the meta-tools and the session, does
 not load the rest. `__init__.pyi` says the same to type checkers."""

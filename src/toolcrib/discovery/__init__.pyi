@@ -1,5 +1,5 @@
-from toolcrib.discovery.engine import ToolSearchEngine
-from toolcrib.discovery.functions import (
+from toolcrib.discovery.engine import (
+    ToolSearchEngine,
     expand_with_synonyms,
     extract_keywords,
     find_tool_by_alias,

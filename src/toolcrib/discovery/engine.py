@@ -22,27 +22,42 @@ from toolcrib.search.engine import search
 from toolcrib.search.index import IndexView
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Scorer, SearchOptions
-from toolcrib.search.scorers.points import popular_tools
+from toolcrib.search.scorers.points import keywords, popular_tools
 from toolcrib.search.text import TOKEN, parse_query, split_identifier, split_words
 from toolcrib.types import Hit, Rejected, SearchRequest, Tool
 
 T = TypeVar("T", default=Any)
 
+
 _MAX_LIMIT: Final = 10_000
 """The most results of one search."""
+
+
 _MAX_CACHED: Final = 4
 """How many lists given to `search(tools=...)` keep their index."""
+
+
 _ECHO: Final = 40
+
+
 _PLAIN_TYPES: Final = frozenset({dict, Tool})
 """Types of tools that hold only values."""
+
+
 DEFAULTS: Final = SearchOptions(max_limit=_MAX_LIMIT, synonym_weight=1.0)
 """As everywhere in toolcrib, except that a synonym counts as much as the word itself: the documentation that this
 engine follows says so, and its lists of tools are short.
 """
+
+
 _MIN_SIMILARITY: Final = 80.0
 """How similar a misspelling must be, 0 to 100."""
+
+
 _MIN_LETTERS: Final = 4
 """The shortest word that may be a misspelling of another."""
+
+
 _MAX_WORDS: Final = 32
 """The most words of a query that are looked up this way."""
 
@@ -315,3 +330,98 @@ def _substitute(word: str, names: frozenset[str], texts: frozenset[str], lexicon
         return ""
     slips = nearest(word, names, limit=1, cutoff=_MIN_SIMILARITY)
     return slips[0] if slips else ""
+
+
+_ENGINE: Final[ToolSearchEngine[Any]] = ToolSearchEngine()
+"""Caches the last few lists; nothing is ever recorded in it."""
+
+
+_MAX_KEYWORDS: Final = 256
+
+
+_MAX_TEXT: Final = 100_000
+"""Characters that are read."""
+
+
+def search_tools(query: str, tools: Sequence[Any], limit: int = 10) -> list[dict[str, Any]]:
+    """Return the tools that match a query, best first: name, namespace, description, score and match_reasons of each.
+
+    >>> tools = [{"name": "math.add", "description": "Add numbers."}, {"name": "mail.send"}]
+    >>> [found["name"] for found in search_tools("sum of two numbers", tools)]
+    ['math.add']
+    """
+    return [
+        {
+            "name": found.name,
+            "description": found.description or "",
+            "namespace": found.namespace,
+            "score": found.score,
+            "match_reasons": found.match_reasons,
+        }
+        for found in _ENGINE.search(query, tools, limit, use_session_boost=False)
+    ]
+
+
+def find_tool_exact(name: str, tools: Sequence[T]) -> T | None:
+    """Return the tool of that name in any spelling, or None. Raises `AmbiguousName` if several match.
+
+    >>> find_tool_exact("math.add", [{"name": "add", "namespace": "math"}])
+    {'name': 'add', 'namespace': 'math'}
+    """
+    found: T | None = _ENGINE.find_exact(name, tools)
+    return found
+
+
+def find_tool_by_alias(query_name: str, tools: Sequence[T]) -> T | None:
+    """Like `find_tool_exact`, which accepts every spelling already.
+
+    >>> find_tool_by_alias("normalCdf", [{"name": "normal_cdf", "namespace": "stats"}])["name"]
+    'normal_cdf'
+    """
+    return find_tool_exact(query_name, tools)
+
+
+def tokenize(text: str) -> list[str]:
+    """Return the words of a name or a text, lower case, in order, with repetitions.
+
+    Identifiers are split at separators, capitals and digits.
+
+    >>> tokenize("normalCdf"), tokenize("sin2"), tokenize("stats.get_user-name")
+    (['normal', 'cdf'], ['sin', '2'], ['stats', 'get', 'user', 'name'])
+    """
+    return split_words(text[:_MAX_TEXT])
+
+
+def extract_keywords(query: str) -> list[str]:
+    """Return the significant words of a query, each once; all of its words if none is significant.
+
+    >>> extract_keywords("find the average of numbers"), extract_keywords("calculate")
+    (['find', 'average', 'numbers'], ['calculate'])
+    """
+    return [word.text for word in keywords(query, _MAX_KEYWORDS)]
+
+
+def expand_with_synonyms(tokens: Iterable[str], lexicon: Lexicon | None = None) -> set[str]:
+    """Return the words with their synonyms; one step only, in both directions.
+
+    >>> sorted(expand_with_synonyms(["cdf"], Lexicon.points()))
+    ['cdf', 'cumulative', 'distribution']
+    >>> "write" in expand_with_synonyms(["save"])
+    True
+    """
+    known = lexicon or Lexicon.default()
+    own = {token.lower() for token in tokens}
+    return own.union(*(known.related(token) for token in own))
+
+
+def normalize_tool_name(name: str) -> set[str]:
+    """Return the spellings of a name that a model may use, with and without its namespace.
+
+    >>> sorted(normalize_tool_name("stats.normal_cdf"))
+    ['normal-cdf', 'normalCdf', 'normal_cdf', 'normalcdf', 'stats.normal_cdf']
+    """
+    base = name.rpartition(".")[2]
+    parts = split_words(base)
+    camel = "".join([*parts[:1], *(part.capitalize() for part in parts[1:])])
+    found = {name.lower(), base.lower(), "".join(parts), "_".join(parts), "-".join(parts), camel}
+    return found - {""}

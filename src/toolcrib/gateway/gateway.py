@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from toolcrib.catalog.catalog import SEARCH_HINT
-from toolcrib.catalog.paging import page
+from toolcrib.catalog.catalog import SEARCH_HINT, page
 from toolcrib.discovery.arguments import merge_arguments
 from toolcrib.errors import (
     ExecutionFailed,

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 import anyio
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable
+from toolcrib.middleware.limits import deadline_exceeded
 from toolcrib.middleware.options import BreakerOptions
-from toolcrib.middleware.retry import deadline_exceeded
 from toolcrib.providers.base import display_name
 from toolcrib.types import Call, CallNext, Context, StateCodec, StateStore, ToolResult
 

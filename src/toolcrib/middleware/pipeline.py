@@ -26,9 +26,8 @@ from toolcrib.middleware.approval import ApprovalMiddleware, ApprovalTokens
 from toolcrib.middleware.audit import AUDIT_LOGGER, AuditMiddleware, AuditSink, log_sink, record_attempt
 from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
 from toolcrib.middleware.cache import CacheMiddleware
+from toolcrib.middleware.limits import DeadlineMiddleware, RateMiddleware, RetryMiddleware
 from toolcrib.middleware.options import CallOptions
-from toolcrib.middleware.rate import RateMiddleware
-from toolcrib.middleware.retry import DeadlineMiddleware, RetryMiddleware
 from toolcrib.providers.content import to_result
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import (

@@ -6,8 +6,7 @@ it can be attached to an existing server, and is itself a provider.
 """
 
 from toolcrib.registry.processor import ToolProcessor, create_registry
-from toolcrib.registry.registry import BackendConfig, Config, Registry
-from toolcrib.registry.tool_registry import ToolRegistry
+from toolcrib.registry.registry import BackendConfig, Config, Registry, ToolRegistry
 from toolcrib.types import Backend, BackendKind, BackendSelector, Call, SearchRequest
 
 __all__ = [

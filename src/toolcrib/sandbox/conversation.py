@@ -6,37 +6,179 @@ The worker is never trusted, since a script may have taken it over: a message th
 import asyncio
 import logging
 import signal
+import struct
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from math import isinf
+from typing import Any, Final, TypeVar
+
+import pydantic_core
 
 from toolcrib.errors import SandboxUnavailable
-from toolcrib.sandbox import frames
 from toolcrib.sandbox.calls import CallFailed, ScriptCalls, fix_empty_arrays
-from toolcrib.sandbox.languages import ScriptLanguage
-from toolcrib.sandbox.limits import Limits
-from toolcrib.sandbox.names import ServerNames
+from toolcrib.sandbox.languages import ScriptLanguage, ServerNames
+from toolcrib.sandbox.limits import KIB, Limits
 from toolcrib.sandbox.process import Worker, cpu_seconds
 from toolcrib.sandbox.result import FailureKind, ScriptError, ScriptResult, hint_for, script_error, suggestions_for
 from toolcrib.types import JSON, Object
 
+T = TypeVar("T")
+
+
+LENGTH: Final = struct.Struct(">I")
+
+
+_HEADER: Final = struct.Struct(">Ic")
+
+
+CALL_HEADER: Final = struct.Struct(">IHH")
+
+
+ANSWER_HEADER: Final = struct.Struct(">IB")
+
+
+PID: Final = struct.Struct(">I")
+
+
+SLEEP: Final = struct.Struct(">I")
+
+
+_SMALL_FRAME: Final = 4 * KIB
+
+
+_PARSE_INLINE: Final = 64 * KIB
+"""Longer JSON is parsed in a thread, so that the event loop stays free."""
+
+
+_MAX_JSON_EXPANSION: Final = 6
+"""How many bytes JSON may need for one byte of text."""
+
+
+class ProtocolError(Exception):
+    """No worker of ours sends such a frame."""
+
+
+def max_frame_sizes(limits: Limits) -> dict[int, int]:
+    """The largest body of each kind of frame, in bytes, by the byte of its kind."""
+    sizes = {
+        b"r": 1,
+        b"b": 1 + PID.size,
+        b"s": 1 + SLEEP.size,
+        b"u": _SMALL_FRAME,
+        b"n": _SMALL_FRAME,
+        b"c": 1 + CALL_HEADER.size + limits.out_bytes,
+        b"p": 1 + limits.print_bytes,
+        b"v": 1 + limits.out_bytes,
+        b"d": _SMALL_FRAME + limits.calls * KIB,
+        b"e": _SMALL_FRAME + 3 * _MAX_JSON_EXPANSION * limits.error_bytes,
+    }
+    return {kind[0]: size if kind == b"e" else min(size, limits.frame_bytes) for kind, size in sizes.items()}
+
+
+async def read_frame(reader: asyncio.StreamReader, allowed: dict[int, int]) -> tuple[bytes, bytes]:
+    """The kind of the next frame and the rest of its body.
+
+    Raises `ProtocolError`, and EOFError at the end of the stream, even inside a frame.
+    """
+    try:
+        length, kind = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+        if not 0 < length <= allowed.get(kind[0], 0):
+            raise ProtocolError(f"a frame of kind {kind!r} and {length} bytes")
+        return kind, await reader.readexactly(length - 1) if length > 1 else b""
+    except asyncio.IncompleteReadError as error:
+        raise EOFError from error
+    except ConnectionError as error:
+        raise EOFError from error
+
+
+def encode_frame(body: bytes) -> bytes:
+    """The body, with its length in front."""
+    return LENGTH.pack(len(body)) + body
+
+
+def loads(text: bytes, *, nodes: int) -> JSON:
+    """Parse JSON. Raises `ProtocolError` for invalid JSON, NaN, lone surrogates and too many values."""
+    if _min_values(text) > nodes and _min_values(_without_strings(text)) > nodes:
+        raise ProtocolError(f"more than {nodes} values")
+    try:
+        value = pydantic_core.from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise ProtocolError(f"invalid JSON: {str(error)[:100]}") from error
+    if _has_infinity(value):
+        raise ProtocolError("a number that is too large")
+    return value
+
+
+async def read_json(text: bytes, parse: Callable[[bytes], T]) -> T:
+    """Parse the text with `parse`, in a thread if it is long."""
+    return parse(text) if len(text) <= _PARSE_INLINE else await asyncio.to_thread(parse, text)
+
+
+def load_object(text: bytes, *, nodes: int) -> dict[str, Any]:
+    """Parse JSON that must be an object; raises as `loads` does."""
+    value = loads(text, nodes=nodes)
+    if not isinstance(value, dict):
+        raise ProtocolError("not an object")
+    return value
+
+
+def dumps(value: JSON) -> bytes:
+    """A tool's answer as JSON. Raises ValueError for values that JSON cannot represent."""
+    text = pydantic_core.to_json(value)
+    if (b"NaN" in text or b"Infinity" in text) and text != pydantic_core.to_json(value, inf_nan_mode="null"):
+        raise ValueError("JSON has no NaN and no infinity")
+    return text
+
+
+def _min_values(text: bytes) -> int:
+    """A lower bound on the number of values, if no string contains a comma or a bracket."""
+    return max(text.count(b","), text.count(b"[") + text.count(b"{"))
+
+
+def _without_strings(text: bytes) -> bytes:
+    """The text without its strings, up to the first invalid place; in linear time."""
+    return b"".join(text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+
+
+def _has_infinity(value: JSON) -> bool:
+    """Whether the value contains an infinity; the parser has bounded its nesting."""
+    if isinstance(value, float):
+        return isinf(value)
+    if isinstance(value, dict):
+        return any(_has_infinity(item) for item in value.values())
+    return isinstance(value, list) and any(_has_infinity(item) for item in value)
+
+
 _log = logging.getLogger(__name__)
+
 
 _EXIT_OUT_OF_MEMORY: Final = 77
 """The exit status of a worker in which Python ran out of memory; see `worker/serve.py`."""
+
+
 _MAX_DETAIL_NODES: Final = 100
 """Values in the details of the end, besides the names of calls."""
+
+
 _FRAMES_PER_TURN: Final = 64
 """After so many frames other tasks get a turn."""
+
+
 _MAX_SLEEPS_PER_S: Final = 10
 """More than any worker of ours reports, which is one."""
+
+
 _MAX_LINE: Final = 1 << 20
+
+
 _BUSY_CPU_SHARE: Final = 0.05
 """A silent process that uses more of the time than this is computing; its processor limit will end it."""
+
+
 _FAILURE_MESSAGES: Final[dict[FailureKind, str]] = {
     "cpu": "the script used more than {limits.cpu_s} seconds of processor time",
     "wall": "the script did not end within {limits.wall_s:g} seconds",
@@ -96,10 +238,10 @@ class Conversation:
         self._last_activity = time.monotonic()
         stall = self._calls.spawn(self._watch_for_stall())
         try:
-            self._sent = len(job) + frames.LENGTH.size
-            self._worker.writer.write(frames.encode_frame(job))
+            self._sent = len(job) + LENGTH.size
+            self._worker.writer.write(encode_frame(job))
             return await self._listen()
-        except frames.ProtocolError as error:
+        except ProtocolError as error:
             _log.warning("A script's process broke the protocol: %s", error)
             await self._worker.close()
             raise self._failure(self._verdict or "protocol") from error
@@ -114,19 +256,19 @@ class Conversation:
     # -- frames ----------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> ScriptResult:
-        allowed, count = frames.max_frame_sizes(self._limits), 0
+        allowed, count = max_frame_sizes(self._limits), 0
         while True:
             count += 1
-            kind, body = await frames.read_frame(self._worker.reader, allowed)
+            kind, body = await read_frame(self._worker.reader, allowed)
             if count % _FRAMES_PER_TURN == 0:  # frames that have arrived are read without suspending
                 await asyncio.sleep(0)
             if self._verdict is not None:
                 raise EOFError
             self._last_activity = time.monotonic()
             if (kind == b"b") is self._has_job:
-                raise frames.ProtocolError(f"a frame of kind {kind!r} out of turn")
+                raise ProtocolError(f"a frame of kind {kind!r} out of turn")
             if kind == b"d":
-                return self._finish(await frames.read_json(body, self._details))
+                return self._finish(await read_json(body, self._details))
             await self._handle(kind, body)
 
     async def _handle(self, kind: bytes, body: bytes) -> None:
@@ -146,54 +288,54 @@ class Conversation:
             case b"v":
                 await self._keep_value(body)
             case b"e":
-                raise self._failed(await frames.read_json(body, self._details))
+                raise self._failed(await read_json(body, self._details))
             case _:
-                raise frames.ProtocolError(f"a frame of kind {kind!r} in the middle")
+                raise ProtocolError(f"a frame of kind {kind!r} in the middle")
 
     def _begin(self, body: bytes) -> None:
         self._has_job = True
-        if len(body) == frames.PID.size:
-            self._computing_pid = frames.PID.unpack(body)[0]
+        if len(body) == PID.size:
+            self._computing_pid = PID.unpack(body)[0]
 
     def _print(self, body: bytes) -> None:
         if not body or len(self._printed) + len(body) > self._limits.print_bytes:
-            raise frames.ProtocolError("printed text that is empty, or more than is allowed")
+            raise ProtocolError("printed text that is empty, or more than is allowed")
         self._printed += body
 
     def _extend_for_sleep(self, body: bytes) -> None:
         """A sleeping script is silent, but has not stalled."""
         self._sleep_count += 1
-        if len(body) != frames.SLEEP.size or self._sleep_count > _MAX_SLEEPS_PER_S * (self._limits.wall_s + 1):
-            raise frames.ProtocolError("a sleep of no length, or too many")
-        self._last_activity += min(frames.SLEEP.unpack(body)[0] / 1000, self._limits.wall_s)
+        if len(body) != SLEEP.size or self._sleep_count > _MAX_SLEEPS_PER_S * (self._limits.wall_s + 1):
+            raise ProtocolError("a sleep of no length, or too many")
+        self._last_activity += min(SLEEP.unpack(body)[0] / 1000, self._limits.wall_s)
 
     def _warn(self, text: str) -> None:
         if self._warnings:
-            raise frames.ProtocolError("more than one warning")
+            raise ProtocolError("more than one warning")
         self._warnings.append(text)
         _log.warning("%s", text)
 
     async def _keep_value(self, body: bytes) -> None:
         if self._has_value:
-            raise frames.ProtocolError("more than one value")
-        self._value = await frames.read_json(body, partial(frames.loads, nodes=self._limits.nodes))
+            raise ProtocolError("more than one value")
+        self._value = await read_json(body, partial(loads, nodes=self._limits.nodes))
         self._has_value = True
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     async def _start_call(self, body: bytes) -> None:
-        if len(body) < frames.CALL_HEADER.size:
-            raise frames.ProtocolError("half a call")
-        number, server, tool = frames.CALL_HEADER.unpack_from(body)
-        text = body[frames.CALL_HEADER.size :]
+        if len(body) < CALL_HEADER.size:
+            raise ProtocolError("half a call")
+        number, server, tool = CALL_HEADER.unpack_from(body)
+        text = body[CALL_HEADER.size :]
         self._check_call(number, len(text))
         try:
             original, tools = self._servers[server]
             _, name = tools[tool]
         except IndexError:
-            raise frames.ProtocolError(f"a call to tool {tool} of server {server}") from None
+            raise ProtocolError(f"a call to tool {tool} of server {server}") from None
         schema = self._schemas.get(original, {}).get(name)
-        arguments = await frames.read_json(text, partial(_parse_arguments, nodes=self._limits.nodes, schema=schema))
+        arguments = await read_json(text, partial(_parse_arguments, nodes=self._limits.nodes, schema=schema))
         if self._verdict is not None:
             raise EOFError
         self._pending[number] = len(text)
@@ -207,15 +349,15 @@ class Conversation:
             self._kill("calls")
             raise EOFError
         if number != self._started + 1:
-            raise frames.ProtocolError(f"call {number} out of turn")
+            raise ProtocolError(f"call {number} out of turn")
         if len(self._pending) + self._unread_answers() >= limits.inflight:
-            raise frames.ProtocolError(f"more than {limits.inflight} calls at once")
+            raise ProtocolError(f"more than {limits.inflight} calls at once")
         if self._pending and sum(self._pending.values()) + size > limits.frame_bytes:
-            raise frames.ProtocolError("too many bytes of arguments at once")
+            raise ProtocolError("too many bytes of arguments at once")
 
     async def _answer(self, number: int, server: str, tool: str, arguments: dict[str, Any]) -> None:
         try:
-            body = frames.dumps(await self._calls.call(server, tool, arguments))
+            body = dumps(await self._calls.call(server, tool, arguments))
             ok = len(body) <= self._limits.response_bytes
             if not ok:
                 body = f"its answer is larger than {self._limits.response_bytes} bytes".encode()
@@ -224,7 +366,7 @@ class Conversation:
         except Exception:  # noqa: BLE001 - the value is the tool's, and reading it may raise anything
             ok, body = False, b"its answer cannot be represented in JSON"
         self._pending.pop(number)
-        self._send(frames.encode_frame(frames.ANSWER_HEADER.pack(number, ok) + body))
+        self._send(encode_frame(ANSWER_HEADER.pack(number, ok) + body))
 
     def _send(self, answer: bytes) -> None:
         """Send an answer. Until it has left the buffer, it counts as a running call."""
@@ -248,11 +390,11 @@ class Conversation:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _details(self, text: bytes) -> dict[str, Any]:
-        return frames.load_object(text, nodes=_MAX_DETAIL_NODES + self._limits.calls)
+        return load_object(text, nodes=_MAX_DETAIL_NODES + self._limits.calls)
 
     def _finish(self, details: dict[str, Any]) -> ScriptResult:
         if (details.get("has_value") is True) != self._has_value:
-            raise frames.ProtocolError("a value that was not sent")
+            raise ProtocolError("a value that was not sent")
         unawaited = _string_list(details.get("unawaited"))
         warnings = [f"{name} was called and never awaited; {self._language.await_hint}." for name in unawaited[:10]]
         if details.get("cut") is True:
@@ -274,7 +416,7 @@ class Conversation:
             or not isinstance(trace, str)
             or kind not in ("script", "memory", "cpu", "calls", "killed", "crash")
         ):
-            raise frames.ProtocolError("an error without its parts")
+            raise ProtocolError("an error without its parts")
         return script_error(
             kind,
             message,
@@ -314,7 +456,7 @@ class Conversation:
 
 
 def _parse_arguments(text: bytes, *, nodes: int, schema: Object | None) -> dict[str, Any]:
-    given = frames.load_object(text, nodes=nodes)
+    given = load_object(text, nodes=nodes)
     return given if schema is None else fix_empty_arrays(given, schema)
 
 
@@ -348,7 +490,7 @@ def _string_list(value: JSON) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise frames.ProtocolError("not a list of strings")
+        raise ProtocolError("not a list of strings")
     return tuple(value)
 
 

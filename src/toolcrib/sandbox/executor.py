@@ -14,11 +14,9 @@ import anyio
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import process
 from toolcrib.sandbox.calls import ScriptCalls, Tools
-from toolcrib.sandbox.conversation import Conversation, WorkerLost
-from toolcrib.sandbox.frames import ProtocolError, read_frame
-from toolcrib.sandbox.languages import ScriptLanguage
+from toolcrib.sandbox.conversation import Conversation, ProtocolError, WorkerLost, read_frame
+from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, find_calls, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.sandbox.names import ServerNames, find_calls, script_names
 from toolcrib.sandbox.process import Worker, WorkerKind, spawn_worker
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult, script_error
 from toolcrib.types import Object

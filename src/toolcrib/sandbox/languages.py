@@ -10,9 +10,152 @@ import keyword
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
+
+from toolcrib.sandbox.result import SeenCall
+
+_MIN_HASH_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerNames:
+    """A server's original name, and its tools: identifier in the script -> original name."""
+
+    original: str
+    tools: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptLanguage:
+    """A language that scripts can be written in."""
+
+    name: str
+    title: str
+    """The name as people write it."""
+    suffix: str
+    """Of script files, with the dot."""
+    comment: str
+    """What begins a comment that ends with the line."""
+    literals: re.Pattern[str]
+    """Matches comments and strings, where no call is found."""
+    engine: str
+    """`module:class` of the sandbox, imported on first use."""
+    aborts_without_memory: bool = False
+    """Whether a process of the engine ends with SIGABRT when it is out of memory."""
+    identifier: Callable[[str], str]
+    """A name as an identifier; two names can give the same one."""
+    globals: frozenset[str]
+    """Names that no server may have."""
+    avoid: Callable[[str], str]
+    """Another identifier for a server whose own is a global."""
+    await_hint: str
+    """What to do about a call that was never awaited."""
+    arguments_prefix: Callable[[str], str]
+    """Source to put before a script, so that it has `args`; given the arguments as JSON."""
+    prefix_lines: int = 0
+    """By how many lines the prefix moves the script."""
+    skips_shebang: bool = False
+    """Whether the engine ignores a first line that begins with `#`."""
+    usage: str
+    """How a script calls tools and gives its result, for a model."""
+    example_call: Callable[[str, Sequence[str]], str]
+    """An example call of a function with these parameters."""
+
+
+def script_names(servers: Mapping[str, Iterable[str]], language: ScriptLanguage) -> dict[str, ServerNames]:
+    """The identifiers of servers and their tools in a script: identifier -> names, ordered by identifier.
+
+    `servers` maps a server's name to the names of its tools. No server gets the name of a global of the language.
+
+    >>> from toolcrib.sandbox.languages import LUA
+    >>> script_names({"data-server": ["get", "get-user"]}, LUA)
+    {'data_server': ServerNames(original='data-server', tools={'get': 'get', 'get_user': 'get-user'})}
+    """
+    return {
+        identifier: ServerNames(original=original, tools=_assign_identifiers(servers[original], language))
+        for identifier, original in _assign_identifiers(servers, language, language.globals).items()
+    }
+
+
+def _assign_identifiers(
+    names: Iterable[str], language: ScriptLanguage, taken: frozenset[str] = frozenset()
+) -> dict[str, str]:
+    """Identifier -> name, ordered by identifier."""
+    wanted: dict[str, list[str]] = {}
+    for name in sorted(set(names)):
+        identifier = language.identifier(name)
+        wanted.setdefault(language.avoid(identifier) if identifier in taken else identifier, []).append(name)
+    found = {identifier: group[0] for identifier, group in wanted.items() if len(group) == 1}
+    found |= {identifier: identifier for identifier, group in wanted.items() if identifier in group}
+    for identifier, group in wanted.items():
+        for name in group:
+            if found.get(identifier) != name:
+                found[_with_hash(identifier, name, found, wanted)] = name
+    return dict(sorted(found.items()))
+
+
+def _with_hash(identifier: str, name: str, found: Mapping[str, str], wanted: Mapping[str, object]) -> str:
+    """The identifier with as much of the name's hash as makes it unique."""
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    sizes = range(_MIN_HASH_DIGITS, len(digest) + 1)
+    return next(
+        candidate
+        for size in sizes
+        if (candidate := f"{identifier}_{digest[:size]}") not in found and candidate not in wanted
+    )
+
+
+# -- calls in the source -------------------------------------------------------------------------------------------
+
+_DOTTED_CALL = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)[ \t]*[.:][ \t]*([A-Za-z_]\w*)")
+
+
+_INDEXED_CALL = re.compile(r"(?<![\w.:])([A-Za-z_]\w*)[ \t]*\[[ \t]*(\"[^\"\n]*\"|'[^'\n]*')[ \t]*\]")
+
+
+_LINE_END = re.compile("\n")
+
+
+_MAX_FOUND_CALLS: Final = 200
+
+
+def find_calls(source: str, language: ScriptLanguage, servers: Mapping[str, ServerNames]) -> tuple[SeenCall, ...]:
+    """Uses of `server.tool`, in the order of the script, once per line, at most 200; under the tools' original names.
+
+    Regular expressions find them, since a hostile script could break a parser. Calls through computed names, variables
+    or code in strings are not found.
+
+    >>> from toolcrib.sandbox.languages import LUA
+    >>> names = {"calc": ServerNames(original="calc-1", tools={"add": "add"})}
+    >>> find_calls("-- calc.sub{}\\nreturn calc.add{a=1}:await()", LUA, names)
+    (SeenCall(server='calc-1', tool='add', line=2, known=True),)
+    """
+    plain = language.literals.sub(_blank_out, source)
+    lines = [match.start() for match in _LINE_END.finditer(source)]
+    found = {(match.start(), match[1], match[2]) for match in _DOTTED_CALL.finditer(plain) if match[1] in servers}
+    for match in _INDEXED_CALL.finditer(source):
+        if match[1] in servers and plain[match.start()] == source[match.start()]:
+            found.add((match.start(), match[1], match[2][1:-1]))
+    calls: dict[SeenCall, None] = {}
+    for start, server, tool in sorted(found):
+        names = servers[server]
+        known = tool in names.tools or tool in names.tools.values()
+        line = bisect_left(lines, start) + 1
+        original = names.tools.get(tool, tool)
+        calls.setdefault(SeenCall(server=names.original, tool=original, line=line, known=known))
+        if len(calls) == _MAX_FOUND_CALLS:
+            break
+    return tuple(calls)
+
+
+def _blank_out(match: "re.Match[str]") -> str:
+    """As many spaces, with the line ends kept."""
+    return re.sub(r"[^\n]", " ", match[0])
+
 
 LUA_RESERVED: Final = frozenset(
     [
@@ -40,6 +183,8 @@ LUA_RESERVED: Final = frozenset(
         "while",
     ]
 )
+
+
 LUA_GLOBALS: Final = frozenset(
     [
         "_G",
@@ -92,56 +237,30 @@ LUA_GLOBALS: Final = frozenset(
     ]
 )
 """What a script has, and what other versions of Lua have: a server of such a name would be mistaken for it."""
+
+
 PYTHON_RESERVED: Final = frozenset({*keyword.kwlist, *keyword.softkwlist, "self", "cls"})
+
+
 PYTHON_GLOBALS: Final = frozenset({*sys.stdlib_module_names, *dir(builtins)})
 
+
 _NON_WORD = re.compile(r"[^A-Za-z0-9_]")
+
+
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 _LUA_LITERALS = re.compile(
     r"""--\[(=*)\[.*?(?:\]\1\]|\Z)|--[^\n]*|\[(=*)\[.*?(?:\]\2\]|\Z)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?""",
     re.DOTALL,
 )
+
+
 _PYTHON_LITERALS = re.compile(
     r'''#[^\n]*|"""(?:[^\\]|\\.)*?(?:"""|\Z)|\'\'\'(?:[^\\]|\\.)*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?''',
     re.DOTALL,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptLanguage:
-    """A language that scripts can be written in."""
-
-    name: str
-    title: str
-    """The name as people write it."""
-    suffix: str
-    """Of script files, with the dot."""
-    comment: str
-    """What begins a comment that ends with the line."""
-    literals: re.Pattern[str]
-    """Matches comments and strings, where no call is found."""
-    engine: str
-    """`module:class` of the sandbox, imported on first use."""
-    aborts_without_memory: bool = False
-    """Whether a process of the engine ends with SIGABRT when it is out of memory."""
-    identifier: Callable[[str], str]
-    """A name as an identifier; two names can give the same one."""
-    globals: frozenset[str]
-    """Names that no server may have."""
-    avoid: Callable[[str], str]
-    """Another identifier for a server whose own is a global."""
-    await_hint: str
-    """What to do about a call that was never awaited."""
-    arguments_prefix: Callable[[str], str]
-    """Source to put before a script, so that it has `args`; given the arguments as JSON."""
-    prefix_lines: int = 0
-    """By how many lines the prefix moves the script."""
-    skips_shebang: bool = False
-    """Whether the engine ignores a first line that begins with `#`."""
-    usage: str
-    """How a script calls tools and gives its result, for a model."""
-    example_call: Callable[[str, Sequence[str]], str]
-    """An example call of a function with these parameters."""
 
 
 def sanitize_lua_identifier(name: str) -> str:
@@ -244,6 +363,8 @@ LUA: Final = ScriptLanguage(
     ),
     example_call=_lua_call,
 )
+
+
 PYTHON: Final = ScriptLanguage(
     name="python",
     title="Python",
@@ -261,6 +382,10 @@ PYTHON: Final = ScriptLanguage(
     usage="In Python, `await server.tool(name=value)` calls, and the last expression is the result.",
     example_call=_python_call,
 )
+
+
 LANGUAGES: Final[Mapping[str, ScriptLanguage]] = {one.name: one for one in (LUA, PYTHON)}
 """By name, the usual language first."""
+
+
 DEFAULT_LANGUAGE: Final = LUA.name

@@ -20,9 +20,8 @@ from toolcrib.sandbox.executor import (
     server_entries,
     worker_limits,
 )
-from toolcrib.sandbox.languages import LUA, ScriptLanguage
+from toolcrib.sandbox.languages import LUA, ScriptLanguage, ServerNames, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
-from toolcrib.sandbox.names import ServerNames, script_names
 from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.sandbox.worker import seccomp

@@ -33,9 +33,8 @@ from toolcrib.sandbox.executor import (
     server_entries,
     worker_limits,
 )
-from toolcrib.sandbox.languages import PYTHON, ScriptLanguage
+from toolcrib.sandbox.languages import PYTHON, ScriptLanguage, ServerNames, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions, Seccomp
-from toolcrib.sandbox.names import ServerNames, script_names
 from toolcrib.sandbox.process import WorkerKind
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.types import JSON, Object

@@ -17,7 +17,7 @@ from mcp_types import SERVER_INFO_META_KEY, methods
 from pydantic import ValidationError
 
 from toolcrib._version import VERSION
-from toolcrib.catalog.paging import Page, page
+from toolcrib.catalog.catalog import Page, page
 from toolcrib.errors import AmbiguousName, ExecutionFailed, NotFound, ToolcribError, UpstreamError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.resources.listing import DocumentKind, ListedDocument
@@ -29,8 +29,7 @@ from toolcrib.server.sdk_workarounds import EntryCache, NotifyingServer, defer_e
 from toolcrib.surfaces.base import error_result
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.types import PATH_META, Context, Object, ToolResult
-from toolcrib.upstream.loop_detection import VIA_KEY
-from toolcrib.wire import document_to_wire, is_modern, result_to_wire
+from toolcrib.wire import VIA_KEY, document_to_wire, is_modern, result_to_wire
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,8 @@
 """
 
 from toolcrib.server.handlers import make_server
-from toolcrib.server.http import http_app, serve_http
+from toolcrib.server.http import http_app, serve_http, sse_app
 from toolcrib.server.notifications import ListChangeNotifier
-from toolcrib.server.sse import sse_app
 from toolcrib.server.stdio import serve_stdio
 
 __all__ = ["ListChangeNotifier", "http_app", "make_server", "serve_http", "serve_stdio", "sse_app"]

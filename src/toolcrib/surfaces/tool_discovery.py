@@ -11,8 +11,7 @@ from toolcrib.gateway.result_shapes import shape_of
 from toolcrib.gateway.visibility import describe_state, namespace_of
 from toolcrib.names import nearest
 from toolcrib.providers.content import script_value
-from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES
-from toolcrib.sandbox.names import script_names
+from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
 from toolcrib.schema import example
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
 from toolcrib.scripting.tools import ToolsByServer, has_problem, tools_by_server, wait_for_servers

@@ -35,10 +35,9 @@ from toolcrib.types import (
     Visibility,
 )
 from toolcrib.upstream.listing import EXECUTE_TOOL, META_TOOLS, SEARCH_TOOL, RemoteTool
-from toolcrib.upstream.loop_detection import forwarded_context
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.server import UpstreamServer
-from toolcrib.wire import read_tool
+from toolcrib.wire import forwarded_context, read_tool
 
 _MAX_REMEMBERED: Final = 8192
 """Remembered names of tools, two per tool, for all callers together."""

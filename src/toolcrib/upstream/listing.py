@@ -23,9 +23,8 @@ from toolcrib.names import check_name
 from toolcrib.types import PATH_META, Documents, Object, Rejected, Tool
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection, HeaderMap
-from toolcrib.upstream.loop_detection import is_loop, mark_listed
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.wire import is_encodable, read_tool
+from toolcrib.wire import is_encodable, is_loop, mark_listed, read_tool
 
 logger = logging.getLogger(__name__)
 
