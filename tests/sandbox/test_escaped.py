@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.sandbox.conftest import Servers
 
 from toolcrib.errors import SandboxUnavailable
-from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError, frames, process
+from toolcrib.sandbox import Limits, LuaSandbox, SandboxOptions, ScriptError, process
+from toolcrib.sandbox import conversation as frames
 
 READY, BEGUN = b"\0\0\0\1r", b"\0\0\0\1b"
 LIMITS = Limits(wall_s=20, stall_s=0.5, calls=5, inflight=2)

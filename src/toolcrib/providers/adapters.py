@@ -211,8 +211,8 @@ class Adapter(Provider):
 
     def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
         """Call back with each log message of the object."""
-        unsubscribe: Unsubscribe = self.inner.subscribe_logs(callback)
-        return unsubscribe
+        method = getattr(self.inner, "subscribe_logs", None)
+        return method(callback) if callable(method) else super().subscribe_logs(callback)
 
     async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Await the method, or run it in a thread if it is a plain function."""

@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 CALLS_META: Final = "toolcrib/calls"
 """The key in `_meta` of the calls that a script made, in the order in which they ended."""
-NO_RESULT: Final = "The script ran to its end and gave no result. Use result(value), or return a value."
+NO_RESULT: Final = "The script ended without a result. Give one with result(value)."
 
 _LEVEL_MEMO: Final = "scripts.level"
 _READ_ONLY_NOTE: Final = "The script could see only tools that are marked as read-only."

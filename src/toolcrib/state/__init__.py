@@ -1,5 +1,6 @@
 """Stores for the state that several processes of one gateway share; see `toolcrib.types.StateStore`.
 
-What sessions used, rates, spent approvals, breaker states, cached results, subscriptions and the last lists of
-providers all go through a store. The only store so far keeps them in the memory of one process.
+What sessions used, the resource URIs that they were given, rates, spent approvals, breaker states, cached results and
+result shapes go through a store. Catalogs, subscriptions and protocol sessions stay in each process. The only store so
+far keeps everything in the memory of one process.
 """
