@@ -239,7 +239,7 @@ async def test_execute_always_has_text_and_structured_content_for_objects_only(a
             done = await ask("execute", script=script)
             assert (text_of(done), done.structured_content) == (text, structured), script
         silent = await ask("execute", script="local x = 1")
-    assert "gave no result" in text_of(silent)
+    assert "without a result" in text_of(silent)
     assert not silent.is_error
 
 
