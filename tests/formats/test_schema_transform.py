@@ -417,3 +417,24 @@ def test_an_object_of_several_kinds_loses_the_nulls_of_its_own_kind_only() -> No
     found = adapt_schema(of({"a": {"anyOf": [one, two]}}, required=["a"]), OPENAI_STRICT)
     assert found.restore({"a": {"kind": "one", "x": None}}) == {"a": {"kind": "one"}}
     assert found.restore({"a": {"kind": "two", "x": None}}) == {"a": {"kind": "two", "x": None}}
+
+
+def test_placeholder_nulls_are_removed_inside_nested_unions() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"at": {"anyOf": [{"anyOf": [point]}, {"type": "string"}]}}}
+    assert adapt_schema(schema, OPENAI_STRICT).restore({"at": {"x": 1, "y": None}}) == {"at": {"x": 1}}
+
+
+def test_a_schema_that_is_only_a_reference_to_itself_is_not_strict() -> None:
+    adapted = adapt_schema({"$ref": "#"}, OPENAI_STRICT)
+    assert (adapted.strict, adapted.schema["type"]) == (False, "object")
+
+
+def test_unions_that_refer_to_each_other_end() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/a"}},
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 9}},
+    }
+    adapted = adapt_schema(schema, OPENAI_STRICT)
+    assert adapted.restore({"a": {"b": None}}) == {"a": {"b": None}}

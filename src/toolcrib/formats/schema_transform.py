@@ -169,16 +169,27 @@ def _without_placeholder_nulls(value: Any, schema: Any, root: Object, levels: in
     node = _dereferenced(schema, root)
     if isinstance(value, list):
         return [_without_placeholder_nulls(item, node.get("items"), root, levels - 1) for item in value]
-    for union in ("anyOf", "oneOf"):
-        if isinstance(node.get(union), list):
-            node = _matching_branch(value, [_dereferenced(branch, root) for branch in node[union]], node)
-            break
+    node = _matching_branch(value, _alternatives(node, root), node)
     known, required = properties_of(node), required_names(node)
     return {
         name: _without_placeholder_nulls(item, known.get(name), root, levels - 1)
         for name, item in value.items()
         if not (item is None and name in known and name not in required)
     }
+
+
+def _alternatives(schema: Object, root: Object) -> list[Object]:
+    """All branches of a union, with those of unions inside it; a schema without a union is its only alternative."""
+    found, seen, left = [], set[int](), [schema]
+    while left:
+        node = left.pop(0)
+        union = next((node[key] for key in ("anyOf", "oneOf") if isinstance(node.get(key), list)), None)
+        if union is None:
+            found.append(node)
+        elif id(node) not in seen:  # recursive references end here
+            seen.add(id(node))
+            left = [*(_dereferenced(branch, root) for branch in union), *left]
+    return found
 
 
 def _dereferenced(schema: Any, root: Object) -> Object:
@@ -358,19 +369,32 @@ def make_strict(schema: Object, rules: SchemaRules) -> dict[str, Any]:
 
 def accepts_null(schema: Any, root: Object) -> bool:
     """Whether the schema accepts null, judging by its types and values."""
-    node = schema
+    if not isinstance(schema, Mapping):
+        return True
+    node = _resolved(schema, root)
+    if "const" in node or "enum" in node or types_of(node):
+        return _alternative_accepts_null(node)
+    alternatives = _alternatives(node, root)
+    return not alternatives or any(map(_alternative_accepts_null, alternatives))
+
+
+def _alternative_accepts_null(node: Object) -> bool:
+    if "const" in node or "enum" in node:
+        return node.get("const", 0) is None or None in (node.get("enum") or ())
+    kinds = types_of(node)
+    return not kinds or "null" in kinds
+
+
+def _resolved(schema: Object, root: Object) -> Object:
+    """Follow references, a limited number of times."""
+    node: Any = schema
     for _ in range(_MAX_HOPS):
         if not isinstance(node, Mapping):
-            return True
+            return {}
         if "$ref" not in node:
             break
         node = resolve_pointer(node["$ref"], root)
-    if "const" in node or "enum" in node:
-        return node.get("const", 0) is None or None in (node.get("enum") or ())
-    if kinds := types_of(node):
-        return "null" in kinds
-    branches = node.get("anyOf") or node.get("oneOf")
-    return any(accepts_null(branch, root) for branch in branches) if isinstance(branches, list) else True
+    return node if isinstance(node, Mapping) else {}
 
 
 def count_optional_and_unions(schema: Object) -> tuple[int, int]:
@@ -392,6 +416,8 @@ class _StrictConverter:
     def close(self, schema: Any, where: str, *, top: bool = False) -> dict[str, Any]:
         node = with_inferred_type(schema) if isinstance(schema, Mapping) else {}
         if "$ref" in node:
+            if top:
+                raise NotStrict(f"{where} is a reference")
             return {"$ref": node["$ref"]}
         for union in ("anyOf", "oneOf"):
             if isinstance(node.get(union), list):
