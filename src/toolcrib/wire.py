@@ -2,6 +2,7 @@
 
 Wire values are plain JSON. What a peer sent is kept as it is; what a client of an older protocol version cannot read
 is rewritten for that client alone. Only reserved `_meta` keys, by which a server describes itself, are dropped.
+In chains of gateways, `_meta` also records which gateways a request or a tool has passed, so that loops end.
 """
 
 import json

@@ -5,6 +5,8 @@ outside the mask behaves exactly as if it did not exist.
 
 A spelling is looked up in one table, never parsed. Text before a colon, or before a `.`, `/` or `__` when a visible
 namespace has that name, is an explicit namespace: it only narrows what the table gives, so no spelling leaves it.
+
+A list is paged by cursors that carry the version of the caller's view, so a stale cursor is refused.
 """
 
 import binascii

@@ -1,4 +1,4 @@
-"""Print text for people and JSON for programs, without control characters that a terminal would obey."""
+"""Print text for people and JSON for programs, without control characters that a terminal would obey; exit codes."""
 
 import functools
 import json

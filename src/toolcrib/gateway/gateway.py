@@ -75,7 +75,7 @@ from toolcrib.types import (
 )
 
 SEARCH_ELSEWHERE_HINT: Final = "Search for a tool of another server, or try again once this server works."
-"""The hint if a server is not available."""
+"""Hint for an unavailable server."""
 
 _T = TypeVar("_T")
 
@@ -157,7 +157,7 @@ class Gateway:
         """The tools that a surface cannot list, with the reasons that the statuses show."""
         self._violating_tools: dict[int, Tool] = {}
         self.schema_violations = 0
-        """Counts the tools that were found to return no structured content, although they have an output schema."""
+        """How many tools declared an output schema but returned no structured content."""
 
     def use_embedder(self, embedder: Embedder) -> None:
         """Compare meanings with this embedder from now on; if it fails, only words are compared.

@@ -1,4 +1,4 @@
-"""Run an allowed call: through the middleware, to the first backend that takes it."""
+"""Run a permitted call through the middleware and on to the first backend that accepts it."""
 
 import hashlib
 import logging

@@ -3,7 +3,7 @@
 Three shapes are accepted, each with methods that are async or plain functions; plain ones run in threads:
 
 - our own: `list_tools`, `call_tool`;
-- metadata first: `list_tool_metadata`, `get_tool`, `call_tool`;
+- metadata providers: `list_tool_metadata`, `get_tool`, `call_tool`;
 - tools and execution: `get_tools`, `execute_tool`.
 
 The optional methods of `Provider` are found by name on objects of any shape.

@@ -1,6 +1,19 @@
 """One script's conversation with its worker: calls and answers, printed text, and how the script ended.
 
 The worker is never trusted, since a script may have taken it over: a message that no worker sends ends the process.
+
+Both sides send frames: four bytes of length, most significant first, then the body. To the worker goes the job, as
+JSON, then the answers: four bytes of the call's number, one byte 1 or 0 for success, then the value as JSON or the
+error as text. From the worker come, by the first byte of the body:
+
+    r   ready                                             b   job received; 4 bytes may give the computing process
+    n   a warning, as text                                p   printed bytes
+    u   refuses to run: the reason, as text               s   sleeping: for how many milliseconds (4 bytes)
+    c   a call: number (4 bytes), server (2), tool (2),   v   the value, as JSON
+        then the arguments as JSON                        d   done: JSON
+                                                          e   failed: JSON
+
+Bytes, nesting and number of values are checked before JSON from a worker becomes Python objects.
 """
 
 import asyncio

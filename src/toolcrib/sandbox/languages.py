@@ -2,6 +2,10 @@
 
 A further language is one more `ScriptLanguage` here, an engine beside `lua.py`, and its side in `worker/`. Nothing else
 asks for a language by name. Importing this module loads no engine.
+
+A tool's name that already is an identifier stays as it is. Every other name is turned into one; if two names collide,
+the changed ones get a hash of the original. So no tool ever answers to another tool's name, and the order in which
+tools are added does not matter. A colliding name can change when another tool is added, so always show the mapping.
 """
 
 import builtins

@@ -137,7 +137,7 @@ class HttpApp(AsgiApp):
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Answer requests. When entered several times, sessions end with the first of these contexts."""
+        """Answer requests. May be nested; only the outermost context owns the sessions."""
         if self._is_running:
             yield
             return
