@@ -1,4 +1,4 @@
-"""Streamable HTTP for clients with and without sessions, the older HTTP+SSE transport, and the process that serves both.
+"""Streamable HTTP with and without sessions, the older HTTP+SSE transport, and the process that serves both.
 
 Decides which of the SDK's transports answers a request and for how long; binds the socket and drains requests on
 shutdown.
