@@ -458,14 +458,14 @@ class Provider:
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
         """List the tools on offer, in any order."""
-        raise NotImplementedError
+        raise NotImplementedError  # every provider must define it
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
         """Run the tool of that name (without namespace); return None if there is none.
 
         Any other value becomes a result: text as it is, everything else as JSON.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # every provider must define it
 
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
         """Run the tool of that key; return None if there is none. Override it if there are several namespaces."""
@@ -503,11 +503,11 @@ class Provider:
 
     async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:
         """Answer `prompts/get`, `resources/read` or `completion/complete`; the whole answer is structured content."""
-        raise NotImplementedError
+        raise NotImplementedError  # only for providers that say they have it
 
     async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
         """Call back with its URI, on behalf of a caller, whenever that resource or one below it changed."""
-        raise NotImplementedError
+        raise NotImplementedError  # only for providers that say they have it
 
     def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:  # noqa: ARG002 - to override
         """Call back with each log message and its audience; None if that is not a single caller."""
