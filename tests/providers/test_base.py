@@ -1,4 +1,4 @@
-"""The base class of providers."""
+"""Defaults of the `Provider` base class."""
 
 from collections.abc import Sequence
 

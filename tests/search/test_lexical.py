@@ -1,4 +1,4 @@
-"""Corrections of misspelt words."""
+"""Correcting misspelt words."""
 
 import numpy as np
 import pytest

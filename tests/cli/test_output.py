@@ -1,4 +1,4 @@
-"""How verbs end."""
+"""Exit codes and errors of the verbs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What people are shown."""
+"""Text that the verbs print."""
 
 import json
 import socket

@@ -1,6 +1,7 @@
-"""The static table: the shipped file, its golden vectors, and tables of other shapes."""
+"""Vectors: the shipped table and its golden vectors, tables of other shapes, eight bits, and the cache of query words."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
@@ -11,8 +12,20 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
-from toolcrib.search.vectors import TABLE_SHA256, WordPieceTable, default_table
+from toolcrib.search.features import SemanticModel
+from toolcrib.search.vectors import (
+    COARSE_COMPONENTS,
+    TABLE_SHA256,
+    QuantizedRows,
+    WordPieceTable,
+    WordVectorCache,
+    default_table,
+    quantize,
+    quantize_query,
+    quantize_unit_vectors,
+)
 
 TEXTS = ["send an email", "deliver a mail message", "delete a calendar event", "What's the weather in Zürich?"]
 FIRST = [
@@ -216,3 +229,124 @@ def test_any_text_gives_a_unit_or_zero_vector(texts: list[str]) -> None:
     assert vectors.shape == (len(texts), 256)
     assert np.isfinite(table.word_vectors(texts)).all()
     assert all(abs(length - 1) < 1e-5 or length == 0 for length in lengths.tolist())
+
+
+# -- vectors in eight bits ---------------------------------------------------------------------------------------------
+
+
+def vectors(rows: int, dim: int) -> st.SearchStrategy[Any]:
+    parts = st.floats(-1, 1, width=32).map(lambda part: part if abs(part) > 1e-20 else 0.0)
+    return arrays.arrays(np.float32, (rows, dim), elements=parts)
+
+
+def drawn(rows: int, dim: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=(rows, dim)).astype(np.float32)
+
+
+@settings(deadline=None)
+@given(vectors(3, 16))
+def test_quantization_is_exact_to_half_a_step(given_rows: Any) -> None:
+    rows = quantize(given_rows)
+    found = rows.dequantize(np.arange(3))
+    largest = np.abs(given_rows).max(axis=1, keepdims=True)
+    assert rows.values.dtype == np.int8
+    assert np.all(np.abs(found - given_rows) <= largest / 127 * 0.5001)
+    assert not found[(given_rows == 0).all(axis=1)].any()
+
+
+def exact(rows: QuantizedRows, place: int, vector: int, asked: Any) -> float:
+    """One product, in integers of any size."""
+    whole = sum(
+        int(a) * int(b) for a, b in zip(rows.values[place].tolist(), asked.values[vector].tolist(), strict=True)
+    )
+    return float(whole) * float(asked.scales[vector]) * float(rows.scales[place])
+
+
+@pytest.mark.parametrize("dim", [1, 5, 64, 256, 384, 1024])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_product_is_exact_whatever_is_computed_with_it(dim: int, count: int) -> None:
+    rows, asked = quantize(drawn(40, dim)), quantize_query(drawn(count, dim, 1))
+    together = rows.products(np.arange(40), asked)
+    for place in range(40):
+        alone = rows.products(np.array([place]), asked)[:, 0]
+        few = rows.products(np.array([39, place, 0]), asked)[:, 1]
+        assert together[:, place].tolist() == alone.tolist() == few.tolist()
+    assert together[:, 7].tolist() == [exact(rows, 7, vector, asked) for vector in range(count)]
+
+
+def test_the_largest_products_stay_exact() -> None:
+    for dim in (1, 64, 256, 384, 1024, 4096):
+        ones = np.ones((1, dim), dtype=np.float32)
+        rows, asked = quantize(ones), quantize_query(ones)
+        assert rows.products(np.array([0]), asked)[0, 0] == exact(rows, 0, 0, asked)
+        assert abs(rows.values[0].astype(np.float64) @ asked.values[0]) < 1 << 24
+
+
+def test_products_are_close_to_those_of_the_original_vectors() -> None:
+    left, right = drawn(50, 256), drawn(4, 256, 1)
+    left /= np.linalg.norm(left, axis=1, keepdims=True)
+    right /= np.linalg.norm(right, axis=1, keepdims=True)
+    assert np.allclose(quantize(left).products(np.arange(50), quantize_query(right)), right @ left.T, atol=0.01)
+
+
+def test_a_vector_of_zeros_has_products_of_zero() -> None:
+    rows = quantize(np.zeros((2, 8), dtype=np.float32))
+    assert not rows.products(np.arange(2), quantize_query(drawn(3, 8))).any()
+    assert not quantize(drawn(2, 8)).products(np.arange(2), quantize_query(np.zeros((1, 8), np.float32))).any()
+
+
+def test_no_rows_give_no_products() -> None:
+    rows = quantize(np.zeros((0, 8), dtype=np.float32))
+    assert len(rows) == 0
+    assert rows.products(np.zeros(0, np.int32), quantize_query(drawn(3, 8))).shape == (3, 0)
+
+
+def test_take_copies_rows_and_put_overwrites_them() -> None:
+    rows = quantize(drawn(5, 8))
+    taken = rows.take(np.array([4, 0]))
+    assert taken.dequantize(np.array([0])).tolist() == rows.dequantize(np.array([4])).tolist()
+    taken.put(np.array([1]), rows.take(np.array([2])))
+    assert taken.dequantize(np.array([1])).tolist() == rows.dequantize(np.array([2])).tolist()
+    assert rows.dequantize(np.array([0])).tolist() == quantize(drawn(5, 8)).dequantize(np.array([0])).tolist()
+
+
+# -- the cache ---------------------------------------------------------------------------------------------------------
+
+
+TABLE = default_table()
+WEIGHTS = SemanticModel(TABLE).word_weights
+
+
+def holds(rows: WordVectorCache, words: Sequence[str]) -> bool:
+    """Whether these words get the rows of the table."""
+    said, vectors = rows.get(words), TABLE.word_vectors(words)
+    coarse = quantize_unit_vectors(vectors[:, :COARSE_COMPONENTS])
+    pairs = (
+        (said.vectors, vectors),
+        (said.weights, WEIGHTS(words)),
+        (said.coarse.values, coarse.values),
+        (said.coarse.scales, coarse.scales),
+    )
+    return all(np.array_equal(one, other) for one, other in pairs)
+
+
+def test_cached_and_new_words_have_the_rows_of_the_table() -> None:
+    rows = WordVectorCache(TABLE, WEIGHTS)
+    for words in (["send", "mail"], ["mail", "the", "xyzzyq", "send"], ["天気"], [], ["mail"]):
+        assert holds(rows, words)
+        assert holds(rows, words)
+
+
+def test_more_words_than_fit_into_the_cache_get_their_rows() -> None:
+    rows = WordVectorCache(TABLE, WEIGHTS)
+    known = [f"weather{number}" for number in range(5_000)]
+    for start in range(0, len(known), 150):
+        assert holds(rows, known[start : start + 150])
+    assert holds(rows, known)
+
+
+def test_several_threads_can_look_up_the_same_words() -> None:
+    rows = WordVectorCache(TABLE, WEIGHTS)
+    asked = [[f"mail{number % 700}", f"send{number % 900}", "the"] for number in range(3_000)]
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda words: holds(rows, words), asked))
