@@ -228,6 +228,8 @@ class ServerState(StrEnum):
 
     CONFIGURED = "configured"
     """Known; no connection was tried yet."""
+    IDLE = "idle"
+    """Not started. Its tools are known from an earlier run, and the first call starts it."""
     CONNECTING = "connecting"
     """The first attempt is under way."""
     READY = "ready"
@@ -251,7 +253,13 @@ class ServerStatus:
     tools: int = 0
     rejected: tuple[Rejected, ...] = ()
     stale: bool = False
-    """The tools are from an earlier connection."""
+    """The tools are from an earlier connection, because there is none now."""
+    cached: bool = False
+    """The tools are from an earlier run: it has not listed them in this one."""
+    as_of: float | None = None
+    """When the tools were read, in seconds since the epoch, if they are stale or cached."""
+    hung: bool = False
+    """Its last start, perhaps in an earlier run, ended without an answer in time. A search should not wait for it."""
     transport: str = ""
     """stdio, http, sse, or local."""
     protocol: str = ""

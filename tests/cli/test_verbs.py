@@ -45,6 +45,8 @@ def test_servers_as_json_has_every_field(command: Command, settings: Settings) -
         "tools": 4,
         "rejected": [],
         "stale": False,
+        "cached": False,
+        "as_of": None,
         "transport": "stdio",
         "protocol": "2025-11-25",
         "retry_at": None,

@@ -175,6 +175,8 @@ def server_json(status: ServerStatus) -> dict[str, Any]:
         "tools": status.tools,
         "rejected": [asdict(rejected) for rejected in status.rejected],
         "stale": status.stale,
+        "cached": status.cached,
+        "as_of": None if status.as_of is None else iso_time(status.as_of),
         "transport": status.transport,
         "protocol": status.protocol,
         "info": asdict(status.info),

@@ -342,7 +342,7 @@ def statuses_for_snapshot(
 def _status_for_snapshot(now: ServerStatus, taken: ServerStatus | None, *, failed: bool) -> ServerStatus:
     if not _lists_current_tools(now) or (taken is not None and _lists_current_tools(taken)):
         return now
-    if taken is not None and taken.stale:  # reconnected, but the snapshot still has the old tools
+    if taken is not None and (taken.stale or taken.cached):  # connected, but the snapshot still has the old tools
         return taken
     if failed:
         return replace(now, state=ServerState.DEGRADED, reason=_NOT_LOADED_REASON, tools=0)

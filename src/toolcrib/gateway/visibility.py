@@ -169,6 +169,7 @@ def filters_digest(filters: Filters) -> str:
 
 _STATE_PHRASES: Final = {
     ServerState.CONFIGURED: "was not tried yet",
+    ServerState.IDLE: "is not started",
     ServerState.CONNECTING: "is still connecting",
     ServerState.READY: "is ready",
     ServerState.DEGRADED: "is degraded",

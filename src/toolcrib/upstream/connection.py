@@ -83,10 +83,10 @@ _MAX_INSTRUCTIONS: Final = 20_000
 HeaderMap = Mapping[tuple[str, ...], str]
 """Which arguments, by path, a tool wants repeated as headers (its `x-mcp-header` annotations)."""
 CLIENT_INFO: Final = {"name": "toolcrib", "version": VERSION}
-SHOW_ALL_KEY: Final = "toolcrib/showAll"
+SHOW_ALL_META: Final = "toolcrib/showAll"
 """In the `_meta` of a request: whether to list every tool by name. Over HTTP, a header says the same."""
 _CONNECTION_KEYS: Final = frozenset(
-    {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_KEY}
+    {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_META}
 )
 """`_meta` keys of a caller's request that belong to the caller's own connection."""
 _USED_CAPABILITIES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -374,7 +374,7 @@ class NegotiatedProtocol:
         """Return the `_meta` of a request: what the caller sent, then what this version requires."""
         meta = {key: value for key, value in forwarded.items() if key not in _CONNECTION_KEYS}
         if self.show_all:
-            meta[SHOW_ALL_KEY] = True
+            meta[SHOW_ALL_META] = True
         if not self.modern:
             meta.pop(LOG_LEVEL_META_KEY, None)
         if self.modern:

@@ -315,6 +315,8 @@ class Supervisor:
         self._may_reject_discover = True
         """Whether `server/discover` may be the reason for a server to close the connection."""
         self._wake_event = AutoResetEvent()
+        self._listed_at: float | None = None
+        """When the tools were last read, in seconds since the epoch."""
         self.tool_list = ToolList()
         """The tools as last read; kept while the server is away."""
         self.status_store = StatusStore(
@@ -395,7 +397,7 @@ class Supervisor:
         self._may_connect, self.given_up = False, True
         text = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
         logger.warning("%s has failed: %s", self._options.name, text)
-        self.status_store.update(ServerState.FAILED, reason=text, stale=self._was_ready, retry_at=None)
+        self.status_store.update(ServerState.FAILED, reason=text, retry_at=None, **self._staleness())
         await anyio.sleep_forever()
 
     async def _attempts(self) -> _AttemptResult:
@@ -439,6 +441,7 @@ class Supervisor:
             finally:
                 self._connection = None
         if limit.cancelled_caught:
+            self.status_store.update(self.status_store.status.state, hung=True)
             detail = channel.stderr_tail()
             reason = f"{timeout_reason}; its last output: {detail}" if detail else timeout_reason
         lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
@@ -475,7 +478,10 @@ class Supervisor:
         if (state, reason) != (self.status_store.status.state, self.status_store.status.reason):
             words = "is degraded" if self._was_ready else "has failed"
             logger.warning("%s %s: %s", self._options.name, words, reason)
-        self.status_store.update(state, reason=reason, stale=self._was_ready, retry_at=retry_at)
+        self.status_store.update(state, reason=reason, retry_at=retry_at, **self._staleness())
+
+    def _staleness(self) -> dict[str, Any]:
+        return {"stale": self._was_ready, "as_of": self._listed_at if self._was_ready else None}
 
     async def _sleep(self, delay_s: float) -> None:
         earliest = anyio.current_time() + min(delay_s, self._first_s)
@@ -504,6 +510,7 @@ class Supervisor:
         """Take the tool list over. Returns whether anything in it is new."""
         changed = not _same_tools(self.tool_list.tools, tool_list.tools)
         self.tool_list = tool_list
+        self._listed_at = time.time()
         self.status_store.update(
             ServerState.DEGRADED if tool_list.problem else ServerState.READY,
             tools_changed=changed,
@@ -511,6 +518,8 @@ class Supervisor:
             tools=len(tool_list.tools),
             rejected=tool_list.rejected,
             stale=False,
+            as_of=None,
+            hung=False,
             protocol=connection.protocol_version,
             info=connection.info,
             retry_at=None,
