@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolcrib.search import explain
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
@@ -116,6 +117,16 @@ def test_a_word_is_one_reason_per_field() -> None:
 def test_the_use_in_a_session_is_a_reason() -> None:
     found = why("read a file", "files:read_file", boosts={"files:read_file": 2.0})["", "session"]
     assert (found.how, round(found.gain, 4)) == ("use", 0.6931)
+
+
+def test_a_signal_without_an_explanation_of_its_own_is_a_reason_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: by for name, by in explain._EXPLAINERS.items() if name != "topic"}
+    monkeypatch.setattr(explain, "_EXPLAINERS", others)
+    hit = hits("read a file")["files:read_file"]
+    topic = next(reason for reason in hit.reasons if reason.how == "topic")
+    part = next(part for part in hit.parts if part.name == "topic")
+    assert topic.gain == pytest.approx(part.value * part.weight)
+    assert sum(reason.gain for reason in hit.reasons) == pytest.approx(hit.raw)
 
 
 def test_reasons_behave_like_a_tuple() -> None:

@@ -17,7 +17,6 @@ from toolcrib.search.ranking import RankedTool, Ranking
 from toolcrib.search.signals import (
     SIGNALS,
     CandidateSignals,
-    Ints,
     best_query_words,
     is_among,
     matching_pairs,
@@ -127,12 +126,20 @@ class HitExplanation:
 
 def explain_hits(view: IndexView, query: ParsedQuery, ranking: Ranking, options: SearchOptions) -> list[HitExplanation]:
     """Explain each tool of a ranking. The gains of its reasons add up to its `raw`."""
-    weights = {name: getattr(options.weights, name) for name in SIGNALS}
     explanations: list[HitExplanation] = [HitExplanation() for _ in ranking.tools]
     for number in range(len(view.parts)):
         places = [place for place, hit in enumerate(ranking.tools) if hit.part == number]
         if places:
-            _explain_part(view.parts[number].segment, number, query, ranking, places, explanations, weights)
+            part = _PartHits(
+                view.parts[number].segment,
+                number,
+                query,
+                ranking,
+                rows=[ranking.tools[place].row for place in places],
+                explanations=[explanations[place] for place in places],
+            )
+            for name in dict.fromkeys((*_EXPLAINERS, *SIGNALS)):
+                _EXPLAINERS.get(name, _explain_total)(part, name, getattr(options.weights, name))
     for hit, explanation in zip(ranking.tools, explanations, strict=True):
         if hit.boost:
             explanation.add("", "session", "use", "", hit.boost)
@@ -153,118 +160,141 @@ def score_parts(hit: RankedTool, candidates: CandidateSignals, options: SearchOp
     return tuple(parts)
 
 
-def _explain_part(
-    segment: Segment,
-    number: int,
-    query: ParsedQuery,
-    ranking: Ranking,
-    places: Sequence[int],
-    explanations: Sequence[HitExplanation],
-    weights: Mapping[str, float],
-) -> None:
-    candidates = ranking.candidates[number]
-    rows = [ranking.tools[place].row for place in places]
-    chosen = [explanations[place] for place in places]
-    positions = candidates.positions[rows]
-    _explain_words(segment, number, ranking, positions, chosen, weights["coverage"])
-    _explain_slots(segment, query, ranking, candidates, rows, chosen, weights)
-    for item in ranking.match.names:
-        start, stop = item.expansions[0].spans[number]
-        gain = weights["named" if item.term.is_explicit else "called"]
-        for tool in np.flatnonzero(is_among(segment.positions[start:stop], positions)).tolist():
-            chosen[tool].add(item.term.typed, "name", "exact", "", gain)
-    _explain_phrases(segment, query, ranking, positions, chosen, weights["phrase"])
-    typed = _typed_words(query, ranking)
-    taken = segment.features.literals[positions] & np.uint16(query.literals)
-    columns = (candidates.signals[rows].tolist(), taken.tolist(), segment.features.verbs[positions].tolist())
-    for explanation, signals, literals, verbs in zip(chosen, *columns, strict=True):
-        shown = dict(zip(SIGNALS, signals, strict=True))
-        explanation.rest += shown["meaning"] * weights["meaning"] + shown["topic"] * weights["topic"]
-        if literals:
-            explanation.add(
-                ", ".join(literal_names(literals)), "parameters", "type", "", weights["literal"] * shown["literal"]
-            )
-        if shown["verb"]:
-            head = matching_verb(ranking.meaning, verbs)
-            explanation.add(typed.get(head, head), "name", "verb", "", weights["verb"] * shown["verb"])
+class _PartHits:
+    """The hits in one part of the index, with what their explanations are made from."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        number: int,
+        query: ParsedQuery,
+        ranking: Ranking,
+        *,
+        rows: Sequence[int],
+        explanations: Sequence[HitExplanation],
+    ) -> None:
+        candidates = ranking.candidates[number]
+        self.segment = segment
+        self.number = number
+        self.query = query
+        self.match = ranking.match
+        self.meaning = ranking.meaning
+        self.explanations = explanations
+        """One per hit, like the rows of the arrays below."""
+        self.positions = candidates.positions[rows]
+        self._signals = candidates.signals[rows]
+        self.likeness = candidates.likeness[rows]
+        typed = {term.surface: term.typed for term in query.terms}
+        self._typed = {read: typed[surface] for surface, read in self.match.corrected.items()} | typed
+
+    def values(self, signal: str) -> list[float]:
+        """The values of a signal."""
+        found: list[float] = self._signals[:, SIGNALS.index(signal)].tolist()
+        return found
+
+    def typed(self, word: str) -> str:
+        """A word of the query, after correction, as it was typed."""
+        return self._typed.get(word, word)
 
 
-def _typed_words(query: ParsedQuery, ranking: Ranking) -> dict[str, str]:
-    """Map the words of a query, after correction, to what was typed."""
-    typed = {term.surface: term.typed for term in query.terms}
-    return {read: typed[surface] for surface, read in ranking.match.corrected.items()} | typed
+def _explain_total(part: _PartHits, name: str, weight: float) -> None:
+    """Explain a signal that has no words of its own by its name."""
+    for explanation, value in zip(part.explanations, part.values(name), strict=True):
+        if value:
+            explanation.add("", "all", name, "", weight * value)
 
 
-def _explain_phrases(
-    segment: Segment,
-    query: ParsedQuery,
-    ranking: Ranking,
-    positions: Ints,
-    explanations: Sequence[HitExplanation],
-    weight: float,
-) -> None:
-    """Explain the `phrase` signal."""
-    if not ranking.meaning.pairs:
-        return
-    typed = _typed_words(query, ranking)
-    total = sum(share for _, _, share in ranking.meaning.pairs.values())
-    names = segment.words.stems[segment.features.slots[positions, :MAX_NAME_WORDS]].tolist()
-    for (first, second, share), at in matching_pairs(segment, ranking.meaning):
-        pair = tuple([segment.vocabulary.stem_numbers.get(stem(word), -1) for word in (first, second)])
-        shown = f"{typed.get(first, first)} {typed.get(second, second)}"
-        for tool in np.flatnonzero(is_among(at, positions)).tolist():
-            field = "name" if pair in [*pairwise(names[tool])] else "description"
-            explanations[tool].add(shown, field, "phrase", "", weight * share / total)
+def _explain_meaning(part: _PartHits, name: str, weight: float) -> None:
+    for explanation, value in zip(part.explanations, part.values(name), strict=True):
+        explanation.rest += weight * value
 
 
-def _explain_words(
-    segment: Segment,
-    number: int,
-    ranking: Ranking,
-    positions: Ints,
-    explanations: Sequence[HitExplanation],
-    weight: float,
-) -> None:
-    """Explain the `coverage` signal: which words match in which fields."""
-    match = ranking.match
-    hits = match.postings[number].hits(CandidateRows(positions, len(segment)), match.terms)
+def _explain_coverage(part: _PartHits, _: str, weight: float) -> None:
+    """Explain which words match in which fields."""
+    match, segment = part.match, part.segment
+    hits = match.postings[part.number].hits(CandidateRows(part.positions, len(segment)), match.terms)
     for at, field, words, added in segment.field_shares([hit.posting for hit in hits]):
         row, matched, expansion, posting = hits[at]
         own = matched.term.surface in words
         how = expansion.how if expansion.how != "exact" or own else "stem"
         gain = weight * expansion.coverage / match.total_idf * added / float(segment.impacts[posting])
-        explanations[row].add(matched.term.typed, FIELD_NAMES[field], how, "" if own else min(words), gain)
+        part.explanations[row].add(matched.term.typed, FIELD_NAMES[field], how, "" if own else min(words), gain)
 
 
-def _explain_slots(
-    segment: Segment,
-    query: ParsedQuery,
-    ranking: Ranking,
-    candidates: CandidateSignals,
-    rows: Sequence[int],
-    explanations: Sequence[HitExplanation],
-    weights: Mapping[str, float],
-) -> None:
-    """Explain the `name` and `sentence` signals: which query word asks for which word of the tool."""
-    features, positions = segment.features, candidates.positions[rows]
-    likeness = candidates.likeness[rows]
-    gains = likeness * features.shares[positions]
-    gains[:, :MAX_NAME_WORDS] *= weights["name"]
-    gains[:, MAX_NAME_WORDS:] *= weights["sentence"]
+def _explain_slots(part: _PartHits, name: str, weight: float) -> None:
+    """Explain which query word asks for which word of the name or of the first sentence."""
+    features, field = part.segment.features, "name" if name == "name" else "description"
+    slots = slice(0, MAX_NAME_WORDS) if name == "name" else slice(MAX_NAME_WORDS, None)
+    likeness = part.likeness[:, slots]
+    gains = weight * likeness * features.shares[part.positions, slots]
     named = likeness >= _MIN_NAMED_LIKENESS
-    for explanation, vague in zip(explanations, np.where(named, 0.0, gains).sum(axis=1).tolist(), strict=True):
+    for explanation, vague in zip(part.explanations, np.where(named, 0.0, gains).sum(axis=1).tolist(), strict=True):
         explanation.rest += vague
-    tools, slots = np.nonzero(named)
-    words = features.slots[positions][named]
-    query_words = [*best_query_words(segment, words, ranking.meaning)] if len(words) else []
-    typed = _typed_words(query, ranking)
-    spelt = {*ranking.match.corrected.values()}.difference(term.surface for term in query.terms)
-    columns = (tools.tolist(), slots.tolist(), words.tolist(), gains[named].tolist())
-    for tool, slot, word, gain, (number, kind) in zip(*columns, query_words, strict=True):
-        query_word = ranking.meaning.words[number]
-        own = segment.vocabulary.words[word]
+    tools = np.nonzero(named)[0].tolist()
+    words = features.slots[part.positions, slots][named]
+    query_words = [*best_query_words(part.segment, words, part.meaning)] if len(words) else []
+    spelt = {*part.match.corrected.values()}.difference(term.surface for term in part.query.terms)
+    for tool, word, gain, (number, kind) in zip(tools, words.tolist(), gains[named].tolist(), query_words, strict=True):
+        query_word = part.meaning.words[number]
+        own = part.segment.vocabulary.words[word]
         how = (
             kind if kind != "exact" else "spelling" if query_word in spelt else "exact" if query_word == own else "stem"
         )
-        field = "name" if slot < MAX_NAME_WORDS else "description"
-        explanations[tool].add(typed.get(query_word, query_word), field, how, "" if how == "exact" else own, gain)
+        part.explanations[tool].add(part.typed(query_word), field, how, "" if how == "exact" else own, gain)
+
+
+def _explain_phrases(part: _PartHits, _: str, weight: float) -> None:
+    """Explain which neighbouring words are neighbours in the tool too."""
+    if not part.meaning.pairs:
+        return
+    segment = part.segment
+    total = sum(share for _, _, share in part.meaning.pairs.values())
+    names = segment.words.stems[segment.features.slots[part.positions, :MAX_NAME_WORDS]].tolist()
+    for (first, second, share), at in matching_pairs(segment, part.meaning):
+        pair = tuple([segment.vocabulary.stem_numbers.get(stem(word), -1) for word in (first, second)])
+        for tool in np.flatnonzero(is_among(at, part.positions)).tolist():
+            field = "name" if pair in [*pairwise(names[tool])] else "description"
+            shown = f"{part.typed(first)} {part.typed(second)}"
+            part.explanations[tool].add(shown, field, "phrase", "", weight * share / total)
+
+
+def _explain_literals(part: _PartHits, name: str, weight: float) -> None:
+    taken = part.segment.features.literals[part.positions] & np.uint16(part.query.literals)
+    for explanation, kinds, value in zip(part.explanations, taken.tolist(), part.values(name), strict=True):
+        if kinds:
+            explanation.add(", ".join(literal_names(kinds)), "parameters", "type", "", weight * value)
+
+
+def _explain_verb(part: _PartHits, name: str, weight: float) -> None:
+    verbs = part.segment.features.verbs[part.positions]
+    for explanation, kinds, value in zip(part.explanations, verbs.tolist(), part.values(name), strict=True):
+        if value:
+            head = part.typed(matching_verb(part.meaning, kinds))
+            explanation.add(head, "name", "verb", "", weight * value)
+
+
+def _explain_names(part: _PartHits, name: str, weight: float) -> None:
+    """Explain which whole names the query has: typed as one word (`named`), or as several (`called`)."""
+    for item in part.match.names:
+        if item.term.is_explicit == (name == "named"):
+            start, stop = item.expansions[0].spans[part.number]
+            for tool in np.flatnonzero(is_among(part.segment.positions[start:stop], part.positions)).tolist():
+                part.explanations[tool].add(item.term.typed, "name", "exact", "", weight)
+
+
+_EXPLAINERS: Mapping[str, Callable[[_PartHits, str, float], None]] = {
+    "coverage": _explain_coverage,
+    "name": _explain_slots,
+    "sentence": _explain_slots,
+    "called": _explain_names,
+    "named": _explain_names,
+    "phrase": _explain_phrases,
+    "meaning": _explain_meaning,
+    "topic": _explain_meaning,
+    "literal": _explain_literals,
+    "verb": _explain_verb,
+}
+"""How each signal is explained. One that is not here is a reason by its own name.
+
+Where two signals name the same word and field, the reason says how the first of them matched.
+"""
