@@ -164,12 +164,12 @@ def spellings(key: Key, version: str | None = None) -> dict[str, Tier]:
 
 def exact_spellings(key: Key) -> dict[str, Tier]:
     """Return the spellings of a tool that is found only by its exact names: its id and its wire name."""
-    return {wire_name(key): Tier.WIRE, _id(key): Tier.ID}
+    return {wire_name(key): Tier.WIRE, key.id: Tier.ID}
 
 
 def _spellings(key: Key, version: str | None) -> Iterator[tuple[str, Tier]]:
     namespace, name = key
-    yield _id(key), Tier.ID
+    yield key.id, Tier.ID
     yield wire_name(key), Tier.WIRE
     plain = ":" not in name  # otherwise the text before the colon would read as a namespace
     if namespace and plain:
@@ -188,10 +188,6 @@ def _spellings(key: Key, version: str | None) -> Iterator[tuple[str, Tier]]:
         yield joined, Tier.FOLDED
         yield f"{fold(namespace)}.{folded.replace('.', '')}", Tier.FOLDED
         yield joined.replace(".", ""), Tier.FOLDED
-
-
-def _id(key: Key) -> str:
-    return f"{key.namespace}:{key.name}" if key.namespace else key.name
 
 
 def _problem(text: str, limit: int) -> str:

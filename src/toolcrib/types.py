@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Flag, StrEnum, auto
 from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from toolcrib.errors import NotAuthenticated
+from toolcrib.errors import ExecutionFailed, NotAuthenticated
 
 _V = TypeVar("_V")
 _R = TypeVar("_R")
@@ -49,6 +49,15 @@ class Key(NamedTuple):
     namespace: str
     name: str
 
+    @property
+    def id(self) -> str:
+        """The canonical id: `namespace:name`, or the bare name without a namespace.
+
+        >>> Key("git", "log").id, Key("", "log").id
+        ('git:log', 'log')
+        """
+        return f"{self.namespace}:{self.name}" if self.namespace else self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
@@ -83,7 +92,7 @@ class Tool:
     @property
     def id(self) -> str:
         """The canonical id: `namespace:name`, or the bare name without a namespace."""
-        return f"{self.namespace}:{self.name}" if self.namespace else self.name
+        return self.key.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -509,13 +518,13 @@ class Provider:
         """Its prompts and resources; the same object while nothing changed, None before they are known."""
         return None
 
-    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:
+    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:  # noqa: ARG002 - to override
         """Answer `prompts/get`, `resources/read` or `completion/complete`; the whole answer is structured content."""
-        raise NotImplementedError  # only for providers that say they have it
+        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
 
-    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
+    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:  # noqa: ARG002 - to override
         """Call back with its URI, on behalf of a caller, whenever that resource or one below it changed."""
-        raise NotImplementedError  # only for providers that say they have it
+        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not report changes of resources.")
 
     def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:  # noqa: ARG002 - to override
         """Call back with each log message and its audience; None if that is not a single caller."""

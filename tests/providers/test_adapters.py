@@ -19,7 +19,7 @@ from toolcrib.providers.base import display_name, find_tool
 from toolcrib.providers.builder import new_tool
 from toolcrib.providers.definitions import ToolMetadata, parse_tool
 from toolcrib.testing import FakeProvider
-from toolcrib.types import Caller, Context, Key, ProviderFeature, Tool, Visibility
+from toolcrib.types import Caller, Context, Documents, Key, ProviderFeature, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -136,6 +136,30 @@ async def test_the_features_are_those_of_the_object() -> None:
     assert adapted.features == ProviderFeature.CHANGES | ProviderFeature.STATUS
     assert adapted.cache_for_s == 5.0
     assert adapt(Scripts()).features is ProviderFeature.LOOKUP
+
+
+async def test_documents_of_an_object_that_cannot_read_them_are_a_failed_call() -> None:
+    class Listing(UserTools):
+        name = "manuals"
+
+        def documents(self) -> Documents:
+            return Documents(resources={"file:///a": {"uri": "file:///a", "name": "a"}}, reads=True)
+
+    adapted = adapt(Listing())
+    assert adapted.features is ProviderFeature.DOCUMENTS
+    with pytest.raises(ExecutionFailed, match=r"manuals does not answer resources/read\."):
+        await adapted.request_document(ME, "resources/read", {"uri": "file:///a"})
+    with pytest.raises(ExecutionFailed, match=r"manuals does not report changes of resources\."):
+        await adapted.watch_resource(ME, "file:///a", lambda uri: None)
+
+
+async def test_the_optional_methods_of_an_object_are_used_as_they_are() -> None:
+    class Reading(UserTools):
+        async def request_document(self, ctx: Context, method: str, params: Mapping[str, Any]) -> ToolResult:
+            return ToolResult(structured={method: dict(params)})
+
+    answer = await adapt(Reading()).request_document(ME, "resources/read", {"uri": "file:///a"})
+    assert answer == ToolResult(structured={"resources/read": {"uri": "file:///a"}})
 
 
 # -- metadata first ------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ async def test_the_cache_of_changed_tools_does_not_grow_endlessly() -> None:
     for _ in range(5):
         inner.tools = tuple(Tool(name=f"tool_{number}") for number in range(1000))
         await wrapper.list_tools(ME)
-    assert len(wrapper._mapping._made) < 4500
+    assert len(wrapper._changed) < 4500
 
 
 async def test_a_wrapper_takes_what_adapt_takes() -> None:

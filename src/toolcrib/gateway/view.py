@@ -75,7 +75,7 @@ class View:
 
     def position(self, key: Key) -> int | None:
         """Return the position of the shared tool of that key, if it is in view."""
-        position = self.snapshot.catalog.by_id(f"{key.namespace}:{key.name}" if key.namespace else key.name)
+        position = self.snapshot.catalog.by_id(key.id)
         if position is None or (self.mask is not None and not self.mask[position]):
             return None
         return position
@@ -85,7 +85,7 @@ class View:
         position = self.position(key)
         if position is not None:
             return self.snapshot.catalog.tools[position]
-        place = self.overlay.catalog.by_id(f"{key.namespace}:{key.name}" if key.namespace else key.name)
+        place = self.overlay.catalog.by_id(key.id)
         return None if place is None else self.overlay.catalog.tools[place]
 
     def find(self, spelling: str) -> ResolvedTool:

@@ -28,18 +28,14 @@ from toolcrib.providers.definitions import ToolMetadata, parse_metadata, parse_t
 from toolcrib.types import (
     JSON,
     Context,
-    Documents,
     Hit,
     Key,
-    LogAudience,
     Object,
     Provider,
     ProviderFeature,
     SearchRequest,
-    ServerStatus,
     Tool,
     ToolResult,
-    Unsubscribe,
     Visibility,
     features_of,
 )
@@ -52,6 +48,8 @@ SCHEMAS_AT_ONCE: Final = 16
 """Schemas that are fetched from one provider at the same time."""
 _PRUNE_ABOVE: Final = 1024
 _MAX_CAUSES: Final = 16
+_PASSED_ON: Final = ("subscribe", "statuses", "documents", "request_document", "watch_resource", "subscribe_logs")
+"""Optional methods that an adapter takes from its object as they are."""
 _OWN_METHODS: Final = ("list_tools", "call_tool")
 _METADATA_METHODS: Final = ("list_tool_metadata", "get_tool", "call_tool")
 _EXECUTE_METHODS: Final = ("get_tools", "execute_tool")
@@ -118,8 +116,11 @@ class Adapter(Provider):
 
     def __init__(self, inner: object) -> None:
         self.inner: Any = inner
-        self._features = features_of(lambda name: callable(getattr(inner, name, None)))
-        self._has_call_key = callable(getattr(inner, "call_key", None))
+        self._features = features_of(lambda name: _has_methods(inner, (name,)))
+        self._has_call_key = _has_methods(inner, ("call_key",))
+        for method in _PASSED_ON:
+            if _has_methods(inner, (method,)):
+                setattr(self, method, getattr(inner, method))
         self._workers = WorkerThreads(THREADS)
         self._tools: dict[Key, Tool] = {}
         self._definitions: dict[object, tuple[Mapping[str, Any], Tool]] = {}
@@ -182,37 +183,6 @@ class Adapter(Provider):
         """The object's cache key, for objects of its class only."""
         key: Hashable = getattr(self.inner, "cache_key", None)
         return None if key is None else (type(self.inner), key)
-
-    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back on each change that the object reports."""
-        if ProviderFeature.CHANGES not in self._features:
-            return super().subscribe(callback)
-        unsubscribe: Unsubscribe = self.inner.subscribe(callback)
-        return unsubscribe
-
-    def statuses(self) -> Sequence[ServerStatus]:
-        """The statuses that the object reports."""
-        return tuple(self.inner.statuses()) if ProviderFeature.STATUS in self._features else ()
-
-    def documents(self) -> Documents | None:
-        """The prompts and resources of the object."""
-        found: Documents | None = self.inner.documents() if ProviderFeature.DOCUMENTS in self._features else None
-        return found
-
-    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:
-        """Pass the request to the object."""
-        result: ToolResult = await self.inner.request_document(ctx, method, params)
-        return result
-
-    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:
-        """Watch a resource of the object."""
-        unsubscribe: Unsubscribe = await self.inner.watch_resource(ctx, uri, callback)
-        return unsubscribe
-
-    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
-        """Call back with each log message of the object."""
-        method = getattr(self.inner, "subscribe_logs", None)
-        return method(callback) if callable(method) else super().subscribe_logs(callback)
 
     async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Await the method, or run it in a thread if it is a plain function."""

@@ -16,20 +16,11 @@ async def find_tool(provider: Provider, ctx: Context, key: Key) -> Tool | None:
     """Find the tool of exactly this key, by a look-up if the provider has one, else in its list."""
     if ProviderFeature.LOOKUP not in provider.features:
         return next((tool for tool in parse_tools(await provider.list_tools(ctx)) if tool.key == key), None)
-    for name in dict.fromkeys((key_id(key), key.name)):
+    for name in dict.fromkeys((key.id, key.name)):
         tool = await provider.get_tool(ctx, name)
         if tool is not None and tool.key == key:
             return tool
     return None
-
-
-def key_id(key: Key) -> str:
-    """Canonical id of a key.
-
-    >>> key_id(Key("git", "log")), key_id(Key("", "log"))
-    ('git:log', 'log')
-    """
-    return f"{key.namespace}:{key.name}" if key.namespace else key.name
 
 
 def possible_keys(name: str) -> tuple[Key, ...]:

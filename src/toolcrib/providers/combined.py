@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -49,15 +49,6 @@ class _ManyMember:
     """Why it failed the last time; None if it answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class _MemberListing:
-    """The keys that a member listed."""
-
-    keys: frozenset[Key] = frozenset()
-    failed: bool = False
-    """The last list failed; the keys are those of the list before."""
-
-
 class Many(Provider):
     """Several providers as one: the first that offers a key wins, in lists, look-ups and calls.
 
@@ -75,8 +66,9 @@ class Many(Provider):
         self._members = [
             _ManyMember(one, name) for one, name in zip(self.members, _member_names(self.members), strict=True)
         ]
-        self._listed: OrderedDict[Hashable, tuple[_MemberListing, ...]] = OrderedDict()
-        self._last: tuple[_MemberListing, ...] = tuple(_MemberListing() for _ in self._members)
+        self._listed: OrderedDict[Hashable, tuple[frozenset[Key], ...]] = OrderedDict()
+        """By caller, the keys that each member listed the last time that it answered."""
+        self._last: tuple[frozenset[Key], ...] = tuple(frozenset() for _ in self._members)
 
     @property
     def features(self) -> ProviderFeature:
@@ -90,13 +82,12 @@ class Many(Provider):
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
         """List the tools of all members that answer, each key once."""
-        lists = await self._of_all(lambda member: self._in_time(member, _list_tools, ctx))
-        keyed = [None if tools is None else {tool.key: tool for tool in reversed(tools)} for tools in lists]
-        self._remember(ctx, keyed)
+        lists = await self._ask_all(_list_tools, ctx)
+        self._remember(ctx, lists)
         first: dict[Key, Tool] = {}
-        for tools in reversed(keyed):
-            first.update(tools or {})
-        return tuple(first[key] for key in dict.fromkeys(key for tools in keyed for key in reversed(tools or {})))
+        for tool in (tool for tools in lists for tool in tools or ()):
+            first.setdefault(tool.key, tool)
+        return tuple(first.values())
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
         """Run the first tool of that name, in any namespace."""
@@ -107,7 +98,7 @@ class Many(Provider):
         """Run the tool of that key of the first member that offers it."""
         owners = self._owners(ctx, key)
         for member in owners or self._members:
-            if not owners and await self._in_time(member, find_tool, ctx, key) is None:
+            if not owners and await self._ask(member, find_tool, ctx, key) is None:
                 continue
             result = await member.provider.call_key(ctx, key, arguments)
             if result is not None:
@@ -117,14 +108,14 @@ class Many(Provider):
     async def get_tool(self, ctx: Context, name: str) -> Tool | None:
         """Look up the first tool of that name, with or without its namespace."""
         for member in self._members:
-            tool = await self._in_time(member, _get_tool, ctx, name)
+            tool = await self._ask(member, _get_tool, ctx, name)
             if tool is not None:
                 return tool
         return None
 
     async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:
         """Search the members that search: each query's best hits first, each key once."""
-        found = await self._of_all(lambda member: self._in_time(member, _find_tools, ctx, request))
+        found = await self._ask_all(_find_tools, ctx, request)
         first: dict[tuple[int, Key], Hit] = {}
         for member, hits in zip(self._members, found, strict=True):
             for hit in hits or ():
@@ -166,34 +157,34 @@ class Many(Provider):
     def _owners(self, ctx: Context, key: Key) -> list[_ManyMember]:
         """The members that listed the key to this caller, or else to the last one; those failing since come last."""
         listed = self._listed.get(_caller_key(ctx), self._last)
-        matching = [(one.failed, place) for place, one in enumerate(listed) if key in one.keys]
-        return [self._members[place] for _, place in sorted(matching)]
+        owners = [member for member, keys in zip(self._members, listed, strict=True) if key in keys]
+        return sorted(owners, key=lambda member: member.failure is not None)
 
-    def _remember(self, ctx: Context, lists: Sequence[Iterable[Key] | None]) -> None:
+    def _remember(self, ctx: Context, lists: Sequence[Sequence[Tool] | None]) -> None:
         who = _caller_key(ctx)
         before = self._listed.pop(who, self._last)
         self._last = self._listed[who] = tuple(
-            _MemberListing(old.keys, failed=True) if keys is None else _MemberListing(frozenset(keys))
-            for old, keys in zip(before, lists, strict=True)
+            keys if tools is None else frozenset(tool.key for tool in tools)
+            for keys, tools in zip(before, lists, strict=True)
         )
         while len(self._listed) > _MAX_CALLERS:
             self._listed.popitem(last=False)
 
     # -- asking members --------------------------------------------------------------------------------------------
 
-    async def _of_all(self, ask: Callable[[_ManyMember], Awaitable[_T]]) -> list[_T]:
+    async def _ask_all(self, ask: Callable[..., Awaitable[_T]], *arguments: Any) -> list[_T | None]:
         """Ask all members at once; the answers are in their order."""
-        answers: dict[int, _T] = {}
+        answers: list[_T | None] = [None] * len(self._members)
 
         async def put(place: int, member: _ManyMember) -> None:
-            answers[place] = await ask(member)
+            answers[place] = await self._ask(member, ask, *arguments)
 
         async with anyio.create_task_group() as group:
             for place, member in enumerate(self._members):
                 group.start_soon(put, place, member)
-        return [answers[place] for place in range(len(self._members))]
+        return answers
 
-    async def _in_time(self, member: _ManyMember, ask: Callable[..., Awaitable[_T]], *arguments: Any) -> _T | None:
+    async def _ask(self, member: _ManyMember, ask: Callable[..., Awaitable[_T]], *arguments: Any) -> _T | None:
         """Ask one member; None if it fails or takes too long, which is recorded."""
         try:
             with anyio.move_on_after(self._timeout_s) as waiting:

@@ -300,7 +300,7 @@ class LocalTools(Provider):
         with self._lock:
             keys = [key for key in (self._key(name),) if key] or [key for key in self._entries if key.name == name]
         if len(keys) > 1:
-            ids = sorted(f"{key.namespace}:{key.name}" for key in keys)
+            ids = sorted(key.id for key in keys)
             raise AmbiguousName(
                 f"{quote(name)} is ambiguous: {len(ids)} tools have that name.",
                 hint=f"Use one of: {', '.join(ids)}.",
@@ -376,8 +376,7 @@ class LocalTools(Provider):
         return key if key in self._entries else None
 
     def _missing(self, tool: str | Key) -> NoReturn:
-        asked = f"{tool.namespace}:{tool.name}" if isinstance(tool, Key) and tool.namespace else tool
-        asked = asked.name if isinstance(asked, Key) else str(asked)
+        asked = tool.id if isinstance(tool, Key) else str(tool)
         ids = [entry.tool.id for entry in self._entries.values()]
         close = nearest(asked, ids) or [one for one in ids if one.partition(":")[2] == asked]
         hint = f"Did you mean {' or '.join(close)}?" if close else "No similar tool is registered."

@@ -8,7 +8,7 @@ from typing import Final
 from toolcrib.errors import InvalidRequest, NameCollision
 from toolcrib.names import check_name, check_namespace
 from toolcrib.providers.adapters import adapt, unadapted
-from toolcrib.providers.base import display_name, find_tool, key_id, possible_keys
+from toolcrib.providers.base import display_name, find_tool, possible_keys
 from toolcrib.providers.definitions import parse_tools
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
@@ -20,6 +20,7 @@ from toolcrib.types import (
     Object,
     Provider,
     ProviderFeature,
+    Rejected,
     SearchRequest,
     ServerStatus,
     Tool,
@@ -35,34 +36,17 @@ _OVERFETCH: Final = 4
 _PRUNE_ABOVE: Final = 1024
 
 
-class ToolMapping:
-    """Changed tools: the same object for the same tool, because snapshots compare tools by identity."""
-
-    def __init__(self, make: Callable[[Tool], Tool]) -> None:
-        self._make = make
-        self._made: dict[int, tuple[Tool, Tool]] = {}
-
-    def get(self, tool: Tool) -> Tool:
-        known = self._made.get(id(tool))
-        if known is None or known[0] is not tool:
-            known = self._made[id(tool)] = (tool, self._make(tool))
-        return known[1]
-
-    def prune(self, tools: Sequence[Tool]) -> None:
-        """Forget tools that are not among these, once there are many of them."""
-        made = self._made
-        if len(made) > 2 * len(tools) + _PRUNE_ABOVE:
-            self._made = {id(tool): made[id(tool)] for tool in tools if id(tool) in made}
-
-
 class Wrapper(Provider):
     """Base of the wrappers: forwards everything to the provider inside, and lets a subclass change what is shown.
 
-    It has the features of the provider inside, which may be whatever `adapt` takes.
+    It has the features of the provider inside, which may be whatever `adapt` takes. A subclass overrides the methods
+    between names inside and names here; for what is not shown, they return None.
     """
 
     def __init__(self, provider: object) -> None:
         self.inner: Final = adapt(provider)
+        self._changed: dict[int, tuple[Tool, Tool]] = {}
+        """By the id of a tool inside: that tool, and the changed one shown here."""
 
     @property
     def name(self) -> str:
@@ -78,31 +62,29 @@ class Wrapper(Provider):
         """List the tools inside, as they are shown here."""
         if not self._admits(ctx):
             return ()
-        return self._show_all(parse_tools(await self.inner.list_tools(ctx)))
+        inside = parse_tools(await self.inner.list_tools(ctx))
+        if len(self._changed) > 2 * len(inside) + _PRUNE_ABOVE:
+            self._changed = {id(tool): self._changed[id(tool)] for tool in inside if id(tool) in self._changed}
+        return tuple(shown for tool in inside if (shown := self._shown(tool)) is not None)
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
         """Run the tool that has this name here."""
         inner = self._inner_name(name)
-        if inner is None or not self._admits(ctx) or not await self._may_call(ctx, inner):
-            return None
-        return await self.inner.call_tool(ctx, inner, arguments)
+        return await self.inner.call_tool(ctx, inner, arguments) if inner is not None and self._admits(ctx) else None
 
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
         """Run the tool that has this key here."""
         inner = self._inner_key(key)
-        if inner is None or not self._admits(ctx) or not await self._may_call(ctx, inner):
-            return None
-        return await self.inner.call_key(ctx, inner, arguments)
+        return await self.inner.call_key(ctx, inner, arguments) if inner is not None and self._admits(ctx) else None
 
     async def get_tool(self, ctx: Context, name: str) -> Tool | None:
         """Look up the tool that has this name here, with or without its namespace."""
         if not self._admits(ctx):
             return None
-        ids = [key_id(inner) for key in possible_keys(name) if (inner := self._inner_key(key)) is not None]
-        bare = self._inner_name(name)
-        for inner_name in dict.fromkeys((*ids, *(() if bare is None else (bare,)))):
-            found = await self.inner.get_tool(ctx, inner_name)
-            tool = None if found is None else self._show(found)
+        ids = [inner.id for key in possible_keys(name) if (inner := self._inner_key(key)) is not None]
+        for inner_name in dict.fromkeys((*ids, self._inner_name(name))):
+            found = None if inner_name is None else await self.inner.get_tool(ctx, inner_name)
+            tool = None if found is None else self._shown(found)
             if tool is not None and name in (tool.id, tool.name):
                 return tool
         return None
@@ -118,7 +100,7 @@ class Wrapper(Provider):
 
     def statuses(self) -> Sequence[ServerStatus]:
         """The statuses inside, as they are shown here."""
-        return tuple(self._show_status(status) for status in self.inner.statuses())
+        return self.inner.statuses()
 
     @property
     def cache_for_s(self) -> float | None:
@@ -129,7 +111,7 @@ class Wrapper(Provider):
     def cache_key(self) -> Hashable:
         """The key inside, together with what this wrapper changes: other wrappers show other tools."""
         inner = self.inner.cache_key
-        return None if inner is None else (_cache_identity(self, outermost=True), inner)
+        return None if inner is None else (_cache_identity(self), inner)
 
     # -- what a subclass may change --------------------------------------------------------------------------------
 
@@ -138,28 +120,18 @@ class Wrapper(Provider):
         return True
 
     def _show(self, tool: Tool) -> Tool | None:
-        """A tool inside, as it is shown here; None if it is not."""
+        """A tool inside, as it is shown here."""
         return tool
 
-    def _show_all(self, tools: Iterable[Tool]) -> Sequence[Tool]:
-        return tuple(shown for tool in tools if (shown := self._show(tool)) is not None)
-
     def _inner_name(self, name: str) -> str | None:
-        """The name inside of what has this name here; None if nothing can have it."""
         return name
 
     def _inner_key(self, key: Key) -> Key | None:
-        """The key inside of what has this key here; None if nothing can have it."""
         name = self._inner_name(key.name)
         return None if name is None else Key(key.namespace, name)
 
     def _outer_key(self, key: Key) -> Key | None:
-        """The key here of what has this key inside; None if it is not shown, or cannot be known."""
         return key
-
-    async def _may_call(self, ctx: Context, inner: Key | str) -> bool:  # noqa: ARG002 - a hook
-        """Whether the tool of this key or name inside may be called from here."""
-        return True
 
     def _inner_request(self, request: SearchRequest) -> SearchRequest | None:
         """The search to make inside; None if nothing here can answer it."""
@@ -169,45 +141,39 @@ class Wrapper(Provider):
         """The hits as they are shown here; `request` is the one that was made here."""
         return tuple(shown for hit in hits if (shown := self._show_hit(hit)) is not None)
 
-    def _show_status(self, status: ServerStatus) -> ServerStatus:
-        return status
-
     def _cache_mark(self) -> Hashable:
         """What the list depends on, apart from the one inside."""
         return None
 
     # -- for all wrappers ------------------------------------------------------------------------------------------
 
+    def _shown(self, tool: Tool) -> Tool | None:
+        """Show a tool: the same object each time for the same tool, because snapshots compare tools by identity."""
+        shown = self._show(tool)
+        if shown is None or shown is tool:
+            return shown
+        known = self._changed.get(id(tool))
+        if known is not None and known[0] is tool and known[1] == shown:
+            return known[1]
+        self._changed[id(tool)] = (tool, shown)
+        return shown
+
     def _show_hit(self, hit: Hit) -> Hit | None:
-        tool = self._show(hit.tool)
+        tool = self._shown(hit.tool)
         if tool is None:
             return None
         outer = (self._outer_key(key) for id_ in hit.similar for key in possible_keys(id_)[:1])
-        similar = tuple(key_id(key) for key in outer if key is not None)
+        similar = tuple(key.id for key in outer if key is not None)
         if tool is hit.tool and similar == hit.similar:
             return hit
-        return replace(
-            hit, tool=tool, similar=similar, signature=signature(tool) if hit.signature else "", reasons=hit.reasons
-        )
+        return replace(hit, tool=tool, similar=similar, signature=signature(tool) if hit.signature else "")
 
 
-def _cache_identity(provider: object, *, outermost: bool = False) -> Hashable:
+def _cache_identity(provider: object) -> Hashable:
     """Tell apart lists with equal cache keys: by the classes of the provider and of the wrappers around it."""
     if not isinstance(provider, Wrapper):
         return (type(unadapted(provider)),)
-    mark = (type(provider), provider._cache_mark())  # noqa: SLF001 - its own base class
-    return mark if outermost else (*mark, _cache_identity(provider.inner))
-
-
-class _MappingWrapper(Wrapper):
-    """Base of the wrappers that replace some tools by changed ones."""
-
-    _mapping: "ToolMapping"
-
-    def _show_all(self, tools: Iterable[Tool]) -> Sequence[Tool]:
-        inside = tuple(tools)
-        self._mapping.prune(inside)
-        return super()._show_all(inside)
+    return (type(provider), provider._cache_mark(), _cache_identity(provider.inner))  # noqa: SLF001 - its own base class
 
 
 class Filtered(Wrapper):
@@ -245,19 +211,17 @@ class Filtered(Wrapper):
             return None
         return None if self._predicate is not None and not self._predicate(tool) else tool
 
-    async def _may_call(self, ctx: Context, inner: Key | str) -> bool:
-        if isinstance(inner, Key):
-            if self._by_name_only:
-                return self._is_named(inner)
-            tool = await find_tool(self.inner, ctx, inner)
-            return tool is not None and self._show(tool) is not None
-        if self._by_name_only and inner in (self._names or ()):
-            return True
-        if ProviderFeature.LOOKUP in self.inner.features:
-            tool = await self.inner.get_tool(ctx, inner)
-            return tool is not None and tool.name == inner and self._show(tool) is not None
-        listed = parse_tools(await self.inner.list_tools(ctx))
-        return any(tool.name == inner and self._show(tool) is not None for tool in listed)
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that name, if it is shown."""
+        tool = await self.get_tool(ctx, name)
+        return await self.inner.call_tool(ctx, name, arguments) if tool is not None and tool.name == name else None
+
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that key, if it is shown."""
+        if self._by_name_only:
+            return await self.inner.call_key(ctx, key, arguments) if self._is_named(key) else None
+        tool = await find_tool(self.inner, ctx, key)
+        return None if tool is None or self._show(tool) is None else await self.inner.call_key(ctx, key, arguments)
 
     def _outer_key(self, key: Key) -> Key | None:
         return key if self._by_name_only and self._is_named(key) else None
@@ -273,11 +237,13 @@ class Filtered(Wrapper):
         limit = _DEFAULT_LIMIT if request.limit is None else request.limit
         return tuple(hit for query in sorted(seen) for hit in seen[query][:limit])
 
-    def _show_status(self, status: ServerStatus) -> ServerStatus:
-        """Leave out the names of broken definitions that are filtered out, or might be."""
+    def statuses(self) -> Sequence[ServerStatus]:
+        """The statuses inside, without the names of broken definitions that are filtered out, or might be."""
+        return tuple(replace(one, rejected=tuple(self._shown_rejections(one))) for one in self.inner.statuses())
+
+    def _shown_rejections(self, status: ServerStatus) -> Iterable[Rejected]:
         space = status.namespace or status.name
-        rejected = tuple(one for one in status.rejected if self._outer_key(Key(space, one.tool)) is not None)
-        return replace(status, rejected=rejected)
+        return (one for one in status.rejected if self._outer_key(Key(space, one.tool)) is not None)
 
     def _cache_mark(self) -> Hashable:
         return (_hashable_or_unique(self._predicate), self._names, self._tags)
@@ -287,10 +253,10 @@ class Filtered(Wrapper):
         return self._predicate is None and self._tags is None
 
     def _is_named(self, key: Key) -> bool:
-        return self._names is not None and (key.name in self._names or key_id(key) in self._names)
+        return self._names is not None and not self._names.isdisjoint((key.name, key.id))
 
 
-class Namespaced(_MappingWrapper):
+class Namespaced(Wrapper):
     """Put the tools under a namespace: `create` becomes `acme:create`, and `git:log` becomes `acme-git:log`.
 
     Raises `InvalidName`.
@@ -301,10 +267,9 @@ class Namespaced(_MappingWrapper):
         check_namespace(namespace)
         self._namespace = namespace
         self._prefix = f"{namespace}-"
-        self._mapping = ToolMapping(lambda tool: replace(tool, namespace=self._outer_namespace(tool.namespace)))
 
     def _show(self, tool: Tool) -> Tool:
-        return self._mapping.get(tool)
+        return replace(tool, namespace=self._outer_namespace(tool.namespace))
 
     def _outer_namespace(self, namespace: str) -> str:
         return self._prefix + namespace if namespace else self._namespace
@@ -329,14 +294,17 @@ class Namespaced(_MappingWrapper):
         inside = frozenset(own for name in wanted if (own := self._inner_namespace(name)) is not None)
         return replace(request, filters=replace(request.filters, namespaces=inside)) if inside else None
 
-    def _show_status(self, status: ServerStatus) -> ServerStatus:
-        return replace(status, namespace=self._outer_namespace(status.namespace or status.name))
+    def statuses(self) -> Sequence[ServerStatus]:
+        """The statuses inside, with the namespaces that their tools have here."""
+        return tuple(
+            replace(one, namespace=self._outer_namespace(one.namespace or one.name)) for one in self.inner.statuses()
+        )
 
     def _cache_mark(self) -> Hashable:
         return self._namespace
 
 
-class Renamed(_MappingWrapper):
+class Renamed(Wrapper):
     """Give some tools other names. Their old names become free, and a new name hides the tool that had it before."""
 
     def __init__(self, provider: object, names: Mapping[str, str]) -> None:
@@ -352,12 +320,10 @@ class Renamed(_MappingWrapper):
         if len(self._old) < len(self._new):
             twice = sorted({new for old, new in names.items() if self._old[new] != old})
             raise NameCollision(f"Two tools would be called {twice[0]}.", hint="Give each a different name.")
-        self._mapping = ToolMapping(lambda tool: replace(tool, name=self._new[tool.name]))
 
     def _show(self, tool: Tool) -> Tool | None:
-        if tool.name in self._new:
-            return self._mapping.get(tool)
-        return None if tool.name in self._old else tool
+        key = self._outer_key(tool.key)
+        return None if key is None else tool if key.name == tool.name else replace(tool, name=key.name)
 
     def _inner_name(self, name: str) -> str | None:
         if name in self._old:
@@ -373,25 +339,22 @@ class Renamed(_MappingWrapper):
         return frozenset(self._new.items())
 
 
-class WithVisibility(_MappingWrapper):
+class WithVisibility(Wrapper):
     """Change the visibility of tools."""
 
     def __init__(self, provider: object, visibility: Visibility | str, names: Iterable[str] | None = None) -> None:
         """`names` are names or ids of tools, None means all. Raises `InvalidRequest` for an unknown visibility."""
         super().__init__(provider)
         try:
-            wanted = self._visibility = Visibility(visibility)
+            self._visibility = Visibility(visibility)
         except ValueError:
             options = ", ".join(Visibility)
             raise InvalidRequest(f"{visibility!r:.40} is not a visibility.", hint=f"Give one of {options}.") from None
         self._names = None if names is None else _name_set(names)
-        self._mapping = ToolMapping(lambda tool: replace(tool, visibility=wanted))
 
     def _show(self, tool: Tool) -> Tool:
-        if tool.visibility is self._visibility:
-            return tool
         named = self._names is None or tool.name in self._names or tool.id in self._names
-        return self._mapping.get(tool) if named else tool
+        return replace(tool, visibility=self._visibility) if named and tool.visibility is not self._visibility else tool
 
     def _inner_request(self, request: SearchRequest) -> SearchRequest:
         return replace(request, filters=replace(request.filters, visibility=frozenset()))

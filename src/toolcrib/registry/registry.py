@@ -443,7 +443,7 @@ class ToolRegistry(AppRegistry, Provider):
 
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | None:
         """Run the tool of that key; None if there is none."""
-        return await self.call_tool(ctx, Tool(name=key.name, namespace=key.namespace).id, arguments)
+        return await self.call_tool(ctx, key.id, arguments)
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back when its tools change."""

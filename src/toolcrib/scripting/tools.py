@@ -17,7 +17,6 @@ from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import CONNECTING_STATES, namespace_of
-from toolcrib.providers.base import key_id
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, Tool, Visibility, is_read_only
 
@@ -223,7 +222,7 @@ async def look_up_tools(
     async def look_up(key: Key) -> None:
         async with limiter:
             try:
-                known = await gateway.federation.look_up(ctx, view, key_id(key))
+                known = await gateway.federation.look_up(ctx, view, key.id)
             except ServerUnavailable as error:
                 failures[key] = error.message
                 return
