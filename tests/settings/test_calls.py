@@ -130,7 +130,10 @@ def test_a_key_in_the_file_is_refused_and_never_shown(loading: Loading, key: str
         ({"retry": {"attempt": 1}}, 'calls.retry.attempt is not a setting; did you mean "attempts"?'),
         ({"cache": {"per": "callers"}}, 'calls.cache.per cannot be "callers"; did you mean "caller"?'),
         ({"cache": {"tools": ["a", "["]}}, "mcp.json:7: toolcrib.calls.cache.tools[1] opens a bracket that is never"),
-        ({"cache": {"size": 1}}, "calls.cache.size is not a setting; known here: max_bytes, max_entries, per"),
+        (
+            {"cache": {"size": 1}},
+            "calls.cache.size is not a setting; the settings here are max_bytes, max_entries, per",
+        ),
         ({"approval": "destructiv"}, 'calls.approval cannot be "destructiv"; did you mean "destructive"?'),
         ({"approved": "git:*"}, 'mcp.json:4: toolcrib.calls.approved must be a list of strings, not "git:*"'),
         ({"approved": ["git:*", ""]}, "mcp.json:6: toolcrib.calls.approved[1] must not be empty"),

@@ -184,7 +184,7 @@ def test_a_url_that_ends_like_the_older_transport_is_taken_for_it_with_a_warning
     settings = loading(entry(url="https://example.com/sse?key=1"))
     assert settings.servers[0].transport == "sse"
     assert settings.warnings == (
-        'mcp.json:3: mcpServers.it is taken for an SSE server by its url; add "type": "http" if it is none',
+        'mcp.json:3: mcpServers.it is treated as an SSE server because of its url; add "type": "http" if it is not one',
     )
     assert loading(entry(type="http", url="https://example.com/sse")).servers[0].transport == "http"
 
@@ -207,16 +207,15 @@ def test_toolcrib_does_not_start_itself_from_the_file_it_is_named_in(loading: Lo
 def test_a_key_that_is_no_namespace_is_mapped_with_a_warning(loading: Loading) -> None:
     settings = loading('{"mcpServers": {\n "io.github:files": {"command": "run"},\n "My Server": {"command": "run"}}}')
     assert [server.name for server in settings.servers] == ["My Server", "io.github-files"]
-    assert settings.warnings == (
-        'mcp.json:2: mcpServers."io.github:files" is called "io.github-files" here: a namespace has no such characters',
-    )
+    (warning,) = settings.warnings
+    assert warning.startswith('mcp.json:2: mcpServers."io.github:files" is named "io.github-files" here')
 
 
 def test_two_keys_that_become_one_namespace_are_refused_naming_both(loading: Loading) -> None:
     with pytest.raises(SettingsError) as caught:
         loading('{"mcpServers": {\n "a:b": {"command": "run"},\n "a-b": {"command": "run"}}}')
     assert caught.value.message == (
-        'mcp.json:3: mcpServers.a-b would be called "a-b", as "a:b" of mcp.json:2 is; rename one of them'
+        'mcp.json:3: mcpServers.a-b has the same namespace "a-b" as "a:b" of mcp.json:2; rename one of them'
     )
 
 
@@ -264,7 +263,7 @@ def test_two_keys_that_become_one_namespace_are_refused_naming_both(loading: Loa
         ),
         (
             {"command": "run", "allowedTools": ["a"], "allowed_tools": ["b"]},
-            'mcp.json:8: mcpServers.it.allowed_tools says the same as "allowedTools"; keep one of them',
+            'mcp.json:8: mcpServers.it.allowed_tools duplicates "allowedTools"; keep one of them',
         ),
     ],
 )
@@ -304,7 +303,7 @@ def test_all_problems_of_a_file_are_reported_together_in_the_order_of_its_lines(
         "mcp.json has 3 problems:",
         "  mcp.json:2: toolcrib.prefix must be true or false, not 1",
         '  mcp.json:3: toolcrib.http.port must be a whole number from 0 to 65535, not "a"',
-        '  mcp.json:4: mcpServers.a-b would be called "a-b", as "a:b" of mcp.json:4 is; rename one of them',
+        '  mcp.json:4: mcpServers.a-b has the same namespace "a-b" as "a:b" of mcp.json:4; rename one of them',
     ]
     assert [problem["line"] for problem in caught.value.data["problems"]] == [2, 3, 4]
 
@@ -322,7 +321,7 @@ def test_a_misspelt_key_of_an_entry_is_ignored_with_the_closest_spelling(loading
         ("{}", 'mcp.json has no section "mcpServers".'),
         ('{"mcpServer": {}}', 'mcpServer is ignored; did you mean "mcpServers"?'),
         ('{"mcpServers": []}', "mcp.json:1: mcpServers must be an object with an entry for each server, not a list"),
-        ('{"mcpServers": {}, }}', "mcp.json:1:21: nothing may follow"),
+        ('{"mcpServers": {}, }}', "mcp.json:1:21: unexpected text after the end"),
     ],
 )
 def test_a_file_that_is_no_settings_file_is_refused(loading: Loading, text: str, said: str) -> None:
@@ -365,7 +364,7 @@ def test_a_search_waits_for_the_server_that_may_search_for_longest(loading: Load
     [
         (
             {"namespace": "a:b"},
-            "mcpServers.it.namespace cannot be a namespace, which has no colon or control character",
+            "mcpServers.it.namespace must not contain colons or control characters",
         ),
         ({"namespace": ""}, "mcpServers.it.namespace must not be empty"),
         ({"namespace": 1}, "mcpServers.it.namespace must be a string, not 1"),

@@ -106,7 +106,7 @@ def test_the_scripts_of_the_folder_are_tools_of_the_app(loading: Loading, tmp_pa
 def test_a_folder_that_is_none_is_refused_with_its_path(loading: Loading, tmp_path: Path, folder: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loading(scripts(folder=folder))
-    said = f"mcp.json:4: toolcrib.scripts.folder is no folder of scripts: {tmp_path / folder}; make it"
+    said = f"mcp.json:4: toolcrib.scripts.folder names a folder that does not exist: {tmp_path / folder}; create it"
     assert caught.value.message.startswith(said)
 
 
@@ -141,7 +141,7 @@ def test_a_broken_script_is_left_out_alone_with_a_warning_that_names_it(
     (tmp_path / "mine" / "good.lua").write_text("return 1")
     settings = loading(scripts(folder="mine"))
     (warning,) = settings.warnings
-    assert warning.startswith(f"mcp.json:4: toolcrib.scripts.folder holds a script that is left out: {said}")
+    assert warning.startswith(f"mcp.json:4: toolcrib.scripts.folder contains a script that cannot be used: {said}")
     assert [script.name for script in App(settings).stored.scripts()] == ["good"]
 
 
@@ -166,7 +166,7 @@ def test_a_broken_script_is_left_out_alone_with_a_warning_that_names_it(
             "mcp.json:5: toolcrib.scripts.limits cannot be used: frame_bytes (4194304) must exceed out_bytes (8388608)",
         ),
         ({"sandbox": True}, "mcp.json:4: toolcrib.scripts.sandbox must be an object, not true"),
-        ({"sandbox": {"seccomp": "never"}}, 'scripts.sandbox.seccomp cannot be "never"; there are "require", "try"'),
+        ({"sandbox": {"seccomp": "never"}}, 'scripts.sandbox.seccomp cannot be "never"; use "require", "try" or "off"'),
         ({"sandbox": {"pool": -1}}, "scripts.sandbox.pool must be a whole number of at least 0, not -1"),
         ({"sandbox": {"workers": 0}}, "scripts.sandbox.workers must be a whole number of at least 1, not 0"),
         ({"sandbox": {"queue_wait": 0}}, "scripts.sandbox.queue_wait must be a number of seconds above 0, not 0"),

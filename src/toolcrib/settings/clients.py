@@ -132,7 +132,7 @@ class ServerReader:
                 name = self._name(key, at)
                 if name in keys:
                     other = f'"{keys[name][-1]}" of {self.problems.document.where(keys[name])}'
-                    self.problems.add(at, f'would be called "{name}", as {other} is; rename one of them')
+                    self.problems.add(at, f'has the same namespace "{name}" as {other}; rename one of them')
                 keys.setdefault(name, at)
                 if server is not None:
                     servers[name] = replace(server, name=name)
@@ -141,7 +141,7 @@ class ServerReader:
     def _name(self, key: str, at: FieldPath) -> str:
         name = namespace_of(key)
         if name != key:
-            self.problems.warn(at, f'is called "{name}" here: a namespace has no such characters')
+            self.problems.warn(at, f'is named "{name}" here, as a namespace cannot have colons or control characters')
         return name
 
     def _read_entry(self, value: Any, at: FieldPath) -> ServerOptions | None:
@@ -226,7 +226,7 @@ class _EntryReader:
         """The namespace that the entry states, which is never changed silently."""
         stated = self.entry.namespace
         if stated is not None and namespace_of(stated) != stated:
-            message = f"cannot be a namespace, which has no colon or control character, not {display(stated)}"
+            message = f"must not contain colons or control characters: {display(stated)}"
             self.place.add(message, "namespace")
         return stated
 
@@ -235,7 +235,7 @@ class _EntryReader:
         entry = self.entry
         has_url = entry.url_key() is not None
         if entry.type is not None and entry.transport is not None:
-            self.place.add("says the same as type; keep one of them", "transport")
+            self.place.add("duplicates type; keep one of them", "transport")
         key = "type" if entry.type is not None else "transport"
         said = getattr(entry, key)
         if said is None:
@@ -284,7 +284,7 @@ class _EntryReader:
         typed = self.entry.type is not None or self.entry.transport is not None
         if typed or not url.partition("?")[0].endswith("/sse"):
             return False
-        self.place.warn('is taken for an SSE server by its url; add "type": "http" if it is none')
+        self.place.warn('is treated as an SSE server because of its url; add "type": "http" if it is not one')
         return True
 
     def _checked_url(self, key: str, url: str) -> str:

@@ -136,7 +136,7 @@ def _read_text(path: Path, shown: str) -> str:
     except OSError as error:
         raise SettingsError(f"{shown} cannot be read: {error.strerror or error}") from error
     if len(raw) > _MAX_BYTES:
-        raise SettingsError(f"{shown} is larger than {_MAX_BYTES // 1024 // 1024} MiB; that is no settings file")
+        raise SettingsError(f"{shown} is too large for a settings file: the limit is {_MAX_BYTES // 1024 // 1024} MiB")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -182,7 +182,7 @@ def parse_jsonc(text: str) -> Parsed:
         reader.fail("the file is empty; it must hold an object such as {}", 0)
     value = reader.value((), 0)
     if not reader.at_end():
-        reader.fail("nothing may follow the end of the first value; is a bracket closed too early?", reader.at)
+        reader.fail("unexpected text after the end of the file's value; is a bracket closed too early?", reader.at)
     return Parsed(value, reader.lines)
 
 
@@ -281,7 +281,7 @@ class _JsonReader:
         if self.text[self.at] == '"':
             return self.string()
         if self.text[self.at] == ",":
-            self.fail("one comma too many", self.at)
+            self.fail("unexpected comma: remove it", self.at)
         return self.fail("a key in double quotes belongs here", self.at)
 
     def colon(self, key: str) -> None:
@@ -328,7 +328,7 @@ def _value_cause(character: str) -> str:
     if character == "'":
         return "JSON strings need double quotes, not single ones"
     if character == ",":
-        return "one comma too many, or a value is missing before it"
+        return "a value is missing before this comma"
     if not character:
         return "the file ends too early: a value is missing"
     return f'a value belongs here, not "{character}"'

@@ -109,7 +109,7 @@ def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:
         return None
     folder = base / Path(name).expanduser()
     if not folder.is_dir():
-        place.add(f"is no folder of scripts: {folder}; make it, or take the setting out", "scripts", "folder")
+        place.add(f"names a folder that does not exist: {folder}; create it or remove the setting", "scripts", "folder")
         return None
     try:
         paths = script_files(folder)
@@ -118,7 +118,7 @@ def _script_folder(place: Place[ToolcribTable], base: Path) -> Path | None:
         return None
     for path in paths:
         if problem := _script_problem(path):
-            place.warn(f"holds a script that is left out: {problem}", "scripts", "folder")
+            place.warn(f"contains a script that cannot be used: {problem}", "scripts", "folder")
     return folder
 
 

@@ -50,7 +50,7 @@ def _pattern_problem(text: str) -> str:
 
 
 def _empty_problem(items: tuple[str, ...]) -> str:
-    return "" if items else "is empty, which would mean all of them; leave it out to say so"
+    return "" if items else "must not be empty; leave it out to match everything"
 
 
 def _path_problem(path: str) -> str:
@@ -288,11 +288,17 @@ def check_combinations(place: Place[ToolcribTable]) -> None:
     table = place.table
     search = SearchOptions(**table.search.given(*_RANKING))
     if search.default_limit > search.max_limit:
-        place.add(f"has default_limit above max_limit, which is {search.max_limit}", "search")
+        place.add(f"has a default_limit greater than its max_limit of {search.max_limit}", "search")
     if search.nothing_below > search.weak_below:
-        place.add(f"has nothing_below above weak_below, which is {search.weak_below:g}: nothing is weak", "search")
+        place.add(
+            f"has nothing_below greater than weak_below ({search.weak_below:g}), so no hit could be marked as weak",
+            "search",
+        )
     fleet = table.fleet()
     if fleet.backoff_first_s > fleet.backoff_max_s:
-        place.add(f"has first above max, which is {fleet.backoff_max_s:g}", "backoff")
+        place.add(f"has first greater than max ({fleet.backoff_max_s:g})", "backoff")
     if table.meta_only and "direct" in table.surfaces:
-        place.add("leaves nothing of the surface direct, which lists every tool by name; keep one", "meta_only")
+        place.add(
+            "cannot be combined with the surface direct, which lists every tool by name; remove one of them",
+            "meta_only",
+        )

@@ -128,7 +128,7 @@ class _Normalizer:
             if item is None or (key in _SWITCHES and item is False):
                 continue
             if key in spelled:
-                message = f'says the same as "{spelled[key]}"; keep one of them'
+                message = f'duplicates "{spelled[key]}"; keep one of them'
                 self.problems.add((*self.paths[loc], entry), message)
                 continue
             spelled[key] = entry
@@ -208,16 +208,23 @@ def _instead(loc: tuple[str | int, ...], value: Any) -> str:
 
 def _unknown_key(entry: str, loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
     if entry in _LITERAL_SECRETS and "tokens" in loc:
-        return "does not belong in this file; name its place with env or file"
+        return "must not be written in this file; use env or file to say where the secret is"
     known = known_keys(model, loc)
     near = closest(entry, known)
-    return "is not a setting; " + (f'did you mean "{near}"?' if near else f"known here: {', '.join(sorted(known))}")
+    return "is not a setting; " + (
+        f'did you mean "{near}"?' if near else f"the settings here are {', '.join(sorted(known))}"
+    )
 
 
 def _wrong_choice(value: Any, choices: Sequence[str]) -> str:
     near = closest(value, set(choices)) if isinstance(value, str) else ""
-    hint = f'did you mean "{near}"?' if near else f"there are {', '.join(map(display, choices))}"
+    hint = f'did you mean "{near}"?' if near else f"use {_either(choices)}"
     return f"cannot be {display(value)}; {hint}"
+
+
+def _either(choices: Sequence[str]) -> str:
+    *others, last = map(display, choices)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def known_keys(model: type, loc: tuple[str | int, ...] = ()) -> set[str]:
