@@ -39,6 +39,7 @@ from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
 from toolcrib.server.lifespan import ServableApp, serving
 from toolcrib.settings.options import Settings
+from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
 from toolcrib.types import (
@@ -89,11 +90,12 @@ class App(ServableApp):
         """Build an app without starting it.
 
         Clients see `name`, `version` and `title` as those of the server. `audit` gets an event for every call and
-        replaces the audit log. `state` keeps what several processes that serve one address share, by default in memory;
-        the app neither opens nor closes it. Raises `SettingsError` for an unknown surface, and `MissingExtra` if the
+        replaces the audit log. `state` keeps what several processes that serve one address share, and what should
+        survive a restart; the app neither opens nor closes it. By default, `settings.state` says where. Raises `SettingsError` for an unknown surface, and `MissingExtra` if the
         tokenizer that the settings name is not installed.
         """
         self.settings = settings or Settings()
+        self._own_state = None if state is not None else make_store(self.settings.state)
         self.local = LocalTools(
             max_threads=self.settings.local.max_threads, mask_errors=self.settings.local.mask_errors
         )
@@ -108,7 +110,7 @@ class App(ServableApp):
             audit=audit,
             gateway_id=self.servers.gateway_id,
             mask_errors=self.settings.local.mask_errors,
-            state=state,
+            state=state or self._own_state,
         )
         self.scripts = make_script_runner(
             self.gateway,
@@ -145,8 +147,8 @@ class App(ServableApp):
         return self.servers.fleet
 
     async def __aenter__(self) -> Self:
-        """Start. Raises `ServerUnavailable` if a required server does not become ready, and `SettingsError` or
-        `MissingExtra` if the embedder cannot be loaded.
+        """Start. Raises `ServerUnavailable` if a required server does not become ready, `SettingsError` for a state
+        file of a newer version, and `SettingsError` or `MissingExtra` if the embedder cannot be loaded.
         """
         self._discard_closed_loop()
         if self._stack is not None or self._starting:
@@ -154,6 +156,8 @@ class App(ServableApp):
         stack = contextlib.AsyncExitStack()
         self._starting = True
         try:
+            if self._own_state is not None:
+                await stack.enter_async_context(self._own_state)
             self._group = await stack.enter_async_context(self._running_gateway())
             await stack.enter_async_context(self.servers.running())
             await stack.enter_async_context(self._embedding())

@@ -27,6 +27,7 @@ from toolcrib.errors import (
     NotStarted,
     RateLimited,
     ServerUnavailable,
+    StateUnavailable,
     ToolcribError,
 )
 
@@ -37,6 +38,7 @@ _NOT_RUN_ERRORS: Final = (
     ServerUnavailable,
     RateLimited,
     ApprovalRequired,
+    StateUnavailable,
     NotFound,
     AmbiguousName,
     InvalidRequest,

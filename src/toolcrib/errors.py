@@ -19,6 +19,7 @@
     │   ├── ApprovalRequired                  a person must approve first; nothing was run
     │   ├── CallTimeout                       no response within the deadline
     │   ├── ConnectionLost                    the connection broke during the call
+    │   ├── StateUnavailable                  the state store cannot be read or written; nothing was run
     │   └── UpstreamError                     the server responded with an error or an invalid message
     ├── ScriptFailed                        a script was run, or attempted, and failed
     │   ├── ScriptRefused                     it was not run: it does not parse, or fails its checks
@@ -61,6 +62,7 @@ __all__ = [
     "ServerUnavailable",
     "SettingsError",
     "StaleCursor",
+    "StateUnavailable",
     "ToolNotFound",
     "ToolcribError",
     "UpstreamError",
@@ -213,6 +215,12 @@ class ConnectionLost(ExecutionFailed):
     """The connection broke during the call, which may have taken effect."""
 
     code = "connection_lost"
+
+
+class StateUnavailable(ExecutionFailed):
+    """The state store cannot be read or written."""
+
+    code = "state_unavailable"
 
 
 class UpstreamError(ExecutionFailed):

@@ -10,6 +10,7 @@ from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import LocalOptions
+from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
@@ -30,6 +31,7 @@ __all__ = [
     "SearchOptions",
     "ServerOptions",
     "SessionOptions",
+    "StateOptions",
     "SurfaceOptions",
     "Token",
 ]

@@ -609,10 +609,16 @@ class StateTable(Protocol[_V]):
         """Store a value for `ttl_s` seconds, None for no limit. `size` counts against the table's `max_size`."""
 
     async def update(
-        self, key: str, change: Callable[[_V | None], tuple[_V | None, _R]], *, ttl_s: float | None = None
+        self,
+        key: str,
+        change: Callable[[_V | None], tuple[_V | None, _R]],
+        *,
+        ttl_s: float | None = None,
+        size: int | None = None,
     ) -> _R:
         """Replace a value atomically, and return the second item that `change` returned.
 
+        `size` is as in `set`; by default, the new value counts as much as the old one.
         `change` gets the value, or None, and returns the new one, or None to delete it. It may change the value it was
         given but must have no other side effects: it runs again if another process changed the value meanwhile.
         """
@@ -628,11 +634,19 @@ class StateStore(Protocol):
     """Keeps the state that several processes serving one address have to share."""
 
     def table(
-        self, name: str, codec: StateCodec[_V], *, max_entries: int | None = None, max_size: int | None = None
+        self,
+        name: str,
+        codec: StateCodec[_V],
+        *,
+        max_entries: int | None = None,
+        max_size: int | None = None,
+        durable: bool = False,
     ) -> StateTable[_V]:
         """Return the table of that name; the same one each time.
 
         A store may drop the least recently used values beyond the limits, or ignore the limits and rely on expiry.
+        `durable` asks for values that survive a restart. A store that keeps everything may ignore it, and one that
+        keeps nothing must. Operations raise `StateUnavailable` if the store cannot be reached.
         """
 
 

@@ -1,13 +1,15 @@
 """The contract of state stores: one suite for every store, also for one that encodes its values."""
 
 import json
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import anyio
 import pytest
 
 from toolcrib.state.memory import MemoryStore
+from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import StateCodec, StateStore, StateTable
 
 pytestmark = pytest.mark.anyio
@@ -40,14 +42,19 @@ class JsonTable(Generic[V]):
         await self._inner.set(key, self._encode(value), ttl_s=ttl_s, size=size)
 
     async def update(
-        self, key: str, change: Callable[[V | None], tuple[V | None, R]], *, ttl_s: float | None = None
+        self,
+        key: str,
+        change: Callable[[V | None], tuple[V | None, R]],
+        *,
+        ttl_s: float | None = None,
+        size: int | None = None,
     ) -> R:
         def encoded(text: str | None) -> tuple[str | None, R]:
             change(self._decode(text))
             value, result = change(self._decode(text))
             return (None if value is None else self._encode(value)), result
 
-        return await self._inner.update(key, encoded, ttl_s=ttl_s)
+        return await self._inner.update(key, encoded, ttl_s=ttl_s, size=size)
 
     async def delete(self, key: str) -> None:
         await self._inner.delete(key)
@@ -67,7 +74,13 @@ class JsonStore:
         self._inner = MemoryStore(clock=clock)
 
     def table(
-        self, name: str, codec: StateCodec[V], *, max_entries: int | None = None, max_size: int | None = None
+        self,
+        name: str,
+        codec: StateCodec[V],
+        *,
+        max_entries: int | None = None,
+        max_size: int | None = None,
+        durable: bool = False,
     ) -> StateTable[V]:
         texts: StateCodec[str] = StateCodec(str, str)
         return JsonTable(self._inner.table(name, texts, max_entries=max_entries, max_size=max_size), codec)
@@ -78,10 +91,33 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=[MemoryStore, JsonStore])
-def store(request: Any, clock: Clock) -> StateStore:
-    made: StateStore = request.param(clock=clock)
-    return made
+class DurableStore:
+    """An SQLite store that is asked to keep every table on disk."""
+
+    def __init__(self, inner: SqliteStore) -> None:
+        self._inner = inner
+
+    def table(
+        self,
+        name: str,
+        codec: StateCodec[V],
+        *,
+        max_entries: int | None = None,
+        max_size: int | None = None,
+        durable: bool = True,
+    ) -> StateTable[V]:
+        return self._inner.table(name, codec, max_entries=max_entries, max_size=max_size, durable=True)
+
+
+@pytest.fixture(params=["memory", "json", "sqlite", "sqlite, in memory"])
+async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[StateStore]:
+    if request.param == "memory":
+        yield MemoryStore(clock=clock)
+    elif request.param == "json":
+        yield JsonStore(clock)
+    else:
+        async with SqliteStore(tmp_path / "state.sqlite", clock=clock) as made:
+            yield DurableStore(made) if request.param == "sqlite" else made
 
 
 async def test_a_value_is_returned_until_it_is_deleted(store: StateStore) -> None:
@@ -185,3 +221,26 @@ async def test_a_table_is_bounded_by_the_sizes_of_its_values(store: StateStore) 
     assert await table.items() == {"b": 2}
     await table.set("b", 4, size=101)
     assert await table.get("b") is None, "an old value must not outlive the one that replaces it"
+
+
+async def test_an_updated_value_counts_as_much_as_before_unless_its_size_is_given(store: StateStore) -> None:
+    table = store.table("numbers", NUMBERS, max_size=100)
+
+    def increment(value: int | None) -> tuple[int, None]:
+        return (value or 0) + 1, None
+
+    await table.set("a", 1, size=60)
+    await table.update("a", increment)
+    await table.set("b", 1, size=60)
+    assert await table.items() == {"b": 1}, "the update must not have made its value weightless"
+    await table.update("b", increment, size=10)
+    await table.set("c", 1, size=60)
+    assert await table.items() == {"b": 2, "c": 1}
+
+
+async def test_any_text_can_be_a_key(store: StateStore) -> None:
+    table = store.table("numbers", NUMBERS)
+    for number, key in enumerate(("", "a'b\"c", "ключ", "line\nbreak", "%_")):
+        await table.set(key, number)
+        assert await table.get(key) == number
+    assert len(await table.items()) == 5

@@ -1,6 +1,7 @@
 """The section `toolcrib`."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import LocalOptions, Settings
+from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.upstream.options import FleetOptions
 
@@ -81,6 +83,10 @@ allowed_origins = ["https://example.com"]
 max_body_bytes = 8192
 drain = 1.5
 
+[toolcrib.state]
+path = "kept/state.sqlite"
+max_bytes = 2097152
+
 [mcpServers.a]
 command = "run"
 """
@@ -145,12 +151,15 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
             max_body_bytes=8192,
             drain_s=1.5,
         ),
+        state=StateOptions(path=tmp_path / "kept" / "state.sqlite", max_bytes=2097152),
         source=tmp_path / "toolcrib.toml",
     )
 
 
 def test_without_the_section_every_package_keeps_its_defaults(loading: Loading, tmp_path: Path) -> None:
-    assert loading('{"mcpServers": {}}') == Settings(source=tmp_path / "mcp.json")
+    settings = loading('{"mcpServers": {}}', XDG_STATE_HOME="/kept")
+    state = StateOptions(path=Path("/kept/toolcrib/state.sqlite"))
+    assert settings == Settings(state=state, source=tmp_path / "mcp.json")
 
 
 def test_camel_case_is_the_same(loading: Loading) -> None:
@@ -374,3 +383,28 @@ def test_a_wrong_file_of_tokens_is_refused_with_its_own_name(
         loading(tokens(tokens_file="tokens.json"))
     assert said in caught.value.message
     assert "hunter2" not in str(caught.value)
+
+
+def test_state_is_kept_below_the_users_state_folder_unless_the_file_says_otherwise(
+    loading: Loading, tmp_path: Path
+) -> None:
+    usual = Path("/home/me/.local/state/toolcrib/state.sqlite")
+    if sys.platform == "linux":
+        assert loading(own(), XDG_STATE_HOME="not/absolute").state.path == usual
+    assert loading(own(), XDG_STATE_HOME="/kept").state.path == Path("/kept/toolcrib/state.sqlite")
+    assert loading(own(state={"memory": True})).state.path is None
+    assert loading(own(state={"path": "my.sqlite"})).state.path == tmp_path / "my.sqlite"
+    assert Settings().state.path is None
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        ({"path": "my.sqlite", "memory": True}, "has a path, but memory = true"),
+        ({"path": "states/"}, "names a folder"),
+        ({"maxBytes": 5}, "must be a whole number of at least 1048576"),
+    ],
+)
+def test_an_unusable_place_for_state_is_refused(loading: Loading, state: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingsError, match=problem):
+        loading(own(state=state))

@@ -314,7 +314,8 @@ class ApprovalTokens:
         self._key = hashlib.sha256(b"toolcrib approval " + (key.encode() if key else os.urandom(32))).digest()
         self._expires_s = expires_s
         self._wall = wall
-        self._spent = state.table("spent approvals", _SPENT, max_entries=MAX_SPENT)
+        # Without a key, the tokens end with this process.
+        self._spent = state.table("spent approvals", _SPENT, max_entries=MAX_SPENT, durable=key is not None)
 
     def issue(self, stage: Literal["asked", "agreed"], about: ApprovalBinding, inner: str | None = None) -> str:
         """Return a new token, as text."""

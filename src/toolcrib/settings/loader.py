@@ -20,6 +20,7 @@ from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import SecretReader
 from toolcrib.settings.validation import Place, kind, validate
+from toolcrib.state.options import default_state_file
 from toolcrib.upstream.options import ServerOptions
 
 EXAMPLE: Final = (
@@ -99,6 +100,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         sandbox=table.scripts.sandbox,
         script_folder=_script_folder(place, folder),
         http=replace(table.http_options(), tokens=tokens),
+        state=table.state_options(folder, default_state_file(secrets.variables.environ)),
     )
 
 

@@ -27,6 +27,7 @@ from toolcrib.search.options import Scorer, SearchOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import LocalOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
+from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.tokens import ENCODINGS, ESTIMATE
 from toolcrib.types import Action
@@ -192,6 +193,18 @@ class HttpTable(Table):
     drain_s: Seconds | None = None
 
 
+def _state_problem(path: str) -> str:
+    return f"names a folder: {path}; name a file in it" if path.endswith(("/", "\\")) else ""
+
+
+class StateTable(Table):
+    """`state`: where the state that should survive a restart is kept."""
+
+    path: Annotated[NonEmpty, checked(_state_problem)] | None = None
+    memory: bool = False
+    max_bytes: Annotated[int, whole_from(1024 * 1024)] | None = None
+
+
 class ToolcribTable(Table):
     """The section `toolcrib`."""
 
@@ -217,6 +230,7 @@ class ToolcribTable(Table):
     sessions: SessionOptions = Field(default_factory=SessionOptions)
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
+    state: StateTable = Field(default_factory=StateTable)
 
     def fleet(self) -> FleetOptions:
         """How servers are connected."""
@@ -271,6 +285,11 @@ class ToolcribTable(Table):
         """How scripts run."""
         return ScriptOptions(**self.scripts.given("levels", "read_only", "watch_s"))
 
+    def state_options(self, folder: Path, default: Path) -> StateOptions:
+        """Where state is kept: in the default file, unless the table says otherwise."""
+        path = default if self.state.path is None else folder / Path(self.state.path).expanduser()
+        return StateOptions(path=None if self.state.memory else path, **self.state.given("max_bytes"))
+
     def http_options(self) -> HttpOptions:
         """Where and how HTTP is served, without the tokens."""
         names = ("host", "port", "path", "allowed_hosts", "allowed_origins", "max_body_bytes", "drain_s")
@@ -297,6 +316,8 @@ def check_combinations(place: Place[ToolcribTable]) -> None:
     fleet = table.fleet()
     if fleet.backoff_first_s > fleet.backoff_max_s:
         place.add(f"has first greater than max ({fleet.backoff_max_s:g})", "backoff")
+    if table.state.memory and table.state.path is not None:
+        place.add("has a path, but memory = true keeps nothing on disk; remove one of them", "state")
     if table.meta_only and "direct" in table.surfaces:
         place.add(
             "cannot be combined with the surface direct, which lists every tool by name; remove one of them",

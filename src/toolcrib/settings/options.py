@@ -7,6 +7,7 @@ from toolcrib.gateway.options import GatewayOptions, ScriptOptions
 from toolcrib.ranges import Count
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.server.options import HttpOptions
+from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import Policy
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -44,6 +45,8 @@ class Settings:
     http: HttpOptions = field(default_factory=HttpOptions)
     http_problem: str = ""
     """Why HTTP must not be served: a secret that is not to be had. Empty when all is well."""
+    state: StateOptions = field(default_factory=StateOptions)
+    """Where state is kept: in memory, unless it names a file; settings from a file name one."""
     source: Path | None = None
     """The file it came from."""
     warnings: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from toolcrib.types import StateCodec, StateTable
 
@@ -43,7 +43,12 @@ class MemoryTable(Generic[V]):
             self._set(key, value, ttl_s, size)
 
     async def update(
-        self, key: str, change: Callable[[V | None], tuple[V | None, R]], *, ttl_s: float | None = None
+        self,
+        key: str,
+        change: Callable[[V | None], tuple[V | None, R]],
+        *,
+        ttl_s: float | None = None,
+        size: int | None = None,
     ) -> R:
         """Replace a value atomically by what `change` makes of it."""
         with self._lock:
@@ -51,7 +56,9 @@ class MemoryTable(Generic[V]):
             if value is None:
                 self._drop(key)
             else:
-                self._set(key, value, ttl_s, 0)
+                old = self._values.get(key)
+                known = 0 if old is None else old.size
+                self._set(key, value, ttl_s, known if size is None else size)
         return result
 
     async def delete(self, key: str) -> None:
@@ -91,12 +98,17 @@ class MemoryTable(Generic[V]):
 
 
 class MemoryStore:
-    """Tables in memory. Values are kept as they are, without encoding them."""
+    """Tables in memory. Values are kept as they are, without encoding them. `async with` neither adds nor drops any."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` counts seconds, and never goes back."""
         self._clock = clock
         self._tables: dict[str, MemoryTable[Any]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
 
     def table(
         self,
@@ -105,6 +117,7 @@ class MemoryStore:
         *,
         max_entries: int | None = None,
         max_size: int | None = None,
+        durable: bool = False,  # noqa: ARG002 - nothing here outlives the process
     ) -> StateTable[V]:
         """Return the table of that name; the first call sets its limits."""
         table = self._tables.get(name)
