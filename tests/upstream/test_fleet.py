@@ -12,7 +12,7 @@ from tests.upstream.support import CTX, FAST, READY, alive, call_json, fleet_of,
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotStarted
 from toolcrib.types import Provider, ProviderFeature, ProviderSource, ServerState
-from toolcrib.upstream import server
+from toolcrib.upstream import supervisor
 from toolcrib.upstream.channel import Channel
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions
@@ -145,14 +145,14 @@ async def test_a_bad_server_delays_neither_start_nor_others() -> None:
 async def test_a_bug_of_ours_ends_one_servers_task_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    open_channel = server.open_channel
+    open_channel = supervisor.open_channel
 
     def fail_for_bad(options: ServerOptions, *rest: Any) -> Channel:
         if options.name == "bad":
             raise ZeroDivisionError
         return open_channel(options, *rest)
 
-    monkeypatch.setattr(server, "open_channel", fail_for_bad)
+    monkeypatch.setattr(supervisor, "open_channel", fail_for_bad)
     async with fleet_of(raw("bad"), raw("good")) as fleet:
         assert fleet.server("good").status.state is READY
         assert fleet.server("bad").status.state is ServerState.FAILED

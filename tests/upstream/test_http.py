@@ -1,10 +1,12 @@
 """Servers over streamable HTTP."""
 
 import logging
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -32,11 +34,10 @@ from tests.upstream.support import (
     serving,
     until,
 )
-from tests.upstream.test_calls import Watcher
+from tests.upstream.test_server import Watcher
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, UpstreamError
 from toolcrib.types import ServerState, ToolResult
-from toolcrib.upstream import http as http_module
 from toolcrib.upstream.channel import NO_MESSAGE
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -567,18 +568,22 @@ async def test_the_proxy_of_the_environment_is_used_unless_excluded(monkeypatch:
         assert server.status.state is READY
 
 
-async def test_all_servers_share_one_tls_context(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_servers_share_one_tls_context_until_the_certificates_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     made: list[ssl.SSLContext] = []
-    make = httpx2.create_ssl_context
 
     def make_and_note() -> ssl.SSLContext:
-        made.append(make())
+        made.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         return made[-1]
 
+    certificates = tmp_path / "ca.pem"
+    certificates.touch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates))
     monkeypatch.setattr(httpx2, "create_ssl_context", make_and_note)
-    http_module._ssl_context.cache_clear()
-    async with serving(Web().app) as one, serving(Web().app) as two:
-        servers = [replace(http(f"{origin}/mcp"), name=name) for name, origin in (("one", one), ("two", two))]
-        async with fleet_of(*servers) as fleet:
-            assert [status.state for status in fleet.statuses()] == [READY, READY]
-    assert len(made) == 1
+    one = http(f"http://127.0.0.1:{free_port()}/mcp")
+    async with fleet_of(one, replace(one, name="two")):
+        assert len(made) == 1
+    os.utime(certificates, (1, 1))
+    async with fleet_of(one):
+        assert len(made) == 2

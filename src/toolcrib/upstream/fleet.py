@@ -32,13 +32,38 @@ from toolcrib.types import (
     Unsubscribe,
 )
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.status import Listeners
 
 logger = logging.getLogger(__name__)
 
 _THREAD_TIMEOUT_S = 10.0
 """How long another thread waits for the event loop to apply a change, in seconds."""
 _STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
+
+
+class Listeners:
+    """A set of callbacks without arguments."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[object, Callable[[], None]] = {}
+
+    def add(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Add a callback. Returns a function that removes it."""
+        place = object()
+        self._callbacks[place] = callback
+
+        def remove() -> None:
+            self._callbacks.pop(place, None)
+
+        return remove
+
+    def notify(self) -> None:
+        """Call every callback; exceptions are logged."""
+        for callback in tuple(self._callbacks.values()):
+            try:
+                callback()
+            except Exception:
+                # Third-party code must not end the server's own task.
+                logger.exception("a listener of a server raised")
 
 
 class RemoteServer(Provider, ABC):

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
 
@@ -42,6 +43,7 @@ _IO_TIMEOUT_S: Final = 30.0
 """To write a request, or to wait for a free connection."""
 _DELETE_TIMEOUT_S: Final = 1.0
 """For the server to accept the end of its session."""
+_CERTIFICATE_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _HEADERS: Final = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _EVENT_STREAM: Final = "text/event-stream"
 _INVALID_RESPONSE: Final = "its response does not answer the call"
@@ -59,13 +61,26 @@ def auth_transport(
         url = httpx2.URL(options.url)
     except httpx2.InvalidURL as error:
         raise ExchangeError(FailureKind.UNSENT, f"its url is not valid: {redact(str(error))}") from error
-    context = _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    return AuthTransport(AiohttpTransport(context, proxy=_proxy(url)), options, fleet, redact, closed, refresh_needed)
+    return AuthTransport(
+        AiohttpTransport(_ssl_context(), proxy=_proxy(url)), options, fleet, redact, closed, refresh_needed
+    )
+
+
+def _ssl_context() -> ssl.SSLContext:
+    """Return the context for the certificates that the environment names, as they are on disk now."""
+    return _shared_ssl_context(tuple(_file_version(os.environ.get(name)) for name in _CERTIFICATE_VARIABLES))
+
+
+def _file_version(path: str | None) -> tuple[str | None, int]:
+    try:
+        return path, Path(path).stat().st_mtime_ns if path else 0
+    except OSError:
+        return path, 0
 
 
 @lru_cache(maxsize=4)
-def _ssl_context(cert_file: str | None, cert_dir: str | None) -> ssl.SSLContext:  # noqa: ARG001 - part of the cache key
-    """Return the context for these certificates. Shared by all servers: creating one takes 15 ms and more."""
+def _shared_ssl_context(certificates: tuple[tuple[str | None, int], ...]) -> ssl.SSLContext:  # noqa: ARG001 - the key
+    """Return the context that all servers share: creating one takes 15 ms and more."""
     return httpx2.create_ssl_context()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.upstream.support import CTX, call, call_json, raw, server_of
-from tests.upstream.test_calls import Watcher
+from tests.upstream.test_server import Watcher
 
 from toolcrib.types import Caller, Object
 

@@ -11,7 +11,7 @@ from tests.upstream.support import CTX, FAST, READY, call, call_json, names, raw
 
 from toolcrib.errors import ConnectionLost, ServerUnavailable
 from toolcrib.types import ServerState
-from toolcrib.upstream import server as upstream_server
+from toolcrib.upstream import supervisor
 from toolcrib.upstream.fleet import Fleet, RemoteServer
 from toolcrib.upstream.options import ServerOptions
 
@@ -89,7 +89,7 @@ async def test_a_call_brings_a_lost_server_back_before_its_time(monkeypatch: pyt
         def uniform(self, least: float, most: float) -> float:
             return most
 
-    monkeypatch.setattr(upstream_server, "_RANDOM", Longest())
+    monkeypatch.setattr(supervisor, "_RANDOM", Longest())
     # The pauses add up to 12.75 s; calls cut each down to the first step.
     options = replace(FAST, backoff_first_s=0.05, backoff_max_s=1000, stable_s=1000)
     async with server_of(raw(), options, limit_s=10) as server:

@@ -1,0 +1,380 @@
+"""The state of one server, and the task that keeps it connected.
+
+Only this task opens and closes connections. Calls come from other tasks, use the open connection, and may wake it up.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from random import SystemRandom
+from types import ModuleType
+from typing import Any, Final
+
+import anyio
+
+from toolcrib.types import ServerState, ServerStatus, Tool
+from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
+from toolcrib.upstream.connection import ClosedOnDiscover, Connection, open_connection
+from toolcrib.upstream.fleet import Listeners
+from toolcrib.upstream.forwarding import LogForwarder, ServerRequests
+from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.subscriptions import UpstreamSubscriptions
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_TIMEOUT_S: Final = 1.0
+"""For the calls of a lost session to fail."""
+_RENEW_TIMEOUT_S: Final = 5.0
+"""For a moment without calls; without one, the session is kept."""
+_MIN_RETRY_S: Final = 0.01
+_RANDOM: Final = SystemRandom()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttemptResult:
+    """How an attempt to connect, and the connection if there was one, ended."""
+
+    reason: str
+    lasted_s: float = 0.0
+    """How long the connection was ready; 0 if it never was."""
+    reconnect: bool = False
+    closed_on_discover: bool = False
+    """Whether the server closed the connection on `server/discover`."""
+
+
+class StatusStore:
+    """Holds one server's status, and notifies listeners and waiting tasks of each change."""
+
+    def __init__(self, status: ServerStatus) -> None:
+        self.status = status
+        self.listeners = Listeners()
+        self._changed = anyio.Event()
+
+    def update(self, state: ServerState, *, tools_changed: bool = False, **fields: Any) -> None:
+        """Change the status, with fields of `ServerStatus`. Notifies if anything is new."""
+        old = self.status
+        since = old.since if state is old.state else time.time()
+        self.status = replace(old, state=state, since=since, **fields)
+        if self.status != old or tools_changed:
+            self._wake()
+            self.listeners.notify()
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds; it is checked again after each change."""
+        while not condition():
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+class Supervisor:
+    """The state of one server, and the task that keeps it connected."""
+
+    def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
+        """Nothing is tried before `run`."""
+        if options.target is not None:
+            options = _transport_module(options).resolve_target(options)
+        self._options = options
+        self._fleet = fleet
+        self._redact = Redactor(options)
+        self._lister = ToolLister(options, fleet)
+        self._connection: Connection | None = None
+        self._may_connect = not options.problem
+        own_s = options.retry_interval_s
+        self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _MIN_RETRY_S)
+        self._was_ready = False
+        self._may_reject_discover = True
+        """Whether `server/discover` may be the reason for a server to close the connection."""
+        self._wake_event = AutoResetEvent()
+        self._listed_at: float | None = None
+        """When the tools were last read, in seconds since the epoch."""
+        self.tool_list = ToolList()
+        """The tools as last read; kept while the server is away."""
+        self.status_store = StatusStore(
+            ServerStatus(
+                name=options.name,
+                namespace=options.namespace or "",
+                state=ServerState.CONFIGURED,
+                since=time.time(),
+                transport=options.transport,
+            )
+        )
+        self.document_lister = DocumentLister(
+            options, fleet, lambda: self.status_store.update(self.status_store.status.state, tools_changed=True)
+        )
+        self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
+        self.logs = LogForwarder(options.name, self._redact)
+        self.server_requests = ServerRequests(self.logs)
+        self.given_up = False
+        """Whether it has failed for good, after the options' `retries`."""
+
+    # -- for calls -------------------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection, while it is open."""
+        connection = self._connection
+        return connection if connection is not None and not connection.channel.closed.is_set else None
+
+    async def wait_connected(self) -> Connection | None:
+        """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
+        if self.connection is None:
+            self.wake()
+            wait_s = min(self._fleet.connect_wait_s, self._options.call_timeout_s)
+            with anyio.move_on_after(wait_s):
+                await self.status_store.wait_until(lambda: self.connection is not None or not self._may_connect)
+        return self.connection
+
+    def report_unreachable(self, reason: str) -> None:
+        """Handle a call that could not be sent: update the status, and list again, which detects the server's
+        return.
+        """
+        connection = self.connection
+        if connection is not None and self.status_store.status.state is ServerState.READY:
+            self._set_unusable(reason, retry_at=None)
+            connection.channel.refresh_needed.set()
+            self.wake()
+
+    def wake(self) -> None:
+        """Cut the current pause short, because a caller wants the server."""
+        self._wake_event.set()
+
+    # -- the task --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Connect, serve, and reconnect, until cancelled."""
+        if self._options.problem:
+            self.status_store.update(ServerState.FAILED, reason=self._options.problem)
+            return
+        failures = 0
+        try:
+            while True:
+                result = await self._attempts()
+                lasted = result.lasted_s > 0 and result.lasted_s >= self._fleet.stable_s
+                failures = 1 if lasted else failures + 1
+                at_once = result.reconnect and result.lasted_s >= self._first_s
+                if self._is_exhausted(failures) and not at_once:
+                    await self._give_up(result.reason, failures)
+                await self._pause(result.reason, 0.0 if at_once else self._backoff(failures))
+        finally:
+            self._may_connect = False
+            self.status_store.update(ServerState.FAILED, reason="stopped", retry_at=None)
+
+    def _is_exhausted(self, failures: int) -> bool:
+        return self._options.retries is not None and failures > self._options.retries
+
+    async def _give_up(self, reason: str, failures: int) -> None:
+        """Stay failed until cancelled."""
+        self._may_connect, self.given_up = False, True
+        text = f"{reason}; given up after {failures} attempts" if failures > 1 else f"{reason}; not tried again"
+        logger.warning("%s has failed: %s", self._options.name, text)
+        self.status_store.update(ServerState.FAILED, reason=text, retry_at=None, **self._staleness())
+        await anyio.sleep_forever()
+
+    async def _attempts(self) -> _AttemptResult:
+        """Connect once, or twice if the server closed the connection on `server/discover`: then with the handshake
+        only.
+
+        A server that does not accept that either closes by itself, and is not tried that way again.
+        """
+        result = await self._attempt()
+        if result.closed_on_discover and self._may_reject_discover:
+            self._may_connect = True
+            result = await self._attempt(discover=False)
+            self._may_reject_discover = result.lasted_s > 0
+        return result
+
+    async def _attempt(self, *, discover: bool = True) -> _AttemptResult:
+        """Run one connection from beginning to end."""
+        self._announce()
+        channel = open_channel(self._options, self._fleet, self._redact)
+        reason, ready_at, closed_on_discover = "", None, False
+        timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
+        with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
+            try:
+                async with open_connection(
+                    channel, self._options, self._fleet, self._redact, self.server_requests, discover=discover
+                ) as connection:
+                    limit.deadline = anyio.current_time() + self._options.list_timeout_s
+                    timeout_reason = f"no tool list within {self._options.list_timeout_s:g} s"
+                    # Errors are normal while negotiating with an older server; only signals from here on count.
+                    channel.refresh_needed.clear()
+                    self.logs.reset()
+                    channel.notifications.on_log_message = self.logs.emit
+                    tool_list = await self._lister.read(connection, self.tool_list.by_name)
+                    limit.deadline, ready_at = math.inf, anyio.current_time()
+                    self._ready(connection, tool_list)
+                    await self._serve(connection)
+                    reason = channel.closed.reason
+            except Exception as error:  # noqa: BLE001 - whatever ends a connection, another one is tried
+                reason = reason or self._error_reason(error)
+                closed_on_discover = any(isinstance(cause, ClosedOnDiscover) for cause in flatten_errors(error))
+            finally:
+                self._connection = None
+        if limit.cancelled_caught:
+            self.status_store.update(self.status_store.status.state, hung=True)
+            detail = channel.stderr_tail()
+            reason = f"{timeout_reason}; its last output: {detail}" if detail else timeout_reason
+        lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
+        self._may_connect = ready_at is not None
+        reason = reason or channel.closed.reason
+        return _AttemptResult(
+            reason=reason, lasted_s=lasted_s, reconnect=channel.closed.reconnect, closed_on_discover=closed_on_discover
+        )
+
+    def _announce(self) -> None:
+        self._wake_event.clear()
+        state = self.status_store.status.state
+        self.status_store.update(ServerState.CONNECTING if state is ServerState.CONFIGURED else state, retry_at=None)
+
+    def _error_reason(self, error: Exception) -> str:
+        """Return the reason in the error; empty if the channel knows better."""
+        causes = list(flatten_errors(error))
+        for cause in causes:
+            if isinstance(cause, ExchangeError):
+                return "" if cause.kind is FailureKind.CLOSED else cause.reason
+        text = self._redact(f"{type(causes[0]).__name__}: {causes[0]}")
+        logger.error("the connection to %s failed: %s", self._options.name, text)
+        logger.debug("traceback", exc_info=error)
+        return text
+
+    async def _pause(self, reason: str, delay_s: float) -> None:
+        """Wait, with the reason in the status. A call may cut the wait short, but not below the first step."""
+        self._set_unusable(reason, retry_at=time.time() + delay_s)
+        await self._sleep(delay_s)
+
+    def _set_unusable(self, reason: str, *, retry_at: float | None) -> None:
+        """Update the status to failed or degraded; a new reason is logged."""
+        state = ServerState.DEGRADED if self._was_ready else ServerState.FAILED
+        if (state, reason) != (self.status_store.status.state, self.status_store.status.reason):
+            words = "is degraded" if self._was_ready else "has failed"
+            logger.warning("%s %s: %s", self._options.name, words, reason)
+        self.status_store.update(state, reason=reason, retry_at=retry_at, **self._staleness())
+
+    def _staleness(self) -> dict[str, Any]:
+        return {"stale": self._was_ready, "as_of": self._listed_at if self._was_ready else None}
+
+    async def _sleep(self, delay_s: float) -> None:
+        earliest = anyio.current_time() + min(delay_s, self._first_s)
+        with anyio.move_on_after(delay_s):
+            await self._wake_event.wait()
+            await anyio.sleep_until(earliest)
+
+    def _backoff(self, failures: int) -> float:
+        """Exponential with full jitter."""
+        most = self._first_s * 2.0 ** min(max(failures - 1, 0), 32)
+        return _RANDOM.uniform(0.0, min(self._fleet.backoff_max_s, most))
+
+    # -- while it is ready -----------------------------------------------------------------------------------------
+
+    def _ready(self, connection: Connection, tool_list: ToolList) -> None:
+        self._connection = connection
+        self.document_lister.attach(connection)
+        self.subscriptions.attach(connection)
+        self._may_connect = self._was_ready = True
+        logger.debug(
+            "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol_version
+        )
+        self._adopt(connection, tool_list)
+
+    def _adopt(self, connection: Connection, tool_list: ToolList) -> bool:
+        """Take the tool list over. Returns whether anything in it is new."""
+        changed = not _same_tools(self.tool_list.tools, tool_list.tools)
+        self.tool_list = tool_list
+        self._listed_at = time.time()
+        self.status_store.update(
+            ServerState.DEGRADED if tool_list.problem else ServerState.READY,
+            tools_changed=changed,
+            reason=tool_list.problem,
+            tools=len(tool_list.tools),
+            rejected=tool_list.rejected,
+            stale=False,
+            as_of=None,
+            hung=False,
+            protocol=connection.protocol_version,
+            info=connection.info,
+            retry_at=None,
+        )
+        return changed
+
+    async def _serve(self, connection: Connection) -> None:
+        """Keep the lists current until the connection ends."""
+        async with anyio.create_task_group() as group:
+            if connection.can_subscribe:
+                group.start_soon(connection.follow_list_changes, self._fleet.listen_retry_s)
+            group.start_soon(self._keep_current, connection)
+            group.start_soon(self.document_lister.maintain, connection)
+            group.start_soon(self.subscriptions.maintain, connection)
+            await connection.channel.closed.wait()
+            group.cancel_scope.cancel()
+        if connection.channel.closed.reconnect:
+            # Let the other calls of the lost session fail first; they can then be retried, since they did not run.
+            with anyio.move_on_after(_DRAIN_TIMEOUT_S):
+                await connection.wait_idle()
+
+    async def _keep_current(self, connection: Connection) -> None:
+        """List again when needed: debounced, ever less often while nothing changes, backing off on failure."""
+        gap_s, failures = self._fleet.refresh_gap_s, 0
+        while True:
+            quiet_since = anyio.current_time()
+            await connection.channel.refresh_needed.wait()
+            await anyio.sleep(self._fleet.debounce_s)
+            connection.channel.refresh_needed.clear()
+            self._wake_event.clear()
+            problem, changed = await self._refresh(connection)
+            if problem:
+                failures += 1
+                await self._pause(problem, self._backoff(failures))
+                connection.channel.refresh_needed.set()
+                continue
+            if failures and self._options.transport == "http" and not connection.protocol.modern:
+                await self._renew(connection)
+            failures = 0
+            quiet = anyio.current_time() - quiet_since > 2 * gap_s
+            gap_s = self._fleet.refresh_gap_s if changed or quiet else min(2 * gap_s, self._fleet.backoff_max_s)
+            await self._sleep(gap_s)
+
+    async def _renew(self, connection: Connection) -> None:
+        """Reconnect after trouble, between two calls: the stream of notifications may be gone for good."""
+        with anyio.move_on_after(_RENEW_TIMEOUT_S):
+            await connection.wait_idle()
+            connection.channel.closed.set("reconnecting", reconnect=True)
+
+    async def _refresh(self, connection: Connection) -> tuple[str, bool]:
+        """List again. Returns why that failed, and whether anything changed."""
+        try:
+            with anyio.fail_after(self._options.list_timeout_s):
+                fresh = await self._lister.read(connection, self.tool_list.by_name)
+        except ExchangeError as error:
+            return error.reason, False
+        except TimeoutError:
+            return f"no tool list within {self._options.list_timeout_s:g} s", False
+        if fresh.problem and not self.tool_list.problem:
+            return fresh.problem, False
+        return "", self._adopt(connection, fresh)
+
+
+def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
+    return len(old) == len(new) and all(a is b for a, b in zip(old, new, strict=True))
+
+
+def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
+    """Return a channel of the options' transport, not connected yet.
+
+    Entering its transport may raise `ExchangeError`.
+    """
+    channel: Channel = _transport_module(options).open_channel(options, fleet, redact)
+    return channel
+
+
+def _transport_module(options: ServerOptions) -> ModuleType:
+    # Imported on first use: HTTP needs aiohttp, and in-process servers the SDK's server.
+    name = "targets" if options.target is not None or options.transport in ("memory", "custom") else options.transport
+    return import_module(f"toolcrib.upstream.{name}")
