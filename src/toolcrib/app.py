@@ -37,7 +37,7 @@ from toolcrib.providers.request_scope import apply_scope
 from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
-from toolcrib.server.lifespan import ServableApp, serving
+from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
@@ -130,14 +130,15 @@ class App(ServableApp):
         """A decorator that registers a function: `@app.tool`, or with fields of `Tool` other than its schema."""
 
     @cached_property
-    def changes(self) -> Any:
+    def changes(self) -> ChangeNotifier:
         """Notifies clients of changed lists."""
-        return serving().ListChangeNotifier(self.facade, self.gateway.refresher)
+        notifier: ChangeNotifier = lazy_module("notifications").ListChangeNotifier(self.facade, self.gateway.refresher)
+        return notifier
 
     @cached_property
     def server(self) -> Any:
-        """The SDK server."""
-        return serving().make_server(self.facade, **self._identity, changes=self.changes)
+        """The SDK's `Server`; untyped, because that type takes long to import."""
+        return lazy_module("handlers").make_server(self.facade, **self._identity, changes=self.changes)
 
     # -- the life cycle --------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ tools, and that one of those was not run does not mean that the handler was not.
 
 import asyncio
 import contextlib
+import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,6 +31,8 @@ from toolcrib.errors import (
     StateUnavailable,
     ToolcribError,
 )
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -81,6 +84,39 @@ def is_being_cancelled() -> bool:
     """Whether the current task is being cancelled, itself or by a scope around it."""
     task = asyncio.current_task()
     return (task is not None and task.cancelling() > 0) or anyio.current_effective_deadline() == -float("inf")
+
+
+def is_own_cancellation(error: BaseException) -> bool:
+    """Whether the error really cancels the current task, rather than third-party code passing on its own cancellation.
+
+    Code that cancels the task it runs in cannot be distinguished from the former; use `isolate` where that may happen.
+    """
+    return isinstance(error, asyncio.CancelledError) and is_being_cancelled()
+
+
+async def isolate(work: Callable[[], Awaitable[_T]]) -> _T:
+    """Run work that involves third-party code in a task of its own, and return its outcome.
+
+    Third-party code may cancel its own task, or await a future that something else cancels. That would end the session
+    or the server, so it raises `ExecutionFailed` here instead. Cancelling the caller still cancels the work.
+    """
+    outcome: list[_T] = []
+    failures: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            outcome.append(await work())
+        except Exception as error:  # noqa: BLE001 - raised again below, not as a group
+            failures.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+    if failures:
+        raise failures.pop()
+    if not outcome:
+        logger.error("a request was cancelled internally")
+        raise ExecutionFailed("The call was cancelled internally; no client asked for that.")
+    return outcome.pop()
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from mcp.shared.exceptions import MCPError
 from tests.server.conftest import JSON, Own, at_address, client_at, crib, native, token, until
 
 from toolcrib.catalog.catalog import Page
+from toolcrib.containment import isolate
 from toolcrib.errors import ExecutionFailed
-from toolcrib.server.error_responses import isolate
 from toolcrib.server.handlers import ToolServer, make_server
 from toolcrib.server.http import http_app
 from toolcrib.server.notifications import ListChangeNotifier

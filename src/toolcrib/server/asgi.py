@@ -1,12 +1,13 @@
-"""The ASGI app around an MCP endpoint: routing, guards, authentication and request providers.
+"""The ASGI app around an MCP endpoint: routing, guards, authentication, request providers and error responses.
 
-Serve it by itself or mount it in another app. It does not know which transport its endpoint speaks.
+Serve it by itself or mount it in another app. It does not know which transport its endpoint speaks. A rejected request
+gets a JSON-RPC error, because SDK clients show its message whatever the HTTP status, and ignore any other body.
 """
 
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -14,30 +15,29 @@ from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toolcrib.containment import contained
-from toolcrib.errors import ExecutionFailed, InvalidRequest, NotAuthenticated, NotFound
+from toolcrib.errors import ExecutionFailed, InvalidRequest, NotAuthenticated, NotFound, NotStarted, ToolcribError
 from toolcrib.providers.adapters import adapt
 from toolcrib.server.auth import (
-    AuthenticationMiddleware,
+    CALLER_KEY,
     authenticator_routes,
     choose_authenticator,
     is_loopback,
-    unauthorized,
+    sdk_user,
 )
 from toolcrib.server.context import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
-from toolcrib.server.error_responses import ErrorMiddleware, error_response
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
-from toolcrib.types import Authenticator, Caller, ToolProvider
+from toolcrib.types import Authenticator, AuthenticatorWithChallenge, Caller, ToolProvider
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,31 @@ _MAX_SHOWN: Final = 100
 _RESOLVE_FAILED: Final = "The tools of this request could not be resolved; see the server's log for the cause."
 _RESOLVERS_KEY: Final = "toolcrib.caller_resolvers"
 """ASGI scope key: pairs of a `ResolveCallerProviders` to run after authentication, and the scope key for its result."""
+
+_CHALLENGE: Final = 'Bearer realm="toolcrib"'
+"""The `WWW-Authenticate` header of a 401 response, unless the authenticator has its own."""
+_BAD_REQUEST: Final = 400
+_SERVER_ERROR: Final = 500
+_BODY_HEADERS: Final = frozenset({"content-length", "content-type"})
+_JSON: Final = "application/json"
+_VALIDATION_DUMP: Final = b'"message":"Validation error: '
+"""Marks a response in which the SDK lists every validation rule that a message breaks."""
+_WRONG_CONTENT_TYPE: Final = b"Invalid Content-Type header"
+_NOT_A_MESSAGE: Final = InvalidRequest(
+    "The body is not a JSON-RPC message.",
+    hint='Send one object, such as {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}.',
+)
+_NOT_RUNNING: Final = NotStarted(
+    "The server is not running.",
+    hint="Start the app it belongs to (`async with app`), or run the lifespan of the mounted app.",
+)
+_ERRORS: Final = {
+    _BAD_REQUEST: InvalidRequest("The request does not declare a JSON body.", hint=f"Send Content-Type: {_JSON}."),
+    405: InvalidRequest("This address does not support that HTTP method.", hint="Send MCP requests by POST."),
+    406: InvalidRequest(
+        "The Accept header allows no response format of this server.", hint=f"Send Accept: {_JSON}, text/event-stream."
+    ),
+}
 
 
 class Endpoint(Protocol):
@@ -377,3 +402,102 @@ class _ProviderInjector:
         if found is None:
             return ()
         return tuple(adapt(provider) for provider in (found if isinstance(found, (list, tuple)) else (found,)))
+
+
+# -- authentication and errors ---------------------------------------------------------------------------------------
+
+
+class AuthenticationMiddleware:
+    """ASGI middleware: puts the caller into the scope, or answers 401."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator | None) -> None:
+        """Without an authenticator, every request passes."""
+        self._app = app
+        self._authenticator = authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        authenticator = self._authenticator
+        if authenticator is None or scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            caller = await authenticator.authenticate(Headers(scope=scope))
+        except NotAuthenticated as error:
+            await unauthorized(error, authenticator)(scope, receive, send)
+            return
+        await self._app({**scope, CALLER_KEY: caller, "user": sdk_user(caller)}, receive, send)
+
+
+def unauthorized(error: NotAuthenticated, authenticator: Authenticator | None = None) -> JSONResponse:
+    """A 401 response, with the authenticator's own challenge where it has one."""
+    challenge = _CHALLENGE
+    if isinstance(authenticator, AuthenticatorWithChallenge):
+        challenge = authenticator.challenge(error)
+    return error_response(401, error, headers={"WWW-Authenticate": challenge})
+
+
+def error_response(
+    status: int, error: ToolcribError, *, headers: Mapping[str, str] | None = None, code: int | None = None
+) -> JSONResponse:
+    """An HTTP response whose JSON-RPC error has the error and its hint as `message`, and its payload as `data`.
+
+    Without `code`, the JSON-RPC error code follows from the status.
+
+    >>> error_response(413, InvalidRequest("Too large.", hint="Send less.")).body[:88].decode()
+    '{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Too large. Send less.","dat'
+    """
+    if code is None:
+        code = INTERNAL_ERROR if status >= _SERVER_ERROR else INVALID_REQUEST
+    content = {"code": code, "message": str(error), "data": error.payload()}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": content}, status_code=status, headers=headers)
+
+
+class ErrorMiddleware:
+    """ASGI middleware: replaces terse rejections by the SDK's transports with errors that say what would work.
+
+    Also answers 503 while the endpoint is not running.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+        self._app = app
+        too_large = InvalidRequest(
+            f"The request is larger than {max_body_bytes:,} bytes; nothing was run.",
+            hint="Send less at once, or raise http.max_body_bytes in the server's settings.",
+        )
+        self._errors = {**_ERRORS, 413: too_large}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start: Message | None = None
+
+        async def send_explained(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and message["status"] in self._errors:
+                start = message  # the body decides whether to replace this response
+                return
+            if start is not None:
+                head, start = start, None
+                error = self._replacement(head, message.get("body", b""))
+                if error is not None:
+                    await error_response(head["status"], error, headers=_other_headers(head))(scope, receive, send)
+                    return
+                await send(head)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_explained)
+        except NotStarted:
+            await error_response(503, _NOT_RUNNING, headers={"Retry-After": "1"})(scope, receive, send)
+
+    def _replacement(self, head: Message, body: bytes) -> InvalidRequest | None:
+        """The error to send instead of a response; None where the response is clear enough."""
+        if Headers(raw=list(head["headers"])).get("content-type", "").startswith(_JSON):
+            return _NOT_A_MESSAGE if _VALIDATION_DUMP in body else None
+        if head["status"] == _BAD_REQUEST and body != _WRONG_CONTENT_TYPE:
+            return None
+        return self._errors[head["status"]]
+
+
+def _other_headers(head: Message) -> dict[str, str]:
+    """The headers that do not describe the replaced body."""
+    given = Headers(raw=list(head["headers"]))
+    return {name: value for name, value in given.items() if name not in _BODY_HEADERS}

@@ -12,9 +12,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel
 
+from toolcrib.containment import isolate
 from toolcrib.errors import InvalidRequest, NameCollision
-from toolcrib.server.context import RequestContext, to_call_context
-from toolcrib.server.error_responses import as_mcp_errors, isolate
+from toolcrib.server.context import RequestContext, as_mcp_errors, to_call_context
 from toolcrib.server.handlers import ToolHandlers
 from toolcrib.surfaces.facade import ToolFacade
 from toolcrib.upstream.targets import sdk_server

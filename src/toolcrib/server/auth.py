@@ -1,7 +1,7 @@
 """Authenticate callers of the HTTP server.
 
-Holds the bearer-token authenticator, the ASGI middleware that runs an authenticator, and the mapping from users of
-the SDK's or FastMCP's own authentication to callers. Knows nothing of MCP requests.
+Holds the bearer-token authenticator, and the mapping between callers and users of the SDK's or FastMCP's own
+authentication. Knows nothing of MCP requests.
 """
 
 import hashlib
@@ -14,23 +14,18 @@ from typing import Final
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken, principal_components
-from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from toolcrib.errors import NotAuthenticated, SettingsError
-from toolcrib.server.error_responses import error_response
 from toolcrib.server.options import HttpOptions, Token
-from toolcrib.types import Authenticator, AuthenticatorWithChallenge, AuthenticatorWithRoutes, Caller
+from toolcrib.types import Authenticator, AuthenticatorWithRoutes, Caller
 
 CALLER_KEY: Final = "toolcrib.caller"
 """ASGI scope key under which authentication leaves the caller."""
 
 _SCHEME: Final = "bearer "
 _HINT: Final = "Send the header Authorization: Bearer <token>, with a token that this server knows."
-_CHALLENGE: Final = 'Bearer realm="toolcrib"'
-"""The `WWW-Authenticate` header of a 401 response, unless the authenticator has its own."""
 
 
 class StaticTokens:
@@ -82,36 +77,7 @@ def authenticator_routes(authenticator: Authenticator | None) -> Sequence[BaseRo
     return tuple(authenticator.routes()) if isinstance(authenticator, AuthenticatorWithRoutes) else ()
 
 
-class AuthenticationMiddleware:
-    """ASGI middleware: puts the caller into the scope, or answers 401."""
-
-    def __init__(self, app: ASGIApp, authenticator: Authenticator | None) -> None:
-        """Without an authenticator, every request passes."""
-        self._app = app
-        self._authenticator = authenticator
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        authenticator = self._authenticator
-        if authenticator is None or scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        try:
-            caller = await authenticator.authenticate(Headers(scope=scope))
-        except NotAuthenticated as error:
-            await unauthorized(error, authenticator)(scope, receive, send)
-            return
-        await self._app({**scope, CALLER_KEY: caller, "user": _sdk_user(caller)}, receive, send)
-
-
-def unauthorized(error: NotAuthenticated, authenticator: Authenticator | None = None) -> JSONResponse:
-    """A 401 response, with the authenticator's own challenge where it has one."""
-    challenge = _CHALLENGE
-    if isinstance(authenticator, AuthenticatorWithChallenge):
-        challenge = authenticator.challenge(error)
-    return error_response(401, error, headers={"WWW-Authenticate": challenge})
-
-
-def _sdk_user(caller: Caller) -> AuthenticatedUser:
+def sdk_user(caller: Caller) -> AuthenticatedUser:
     """The caller as a user of the SDK, whose transport binds each session to the user that opened it."""
     identity = json.dumps([caller.tenant, caller.id])
     return AuthenticatedUser(AccessToken(token="", client_id=identity, scopes=sorted(caller.scopes)))

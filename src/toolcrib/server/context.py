@@ -1,28 +1,35 @@
-"""From an SDK request to the gateway's `Context`, and to the client behind it.
+"""From an SDK request to the gateway's `Context` and the client behind it, and from errors to JSON-RPC errors.
 
 The ASGI scope carries what a request brings besides itself, put there by middleware: the caller (`toolcrib.caller`,
 else a user of the SDK's or FastMCP's own authentication), request providers (`toolcrib.providers`,
 `toolcrib.overriding`), and whether to list every tool by name (`toolcrib.show_all`).
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import mcp_types
 from mcp.server.context import ServerRequestContext
-from mcp.shared.exceptions import NoBackChannelError
+from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import LOG_LEVEL_META_KEY, InputResponseRequestParams
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, InputResponseRequestParams
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.types import Scope
 
+from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError
 from toolcrib.gateway.sessions import LOCAL
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth import CALLER_KEY, sdk_caller
+from toolcrib.surfaces.base import error_text
 from toolcrib.types import Caller, Context, Object
 from toolcrib.wire import is_modern
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 PROVIDERS_KEY: Final = "toolcrib.providers"
 """ASGI scope key: a tuple of providers that come with this request."""
@@ -225,3 +232,20 @@ class RequestClient:
             related = ServerMessageMetadata()
         result = await session.send_request(request, answer, _ANSWER_TIMEOUT_S, metadata=related)
         return cast("Object", result.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+
+async def as_mcp_errors(work: Awaitable[_T]) -> _T:
+    """Await the work, and raise its errors as JSON-RPC errors that reveal no internals."""
+    try:
+        return await work
+    except ToolcribError as error:
+        raise MCPError(_json_rpc_code(error), error_text(error), error.payload()) from error
+    except MCPError:
+        raise
+    except Exception as error:
+        logger.exception("a request failed unexpectedly")
+        raise MCPError(INTERNAL_ERROR, "Internal error; see the server's log for the cause.") from error
+
+
+def _json_rpc_code(error: ToolcribError) -> int:
+    return INVALID_PARAMS if isinstance(error, (NotFound, AmbiguousName, InvalidRequest)) else INTERNAL_ERROR

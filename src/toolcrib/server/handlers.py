@@ -10,20 +10,20 @@ from functools import partial
 from typing import Any, Final
 
 import mcp_types
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types import SERVER_INFO_META_KEY, methods
+from mcp_types import LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY, methods
 from pydantic import ValidationError
 
 from toolcrib._version import VERSION
 from toolcrib.catalog.catalog import Page, page
+from toolcrib.containment import isolate
 from toolcrib.errors import AmbiguousName, ExecutionFailed, NotFound, ToolcribError, UpstreamError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.resources.listing import DocumentKind, ListedDocument
 from toolcrib.resources.manager import DocumentCapabilities
-from toolcrib.server.context import RequestClient, RequestContext, to_call_context, to_context
-from toolcrib.server.error_responses import as_mcp_errors, isolate
+from toolcrib.server.context import RequestClient, RequestContext, as_mcp_errors, to_call_context, to_context
 from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
 from toolcrib.server.sdk_workarounds import EntryCache, NotifyingServer, defer_entries, may_send_requests
 from toolcrib.surfaces.base import error_result
@@ -81,11 +81,28 @@ def make_server(
     handlers = ToolHandlers(facade, lambda: server.server_info_stamp)
     server.add_request_handler("tools/list", mcp_types.PaginatedRequestParams, handlers.list_tools)
     server.add_request_handler("tools/call", mcp_types.CallToolRequestParams, handlers.call_tool)
-    server.middleware[:] = [handlers.complete_initialize, handlers.list_tools_encoded]
+    server.middleware[:] = [
+        _only_when(lambda ctx: ctx.method in _INITIALIZE_METHODS, handlers.complete_initialize),
+        _only_when(lambda ctx: ctx.method == "tools/list" and may_send_requests(ctx), handlers.list_tools_encoded),
+    ]
     ResourceHandlers(facade.gateway).register(server)
     if changes is not None:
-        SubscriptionHandlers(changes, facade.gateway.resources).register(server)
+        subscriptions = SubscriptionHandlers(changes, facade.gateway.resources)
+        subscriptions.register(server)
+        server.middleware += [
+            _only_when(lambda ctx: ctx.method == "initialize", subscriptions.subscribe_session),
+            _only_when(lambda ctx: LOG_LEVEL_META_KEY in (ctx.meta or {}), subscriptions.forward_logs),
+        ]
     return server
+
+
+def _only_when(applies: Callable[[RequestContext], bool], middleware: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
+    """Run the middleware for some requests only: most are calls, which need none."""
+
+    async def run(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        return await (middleware(ctx, call_next) if applies(ctx) else call_next(ctx))
+
+    return run
 
 
 def end_streams(server: Server[Any]) -> None:
@@ -106,13 +123,13 @@ class ToolHandlers:
     async def complete_initialize(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: add the caller's own instructions and capabilities to the result of the handshake."""
         result = await call_next(ctx)
-        if ctx.method in _INITIALIZE_METHODS and isinstance(result, dict):
-            caller_ctx = to_context(ctx)
-            instructions = await self._instructions(caller_ctx)
-            available = await self._capabilities(caller_ctx)
-            capabilities = _filter_capabilities(result.get("capabilities", {}), available)
-            return {**result, "capabilities": capabilities, **({"instructions": instructions} if instructions else {})}
-        return result
+        if not isinstance(result, dict):
+            return result
+        caller_ctx = to_context(ctx)
+        instructions = await self._instructions(caller_ctx)
+        available = await self._capabilities(caller_ctx)
+        capabilities = _filter_capabilities(result.get("capabilities", {}), available)
+        return {**result, "capabilities": capabilities, **({"instructions": instructions} if instructions else {})}
 
     async def _capabilities(self, ctx: Context) -> DocumentCapabilities:
         """What the caller may request; everything if that cannot be determined."""
@@ -132,10 +149,8 @@ class ToolHandlers:
             logger.exception("cannot build the instructions for a client")
             return ""
 
-    async def list_tools_encoded(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def list_tools_encoded(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:  # noqa: ARG002 - SDK middleware
         """Middleware: answer `tools/list` without the SDK, which would validate and copy all entries again."""
-        if ctx.method != "tools/list" or not may_send_requests(ctx):
-            return await call_next(ctx)
         methods.validate_client_request(ctx.method, ctx.protocol_version, ctx.params)
         params = mcp_types.PaginatedRequestParams.model_validate(ctx.params or {}, by_name=False)
         result = await self.list_tools(ctx, params, encoded=True)

@@ -27,7 +27,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolcrib.errors import NotStarted, SettingsError
 from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, url_host
 from toolcrib.server.context import BACK_CHANNEL_KEY, SESSION_HEADER
-from toolcrib.server.error_responses import SHUTTING_DOWN
 from toolcrib.server.handlers import end_streams
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
@@ -54,6 +53,9 @@ _BACKLOG: Final = 2048
 FLUSH_S: Final = 0.2
 """How long clients have to read the last responses at shutdown, in seconds."""
 
+
+SHUTTING_DOWN: Final = "The server is shutting down; the call was cancelled."
+"""Message for requests that are still unanswered at shutdown, sent with the JSON-RPC code `CONNECTION_CLOSED`."""
 
 _SHUTDOWN_ERROR: Final = {
     "jsonrpc": "2.0",

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import anyio
 import anyio.abc
@@ -172,16 +172,23 @@ class AsgiApp(ABC):
 
 
 @cache
-def serving() -> Any:
-    """The module `serving`, which takes long to import."""
-    return import_module("toolcrib.server.serving")
+def lazy_module(name: str) -> Any:
+    """A module of this package that loads the MCP SDK and the HTTP libraries, so that importing `App` stays fast."""
+    return import_module(f"toolcrib.server.{name}")
+
+
+class ChangeNotifier(Protocol):
+    """The part of `notifications.ListChangeNotifier` that an app uses itself."""
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Notify clients of changed lists until cancelled."""
 
 
 class ServableApp(Lifecycle):
     """Serves a subclass over stdio and HTTP while it runs."""
 
     server: Any
-    """The SDK server."""
+    """The SDK's `Server`; untyped, because that type takes long to import."""
 
     def __init__(self, options: HttpOptions, *, authenticator: Authenticator | None, problem: str) -> None:
         """`problem` is why serving HTTP without an authenticator is refused; empty if it is allowed."""
@@ -216,7 +223,7 @@ class ServableApp(Lifecycle):
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
         """Serve one client over stdin and stdout until it disconnects, `stop`, or SIGTERM or SIGINT without it."""
         async with self._watch_collisions():
-            await serving().serve_stdio(self.server, drain_s=self._options.drain_s, stop=stop)
+            await lazy_module("stdio").serve_stdio(self.server, drain_s=self._options.drain_s, stop=stop)
 
     async def serve_http(
         self,
@@ -233,7 +240,7 @@ class ServableApp(Lifecycle):
         """
         app = self._http_app("sse" if sse else "http", self._http_options(host, port), anywhere=False)
         async with self._watch_collisions():
-            await serving().serve_http(app, self._http_options(host, port), stop=stop, started=started)
+            await lazy_module("http").serve_http(app, self._http_options(host, port), stop=stop, started=started)
 
     def asgi(self, host: str | None = None, port: int | None = None) -> AsgiApp:
         """The ASGI app, which answers at the path of the settings. Its lifespan starts this app if necessary.
@@ -258,7 +265,8 @@ class ServableApp(Lifecycle):
             raise SettingsError(self._http_problem)
         if anywhere and transport in self._mounts:
             return self._mounts[transport]
-        make = serving().sse_app if transport == "sse" else serving().http_app
+        http = lazy_module("http")
+        make = http.sse_app if transport == "sse" else http.http_app
         mount: AsgiApp = make(
             self.server,
             options,

@@ -30,11 +30,11 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import LOG_LEVEL_META_KEY
 
+from toolcrib.containment import is_own_cancellation, isolate
 from toolcrib.errors import AlreadyStarted, InvalidRequest, ToolcribError
 from toolcrib.providers.adapters import adapt
 from toolcrib.resources.manager import ResourceManager
-from toolcrib.server.context import RequestContext, detach, to_context
-from toolcrib.server.error_responses import as_mcp_errors, is_own_cancellation, isolate
+from toolcrib.server.context import RequestContext, as_mcp_errors, detach, to_context
 from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.types import ChangeSource, Context, Object, ProviderFeature, Unsubscribe
 from toolcrib.wire import is_modern
@@ -341,22 +341,19 @@ class SubscriptionHandlers:
         }
 
     def register(self, server: Server[Any]) -> None:
-        """Add the handlers and middleware to a server."""
+        """Add the handlers to a server; the middleware is the caller's to add."""
         server.add_request_handler("subscriptions/listen", mcp_types.SubscriptionsListenRequestParams, self.listen)
         server.add_request_handler("resources/subscribe", mcp_types.SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", mcp_types.UnsubscribeRequestParams, self.unsubscribe)
         server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, self.set_level)
-        server.middleware.append(self.subscribe_session)
-        server.middleware.append(self.forward_logs)
 
     async def subscribe_session(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: subscribe a new session to changes of its lists, until its connection ends."""
         result = await call_next(ctx)
-        if ctx.method == "initialize":
-            try:
-                await isolate(partial(self._subscribe_lists, ctx))
-            except Exception:
-                logger.exception("a session will not be notified when its lists change")
+        try:
+            await isolate(partial(self._subscribe_lists, ctx))
+        except Exception:
+            logger.exception("a session will not be notified when its lists change")
         return result
 
     async def _subscribe_lists(self, ctx: ServerRequestContext[Any, Any]) -> None:

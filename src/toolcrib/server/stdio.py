@@ -22,9 +22,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
-from toolcrib.server.error_responses import SHUTTING_DOWN
 from toolcrib.server.handlers import end_streams
-from toolcrib.server.http import wait_for_stop
+from toolcrib.server.http import SHUTTING_DOWN, wait_for_stop
 from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_line, request_id_in
 from toolcrib.upstream.stdio import claim_stdio, release_stdio
 
