@@ -279,6 +279,11 @@ class ServerStatus:
     namespace: str = ""
     """The namespace of its tools, if it is not the name."""
 
+    @property
+    def is_connecting(self) -> bool:
+        """Whether its first attempt to connect is not over yet."""
+        return self.state in (ServerState.CONFIGURED, ServerState.CONNECTING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchReply:
@@ -329,6 +334,8 @@ class Decision(StrEnum):
     APPROVE = "approve"
 
 
+SHOW_ALL_META: Final = "toolcrib/showAll"
+"""Key of a request's `_meta` that asks for every tool, for clients without headers."""
 PATH_META: Final = "toolcrib/path"
 """The `_meta` key of the ids of the gateways that a request passed through, the first one first."""
 

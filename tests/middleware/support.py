@@ -6,7 +6,9 @@ from typing import Any, TypeVar
 
 import anyio
 
-from toolcrib.types import Call, Caller, Context, Object, Tool, ToolResult
+from toolcrib.middleware.options import CallOptions
+from toolcrib.middleware.pipeline import build_stack
+from toolcrib.types import Call, Caller, CallNext, Context, Object, Tool, ToolResult
 
 _T = TypeVar("_T")
 
@@ -14,6 +16,18 @@ ANN = Context(caller=Caller(id="ann", tenant="acme"))
 BOB = Context(caller=Caller(id="bob", tenant="acme"))
 READ: dict[str, Any] = {"readOnlyHint": True}
 DESTROY: dict[str, Any] = {"destructiveHint": True}
+
+
+class Stack:
+    """The whole middleware of some options around one backend."""
+
+    def __init__(self, options: CallOptions, **parts: Any) -> None:
+        stack = build_stack(options, **parts)
+        self.around_call, self.around_attempt = stack.around_call, stack.around_attempt
+        self.audit_refused, self.breaker_states = stack.audit_refused, stack.breaker_states
+
+    def __call__(self, backend: CallNext) -> CallNext:
+        return self.around_call(self.around_attempt(backend))
 
 
 class Clock:

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import ElicitResult, methods
-from tests.middleware.support import ANN, BOB, DESTROY, NO, READ, YES, Clock, Person, Provider, a_call, said
+from tests.middleware.support import ANN, BOB, DESTROY, NO, READ, YES, Clock, Person, Provider, Stack, a_call, said
 
 from toolcrib.errors import ApprovalRequired, RateLimited, ServerUnavailable
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.approval import APPROVAL_KEY, ApprovalTokens, approval_binding
 from toolcrib.middleware.options import CallOptions, RateOptions, RetryOptions
-from toolcrib.middleware.pipeline import build_stack
 from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeProvider, FakeSource, connect, running, text_of
 from toolcrib.types import Call, CallNext, Context, Object, ToolResult
@@ -28,7 +27,7 @@ CARRIES = Person(capabilities={"elicitation": {"form": {}}})
 
 
 def asking(provider: Provider, **options: Any) -> CallNext:
-    return build_stack(CallOptions(**{"approval": "destructive", **options}))(provider)
+    return Stack(CallOptions(**{"approval": "destructive", **options}))(provider)
 
 
 def by(ctx: Context, person: Person) -> Context:
@@ -85,7 +84,7 @@ async def test_tools_that_are_approved_by_name_are_not_asked_about() -> None:
 async def test_a_policy_asks_whatever_the_settings_say() -> None:
     policy = ByScopes([Rule(tools=("github:*",), effect="approve")])
     provider = Provider()
-    run = build_stack(CallOptions(approval="never", approved=("*",)), policy=policy)(provider)
+    run = Stack(CallOptions(approval="never", approved=("*",)), policy=policy)(provider)
     with pytest.raises(ApprovalRequired, match="change its policy to allow it"):
         await run(ANN, a_call(hints=READ))
     assert provider.runs == 0
@@ -176,7 +175,7 @@ async def test_an_approval_is_for_this_caller_tool_and_arguments(ctx: Context, c
 
 async def test_an_expired_question_is_asked_again() -> None:
     clock, provider = Clock(), Provider()
-    run = build_stack(CallOptions(approval="always"), wall=clock)(provider)
+    run = Stack(CallOptions(approval="always"), wall=clock)(provider)
     asked = await asked_first(run)
     clock.now += 600
     with pytest.raises(ApprovalRequired, match="left open for too long"):
@@ -233,7 +232,7 @@ async def test_a_question_costs_no_share_of_the_rate_and_an_approved_call_one() 
 
 async def test_a_retry_does_not_ask_again() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away"), said("done")])
-    run = build_stack(CallOptions(approval="always", retry=RetryOptions()), sleep=clock.sleep)(provider)
+    run = Stack(CallOptions(approval="always", retry=RetryOptions()), sleep=clock.sleep)(provider)
     assert await run(again(ANN, await asked_first(run)), DROP) == said("done")
 
 

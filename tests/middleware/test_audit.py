@@ -7,20 +7,19 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.middleware.support import ANN, DESTROY, READ, Clock, Provider, Step, a_call, failed, said
+from tests.middleware.support import ANN, DESTROY, READ, Clock, Provider, Stack, Step, a_call, failed, said
 
 from toolcrib.errors import ConnectionLost, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.middleware.audit import AuditEvent
 from toolcrib.middleware.options import CacheOptions, CallOptions, RateOptions, RetryOptions
-from toolcrib.middleware.pipeline import MiddlewareStack, build_stack
 from toolcrib.types import Call, Caller, CallNext, Context, ToolResult
 
 pytestmark = pytest.mark.anyio
 
 
-def audited(events: list[AuditEvent], clock: Clock | None = None, **options: Any) -> MiddlewareStack:
+def audited(events: list[AuditEvent], clock: Clock | None = None, **options: Any) -> Stack:
     clock = clock or Clock()
-    return build_stack(CallOptions(**options), audit=events.append, clock=clock, wall=clock, sleep=clock.sleep)
+    return Stack(CallOptions(**options), audit=events.append, clock=clock, wall=clock, sleep=clock.sleep)
 
 
 async def ended(way: CallNext, call: Call, ctx: Context = ANN) -> ToolResult | ToolcribError:
@@ -97,7 +96,7 @@ async def test_attempts_are_counted() -> None:
 
 async def test_the_backend_that_was_called_last_is_reported() -> None:
     events: list[AuditEvent] = []
-    stack = build_stack(CallOptions(), audit=events.append)
+    stack = Stack(CallOptions(), audit=events.append)
     attempt = stack.around_attempt(Provider())
     await stack.around_call(lambda ctx, call: attempt(ctx, replace(call, backend="mirror")))(ANN, a_call())
     assert [event.backend for event in events] == ["mirror"]
@@ -125,7 +124,7 @@ async def test_a_sink_that_fails_breaks_no_call_and_is_reported_once(caplog: pyt
     def broken(event: AuditEvent) -> None:
         raise OSError("disk full")
 
-    run = build_stack(CallOptions(), audit=broken)(Provider())
+    run = Stack(CallOptions(), audit=broken)(Provider())
     for _ in range(3):
         assert not (await run(ANN, a_call())).is_error
     assert [record.message for record in caplog.records] == [
@@ -136,7 +135,7 @@ async def test_a_sink_that_fails_breaks_no_call_and_is_reported_once(caplog: pyt
 async def test_the_log_has_one_line_of_json_for_each_call(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="toolcrib.audit")
     ctx = Context(caller=Caller(id="an\nn"))
-    await build_stack(CallOptions(audit=True))(Provider())(ctx, a_call())
+    await Stack(CallOptions(audit=True))(Provider())(ctx, a_call())
     (line,) = caplog.messages
     assert "\n" not in line
     assert json.loads(line)["caller"] == "an\nn"
@@ -145,7 +144,7 @@ async def test_the_log_has_one_line_of_json_for_each_call(caplog: pytest.LogCapt
 
 async def test_the_log_can_be_another_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="who.did.what")
-    await build_stack(CallOptions(audit="who.did.what"))(Provider())(ANN, a_call())
+    await Stack(CallOptions(audit="who.did.what"))(Provider())(ANN, a_call())
     assert [record.name for record in caplog.records] == ["who.did.what"]
 
 
@@ -155,11 +154,11 @@ def test_a_refusal_before_the_pipeline_can_be_reported() -> None:
     way.audit_refused(ANN, "no_such_tool" * 100, ToolNotFound("none"))
     (event,) = events
     assert (event.outcome, event.caller, len(event.tool)) == ("tool_not_found", "ann", 200)
-    build_stack(CallOptions()).audit_refused(ANN, "anything", ToolNotFound("nobody listens"))
+    Stack(CallOptions()).audit_refused(ANN, "anything", ToolNotFound("nobody listens"))
 
 
 async def test_turning_the_audit_log_on_also_sets_its_level() -> None:
-    await build_stack(CallOptions(audit="quiet.until.asked"))(Provider())(ANN, a_call())
+    await Stack(CallOptions(audit="quiet.until.asked"))(Provider())(ANN, a_call())
     assert logging.getLogger("quiet.until.asked").isEnabledFor(logging.INFO)
 
 

@@ -5,12 +5,11 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.middleware.support import ANN, Clock, Provider, Step, a_call, failed, said
+from tests.middleware.support import ANN, Clock, Provider, Stack, Step, a_call, failed, said
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ServerUnavailable, ToolcribError, UpstreamError
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.options import BreakerOptions, CallOptions, RetryOptions
-from toolcrib.middleware.pipeline import MiddlewareStack, build_stack
 from toolcrib.types import Call, CallNext, Context, Object, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -18,9 +17,9 @@ pytestmark = pytest.mark.anyio
 GONE = ConnectionLost("gone")
 
 
-def guarded(clock: Clock, **options: Any) -> MiddlewareStack:
+def guarded(clock: Clock, **options: Any) -> Stack:
     breaker = BreakerOptions(**{"failures": 2, "open_s": 10, **options})
-    return build_stack(CallOptions(breaker=breaker), clock=clock, wall=lambda: clock() + 1_000_000)
+    return Stack(CallOptions(breaker=breaker), clock=clock, wall=lambda: clock() + 1_000_000)
 
 
 async def tried(way: CallNext, *, times: int = 1, backend: str = "github") -> ToolResult | ToolcribError | None:
@@ -164,8 +163,8 @@ async def test_a_call_that_runs_into_the_deadline_counts_and_one_that_was_given_
         raise AssertionError
 
     options = CallOptions(deadline_s=0.01, breaker=BreakerOptions(failures=1))
-    patient = build_stack(CallOptions(deadline_s=60, breaker=BreakerOptions(failures=1)))
-    hurried = build_stack(options)
+    patient = Stack(CallOptions(deadline_s=60, breaker=BreakerOptions(failures=1)))
+    hurried = Stack(options)
     with anyio.fail_after(5):
         with anyio.move_on_after(0.01):
             await patient(hang)(ANN, a_call())
@@ -202,7 +201,7 @@ async def test_an_outcome_from_before_it_opened_does_not_close_it() -> None:
 async def test_each_attempt_counts_and_none_is_made_at_an_open_breaker() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away")])
     options = CallOptions(breaker=BreakerOptions(failures=2, open_s=60), retry=RetryOptions(attempts=5))
-    way = build_stack(options, clock=clock, wall=clock, sleep=clock.sleep)
+    way = Stack(options, clock=clock, wall=clock, sleep=clock.sleep)
     await tried(way(provider))
     assert provider.runs == 2
     assert len(clock.slept) == 2  # the second pause is before the attempt that finds it open

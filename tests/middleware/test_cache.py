@@ -6,13 +6,12 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.middleware.support import ANN, BOB, READ, Clock, Provider, Step, a_call, failed, said
+from tests.middleware.support import ANN, BOB, READ, Clock, Provider, Stack, Step, a_call, failed, said
 
 from toolcrib.errors import ConnectionLost
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions
-from toolcrib.middleware.pipeline import build_stack
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Call, Caller, CallNext, Context, Object, Tool, ToolResult
 
@@ -22,7 +21,7 @@ LOOK = a_call("look", hints=READ, path="a")
 
 
 def cached(provider: Provider, clock: Clock | None = None, **options: Any) -> CallNext:
-    return build_stack(CallOptions(cache=CacheOptions(**options)), clock=clock or Clock())(provider)
+    return Stack(CallOptions(cache=CacheOptions(**options)), clock=clock or Clock())(provider)
 
 
 def numbered(count: int = 20) -> Provider:
@@ -185,7 +184,7 @@ async def test_an_answer_from_before_a_write_is_not_kept_after_it() -> None:
             await go_on.wait()
         return said(answer)
 
-    run = build_stack(CallOptions(cache=CacheOptions()))(backend)
+    run = Stack(CallOptions(cache=CacheOptions()))(backend)
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(tried, run, LOOK)
@@ -198,7 +197,7 @@ async def test_an_answer_from_before_a_write_is_not_kept_after_it() -> None:
 async def test_callers_of_one_tenant_and_the_same_rights_share_where_the_settings_say_so() -> None:
     policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",))])
     provider = numbered()
-    run = build_stack(CallOptions(cache=CacheOptions(per="scope")), policy=policy)(provider)
+    run = Stack(CallOptions(cache=CacheOptions(per="scope")), policy=policy)(provider)
     root = Context(caller=Caller(id="root", tenant="acme", scopes=frozenset({"admin"})))
     stranger = Context(caller=Caller(id="ann", tenant="other"))
     assert await run(ANN, LOOK) == await run(BOB, LOOK)
@@ -240,7 +239,7 @@ async def test_calls_for_one_answer_at_the_same_time_are_one_call() -> None:
         await go_on.wait()
         return said("once")
 
-    run = build_stack(CallOptions(cache=CacheOptions()))(slow)
+    run = Stack(CallOptions(cache=CacheOptions()))(slow)
     answers: list[ToolResult] = []
 
     async def ask() -> None:
@@ -268,7 +267,7 @@ async def test_when_the_first_fails_or_gives_up_the_others_ask_for_themselves() 
             await anyio.sleep_forever()
         return said(f"answer {runs}")
 
-    run = build_stack(CallOptions(cache=CacheOptions()))(slow)
+    run = Stack(CallOptions(cache=CacheOptions()))(slow)
     answers: list[ToolResult] = []
 
     async def give_up() -> None:
@@ -290,7 +289,7 @@ async def test_when_the_first_fails_or_gives_up_the_others_ask_for_themselves() 
 
 async def test_an_answer_that_was_kept_is_given_while_its_backend_is_away() -> None:
     provider = Provider([said("kept"), ConnectionLost("gone")])
-    run = build_stack(CallOptions(cache=CacheOptions(), breaker=BreakerOptions(failures=1)))(provider)
+    run = Stack(CallOptions(cache=CacheOptions(), breaker=BreakerOptions(failures=1)))(provider)
     await run(ANN, LOOK)
     with pytest.raises(ConnectionLost):
         await run(ANN, a_call("other", hints=READ))

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.middleware.support import ANN, BOB, Clock, Provider, Step, a_call, failed, immediate, said
+from tests.middleware.support import ANN, BOB, Clock, Provider, Stack, Step, a_call, failed, immediate, said
 
 from toolcrib.errors import (
     CallTimeout,
@@ -19,7 +19,6 @@ from toolcrib.errors import (
 )
 from toolcrib.middleware.limits import RateMiddleware
 from toolcrib.middleware.options import CallOptions, RateOptions, RetryOptions
-from toolcrib.middleware.pipeline import build_stack
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import Call, Caller, CallNext, Context, Object, ToolResult
 
@@ -29,7 +28,7 @@ PAUSES = st.lists(st.floats(min_value=0, max_value=5), min_size=1, max_size=60)
 
 
 def limited(clock: Clock, provider: Provider, **options: Any) -> CallNext:
-    return build_stack(CallOptions(**options), clock=clock, wall=clock)(provider)
+    return Stack(CallOptions(**options), clock=clock, wall=clock)(provider)
 
 
 def limits(rate: RateOptions, clock: Clock, **more: Any) -> RateMiddleware:
@@ -122,7 +121,7 @@ def test_the_memory_for_callers_is_bounded() -> None:
 async def test_two_gateways_with_one_store_share_a_callers_rate() -> None:
     clock = Clock()
     options, state = CallOptions(rate=RateOptions(per_second=1, burst=1)), MemoryStore(clock=clock)
-    one, other = (build_stack(options, state=state, wall=clock)(Provider()) for _ in range(2))
+    one, other = (Stack(options, state=state, wall=clock)(Provider()) for _ in range(2))
     await one(ANN, a_call())
     with pytest.raises(RateLimited):
         await other(ANN, a_call())
@@ -131,7 +130,7 @@ async def test_two_gateways_with_one_store_share_a_callers_rate() -> None:
 async def test_a_clock_that_was_set_back_keeps_no_caller_out_for_long() -> None:
     clock = Clock()
     state = MemoryStore(clock=Clock())
-    run = build_stack(CallOptions(rate=RateOptions(per_second=1, burst=2)), state=state, wall=clock)(Provider())
+    run = Stack(CallOptions(rate=RateOptions(per_second=1, burst=2)), state=state, wall=clock)(Provider())
     await run(ANN, a_call())
     clock.now -= 3600
     with pytest.raises(RateLimited) as refused:
@@ -145,7 +144,7 @@ async def test_a_clock_that_was_set_back_keeps_no_caller_out_for_long() -> None:
 async def ran(provider: Provider, clock: Clock, *, hints: Object | None = None, ctx: Context = ANN, **more: Any) -> Any:
     options = CallOptions(retry=RetryOptions(**{"attempts": 3, "jitter": 0, **more}))
     try:
-        return await build_stack(options, sleep=clock.sleep)(provider)(ctx, a_call(hints=hints))
+        return await Stack(options, sleep=clock.sleep)(provider)(ctx, a_call(hints=hints))
     except ToolcribError as error:
         return error
 
@@ -194,7 +193,7 @@ async def test_pauses_are_shortened_at_random() -> None:
     options = CallOptions(retry=RetryOptions(attempts=2, first_s=1, jitter=0.5))
     provider = Provider([ServerUnavailable("away")])
     with pytest.raises(ServerUnavailable):
-        await build_stack(options, sleep=clock.sleep, random=lambda: 0.5)(provider)(ANN, a_call())
+        await Stack(options, sleep=clock.sleep, random=lambda: 0.5)(provider)(ANN, a_call())
     assert clock.slept == [0.75]
 
 
@@ -216,7 +215,7 @@ async def test_nothing_is_tried_that_would_come_after_the_deadline() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away")])
     options = CallOptions(deadline_s=30, retry=RetryOptions(attempts=5, first_s=31, longest_s=40, jitter=0))
     with pytest.raises(ServerUnavailable):
-        await build_stack(options, sleep=clock.sleep)(provider)(ANN, a_call())
+        await Stack(options, sleep=clock.sleep)(provider)(ANN, a_call())
     assert (provider.runs, clock.slept) == (1, [])
 
 
@@ -235,7 +234,7 @@ async def test_a_caller_who_gives_up_during_a_pause_ends_the_call() -> None:
             scope.cancel()
             await anyio.sleep(seconds)
 
-        await build_stack(options, sleep=giving_up)(provider)(ANN, a_call())
+        await Stack(options, sleep=giving_up)(provider)(ANN, a_call())
     assert provider.runs == 1
 
 
@@ -262,12 +261,12 @@ async def test_a_call_that_hangs_is_cancelled_and_its_tool_named() -> None:
     hanging = Hanging()
     with anyio.fail_after(5):
         with pytest.raises(CallTimeout, match=r"github:read did not answer within 0\.01 s"):
-            await build_stack(CallOptions(deadline_s=0.01))(hanging)(ANN, a_call())
+            await Stack(CallOptions(deadline_s=0.01))(hanging)(ANN, a_call())
         await hanging.cancelled.wait()
 
 
 async def test_a_call_in_time_is_left_alone() -> None:
-    result = await build_stack(CallOptions(deadline_s=60))(Provider())(ANN, a_call())
+    result = await Stack(CallOptions(deadline_s=60))(Provider())(ANN, a_call())
     assert not result.is_error
 
 
@@ -276,18 +275,18 @@ async def test_the_deadline_bounds_all_attempts_together() -> None:
     options = CallOptions(deadline_s=0.01, retry=RetryOptions(attempts=10))
     with anyio.fail_after(5):
         with pytest.raises(CallTimeout):
-            await build_stack(options)(hanging)(ANN, a_call(hints={"readOnlyHint": True}))
+            await Stack(options)(hanging)(ANN, a_call(hints={"readOnlyHint": True}))
     assert hanging.runs == 1
 
 
 async def test_a_caller_who_gives_up_gets_no_error() -> None:
     hanging = Hanging()
     with anyio.move_on_after(0.01) as scope:
-        await build_stack(CallOptions(deadline_s=60))(hanging)(ANN, a_call())
+        await Stack(CallOptions(deadline_s=60))(hanging)(ANN, a_call())
     assert scope.cancelled_caught
     assert hanging.cancelled.is_set()
 
 
 async def test_a_providers_own_timeout_is_not_taken_for_ours() -> None:
     with pytest.raises(TimeoutError, match="its own"):
-        await build_stack(CallOptions(deadline_s=60))(Provider([TimeoutError("its own")]))(ANN, a_call())
+        await Stack(CallOptions(deadline_s=60))(Provider([TimeoutError("its own")]))(ANN, a_call())

@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable
 
 import pytest
-from tests.middleware.support import ANN, Provider, a_call
+from tests.middleware.support import ANN, Provider, Stack, a_call
 
 from toolcrib.errors import SettingsError
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
-from toolcrib.middleware.pipeline import build_stack
 from toolcrib.types import Call, CallNext, Context, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_by_default_there_is_no_middleware() -> None:
     provider = Provider()
-    assert build_stack(CallOptions())(provider) is provider
+    assert Stack(CallOptions())(provider) is provider
 
 
 @pytest.mark.parametrize(
@@ -61,5 +60,5 @@ async def test_middleware_of_the_application_runs_too() -> None:
         return await call_next(ctx, a_call("other"))
 
     provider = Provider()
-    await build_stack(CallOptions(), extra=[loud])(provider)(ANN, a_call())
+    await Stack(CallOptions(), extra=[loud])(provider)(ANN, a_call())
     assert provider.seen[0][1].tool.id == "github:other"

@@ -4,11 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.middleware.support import ANN, Provider, a_call, said
+from tests.middleware.support import ANN, Provider, Stack, a_call, said
 
 from toolcrib.errors import ExecutionFailed, RateLimited
 from toolcrib.middleware.options import CallOptions
-from toolcrib.middleware.pipeline import build_stack
 from toolcrib.types import Call, CallMiddleware, CallNext, Context, ToolResult
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +16,7 @@ LOOK = a_call("look")
 
 
 def through(middleware: CallMiddleware, provider: Provider | None = None) -> CallNext:
-    return build_stack(CallOptions(), extra=[middleware])(provider or Provider())
+    return Stack(CallOptions(), extra=[middleware])(provider or Provider())
 
 
 async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() -> None:

@@ -181,7 +181,7 @@ async def search_providers(
     async with anyio.create_task_group() as group:
         for place in range(len(backends)):
             group.start_soon(ask, place)
-    troubled = tuple(
+    failed = tuple(
         ServerStatus(
             name=backends[place].name,
             state=ServerState.DEGRADED,
@@ -193,7 +193,7 @@ async def search_providers(
         for place, why in sorted(problems.items())
     )
     hits = tuple(hit for some in found for hit in some if sees(hit.tool))
-    return FederatedHits(hits, troubled)
+    return FederatedHits(hits, failed)
 
 
 def merge_hits(reply: SearchReply, more: Sequence[Hit], request: SearchRequest, limit: int) -> SearchReply:
@@ -348,8 +348,8 @@ class RequestToolLister:
             for provider, tools in zip(everybody, answers, strict=True)
         ]
         first = len(ctx.overriding)
-        troubled = tuple(_failed_status(everybody[place], why) for place, why in sorted(problems.items()))
-        return RequestTools(tuple(offers[first:]), tuple(offers[:first]), troubled)
+        failed = tuple(_failed_status(everybody[place], why) for place, why in sorted(problems.items()))
+        return RequestTools(tuple(offers[first:]), tuple(offers[:first]), failed)
 
     async def _list(self, ctx: Context, provider: Provider) -> tuple[Tool, ...]:
         kept_s = declared_cache_s(provider)

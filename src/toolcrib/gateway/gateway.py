@@ -1,6 +1,7 @@
 """The gateway: list, search, describe and call tools, for one caller at a time.
 
 Every method takes the request's `Context` first. A tool that the policy denies is treated as if it did not exist.
+A request that makes several calls, such as a script, makes them in a `nested_context`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,6 @@ from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.sessions import Sessions
 from toolcrib.gateway.view import OverlayCache, ResolvedTool, View, ViewCache
 from toolcrib.gateway.visibility import (
-    CONNECTING_STATES,
     ExclusionReasons,
     describe_state,
     explain_rejected,
@@ -58,6 +58,7 @@ from toolcrib.types import (
     Action,
     BackendSelector,
     CallMiddleware,
+    Client,
     Context,
     Decision,
     Filters,
@@ -82,8 +83,7 @@ _T = TypeVar("_T")
 _MAX_EMBEDDED_SEARCHES: Final = 8
 """Searches with an embedder that run at the same time, so that they never take all threads of the process."""
 
-_VIEW_MEMO: Final = "gateway.seen"
-
+_VIEW_MEMO: Final = "gateway.view"
 
 _MAX_VIOLATIONS: Final = 4096
 """Tools whose violation of their output schema is remembered."""
@@ -181,15 +181,15 @@ class Gateway:
         view = self._views.for_caller(ctx.caller)
         if not ctx.providers and not ctx.overriding:
             return view, ()
-        brought = (ctx.caller, ctx.providers, ctx.overriding)
+        wanted = (ctx.caller, ctx.providers, ctx.overriding)
         known = ctx.memo.get(_VIEW_MEMO) if ctx.memo is not None else None
-        if known is not None and known[0] is view and known[1] == brought:
+        if known is not None and known[0] is view and known[1] == wanted:
             return known[2], known[3]
         listed = await self._request_tools.list_all(ctx)
-        seen = await self._run(view, self._overlays.apply, view, listed.plain, listed.overriding)
+        extended = await self._run(view, self._overlays.apply, view, listed.plain, listed.overriding)
         if ctx.memo is not None:
-            ctx.memo[_VIEW_MEMO] = (view, brought, seen, listed.failed)
-        return seen, listed.failed
+            ctx.memo[_VIEW_MEMO] = (view, wanted, extended, listed.failed)
+        return extended, listed.failed
 
     # -- finding ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Gateway:
         await self.refresher.wait_startup()
         if self._is_own_request(ctx):
             return SearchReply()
-        view, troubled = await self._view_and_failures(ctx)
+        view, failed = await self._view_and_failures(ctx)
         if any(parse_query(query).words for query in request.queries):
             if request.cursor:
                 raise InvalidRequest(
@@ -208,10 +208,10 @@ class Gateway:
             asked = await self.federation.search(ctx, view, request)
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
-                reply, troubled = merge_hits(reply, asked.hits, request, max(1, limit)), (*troubled, *asked.failed)
+                reply, failed = merge_hits(reply, asked.hits, request, max(1, limit)), (*failed, *asked.failed)
         else:
             reply = self._list(view, request)
-        return replace(reply, servers=(*unavailable_servers(self._servers(ctx, view), request.filters), *troubled))
+        return replace(reply, servers=(*unavailable_servers(self._servers(ctx, view), request.filters), *failed))
 
     def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float]) -> SearchReply:
         """Search a view; if the embedder fails, the reply has a note."""
@@ -334,7 +334,7 @@ class Gateway:
         """
         if (ctx.providers or ctx.overriding) and (shared := await self._shared(ctx, name)) is not None:
             return shared
-        view, troubled = await self._view_and_failures(ctx)
+        view, failed = await self._view_and_failures(ctx)
         try:
             return view.find(name)
         except ToolNotFound as missing:
@@ -347,10 +347,10 @@ class Gateway:
             if (aside := self._explain_rejected(ctx, name)) is not None:
                 self._pipeline.audit_refused(ctx, name, aside)
                 raise aside from None
-            late = [status.name for status in self._servers(ctx, view) if status.state in CONNECTING_STATES]
+            late = [status.name for status in self._servers(ctx, view) if status.is_connecting]
             if late:
                 missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
-            for status in troubled:
+            for status in failed:
                 missing.hint = f"{missing.hint} {status.name} may have it: {status.reason}.".strip()
             self._pipeline.audit_refused(ctx, name, missing)
             raise
@@ -368,7 +368,7 @@ class Gateway:
     async def _find_when_connected(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> ResolvedTool:
         """Return the tool of a server that is still connecting, or raise why it is not available."""
         with anyio.move_on_after(self.options.call_grace_s):
-            while (status := await self._status(ctx, server)) and status.state in CONNECTING_STATES:
+            while (status := await self._status(ctx, server)) and status.is_connecting:
                 await self.refresher.wait_changed()
         try:
             return (await self.view(ctx)).find(name)
@@ -409,3 +409,60 @@ class Gateway:
 
     async def _status(self, ctx: Context, name: str) -> ServerStatus | None:
         return next((status for status in await self.servers(ctx) if status.name == name), None)
+
+
+# -- calls within a request ------------------------------------------------------------------------------------------
+
+
+class NestedCallClient:
+    """The client of calls that one request makes: it can be asked while they wait, and sees how many have ended.
+
+    It has no capabilities, since it cannot take a question back to the client and repeat just one of the calls.
+    """
+
+    def __init__(self, client: Client, total: int | None = None) -> None:
+        """`total` is the number of calls, if it is known."""
+        self._client = client
+        self._total = total
+        self._ended = 0
+
+    @property
+    def capabilities(self) -> Object:
+        """Empty: whatever a call returns besides its result reaches no client."""
+        return {}
+
+    @property
+    def can_elicit(self) -> bool:
+        """Whether the client itself can."""
+        return getattr(self._client, "can_elicit", False) is True
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Drop it: progress of several concurrent calls would run backwards."""
+
+    async def call_ended(self) -> None:
+        """Report one more ended call as progress."""
+        self._ended += 1
+        await self._client.progress(self._ended, self._total)
+
+    async def elicit(self, params: Object) -> Object:
+        """Ask the person who uses the client."""
+        return await self._client.elicit(params)
+
+    async def sample(self, params: Object) -> Object:
+        """Ask the client's model."""
+        return await self._client.sample(params)
+
+
+def nested_context(ctx: Context, total: int | None = None, **more: Any) -> Context:
+    """The context for calls that this request makes, without the request's own responses and state.
+
+    `more` replaces other fields.
+    """
+    client = None if ctx.client is None else NestedCallClient(ctx.client, total)
+    return replace(ctx, client=client, input_responses=None, request_state=None, **more)
+
+
+async def report_call_ended(ctx: Context) -> None:
+    """Report to the client of a nested context that a call has ended."""
+    if isinstance(ctx.client, NestedCallClient):
+        await ctx.client.call_ended()

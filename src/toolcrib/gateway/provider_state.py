@@ -37,7 +37,7 @@ _MAX_NAME_CHARS: Final = 80
 _MIN_CACHE_S: Final = 1.0
 """The least time a list is valid, whatever its provider says, in seconds: it is polled again even if unused."""
 
-_RANK: Final = {kind: place for place, kind in enumerate(BackendKind)}
+_KINDS: Final = tuple(BackendKind)
 
 
 class ChangeCounts(NamedTuple):
@@ -119,7 +119,7 @@ class ProviderRegistry:
             except Exception:
                 logger.exception("a source of providers failed; its last known providers stay")
         found = [(place, provider) for place, some in enumerate(self._present) for provider in some]
-        return sorted(found, key=lambda pair: _RANK[self._sources[pair[0]].kind])
+        return sorted(found, key=lambda pair: _KINDS.index(self._sources[pair[0]].kind))
 
     def _state(self, place: int, provider: Provider) -> ProviderState:
         known = self._states.get(id(provider))
@@ -290,10 +290,10 @@ def status_of_state(state: ProviderState) -> ServerStatus:
     """Return the status of a provider that reports none itself."""
     last = state.last
     spaces = {tool.namespace for tool in last.tools if not invalid_field(tool)}
-    troubled = ServerState.DEGRADED if last.tools else ServerState.FAILED
+    trouble = ServerState.DEGRADED if last.tools else ServerState.FAILED
     return ServerStatus(
         name=state.backend.name,
-        state=troubled if last.problem else ServerState.READY,
+        state=trouble if last.problem else ServerState.READY,
         since=last.since,
         reason=last.problem,
         tools=len(last.tools) + len(last.rejected),

@@ -52,7 +52,6 @@ logger = logging.getLogger(__name__)
 SYSTEM_CONTEXT: Final = Context(caller=Caller(id="toolcrib"))
 """The context in which shared providers list their tools."""
 
-_UNSETTLED_STATES: Final = (ServerState.CONFIGURED, ServerState.CONNECTING)
 _DEBOUNCE_S: Final = 0.01
 """Changes within this time go into one snapshot, in seconds."""
 
@@ -300,7 +299,7 @@ class CatalogRefresher:
 
     def is_connecting(self) -> bool:
         """Whether some server is still in its first attempt to connect."""
-        return any(status.state in _UNSETTLED_STATES for status in self.statuses())
+        return any(status.is_connecting for status in self.statuses())
 
     # -- statuses --------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,6 @@ from toolcrib.gateway.snapshot import RejectedDefinition
 from toolcrib.gateway.view import View, may_see, merge_sorted
 from toolcrib.types import Caller, Filters, Key, Policy, Rejected, ServerState, ServerStatus, Tool, Visibility
 
-CONNECTING_STATES = (ServerState.CONFIGURED, ServerState.CONNECTING)
-
 NAMESPACE_SEPARATORS = (":", "__", ".", "/")
 """Separators between a namespace and a name."""
 

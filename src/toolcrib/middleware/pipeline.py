@@ -50,12 +50,6 @@ _NONE_HINT: Final = (
     "A provider returns None only for a tool that it does not have; a tool that ran and has nothing to say "
     "must return an empty text."
 )
-_RANK: Final = {kind: place for place, kind in enumerate(BackendKind)}
-
-
-def local_first(backends: Sequence[Backend]) -> Sequence[Backend]:
-    """Order local functions before providers before remote servers; within a kind, keep the order."""
-    return sorted(backends, key=lambda backend: _RANK[backend.kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +90,8 @@ class CallPipeline:
         """
         backends = resolved.backends
         try:
-            if len(backends) > 1 or self._selector is not None:
-                backends = self._ordered_backends(resolved)
+            if self._selector is not None:
+                backends = _select_backends(self._selector, resolved)
         except ToolcribError as error:
             self.audit_refused(ctx, resolved.tool.id, error)
             raise
@@ -116,14 +110,6 @@ class CallPipeline:
     def breaker_states(self) -> tuple[BreakerState, ...]:
         """Return the breaker's view of each backend, by name; empty without a breaker."""
         return self._stack.breaker_states()
-
-    def _ordered_backends(self, resolved: ResolvedTool) -> tuple[Backend, ...]:
-        if self._selector is None:
-            return tuple(local_first(resolved.backends))
-        selected = _select_backends(self._selector, resolved)
-        if not selected:
-            raise HandlerNotFound(f"{resolved.tool.id} is listed, but the selector left no backend to run it.")
-        return selected
 
     async def _try_backends(self, ctx: Context, call: Call) -> ToolResult:
         """Call the backends in order; go on to the next one only if nothing was run."""
@@ -179,7 +165,7 @@ class CallPipeline:
 
 
 def _select_backends(selector: BackendSelector, resolved: ResolvedTool) -> tuple[Backend, ...]:
-    """Return what the selector leaves, in its order. Raises `ExecutionFailed` if it fails."""
+    """Return what the selector leaves, in its order. Raises `HandlerNotFound`, or `ExecutionFailed` if it fails."""
     try:
         selected = selector(resolved.backends)
         backends = (selected,) if isinstance(selected, Backend) else tuple(selected)
@@ -190,6 +176,8 @@ def _select_backends(selector: BackendSelector, resolved: ResolvedTool) -> tuple
         raise ExecutionFailed(
             f"{resolved.tool.id} was not run: the backend selector failed.", hint="The log has the cause."
         ) from error
+    if not backends:
+        raise HandlerNotFound(f"{resolved.tool.id} is listed, but the selector left no backend to run it.")
     if all(isinstance(backend, Backend) for backend in backends):
         return backends
     raise ExecutionFailed(
@@ -246,10 +234,6 @@ class MiddlewareStack:
         self._attempt_layers = tuple(attempt_layers)
         self._audit = audit
         self._breaker = breaker
-
-    def __call__(self, last: CallNext) -> CallNext:
-        """Wrap `last` in all layers; return `last` itself if there are none."""
-        return self.around_call(self.around_attempt(last))
 
     def around_call(self, last: CallNext) -> CallNext:
         """Wrap `last` in the layers that see a call once."""

@@ -177,6 +177,11 @@ def unwrap(result: ToolResult) -> JSON:
     return [dict(block) for block in result.content]
 
 
+def json_text(value: JSON) -> str:
+    """Write compact JSON, without escapes for non-ASCII characters."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def _error_text(result: ToolResult) -> str:
     """Why a call failed: the first text, else the structured content, else a generic sentence."""
     for block in result.content:
@@ -184,7 +189,7 @@ def _error_text(result: ToolResult) -> str:
         if words:
             return words
     if result.structured is not None:
-        return json.dumps(result.structured, ensure_ascii=False, separators=(",", ":"))
+        return json_text(result.structured)
     return "The tool failed without a reason."
 
 

@@ -4,7 +4,6 @@ Every call of a script goes through policy, schema validation, middleware and se
 is cancelled ends, and so do its calls.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,10 +12,10 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
-from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
 from toolcrib.gateway.options import ScriptOptions
 from toolcrib.gateway.visibility import describe_state, namespace_of
-from toolcrib.providers.content import as_tool_result, script_value
+from toolcrib.providers.content import as_tool_result, json_text, script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.engines import (
@@ -37,7 +36,7 @@ from toolcrib.scripting.tools import (
     tools_by_server,
     wait_for_servers,
 )
-from toolcrib.types import JSON, Client, Context, Object, ScriptTool, ServerStatus, Tool, ToolResult
+from toolcrib.types import JSON, Context, Object, ScriptTool, ServerStatus, Tool, ToolResult
 
 _T = TypeVar("_T")
 
@@ -316,13 +315,9 @@ def result_from_value(value: JSON) -> ToolResult:
     """
     whole = as_tool_result(value) if isinstance(value, dict) and isinstance(value.get("content"), list) else None
     if whole is not None:
-        return whole if whole.content else ToolResult(content=(_text_block(_compact_json(value)),), structured=value)
-    text = value if isinstance(value, str) else _compact_json(value)
+        return whole if whole.content else ToolResult(content=(_text_block(json_text(value)),), structured=value)
+    text = value if isinstance(value, str) else json_text(value)
     return ToolResult(content=(_text_block(text),), structured=value if isinstance(value, dict) else None)
-
-
-def _compact_json(value: JSON) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _text_block(text: str) -> dict[str, Any]:
@@ -374,57 +369,3 @@ def _memo_level(ctx: Context) -> int:
     """The level in the context, for tools that work in their own thread."""
     level = ctx.memo.get(_LEVEL_MEMO) if ctx.memo is not None else None
     return level if isinstance(level, int) else 0
-
-
-class NestedCallClient:
-    """The client of calls that one request makes: it can be asked while they wait, and sees how many have ended.
-
-    It has no capabilities, since it cannot take a question back to the client and repeat just one of the calls.
-    """
-
-    def __init__(self, client: Client, total: int | None = None) -> None:
-        """`total` is the number of calls, if it is known."""
-        self._client = client
-        self._total = total
-        self._ended = 0
-
-    @property
-    def capabilities(self) -> Object:
-        """Empty: whatever a call returns besides its result reaches no client."""
-        return {}
-
-    @property
-    def can_elicit(self) -> bool:
-        """Whether the client itself can."""
-        return getattr(self._client, "can_elicit", False) is True
-
-    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Drop it: progress of several concurrent calls would run backwards."""
-
-    async def call_ended(self) -> None:
-        """Report one more ended call as progress."""
-        self._ended += 1
-        await self._client.progress(self._ended, self._total)
-
-    async def elicit(self, params: Object) -> Object:
-        """Ask the person who uses the client."""
-        return await self._client.elicit(params)
-
-    async def sample(self, params: Object) -> Object:
-        """Ask the client's model."""
-        return await self._client.sample(params)
-
-
-def nested_context(ctx: Context, total: int | None = None, **more: Any) -> Context:
-    """The context for calls that this request makes, without the request's own responses and state.
-
-    `more` replaces other fields.
-    """
-    client = None if ctx.client is None else NestedCallClient(ctx.client, total)
-    return replace(ctx, client=client, input_responses=None, request_state=None, **more)
-
-
-async def report_call_ended(ctx: Context) -> None:
-    """Report to the client of a nested context that a call has ended."""
-    if isinstance(ctx.client, NestedCallClient):
-        await ctx.client.call_ended()

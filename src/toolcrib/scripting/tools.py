@@ -16,7 +16,7 @@ import anyio
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
-from toolcrib.gateway.visibility import CONNECTING_STATES, namespace_of
+from toolcrib.gateway.visibility import namespace_of
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, Tool, Visibility, is_read_only
 
@@ -112,9 +112,7 @@ async def wait_for_servers(gateway: Gateway, ctx: Context, servers: Iterable[str
     if not names:
         return
     with anyio.move_on_after(gateway.options.call_grace_s):
-        while any(
-            status.state in CONNECTING_STATES and namespace_of(status) in names for status in await gateway.servers(ctx)
-        ):
+        while any(status.is_connecting and namespace_of(status) in names for status in await gateway.servers(ctx)):
             await gateway.refresher.wait_changed()
     await gateway.refresher.wait_current()
 

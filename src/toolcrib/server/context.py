@@ -23,8 +23,8 @@ from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribErr
 from toolcrib.gateway.sessions import LOCAL
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth import CALLER_KEY, sdk_caller
-from toolcrib.surfaces.base import error_text
-from toolcrib.types import Caller, Context, Object
+from toolcrib.surfaces.reply import error_text
+from toolcrib.types import SHOW_ALL_META, Caller, Context, Object
 from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)
@@ -37,8 +37,6 @@ OVERRIDING_KEY: Final = "toolcrib.overriding"
 """ASGI scope key: the same for providers that take precedence over shared ones."""
 SHOW_ALL_KEY: Final = "toolcrib.show_all"
 """ASGI scope key: whether to list every tool by name, whatever the client asks for."""
-SHOW_ALL_META: Final = "toolcrib/showAll"
-"""Key of a request's `_meta` that asks for every tool, for clients without headers."""
 BACK_CHANNEL_KEY: Final = "toolcrib.back_channel"
 """ASGI scope key: a function that returns whether the client holds a stream open for server requests."""
 SESSION_HEADER: Final = "mcp-session-id"

@@ -26,8 +26,8 @@ from toolcrib.resources.manager import DocumentCapabilities
 from toolcrib.server.context import RequestClient, RequestContext, as_mcp_errors, to_call_context, to_context
 from toolcrib.server.notifications import ListChangeNotifier, SubscriptionHandlers
 from toolcrib.server.sdk_workarounds import EntryCache, NotifyingServer, defer_entries, may_send_requests
-from toolcrib.surfaces.base import error_result
 from toolcrib.surfaces.facade import ToolFacade
+from toolcrib.surfaces.reply import error_result
 from toolcrib.types import PATH_META, Context, Object, ToolResult
 from toolcrib.wire import VIA_KEY, document_to_wire, is_modern, result_to_wire
 

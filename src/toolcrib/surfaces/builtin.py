@@ -7,9 +7,8 @@ from toolcrib.errors import SettingsError
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.view import View
 from toolcrib.scripting.runner import ScriptRunner
-from toolcrib.surfaces.base import MetaToolHandler, Surface
 from toolcrib.surfaces.dynamic import DynamicSurface
-from toolcrib.surfaces.facade import ServerOrder, ToolFacade
+from toolcrib.surfaces.facade import MetaToolHandler, ServerOrder, Surface, ToolFacade
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.surfaces.progressive import ProgressiveSurface
 from toolcrib.surfaces.search import SearchSurface

@@ -14,9 +14,10 @@ from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.view import View
+from toolcrib.providers.content import json_text
 from toolcrib.search.options import PointsOptions
-from toolcrib.surfaces.base import SEARCH_INTRODUCTION, MetaToolHandler, json_text, text_result
-from toolcrib.surfaces.reply import shorten
+from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, MetaToolHandler
+from toolcrib.surfaces.reply import shorten, text_result
 from toolcrib.types import Context, Object, SearchRequest, ServerStatus, Tool, ToolResult
 
 _LIST_CHARS: Final = 200

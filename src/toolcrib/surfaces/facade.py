@@ -1,16 +1,17 @@
-"""Everything one client may list and call: the meta-tools of the surfaces in use, and tools listed by name.
+"""The `Surface` protocol, and the facade: everything one client may list and call.
 
-Also assigns public names, and watches for collisions while servers connect. It knows no surface by name.
+That is the meta-tools of the surfaces in use, and tools listed by name. The facade also assigns public names, and
+watches for collisions while servers connect. It knows no surface by name.
 """
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from re import compile as pattern
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import anyio
 
@@ -19,10 +20,9 @@ from toolcrib.errors import AmbiguousName, NameCollision, NotStarted, ToolcribEr
 from toolcrib.gateway.gateway import SEARCH_ELSEWHERE_HINT, Gateway
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
-from toolcrib.gateway.visibility import CONNECTING_STATES, NAMESPACE_SEPARATORS, namespace_of
-from toolcrib.surfaces.base import MetaToolHandler, Surface, error_result
+from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.reply import digest
+from toolcrib.surfaces.reply import digest, error_result
 from toolcrib.types import (
     Backend,
     BackendKind,
@@ -38,6 +38,11 @@ from toolcrib.types import (
 
 logger = logging.getLogger(__name__)
 
+SEARCH_INTRODUCTION: Final = (
+    "This server provides many tools that it does not list. Search for what you need, then call what you found."
+)
+READ_ONLY_HINTS: Final[Object] = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
+SIDE_EFFECT_HINTS: Final[Object] = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
 PUBLIC_NAME: Final = pattern(r"[A-Za-z0-9_-]{1,64}")
 """Names that every client accepts."""
 REMEDY: Final = "Set prefix = true, or leave one out with allowedTools."
@@ -49,12 +54,52 @@ _HINTS_WITHOUT_SEARCH: Final[Mapping[str, str]] = {
 """Replacements for hints that suggest a search, where there is no search."""
 _KEYS_BYTES: Final = 100
 """Bytes that the keys of a list entry take."""
-_KIND_ORDER: Final = {kind: place for place, kind in enumerate(BackendKind)}
+_KINDS: Final = tuple(BackendKind)
 _GRACE_S: Final = 5.0
 """How long after the start a name collision stops the app, in seconds; later ones are logged."""
 
+MetaToolHandler = Callable[[Context, Object], Awaitable[ToolResult]]
+"""Runs a meta-tool. Raises `ToolcribError` for failures to show to the model."""
 ServerOrder = Callable[[], Sequence[str]]
 """Returns the names of the remote servers, in the order of the settings."""
+
+
+class Surface(Protocol):
+    """A named set of meta-tools over the gateway."""
+
+    @property
+    def name(self) -> str:
+        """The name in settings."""
+
+    @property
+    def introduction(self) -> str:
+        """The part of the server's instructions that explains the meta-tools; empty if there are none."""
+
+    @property
+    def lists_all(self) -> bool:
+        """Whether it lists every tool of the caller by name."""
+
+    @property
+    def handlers(self) -> Mapping[str, MetaToolHandler]:
+        """Its meta-tools by name, listed or not."""
+
+    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
+        """The meta-tools to list for this caller; none where they would be of no use.
+
+        `searched` says whether a search may find tools outside the view.
+        """
+
+
+def meta_tool(name: str, title: str, description: str, schema: Object, hints: Object) -> Tool:
+    """The definition of a meta-tool."""
+    return Tool(
+        name=name,
+        title=title,
+        description=description,
+        input_schema=schema,
+        annotations={"title": title, **hints},
+        visibility=Visibility.NATIVE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +177,7 @@ def _rank(view: View, tool: Tool, places: Mapping[str, int]) -> tuple[float, flo
     if position is None:
         return inf, inf
     first: Backend = view.snapshot.backends[position][0]
-    return _KIND_ORDER[first.kind], places.get(first.name, inf) if first.kind is BackendKind.MCP else 0
+    return _KINDS.index(first.kind), places.get(first.name, inf) if first.kind is BackendKind.MCP else 0
 
 
 # -- the facade ------------------------------------------------------------------------------------------------------
@@ -417,4 +462,4 @@ def _may_still_appear(spelling: str, statuses: Sequence[ServerStatus]) -> bool:
     ]
     if named:
         return any(status.state is not ServerState.READY for status in named)
-    return any(status.state in CONNECTING_STATES for status in statuses)
+    return any(status.is_connecting for status in statuses)

@@ -10,7 +10,7 @@ from toolcrib.gateway.view import View
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.schema import Schema
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
-from toolcrib.surfaces.base import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
+from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
 from toolcrib.types import Context, Object, ServerStatus, Tool, ToolResult

@@ -1,4 +1,4 @@
-"""Render search replies and the digest of servers within a token budget.
+"""Render what surfaces answer: results, errors, and search replies and the digest of servers within a token budget.
 
 Each reply is text for the model and the same as structured content for programs.
 """
@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from operator import ne
 from typing import Any, Final, get_args
 
+from toolcrib.errors import ToolcribError
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import describe_state, namespace_of
+from toolcrib.providers.content import json_text
 from toolcrib.schema import example, signature
-from toolcrib.surfaces.base import json_text
 from toolcrib.tokens import LabelledCounter, estimate_tokens
 from toolcrib.types import (
+    JSON,
     Detail,
     Hit,
     Key,
@@ -59,6 +61,26 @@ _FAILURE_LINE_ROOM: Final = 30
 _SAMPLE_TOOLS: Final = 4
 """Tools that describe a server without instructions."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s")
+
+
+# -- results ------------------------------------------------------------------------------------------------------
+
+
+def text_result(text: str, *, structured: JSON = None, is_error: bool = False) -> ToolResult:
+    """A result with one text block, and structured content where given."""
+    return ToolResult(content=({"type": "text", "text": text},), structured=structured, is_error=is_error)
+
+
+def error_result(error: ToolcribError) -> ToolResult:
+    """An error as a tool result: text for the model, and the same as data for programs."""
+    return text_result(error_text(error), structured={"error": error.payload()}, is_error=True)
+
+
+def error_text(error: ToolcribError) -> str:
+    """The error's message and hint, and those suggestions that they do not mention already."""
+    text = str(error)
+    more = [name for name in error.suggestions if name not in text]
+    return f"{text} Did you mean: {', '.join(more)}?" if more else text
 
 
 # -- search replies --------------------------------------------------------------------------------------------------

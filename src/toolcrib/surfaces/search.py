@@ -10,19 +10,11 @@ from typing import Any, Final, get_args
 import anyio
 
 from toolcrib.errors import InvalidRequest, ToolcribError
-from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
 from toolcrib.gateway.view import View
 from toolcrib.names import nearest
-from toolcrib.providers.content import script_value
-from toolcrib.scripting.runner import nested_context, report_call_ended
-from toolcrib.surfaces.base import (
-    READ_ONLY_HINTS,
-    SEARCH_INTRODUCTION,
-    SIDE_EFFECT_HINTS,
-    MetaToolHandler,
-    json_text,
-    meta_tool,
-)
+from toolcrib.providers.content import json_text, script_value
+from toolcrib.surfaces.facade import READ_ONLY_HINTS, SEARCH_INTRODUCTION, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer, digest
 from toolcrib.tokens import counter

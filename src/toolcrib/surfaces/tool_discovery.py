@@ -15,8 +15,7 @@ from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
 from toolcrib.schema import example
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
 from toolcrib.scripting.tools import ToolsByServer, has_problem, tools_by_server, wait_for_servers
-from toolcrib.surfaces.base import text_result
-from toolcrib.surfaces.reply import shorten
+from toolcrib.surfaces.reply import shorten, text_result
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
 _MAX_NAMED: Final = 20

@@ -55,7 +55,7 @@ from pydantic_core import to_json
 
 from toolcrib._version import VERSION
 from toolcrib.errors import InvalidArguments
-from toolcrib.types import Context, Object, ServerInfo
+from toolcrib.types import SHOW_ALL_META, Context, Object, ServerInfo
 from toolcrib.upstream.channel import (
     NO_MESSAGE,
     AutoResetEvent,
@@ -83,8 +83,6 @@ _MAX_INSTRUCTIONS: Final = 20_000
 HeaderMap = Mapping[tuple[str, ...], str]
 """Which arguments, by path, a tool wants repeated as headers (its `x-mcp-header` annotations)."""
 CLIENT_INFO: Final = {"name": "toolcrib", "version": VERSION}
-SHOW_ALL_META: Final = "toolcrib/showAll"
-"""In the `_meta` of a request: whether to list every tool by name. Over HTTP, a header says the same."""
 _CONNECTION_KEYS: Final = frozenset(
     {"progressToken", PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, SHOW_ALL_META}
 )
