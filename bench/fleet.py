@@ -1,4 +1,4 @@
-"""Twenty recorded real servers behind one gateway: time to ready, memory, what killing some costs the others.
+"""Twenty recorded real servers behind one gateway: time to ready, memory, and what killing some costs the others.
 
 Needs a folder with `tools/replay_upstream.py` and its recordings: the one that `TOOLCRIB_BENCH_DATA` names, or `shared`
 beside the project.

@@ -1,4 +1,4 @@
-"""Hostile scripts, twice in a row on a busy machine: how each ends, and how long the event loop stood still.
+"""Hostile scripts, twice in a row on a busy machine: how each ends, and how long the event loop was blocked.
 
     hostile.py [FOLDER ...] [--rounds 2] [--idle] [--only TEXT]
 
@@ -54,20 +54,19 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Script:
-    """One file, and the set that it is of."""
+    """One file, and the set that it belongs to."""
 
     path: Path
     own: bool
 
     @property
     def parts(self) -> tuple[str, str]:
-        """What is expected, and the script."""
+        """The expected outcome, and the script."""
         first, _, source = self.path.read_text(encoding="utf-8").partition("\n")
         return first.partition("expect: ")[2].strip(), source
 
     @property
     def limits(self) -> Limits:
-        """How far it may go."""
         if not self.own:
             return LIMITS
         return replace(QUICK, wall_s=WAITING_S) if self.path.name.startswith("wait_") else QUICK
@@ -86,7 +85,7 @@ class Outcome:
 
 
 def is_as_expected(expected: str, outcome: Outcome) -> bool:
-    """Whether the first line of the script allows that end."""
+    """Whether the first line of the script allows that outcome."""
     if expected == "any" or expected.startswith(("ok|error", "error|ok")):
         return outcome.what in ("ok", "error")
     if expected.startswith("ok:"):
@@ -104,7 +103,7 @@ class Stalls:
         self.clock = self.cpu = 0.0
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Measure until cancelled."""
         while True:
             clock, cpu = time.perf_counter(), time.thread_time()
             await asyncio.sleep(TICK_S)
@@ -113,7 +112,7 @@ class Stalls:
 
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator["Stalls"]:
-        """While the block runs."""
+        """Measure while the block runs."""
         task = asyncio.create_task(self.watch())
         try:
             yield self
@@ -126,7 +125,7 @@ class Stalls:
 
 @contextlib.contextmanager
 def load(processes: int) -> Iterator[None]:
-    """So many processes that compute for ever."""
+    """Processes that compute for ever."""
     spin = [sys.executable, "-c", "while True: pass"]
     busy = [subprocess.Popen(spin) for _ in range(processes)]
     try:
@@ -138,7 +137,7 @@ def load(processes: int) -> Iterator[None]:
 
 
 async def ended(box: Box, script: Script, gate: asyncio.Semaphore) -> Outcome:
-    """How it ends."""
+    """Run the script, and return its outcome."""
     async with gate:
         try:
             result = await box.run(script.parts[1], Servers().tools(), limits=script.limits)
@@ -150,7 +149,7 @@ async def ended(box: Box, script: Script, gate: asyncio.Semaphore) -> Outcome:
 
 
 async def run_round(language: str, scripts: list[Script]) -> int:
-    """Run all of one language; how many ended otherwise than they should."""
+    """Run all scripts of one language; returns how many ended otherwise than expected."""
     gate = asyncio.Semaphore(AT_ONCE)
     async with ENGINES[language](options=SandboxOptions(workers=AT_ONCE)) as box:
         async with Stalls().watched() as rest:
@@ -176,7 +175,7 @@ async def run_round(language: str, scripts: list[Script]) -> int:
 
 
 def sets(named: list[str]) -> list[tuple[Path, bool]]:
-    """The folders to run, ours first; says what is skipped."""
+    """The folders to run, ours first; prints which are skipped."""
     folders = [(OWN, True)]
     others = [Path(name) for name in named or filter(None, [os.environ.get(VARIABLE)])]
     for folder in others or [BESIDE]:

@@ -1,4 +1,4 @@
-"""What the gateway itself adds, without any transport: a call, a search, a list; and what a client of HTTP costs."""
+"""What the gateway itself adds, without any transport: a call, a search, a list; and the cost of an HTTP client."""
 
 import asyncio
 import resource

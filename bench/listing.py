@@ -1,4 +1,4 @@
-"""What a walk through a long `tools/list` costs the server: CPU time over HTTP without a socket.
+"""The cost of paging through a long `tools/list`: CPU time over HTTP without a socket.
 
 `python bench/listing.py [tools]`; the client reads nothing but the cursors.
 """

@@ -15,7 +15,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Load:
-    """What one run gave."""
+    """The result of one run."""
 
     p50_ms: float
     p99_ms: float

@@ -1,4 +1,4 @@
-"""Make the benchmark environment, and run in it what is named, or every short benchmark.
+"""Make the benchmark environment, and run the named benchmarks in it, or every short one.
 
 `run.py retrieval [OPTION ...]` hands its options on. `run.py discovery` is one of the short ones.
 """

@@ -1,4 +1,4 @@
-"""The servers that the benchmarks start, each in a process of its own: `servers.py KIND [UPSTREAM_URL] [TOOLS]`.
+"""The servers that the benchmarks start, each in its own process: `servers.py KIND [UPSTREAM_URL] [TOOLS]`.
 
 Each prints its address on the first line of standard output.
 """

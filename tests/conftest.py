@@ -1,4 +1,4 @@
-"""What every test shares: the event loop, one TLS context, and how many examples a property is tried on."""
+"""Shared by all tests: the event loop, one TLS context, and the number of examples for each property."""
 
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -16,13 +16,12 @@ LEAST: Final = 10
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The event loop that toolcrib runs on."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_tls_context() -> Iterator[None]:
-    """Let all HTTP clients of a process share a TLS context: each would read the certificates again, for 40 ms."""
+    """Share a TLS context between all HTTP clients of a process; each would take 40 ms to read the certificates again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
         yield

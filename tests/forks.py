@@ -22,7 +22,7 @@ DEADLINE_S = 60
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended."""
+    """The exit code and output of a program."""
 
     code: int
     out: str
@@ -35,7 +35,7 @@ RunPython = Callable[[str, Path], Ended]
 
 @contextlib.contextmanager
 def forks(folder: Path) -> Iterator[RunPython]:
-    """A function that runs a program in a folder; output is kept in `folder` meanwhile."""
+    """A function that runs a program in a folder; `folder` holds the output meanwhile."""
     words = [sys.executable, "-W", "error", __file__]
     out, err = folder / "out", folder / "err"
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -53,7 +53,7 @@ def forks(folder: Path) -> Iterator[RunPython]:
 
 
 def serve() -> str:
-    """Fork for each program asked for. Return in the fork, with the program to run; end where nothing more is asked."""
+    """Fork for each requested program: return in the fork with the program to run; exit when no more are requested."""
     for line in sys.stdin:
         program, folder, out, err = json.loads(line)
         if os.fork() == 0:

@@ -1,4 +1,4 @@
-"""The app joins the parts: what its life cycle promises."""
+"""The life cycle of the app."""
 
 import asyncio
 import contextlib
@@ -74,7 +74,7 @@ async def test_clients_are_notified_of_a_new_script_in_the_folder(tmp_path: Path
 
 
 class Counting:
-    """An embedder of somebody's own, which counts what it is asked."""
+    """A custom embedder that counts its requests."""
 
     name = "counting"
     dim = 3
@@ -176,7 +176,7 @@ async def test_a_token_that_cannot_be_had_refuses_http_alone() -> None:
 
 @contextlib.asynccontextmanager
 async def silent_server(**more: Any) -> AsyncIterator[tuple[ServerOptions, asyncio.Event]]:
-    """A server that takes connections and says nothing, and when it was first asked."""
+    """A server that accepts connections and never replies, and an event for the first connection."""
     asked = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -246,7 +246,7 @@ async def test_servers_added_in_the_loop_and_from_a_thread_at_once_are_both_ther
             assert [status.name for status in app.fleet.statuses()] == ["loop"]
 
 
-async def test_an_app_that_is_not_started_says_so_where_it_has_servers() -> None:
+async def test_an_app_with_servers_that_is_not_started_says_so() -> None:
     app = App(Settings(servers=(notes(),)))
     for ask in (app.call, app.find):
         with pytest.raises(ToolNotFound, match="The app is not started, so no remote server is connected"):
@@ -331,7 +331,7 @@ async def test_a_providers_tool_may_say_its_visibility_in_words(way: str, caplog
     assert "its visibility must be one of native, discoverable, hidden" in caplog.text
 
 
-async def test_a_query_or_a_name_that_is_no_text_is_refused_in_words() -> None:
+async def test_a_query_or_a_name_that_is_not_text_is_refused_with_a_message() -> None:
     app, wrong = App(), None
     for wrong in (None, ["a"], 5):
         given: Any = wrong

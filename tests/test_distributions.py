@@ -1,4 +1,4 @@
-"""Two distributions of one tree: `toolcrib-slim`, and `toolcrib`, which adds the server to it."""
+"""Two distributions from one tree: `toolcrib-slim`, and `toolcrib`, which adds the server."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def project(folder: str) -> dict[str, Any]:
 
 
 def run_without_server(program: str) -> str:
-    """What a program prints where the libraries of the extra `server` are not installed."""
+    """The output of a program when the libraries of the extra `server` are not installed."""
     command = [sys.executable, "-c", WITHOUT_SERVER + program]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 

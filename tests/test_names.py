@@ -1,4 +1,4 @@
-"""Names are functions of a tool's own key, and cannot be mistaken for one another."""
+"""Names depend only on a tool's own key, and two tools never share one."""
 
 import re
 

@@ -41,6 +41,18 @@ def test_the_source_speaks_plain_english() -> None:
     assert not found, "\n".join(found)
 
 
+def test_tests_examples_and_benchmarks_speak_plain_english() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for folder in ("tests", "examples", "bench", "training")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, text in prose_of(path)
+        if text.startswith(("#", '"""'))  # other strings are data
+        for word in odd(text)
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_the_documentation_speaks_plain_english() -> None:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
     found = [f"{page.relative_to(ROOT)}: {word}" for page in pages for word in odd(page.read_text(encoding="utf-8"))]

@@ -1,4 +1,4 @@
-"""What `import toolcrib` offers, and what it costs."""
+"""The public names of `toolcrib`, and the cost of importing it."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""Counting tokens: exactly, where the library is installed, and by an estimate that must not promise too little."""
+"""Counting tokens: exactly if the library is installed, otherwise with an estimate that is never too low."""
 
 import base64
 import hashlib

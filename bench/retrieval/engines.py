@@ -1,4 +1,4 @@
-"""Ours and the peers, each as its own documentation has it: tools in, a search from a text to ids out."""
+"""toolcrib and its peers, each as its documentation shows it: tools in, a search from a text to ids out."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Queries that no tool fits: which engines answer all the same, and what it costs ours to say that nothing fits.
+"""Queries that no tool fits: how often each engine answers anyway, and what saying "nothing fits" costs toolcrib.
 
 The queries of each set are put to every other set's tools. One is kept where no tool there is alike to a right tool of
 the query: their cosine by the shipped table stays below .45.

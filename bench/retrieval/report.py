@@ -1,4 +1,4 @@
-"""Tables and a picture of the figures, and where they go in the documentation."""
+"""Tables and a picture of the figures, written into the documentation."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

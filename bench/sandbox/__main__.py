@@ -1,4 +1,4 @@
-"""Scripts that nobody trusts, beside fastmcp's code mode: `run.py sandbox`.
+"""Untrusted scripts, beside fastmcp's code mode: `run.py sandbox`.
 
 A warm script (nothing called; one tool called), 1,000 calls one after the other, 100 calls of 100 ms at once, and the
 memory of a worker. All subjects take turns, so that a busy machine is equally busy for all.
@@ -41,7 +41,7 @@ Cell = Mapping[str, float]
 
 
 def cell(times: list[float]) -> Cell:
-    """Least and median of some seconds, in milliseconds."""
+    """Minimum and median of some seconds, in milliseconds."""
     return {"min_ms": round(min(times) * 1e3, 2), "median_ms": round(statistics.median(times) * 1e3, 2)}
 
 
@@ -106,7 +106,7 @@ async def held(subject: Subject) -> dict[str, Any]:
 
 
 def show_times(found: Mapping[str, Mapping[str, Cell]]) -> None:
-    """Print them, with ratios to the peer."""
+    """Print the times, with ratios to the peer."""
     for name, title in TITLES.items():
         print(f"\n{title:32}{'min ms':>10}{'ratio':>8}{'median ms':>12}{'ratio':>8}")
         base = found[name][BASE]
@@ -116,7 +116,6 @@ def show_times(found: Mapping[str, Mapping[str, Cell]]) -> None:
 
 
 def show_memory(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print it."""
     print(f"\n{'memory of a worker, all its processes, MiB':62}{'how many':>9}{'PSS':>8}{'USS':>8}")
     for subject, kinds in found.items():
         for kind, one in kinds.items():

@@ -10,7 +10,7 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Held:
-    """Memory of some workers, in bytes each: in proportion to who shares it, and theirs alone."""
+    """Memory of some workers, in bytes each: proportional and private."""
 
     workers: int
     pss: float
@@ -21,7 +21,7 @@ class Held:
 
 
 def below(pid: int) -> set[int]:
-    """The processes that this one started, and that those started."""
+    """The descendants of this process."""
     parents = dict(filter(None, map(_parent, Path("/proc").glob("[0-9]*/stat"))))
     found: set[int] = set()
     new = {pid}
@@ -32,7 +32,7 @@ def below(pid: int) -> set[int]:
 
 
 def held(pids: Iterable[int]) -> Held | None:
-    """The mean over the workers that these processes are; None where there are none, or where they cannot be read.
+    """The mean over these worker processes, or None if there are none or they cannot be read.
 
     Of a worker that is made of several processes only one has none below it.
     """

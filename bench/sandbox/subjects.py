@@ -48,7 +48,7 @@ EXPECTED = {"none": 1, "one": 3, "sequence": 1000, "together": 100}
 
 
 class Tools:
-    """What scripts call here."""
+    """The tools that scripts call."""
 
     def __init__(self) -> None:
         self.arrived = asyncio.Event()
@@ -59,18 +59,18 @@ class Tools:
         return arguments["a"] + arguments["b"]
 
     async def wait(self, arguments: dict[str, Any]) -> Any:  # noqa: ARG002 - a tool takes arguments
-        """As a server elsewhere would."""
+        """Wait a moment, like a remote server."""
         await asyncio.sleep(WAIT_S)
         return 1
 
     async def hold(self, arguments: dict[str, Any]) -> Any:  # noqa: ARG002 - as above
-        """Until the benchmark has seen what it wants to see."""
+        """Wait until the benchmark has measured."""
         self.arrived.set()
         await self.let_go.wait()
         return 1
 
     def named(self) -> Mapping[str, Callable[[dict[str, Any]], Any]]:
-        """By their names."""
+        """The tools by name."""
         return {"add": self.add, "wait": self.wait, "hold": self.hold}
 
 

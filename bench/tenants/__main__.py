@@ -1,4 +1,4 @@
-"""What tenants cost: a search and a list with a tenant's own tools beside shared ones, against the same without them.
+"""The cost of tenants: a search and a list with a tenant's own tools beside shared ones, and without them.
 
 Times are processor time of this process a request, in milliseconds: nothing here waits for anything else.
 """
@@ -36,7 +36,7 @@ def summary(times: list[float]) -> Cell:
 
 
 async def side_by_side(rounds: int, works: Mapping[str, Callable[[int], Work]]) -> dict[str, Cell]:
-    """Each piece of work in turn, round after round, so that a busy machine is equally busy for all."""
+    """Run each piece of work in turn, round after round, so that a busy machine affects all of them equally."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds):
         for name, make in works.items():
@@ -54,7 +54,7 @@ def resident() -> int:
 
 
 async def toolcrib(tools: int, tenants: int, rounds: int) -> dict[str, Any]:
-    """Every figure of ours."""
+    """All figures of toolcrib."""
     servers = [ready(f"server{number}", state=ServerState.READY) for number in range(50)]
     groups = [[tool for tool in shared(tools) if tool.namespace == status.name] for status in servers]
     source = FakeSource(*(FakeProvider(part, status=one) for part, one in zip(groups, servers, strict=True)))

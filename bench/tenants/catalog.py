@@ -19,7 +19,7 @@ PLACES = ("office", "warehouse", "shop", "laboratory", "garage", "library", "fac
 
 
 def tool(namespace: str, number: int, place: str) -> Tool:
-    """One of them; its definition is made anew."""
+    """One tool, made again on each call."""
     verb, noun = VERBS[number % len(VERBS)], NOUNS[number // len(VERBS) % len(NOUNS)]
     schema = {
         "type": "object",
@@ -34,25 +34,23 @@ def tool(namespace: str, number: int, place: str) -> Tool:
 
 
 def shared(count: int) -> list[Tool]:
-    """Of fifty servers."""
+    """The shared tools, of fifty servers."""
     return [tool(f"server{number % 50}", number, PLACES[number % len(PLACES)]) for number in range(count)]
 
 
 def own(tenant: int) -> list[Tool]:
-    """A tenant's, with a word of his own."""
+    """A tenant's tool, with a word of its own."""
     return [tool("own", 7 * number, f"house of tenant{tenant}") for number in range(OWN)]
 
 
 class Made:
-    """A tenant's provider, which makes its tools anew for each request."""
+    """A tenant's provider, which makes its tools again for each request."""
 
     def __init__(self, tenant: int) -> None:
-        """Of the tenant of that number."""
         self.tenant = tenant
         self.name = f"tenant{tenant}"
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
-        """His tools."""
         return own(self.tenant)
 
     async def call_tool(self, ctx: Context, name: str, arguments: Any) -> str:  # noqa: ARG002 - the protocol's signature
@@ -61,13 +59,11 @@ class Made:
 
 
 class Kept(Made):
-    """The same, with tools that it keeps."""
+    """The same, but it keeps its tools."""
 
     def __init__(self, tenant: int) -> None:
-        """Makes them once."""
         super().__init__(tenant)
         self._tools = own(tenant)
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - the protocol's signature
-        """His tools."""
         return self._tools

@@ -1,4 +1,4 @@
-"""`fastmcp` with tenants, by its own means: a provider that lists what the caller has, and its search over the list."""
+"""`fastmcp` with tenants, by its own means: a provider that lists the caller's tools, and its search over the list."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar
@@ -18,7 +18,7 @@ asking: ContextVar[int | None] = ContextVar("asking", default=None)
 
 
 def converted(tools: Sequence[toolcrib.types.Tool]) -> list[Tool]:
-    """Our made-up tools as theirs."""
+    """Our made-up tools as fastmcp's."""
     return [
         Tool(name=f"{one.namespace}__{one.name}", description=one.description, parameters=dict(one.input_schema))
         for one in tools
@@ -32,10 +32,9 @@ def kept(tenant: int) -> list[Tool]:
 
 
 class Tenants(Provider):
-    """The shared tools, and those of whoever asks."""
+    """The shared tools, and those of the caller."""
 
     def __init__(self, tools: int) -> None:
-        """With so many shared ones."""
         super().__init__()
         self._shared = converted(shared(tools))
 

@@ -1,4 +1,4 @@
-"""An agent over 300 tools: what it reads when it is shown them all, and when it searches for the one it needs.
+"""An agent over 300 tools: what it reads if it is shown them all, and if it searches for the one it needs.
 
 Without any setting a script plays the model. AGENT_MODEL names a real one that speaks Chat Completions, with
 OPENAI_API_KEY, and OPENAI_BASE_URL for another server than OpenAI's.
@@ -33,14 +33,14 @@ COUNTER = EstimatedTokens()
 
 @dataclass
 class Cost:
-    """What a way of working takes."""
+    """The tokens and turns of one way of working."""
 
     requests: int = 0
     tokens: int = 0
 
 
 async def run(model: Model, tools: list[dict[str, Any]], execute: Execute, question: str, cost: Cost) -> str:
-    """Ask the model, run what it calls, and tell it the results, until it answers in words."""
+    """Ask the model, run its calls, and return their results to it, until it answers in words."""
     messages: list[Message] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": question}]
     for _ in range(MOST_TURNS):
         cost.requests += 1

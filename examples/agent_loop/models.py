@@ -17,7 +17,7 @@ class Model(Protocol):
 
 
 class Scripted:
-    """Knows what to look for and with which arguments, and takes whatever tool its search finds first."""
+    """Knows what to search for and with which arguments, and uses the first tool that its search finds."""
 
     def __init__(self, query: str, tool: str, arguments: dict[str, Any]) -> None:
         self.query, self.tool, self.arguments = query, tool, arguments
@@ -39,10 +39,9 @@ class Scripted:
 
 
 class Chat:
-    """Any model behind Chat Completions: OpenAI's own, or a server that speaks the same."""
+    """Any model behind Chat Completions: OpenAI's own, or a compatible server."""
 
     def __init__(self, name: str) -> None:
-        """OPENAI_API_KEY is the key, OPENAI_BASE_URL another server."""
         self._name = name
         self._url = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/")
         self._headers = {"Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', '')}"}

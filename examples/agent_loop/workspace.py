@@ -62,7 +62,7 @@ class Workspace(BaseDynamicToolProvider[Tool]):
         return TOOLS
 
     async def execute_tool(self, tool_name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Do what the verb in the name says; what there is not is a failure with a reason."""
+        """Do what the verb in the name says; a missing thing is a failure with a reason."""
         verb, _, kind = tool_name.partition("_")
         known = self.things[kind]
         if verb == "list":

@@ -1,4 +1,4 @@
-"""A toolcrib in front of two others: all tools of the one, the search of the other."""
+"""A toolcrib in front of two others: it lists all tools of one, and passes searches on to the other."""
 
 import anyio
 
@@ -10,7 +10,7 @@ office, archive = App(name="office"), App(name="archive")
 
 @office.tool(namespace="mail")
 def send_email(to: str) -> str:
-    """Send an email to somebody."""
+    """Send an email."""
     return f"sent to {to}"
 
 
@@ -32,7 +32,7 @@ front = App(
 
 
 async def main() -> None:
-    """Find and call, through the front, what only those behind it have."""
+    """Find and call, through the front, tools that only the others have."""
     async with office, archive, front:
         await front.settled()
         print("known:", [tool.id for tool in await front.tools()])

@@ -1,4 +1,4 @@
-"""Six things that the search library of an agent loop does: words, sentences, slips, memory, meta-tools, spellings."""
+"""Six features of the search library: words, sentences, typos, memory, meta-tools, spellings."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from toolcrib.discovery import BaseDynamicToolProvider, ToolSearchEngine, expand
 
 @dataclass
 class Function:
-    """A tool of one's own: any object with a name will do."""
+    """A custom tool: any object with a name works."""
 
     name: str
     namespace: str
@@ -19,7 +19,7 @@ class Function:
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
 
     async def execute(self, **arguments: Any) -> Any:
-        """The mean, or what was given."""
+        """Return the mean, or the arguments."""
         values = arguments.get("values")
         return sum(values) / len(values) if values else arguments
 
@@ -55,14 +55,14 @@ class Functions(BaseDynamicToolProvider[Function]):
 
 
 def show(engine: ToolSearchEngine[Function], *queries: str) -> None:
-    """Each query, what it finds first, and why."""
+    """Print each query, its first hit, and the reasons."""
     for query in queries:
         best = engine.search(query)[0]
         print(f"  {query!r:32} -> {best.name:16} {best.score:.2f}  {', '.join(best.match_reasons[:2])}")
 
 
 async def main() -> None:
-    """All six."""
+    """Show all six."""
     engine: ToolSearchEngine[Function] = ToolSearchEngine()
     engine.set_tools(TOOLS)
 

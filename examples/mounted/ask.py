@@ -1,4 +1,4 @@
-"""A web client and an MCP client of the same app, without a socket between."""
+"""A web client and an MCP client of the same app, without sockets."""
 
 import anyio
 import httpx2

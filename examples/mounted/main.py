@@ -1,4 +1,4 @@
-"""toolcrib inside a FastAPI app: its own routes at /mcp, the app's beside them, a FastMCP server behind."""
+"""toolcrib inside a FastAPI app: MCP at /mcp, the app's own routes beside it, and a FastMCP server behind it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +15,7 @@ orders = {"a1": "shipped"}
 
 @crib.tool(namespace="orders", annotations={"readOnlyHint": True})
 def order_status(order: str) -> str:
-    """Tell how far an order is."""
+    """Return the status of an order."""
     return orders.get(order, "unknown")
 
 
@@ -25,7 +25,7 @@ stock = FastMCP("stock")
 
 @stock.tool
 def count_stock(article: str) -> int:
-    """Count how many of an article are left."""
+    """Count the units of an article in stock."""
     return len(article)
 
 
@@ -34,7 +34,7 @@ crib.include(stock, "stock")
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """While the web app runs, so does toolcrib."""
+    """Run toolcrib while the web app runs."""
     async with crib:
         yield
 
@@ -44,7 +44,7 @@ web = FastAPI(lifespan=lifespan)
 
 @web.get("/orders/{order}")
 def show_order(order: str) -> dict[str, str]:
-    """A route of the web app's own."""
+    """A route of the web app itself."""
     return {"order": order, "status": orders.get(order, "unknown")}
 
 

@@ -1,4 +1,4 @@
-"""What clients with different tokens are listed, without a socket between."""
+"""The lists that clients with different tokens get, without sockets."""
 
 import anyio
 import httpx2

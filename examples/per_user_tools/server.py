@@ -1,4 +1,4 @@
-"""Each user sees the tools of his role; tokens say who he is."""
+"""Each user sees the tools of their role; tokens identify the users."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ class UserTools:
     user: Caller
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        """Two for everybody, one of them to be searched for; one more for admins."""
+        """Two for everyone, one of which is found by search; one more for admins."""
         return (PROFILE, SETTINGS, PANEL) if "admin" in self.user.scopes else (PROFILE, SETTINGS)
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> str | None:
-        """Only what is listed for this user is ever called."""
+        """Only tools that are listed for this user are ever called."""
         return f"{name} of {self.user.id}"
 
 
 async def tools_of(user: Caller, _: Request) -> ToolProvider:
-    """The provider of whoever sends this request."""
+    """The provider of the user who sends this request."""
     return ForCaller(UserTools(user), user.id, tenant=user.tenant)
 
 
@@ -49,7 +49,7 @@ app = App(name="per-user", authenticator=TOKENS)
 
 @app.tool(visibility=Visibility.NATIVE)
 def ping() -> str:
-    """Answer at once; everybody has this one."""
+    """Answer at once; every user has this tool."""
     return "pong"
 
 

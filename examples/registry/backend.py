@@ -1,4 +1,4 @@
-"""An MCP server in a process of its own: `python backend.py`. Any other would do."""
+"""An MCP server in its own process: `python backend.py`. Any other would do."""
 
 from mcp.server.mcpserver import MCPServer
 

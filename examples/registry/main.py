@@ -1,4 +1,4 @@
-"""Local functions and two MCP servers under one roof: one in this process, one in its own."""
+"""Local functions and two MCP servers in one registry: one server in this process, one in its own."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ notes = FastMCP("notes")
 
 @notes.tool
 def write_note(text: str) -> str:
-    """Write a note down."""
+    """Write a note."""
     return f"noted: {text}"
 
 
@@ -48,9 +48,9 @@ registry.register_mcp(BackendConfig(name="clock", transport=clock, max_retries=3
 
 
 async def main() -> None:
-    """Everything is found and run in the same way, wherever it is."""
+    """Find and run tools in the same way, wherever they are."""
     async with registry:
-        await registry.app.settled()  # the start itself waits three seconds, then goes on without whoever is slow
+        await registry.app.settled()  # starting waits three seconds, then continues without slow servers
         print([tool.id for tool in await registry.list_all()])
         print((await registry.search("what time will it be in five hours")).hits[0].tool.id)
         print(await registry.execute("utility:echo", {"message": "hi"}))

@@ -1,4 +1,4 @@
-"""What a model does with it: search, then call what was found."""
+"""How a model uses it: search, then call the tool that was found."""
 
 import anyio
 

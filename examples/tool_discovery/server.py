@@ -1,4 +1,4 @@
-"""Three kinds of tools that stay out of a client's list until they are searched for, and some of each user's own."""
+"""Three kinds of tools that clients find by search instead of in their list, and some that belong to each user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ app.register(
 
 @dataclass
 class Bookmarks:
-    """A provider: the tools of one user, asked for with each of his requests."""
+    """A provider: the tools of one user, listed with each of their requests."""
 
     user: str
 
@@ -66,12 +66,12 @@ class Bookmarks:
         return (Tool(name="open_bookmark", description=f"Open one of {self.user}'s bookmarks by its label."),)
 
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> str | None:
-        """Run it; None says that there is no such tool."""
+        """Run it; None means that there is no such tool."""
         return f"{self.user}'s bookmark" if name == "open_bookmark" else None
 
 
 def bookmarks_of(request: Request) -> Bookmarks | None:
-    """The provider that a request brings; nobody in particular brings none."""
+    """The provider for a request; a request without a user brings none."""
     user = request.headers.get("x-user")
     return Bookmarks(user) if user else None
 

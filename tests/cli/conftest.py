@@ -1,4 +1,4 @@
-"""What the tests of the command line share: settings files over small real servers, and ways to run the command."""
+"""Shared by the tests of the command line: settings files over small real servers, and ways to run the command."""
 
 import json
 import sys
@@ -29,19 +29,18 @@ class Ran:
 
 
 def toolbox(*left_out: str, **fields: Any) -> dict[str, Any]:
-    """A server entry of the small server."""
     return {"command": sys.executable, "args": [TOOLBOX, *left_out], **fields}
 
 
 def broken(**fields: Any) -> dict[str, Any]:
-    """A server entry whose server ends at once."""
+    """An entry whose server exits at once."""
     program = "import sys; sys.exit('no licence key found')"
     return {"command": sys.executable, "args": ["-c", program], **fields}
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a settings file of these servers; `toolcrib` is our own section."""
+    """Writes a settings file with these servers; `toolcrib` is our own section."""
 
     def write(toolcrib: Mapping[str, Any] | None = None, **servers: Any) -> Path:
         file = tmp_path / "mcp.json"

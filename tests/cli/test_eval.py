@@ -1,4 +1,4 @@
-"""`toolcrib eval`: the figures of a search over one's own tools and queries."""
+"""`toolcrib eval`: figures of the search over your own tools and queries."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Command = Callable[..., Ran]
 QUALITY = ("recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10")
 TOOLS: list[dict[str, Any]] = [
     {"id": "t1", "namespace": "git", "name": "git_log", "description": "Show the commits."},
-    {"id": "t2", "namespace": "mail", "name": "send_mail", "description": "Send a message to somebody."},
+    {"id": "t2", "namespace": "mail", "name": "send_mail", "description": "Send a message to a person."},
     {"id": "t3", "namespace": "disk", "name": "read_file", "description": "Give the content of a file."},
 ]
 QUERIES: list[dict[str, Any]] = [
@@ -25,7 +25,7 @@ QUERIES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the command runs, with three tools and three queries."""
+    """The working folder of the command, with three tools and three queries."""
     write(tmp_path / "tools.jsonl", TOOLS)
     write(tmp_path / "queries.jsonl", QUERIES)
     return tmp_path

@@ -24,13 +24,13 @@ CLIENT = {"name": "test", "version": "1"}
 
 
 def _receives_interrupts() -> None:
-    """What runs in the background of a shell inherits that SIGINT is ignored."""
+    """Whether this process handles SIGINT; background jobs of a shell inherit that it is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
 def started(*words: str | Path, **environ: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, running, with pipes; killed at the end if it is still there."""
+    """Start the command with pipes; kill it at the end if it still runs."""
     process = subprocess.Popen(
         [*TOOLCRIB, *map(str, words)],
         stdin=subprocess.PIPE,
@@ -75,7 +75,7 @@ def test_serve_writes_nothing_but_the_protocol_to_standard_output(settings: Sett
     assert "needy has failed: environment variable KEY_FOR_TEST is not set" in said
 
 
-def test_serve_writes_a_line_of_json_for_each_call_where_calls_are_audited(settings: Settings) -> None:
+def test_serve_writes_a_line_of_json_for_each_audited_call(settings: Settings) -> None:
     lines = request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=CLIENT)
     lines += b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
     arguments = {"name": "good:greet", "arguments": {"person": "Ada Lovelace"}}
@@ -88,12 +88,12 @@ def test_serve_writes_a_line_of_json_for_each_call_where_calls_are_audited(setti
     assert "Ada Lovelace" not in err.decode()
 
 
-def test_serve_speaks_the_older_http_where_it_is_asked_to(settings: Settings) -> None:
+def test_serve_offers_the_older_http_transport_on_request(settings: Settings) -> None:
     with started("serve", "--http", "127.0.0.1:0", "--sse", "--config", settings(good=toolbox())) as process:
-        told = pipe(process.stderr)
+        errors = pipe(process.stderr)
         url = ""
         while not url:
-            _, _, url = next(told).decode().strip().partition("serving MCP at ")
+            _, _, url = next(errors).decode().strip().partition("serving MCP at ")
         assert url.endswith("/sse")
         with httpx2.stream("GET", url, timeout=PATIENCE_S) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
@@ -130,7 +130,7 @@ def test_an_unanswered_question_times_out(settings: Settings) -> None:
 
 @contextmanager
 def at_a_terminal(*words: str | Path) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    """The command with a terminal of its own, and that terminal's other end."""
+    """Start the command in its own terminal; yields it with the other end of the terminal."""
     ours, its = os.openpty()
     process = subprocess.Popen([*TOOLCRIB, *map(str, words)], stdin=its, stdout=its, stderr=its)
     os.close(its)
@@ -143,7 +143,7 @@ def at_a_terminal(*words: str | Path) -> Iterator[tuple["subprocess.Popen[bytes]
 
 
 def read_until(terminal: int, wanted: bytes) -> bytes:
-    """What the terminal shows, up to what is waited for."""
+    """Read what the terminal shows until the expected text appears."""
     shown = b""
     while wanted not in shown:
         ready, _, _ = select.select([terminal], [], [], PATIENCE_S)
@@ -152,7 +152,7 @@ def read_until(terminal: int, wanted: bytes) -> bytes:
     return shown
 
 
-def test_serve_over_http_says_where_and_ends_well_on_sigterm(settings: Settings) -> None:
+def test_serve_over_http_prints_its_address_and_exits_cleanly_on_sigterm(settings: Settings) -> None:
     with started("serve", "--http", "127.0.0.1:0", "--config", settings(good=toolbox())) as process:
         lines = iter(pipe(process.stderr))
         said = ""
@@ -185,7 +185,7 @@ def test_serve_over_http_without_an_address_takes_that_of_the_settings(
         assert any(b"serving MCP at http://localhost:" in line for line in lines)
 
 
-def test_serve_asks_for_http_where_only_its_older_way_is_named(settings: Settings) -> None:
+def test_serve_requires_http_for_the_older_transport(settings: Settings) -> None:
     with started("serve", "--sse", "--config", settings()) as process:
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == ExitCode.USAGE
@@ -203,7 +203,7 @@ def test_serve_asks_for_http_where_only_its_older_way_is_named(settings: Setting
         ),
     ],
 )
-def test_serve_over_http_refuses_what_is_not_safe(
+def test_serve_over_http_refuses_unsafe_settings(
     settings: Settings, address: str, http: dict[str, object], said: str
 ) -> None:
     with started("serve", "--http", address, "--config", settings({"http": http}, good=toolbox())) as process:
@@ -213,7 +213,7 @@ def test_serve_over_http_refuses_what_is_not_safe(
     assert "Traceback" not in err.decode()
 
 
-def test_an_address_that_is_none_is_a_usage_error(settings: Settings) -> None:
+def test_an_invalid_address_is_a_usage_error(settings: Settings) -> None:
     with started("serve", "--http", "localhost:http", "--config", settings()) as process:
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == ExitCode.USAGE
@@ -239,11 +239,11 @@ def test_a_reader_that_goes_away_ends_the_verb_quietly(settings: Settings, optio
 def test_a_signal_ends_a_waiting_verb_quietly_and_reaps_its_servers(
     settings: Settings, tmp_path: Path, number: signal.Signals, code: ExitCode
 ) -> None:
-    told = tmp_path / "told"
-    os.mkfifo(told)
-    program = f"import os; open({str(told)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
+    pid_file = tmp_path / "pid"
+    os.mkfifo(pid_file)
+    program = f"import os; open({str(pid_file)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
     with started("tools", "--config", settings(slow={"command": sys.executable, "args": ["-c", program]})) as process:
-        child = int(told.read_text())
+        child = int(pid_file.read_text())
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (code, b"", b"")

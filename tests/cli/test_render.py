@@ -51,7 +51,7 @@ def test_a_result_that_asks_for_input_says_that_it_cannot_be_given(capsys: pytes
     }
 
 
-def test_a_reply_without_hits_names_what_is_close(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reply_without_hits_names_close_matches(capsys: pytest.CaptureFixture[str]) -> None:
     print_reply(SearchReply(nearest=("a:b",), note="Use other words."))
     assert capsys.readouterr().err == "No tool matches.\nSimilar names: a:b\nUse other words.\n"
 
@@ -95,19 +95,19 @@ def test_every_failure_of_a_command_has_advice(reason: str, words: str) -> None:
 
 
 def answered(status: int, said: str = "") -> str:
-    """The reason that an HTTP status gives, with what the server said of it."""
+    """The reason for an HTTP status, with the server's own message."""
     return describe_status(status, httpx2.Headers(), json.dumps({"error": said}).encode() if said else b"")
 
 
 def broken_by(cause: Exception) -> str:
-    """The reason that a broken connection gives."""
+    """The reason for a broken connection."""
     error = httpx2.ConnectError("")
     error.__cause__ = cause
     return describe_transport_error(error)
 
 
 def untrusted() -> Exception:
-    """What a handshake ends with where the certificate is the server's own."""
+    """The error of a handshake with a self-signed certificate."""
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.verify_message = "self-signed certificate"
     return error

@@ -10,7 +10,7 @@ Command = Callable[..., Ran]
 Settings = Callable[..., Path]
 
 
-def test_run_prints_what_a_script_gives(command: Command, settings: Settings, tmp_path: Path) -> None:
+def test_run_prints_the_value_of_a_script(command: Command, settings: Settings, tmp_path: Path) -> None:
     script = tmp_path / "sum.lua"
     script.write_text("return args.a + args.b")
     ran = command("run", script, "--args", '{"a": 1, "b": 2}', "--config", settings(good=toolbox()))

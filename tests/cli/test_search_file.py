@@ -25,7 +25,7 @@ ROWS: list[dict[str, Any]] = [
         "tags": ["history"],
     },
     {"id": "t2", "namespace": "git", "name": "git_log", "description": "Show the commits of a branch.", "tags": []},
-    {"id": "t3", "namespace": "mail", "name": "send_mail", "description": "Send a message to somebody."},
+    {"id": "t3", "namespace": "mail", "name": "send_mail", "description": "Send a message to a person."},
 ]
 
 
@@ -51,7 +51,7 @@ def test_a_file_is_searched_without_any_settings(command: Command, tools: Path) 
     assert (ran.code, ran.err) == (0, "")
     score, name, description = ran.out.splitlines()[0].split("  ")
     assert 0 < float(score.split()[0]) <= 1
-    assert (name, description) == ("t3", "Send a message to somebody.")
+    assert (name, description) == ("t3", "Send a message to a person.")
 
 
 def test_rows_that_share_namespace_and_name_are_both_kept_under_their_own_ids(command: Command, tools: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_line_separator_inside_a_text_does_not_end_its_line(tmp_path: Path) ->
         (gzip.compress(b"x" * 999, mtime=0)[:20], "file: is not a whole gzip file"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_where_and_what_would_work(
+def test_an_unreadable_file_is_reported_with_its_place_and_a_fix(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | bytes, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

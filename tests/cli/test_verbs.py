@@ -66,10 +66,10 @@ def test_tools_lists_every_tool_with_the_first_line_of_its_description(command: 
     assert ran == Ran(
         0,
         "a:fail        Always answers with an error.\n"
-        "a:greet       Say hello to somebody.\n"
+        "a:greet       Say hello to a person.\n"
         "a:ring        Ring the [31mbell[0m.\n"
         "a:show_image  Draw a picture.\n"
-        "b:greet       Say hello to somebody.\n",
+        "b:greet       Say hello to a person.\n",
         "",
     )
 
@@ -92,7 +92,7 @@ def test_tools_of_an_unknown_server_names_the_servers(command: Command, settings
 def test_a_failing_server_is_named_in_one_line_and_the_others_work(command: Command, settings: Settings) -> None:
     ran = command("tools", "--config", settings(bad=broken(), good=toolbox("ring", "fail", "show_image")))
     assert ran.code == 0
-    assert ran.out == "good:greet  Say hello to somebody.\n"
+    assert ran.out == "good:greet  Say hello to a person.\n"
     (line,) = ran.err.splitlines()
     assert line.startswith("toolcrib: server bad has failed: ")
     assert "no licence key found" in line
@@ -105,7 +105,7 @@ def test_search_shows_score_id_and_description(command: Command, settings: Setti
     ran = command("search", "say", "hello", "-c", settings(a=toolbox()))
     score, name, description = ran.out.splitlines()[0].split("  ")
     assert 0 < float(score) <= 1
-    assert (name, description) == ("a:greet", "Say hello to somebody.")
+    assert (name, description) == ("a:greet", "Say hello to a person.")
 
 
 def test_search_as_json_has_hits_with_reasons_unmatched_words_and_servers(command: Command, settings: Settings) -> None:
@@ -121,7 +121,7 @@ def test_search_as_json_has_hits_with_reasons_unmatched_words_and_servers(comman
     assert [(server["name"], server["state"]) for server in ran.json["servers"]] == [("bad", "failed")]
 
 
-def test_search_ranks_as_the_settings_say_or_as_this_once_is_asked(command: Command, settings: Settings) -> None:
+def test_search_ranks_by_the_settings_or_by_an_option(command: Command, settings: Settings) -> None:
     file = settings({"search": {"scorer": "tiers"}}, a=toolbox())
 
     def raw(*words: str) -> float:
@@ -133,7 +133,7 @@ def test_search_ranks_as_the_settings_say_or_as_this_once_is_asked(command: Comm
     assert raw("--scorer", "points") >= 10.0
 
 
-def test_search_groups_near_duplicates_where_the_settings_say_so(command: Command, settings: Settings) -> None:
+def test_search_groups_near_duplicates_if_the_settings_say_so(command: Command, settings: Settings) -> None:
     file = settings({"search": {"group": True}}, a=toolbox(), b=toolbox())
     found = command("search", "greet", "--json", "-c", file).json["hits"]
     assert [(hit["id"], hit["similar"]) for hit in found if hit["name"] == "greet"] == [("a:greet", ["b:greet"])]
@@ -167,7 +167,7 @@ def test_search_in_an_unknown_server_and_without_words_is_refused(command: Comma
 def test_describe_shows_all_that_a_call_needs(command: Command, settings: Settings) -> None:
     ran = command("describe", "greet", "-c", settings(a=toolbox()))
     assert ran.code == 0
-    assert ran.out.startswith("a:greet  (Greeting)\nonly reads (says its server)\n\nSay hello to somebody.\nIn any")
+    assert ran.out.startswith("a:greet  (Greeting)\nonly reads (says its server)\n\nSay hello to a person.\nIn any")
     assert "person" in ran.out
     assert "required  Who is greeted." in ran.out
     assert 'toolcrib call a:greet --args \'{"person"' in ran.out
@@ -203,7 +203,7 @@ def test_an_ambiguous_name_is_refused_with_the_candidates(command: Command, sett
 # -- call --------------------------------------------------------------------------------------------------------------
 
 
-def test_call_prints_what_the_tool_answers(command: Command, settings: Settings, tmp_path: Path) -> None:
+def test_call_prints_the_tools_result(command: Command, settings: Settings, tmp_path: Path) -> None:
     file = settings(a=toolbox())
     arguments = '{"person": "Ada"}'
     (tmp_path / "arguments.json").write_text(arguments)
@@ -229,13 +229,13 @@ def test_a_tool_that_answers_with_an_error_ends_with_its_own_code(command: Comma
     assert (as_json.code, as_json.json["isError"]) == (5, True)
 
 
-def test_what_is_no_text_is_named(command: Command, settings: Settings) -> None:
+def test_blocks_that_are_not_text_are_named(command: Command, settings: Settings) -> None:
     ran = command("call", "a:show_image", "-c", settings(a=toolbox()))
     assert ran == Ran(0, "[image image/png, 4 characters of base64; --json prints it]\n", "")
 
 
 @pytest.mark.parametrize("name", ["a:greet", "A__greet", "a.greet"])
-def test_a_tool_whose_name_says_its_server_needs_no_other(
+def test_a_tool_whose_name_contains_its_server_needs_no_prefix(
     command: Command, settings: Settings, tmp_path: Path, name: str
 ) -> None:
     other = {"command": sys.executable, "args": ["-c", f"open({str(tmp_path / 'started')!r}, 'w')"], "required": True}
@@ -341,7 +341,7 @@ def test_tools_of_a_server_are_asked_for_by_the_namespace_that_its_entry_gives(
     command: Command, settings: Settings
 ) -> None:
     file = settings(a=toolbox("ring", "fail", "show_image", namespace="box", allowedTools=["greet"]))
-    assert command("tools", "-n", "box", "-c", file) == Ran(0, "box:greet  Say hello to somebody.\n", "")
+    assert command("tools", "-n", "box", "-c", file) == Ran(0, "box:greet  Say hello to a person.\n", "")
     assert command("tools", "-n", "a", "-c", file).code == 4
     assert command("servers", "--json", "-c", file).json["servers"][0]["namespace"] == "box"
     assert command("doctor", "-c", file).code == 0
@@ -470,12 +470,12 @@ def test_names_that_the_policy_keeps_apart_do_not_collide_for_doctor(command: Co
     assert command("doctor", "-c", file).code == 0
 
 
-def test_doctor_advises_on_a_url_by_what_it_answered(command: Command, settings: Settings) -> None:
+def test_doctor_gives_advice_that_fits_the_response_of_a_url(command: Command, settings: Settings) -> None:
     with answering() as base:
         servers = {name: {"url": f"{base}/{name}"} for name in ("broken", "moved", "page")}
         file = settings(**servers, tls={"url": base.replace("http:", "https:")}, typo={"url": base, "allowTools": []})
-        told = command("doctor", "--json", "-c", file).json["servers"]
-    assert {one["name"]: one["advice"] for one in told} == {
+        reports = command("doctor", "--json", "-c", file).json["servers"]
+    assert {one["name"]: one["advice"] for one in reports} == {
         "broken": "See its own log; it is tried again by itself.",
         "moved": "Write the address that it names into url, if that is the server you mean.",
         "page": "Check that its url is that of an MCP endpoint, and see its own log.",
@@ -485,7 +485,7 @@ def test_doctor_advises_on_a_url_by_what_it_answered(command: Command, settings:
 
 
 class _NoServer(BaseHTTPRequestHandler):
-    """Answers as what is no MCP server does."""
+    """An HTTP endpoint that is not an MCP server."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
@@ -497,12 +497,12 @@ class _NoServer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that http.server gives it
-        """Nothing."""
+        pass
 
 
 @contextmanager
 def answering() -> Iterator[str]:
-    """The address of one that answers."""
+    """Serve one such endpoint, and yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _NoServer) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()

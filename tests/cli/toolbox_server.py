@@ -12,7 +12,7 @@ TOOLS: list[dict[str, Any]] = [
     {
         "name": "greet",
         "title": "Greeting",
-        "description": "Say hello to somebody.\nIn any language.",
+        "description": "Say hello to a person.\nIn any language.",
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -30,7 +30,6 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The result of a tool."""
     match name:
         case "greet":
             text = f"Hello, {arguments['person']}!"
@@ -42,7 +41,7 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def answer(message: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
-    """The result of a request, or its error."""
+    """Return the result or the error of a request."""
     params = message.get("params") or {}
     result: dict[str, Any]
     match message["method"]:
@@ -61,7 +60,6 @@ def answer(message: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer each line until there are no more."""
     for line in sys.stdin:
         message = json.loads(line)
         if "id" in message:

@@ -1,4 +1,4 @@
-"""One set of sentences for every kind of provider."""
+"""The contract of providers: one suite for every kind."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ FOREVER = anyio.sleep_forever
 
 
 class Deeds:
-    """What the tools do, and what came of it."""
+    """The behaviour of the tools, and a record of their calls."""
 
     def __init__(self) -> None:
         self.began = anyio.Event()
@@ -61,7 +61,7 @@ class Deeds:
             raise
 
     async def _meet(self, who: int) -> dict[str, int]:
-        """Answers when five are here at once."""
+        """Return once five calls are here at the same time."""
         self.under_way += 1
         if self.under_way == 5:
             self.together.set()
@@ -127,7 +127,7 @@ class WithExecute:
 
 
 class Searching(FakeProvider):
-    """One with every optional protocol."""
+    """A provider with every optional method."""
 
     cache_for_s = 60.0
     cache_key = "searching"
@@ -151,7 +151,7 @@ def searching(deeds: Deeds) -> Searching:
 
 
 class Kind:
-    """How to make one kind of provider, and under which key its tools are."""
+    """How to make one kind of provider, and the key of its tools."""
 
     def __init__(self, make: Callable[[Deeds], Any], *, namespace: str = "") -> None:
         self.make = make
@@ -207,7 +207,7 @@ async def deeds() -> Deeds:
 
 
 def has_namespaces(provider: Provider) -> bool:
-    """Whether the innermost provider tells namespaces apart."""
+    """Whether the innermost provider distinguishes namespaces."""
     while isinstance(provider, Wrapper):
         provider = provider.inner
     return type(unadapted(provider)).__dict__.get("call_key") is not None
@@ -226,7 +226,7 @@ async def test_lists_are_stable_to_the_very_object(kind: Kind, deeds: Deeds) -> 
     assert all(tool.description == f"Will {tool.name}." for tool in mine.values())
 
 
-async def test_what_is_listed_is_found_by_its_key_and_nothing_else_is(kind: Kind, deeds: Deeds) -> None:
+async def test_exactly_the_listed_tools_are_found_by_key(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
     for name in NAMES:
         found = await find_tool(provider, ME, kind.key(name))
@@ -254,7 +254,7 @@ async def test_a_tool_runs_and_its_result_maps(kind: Kind, deeds: Deeds) -> None
     assert result.content
 
 
-async def test_a_call_of_an_unknown_name_is_none(kind: Kind, deeds: Deeds) -> None:
+async def test_a_call_of_an_unknown_name_returns_none(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
     assert await provider.call_key(ME, kind.key("unheard_of"), {}) is None
     assert await provider.call_tool(ME, "unheard_of", {}) is None
@@ -300,7 +300,7 @@ async def test_many_may_call_and_list_at_once(kind: Kind, deeds: Deeds) -> None:
     assert answers == {who: {"who": who} for who in range(5)}
 
 
-async def test_a_search_of_its_own_gives_hits_under_its_own_keys(kind: Kind, deeds: Deeds) -> None:
+async def test_a_providers_own_search_returns_its_own_keys(kind: Kind, deeds: Deeds) -> None:
     provider = kind(deeds)
     if ProviderFeature.SEARCH in provider.features:
         assert list(await provider.find_tools(ME, SearchRequest(queries=("say",)))) == []

@@ -1,4 +1,4 @@
-"""The tools that the tests of this package share."""
+"""Tools that the tests of this package share."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from toolcrib.discovery import BaseDynamicToolProvider
 
 @dataclass
 class FakeTool:
-    """A tool with the attributes that the documentation asks for, that can be run."""
+    """A runnable tool with the attributes that the documentation requires."""
 
     name: str
     namespace: str = ""

@@ -1,4 +1,4 @@
-"""Notes for a loop that goes in circles."""
+"""Notes for an agent loop that repeats itself."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +16,7 @@ ADD: dict[str, Any] = {"tool_name": "add", "arguments": {"a": 1, "b": 2}}
 
 
 async def asked(provider: FakeProvider, name: str, times: int = 1, **arguments: Any) -> dict[str, Any]:
-    """The last answer."""
+    """Ask several times, and return the last answer."""
     answer: dict[str, Any] = {}
     for _ in range(times):
         answer = await provider.execute_dynamic_tool(name, arguments)
@@ -99,7 +99,7 @@ async def test_a_search_in_between_does_not_hide_a_repeated_call_and_another_cal
 
 
 class Waiting(FakeTool):
-    """A job that is asked for again and again until it is done."""
+    """A job that is polled until it is done."""
 
     async def execute(self, **arguments: Any) -> Any:
         self.ran.append(arguments)

@@ -16,7 +16,7 @@ from toolcrib.types import Object, Visibility
 
 
 class FakePort:
-    """A port without tools; calls wait for each other."""
+    """A port without tools, whose calls wait for each other."""
 
     def __init__(self, together: int = 1) -> None:
         self.together = together

@@ -468,7 +468,7 @@ async def test_a_limit_that_is_not_a_number_is_refused(limit: Any) -> None:
         await FakeProvider().search_tools("add", limit)
 
 
-# -- many tools ------------------------------------------------------------------------------------------------------
+# -- many tools --------------------------------------------------------------------------------------------------------
 
 
 def many(count: int = 300) -> list[dict[str, Any]]:
@@ -476,7 +476,7 @@ def many(count: int = 300) -> list[dict[str, Any]]:
 
 
 class Watched(ToolSearchEngine[Any]):
-    """Says in which thread its tools were read."""
+    """Records the threads in which its tools were read."""
 
     def read(self, tools: Any) -> Any:
         self.read_in = threading.get_ident()
@@ -548,7 +548,7 @@ async def test_tools_that_change_while_they_are_read_are_fetched_again() -> None
     assert provider.loads == 2
 
 
-# What ends otherwise than it should
+# Cancellation and other odd endings
 
 
 async def _awaits_a_cancelled_task() -> None:
@@ -604,7 +604,7 @@ async def test_a_call_that_is_cancelled_from_outside_is_cancelled() -> None:
 
 @dataclass
 class Chain:
-    """A value that may hold itself."""
+    """A value that may contain itself."""
 
     then: Any = None
     held: list[Any] = field(default_factory=list)
@@ -671,7 +671,7 @@ def _needs(name: str) -> dict[str, Any]:
 
 
 class Hasty(BaseDynamicToolProvider[Any]):
-    """Forgets what its base class has to do."""
+    """A subclass that does not call the base class's `__init__`."""
 
     def __init__(self) -> None:
         self.shelf: list[Any] = []

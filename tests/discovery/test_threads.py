@@ -13,7 +13,7 @@ THREADS = 4
 
 
 class Meeting(BaseDynamicToolProvider[Any]):
-    """Its tools arrive when every thread has asked for them."""
+    """Returns its tools once every thread has asked for them."""
 
     def __init__(self, threads: int = THREADS) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Meeting(BaseDynamicToolProvider[Any]):
 
 
 def _in_threads(work: Any) -> list[Any]:
-    """What the work gave in each thread; shorter where one of them hangs."""
+    """The result of the work in each thread; shorter if a thread hangs."""
     given: list[Any] = []
     threads = [
         threading.Thread(target=lambda: given.append(anyio.run(work)), daemon=True, name=f"loop {place}")

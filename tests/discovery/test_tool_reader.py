@@ -87,7 +87,7 @@ def test_names_in_any_script_are_found(name: str) -> None:
         ({"name": ".hidden"}, "", ".hidden"),
     ],
 )
-def test_a_dotted_name_gives_the_namespace_where_none_is_set(tool: Any, namespace: str, id_: str) -> None:
+def test_a_dotted_name_provides_the_namespace_if_none_is_set(tool: Any, namespace: str, id_: str) -> None:
     engine = make(tool)
     (known,) = engine.toolset.tools
     assert (known.namespace, known.id, known.name) == (namespace, id_, tool["name"])

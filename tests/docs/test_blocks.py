@@ -1,4 +1,4 @@
-"""Every block of the README and of the tutorial is executed as it stands."""
+"""Every block of the README and of the tutorial runs unchanged."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def ran(words: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as the tutorial's reader has it: a configuration, in a git repository."""
+    """The folder of a reader of the tutorial: a configuration, in a git repository."""
     shutil.copytree(ROOT / "examples" / "first_gateway", tmp_path, dirs_exist_ok=True)
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     return tmp_path

@@ -1,4 +1,4 @@
-"""Every block of the how-to pages is executed as it stands, offline."""
+"""Every block of the how-to pages runs unchanged, offline."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ELSEWHERE = {"agent-loop", "openai", "anthropic", "gemini", "frameworks"}
 """Pages that `tests/examples` runs."""
 SERVES = "app.run()"
-"""On stdin and stdout, where nobody is: it ends without a word."""
+"""Run the server on an empty stdin: it ends without output."""
 EXAMPLES = [path.read_text() for path in sorted((ROOT / "examples").rglob("*.py"))]
 """What a page shows of them runs with its neighbours, in the tests of the examples."""
 

@@ -1,4 +1,4 @@
-"""The page of the library names everything that is public, and nothing else."""
+"""The library page names everything that is public, and nothing else."""
 
 import re
 from importlib import import_module
@@ -12,7 +12,7 @@ MODULES = ("options", "fields", "registry", "errors")
 
 
 def rows(module: str | None) -> list[str]:
-    """The names in the sections of a module; without one, in the sections of the package itself."""
+    """The names in the sections of a module, or of the package itself."""
     headed = {text: re.search(r"`toolcrib\.(\w+)`", text.partition("\n")[0]) for text in SECTIONS}
     chosen = [text for text, head in headed.items() if (head[1] if head else None) == module]
     return [name for text in chosen for name in re.findall(r"^\| `(\w+)", text, re.MULTILINE)]

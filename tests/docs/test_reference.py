@@ -1,4 +1,4 @@
-"""The reference is complete: what the code has, the docs name."""
+"""The reference is complete: everything in the code is in the docs."""
 
 import dataclasses
 import re
@@ -70,7 +70,7 @@ def test_every_meta_tool_is_documented_with_its_arguments(tool: Tool) -> None:
 
 
 def settings_of(options: type, table: str) -> list[tuple[str, str]]:
-    """Each setting of a table, as the code has it, with the table's name."""
+    """Each setting of a table in the code, with the table's name."""
     return [(table, field.name.removesuffix("_s")) for field in dataclasses.fields(options)]
 
 
@@ -91,7 +91,7 @@ TABLES = [
 
 
 def has_row(table: str, name: str) -> bool:
-    """Whether a table on the page of the configuration has a row for a setting."""
+    """Whether a table on the configuration page has a row for a setting."""
     rows = [line.split(" | ")[0] for line in page("configuration.md").splitlines() if line.startswith(f"| `{table}")]
     return any(f".{name}`" in row or f"`{name}`" in row or f"`{name}." in row for row in rows)
 
@@ -101,7 +101,7 @@ def test_every_setting_of_calls_sessions_functions_rules_and_scripts_is_document
 
 
 def documented(table: str) -> dict[str, str]:
-    """The default of each key of a table, as the page has it."""
+    """The default of each key of a table, as the page says it."""
     found: dict[str, str] = {}
     for line in page("configuration.md").splitlines():
         if line.startswith(f"| `{table}."):
@@ -113,7 +113,7 @@ def documented(table: str) -> dict[str, str]:
 
 
 def said(value: object) -> str:
-    """What a default is called on the page; None is what `false` asks for."""
+    """The page's word for a default; None means `false`."""
     if value is None or isinstance(value, bool):
         return str(bool(value)).lower()
     return f"{value:g}" if isinstance(value, float) else f"{value}"
@@ -134,7 +134,7 @@ OF_THE_CODE = {"name", "transport", "target", "problem", "max_message_bytes"}
 
 
 def has_key(name: str) -> bool:
-    """Whether the page of the configuration names the key of a server's entry that sets this option."""
+    """Whether the configuration page names the key of a server's entry that sets this option."""
     shown = page("configuration.md").partition("### Variables")[0]
     key = re.sub(r"_(\w)", lambda part: part[1].upper(), name.removesuffix("_s"))
     return f"`{key}`" in shown or f".{name.removesuffix('_timeout_s')}`" in shown

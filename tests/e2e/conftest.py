@@ -1,4 +1,4 @@
-"""Whole gateways in processes of their own, in front of real servers in processes of their own."""
+"""Complete gateways in their own processes, in front of real servers in theirs."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ class Files:
         self._folder = folder
 
     def config(self, servers: dict[str, Any], **own: Any) -> Path:
-        """A configuration file with these servers and settings of ours."""
+        """Write a configuration file with these servers and these settings."""
         path = self._folder / "toolcrib.json"
         path.write_text(json.dumps({"mcpServers": servers, "toolcrib": own}))
         return path
@@ -48,7 +48,7 @@ def serve(config: Path, *more: str) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def http_gateway(config: Path, *more: str, **environment: str) -> AsyncIterator[tuple[str, anyio.abc.Process]]:
-    """A gateway over HTTP: its address and process; told to stop at the end."""
+    """A gateway over HTTP: its address and process. Stopped at the end."""
     process = await anyio.open_process(
         serve(config, "--http", "127.0.0.1:0", *more),
         stdin=subprocess.DEVNULL,
@@ -57,14 +57,14 @@ async def http_gateway(config: Path, *more: str, **environment: str) -> AsyncIte
     )
     try:
         assert process.stderr is not None
-        heard = ""
+        received = ""
         with anyio.fail_after(20):
             async for chunk in process.stderr:
-                heard += chunk.decode()
-                if address := re.search(r"http://\S+/mcp", heard):
+                received += chunk.decode()
+                if address := re.search(r"http://\S+/mcp", received):
                     break
             else:
-                raise AssertionError(heard)
+                raise AssertionError(received)
         async with anyio.create_task_group() as group:
             group.start_soon(_drain, process.stderr)
             yield address[0], process
@@ -85,7 +85,7 @@ async def _drain(stream: anyio.abc.ByteReceiveStream) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started and that are alive."""
+    """The living child processes of a process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

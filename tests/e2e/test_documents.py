@@ -1,4 +1,4 @@
-"""Prompts and resources through whole gateways, in both eras, over both transports, and of a server from PyPI."""
+"""Prompts and resources through complete gateways, in both eras, over both transports, and of a server from PyPI."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @contextlib.asynccontextmanager
 async def client_of(config: Path, transport: str, mode: Any) -> AsyncIterator[mcp.Client]:
-    """A client of a gateway in a process of its own."""
+    """A client of a gateway in its own process."""
     if transport == "http":
         async with http_gateway(config) as (url, _), mcp.Client(url, mode=mode) as client:
             yield client

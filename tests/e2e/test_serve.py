@@ -39,7 +39,7 @@ async def call(client: mcp.Client, name: str, arguments: dict[str, Any]) -> mcp_
 
 
 async def walk_the_road(client: mcp.Client) -> Any:
-    """List, search, execute, and hear of the server that failed; what was read back at the end."""
+    """List, search and execute, and see the failed server reported; returns what was read back at the end."""
     assert [tool.name for tool in (await client.list_tools()).tools] == ["tool_search", "execute_tool"]
     found = (await call(client, "tool_search", {"query": "write down a note"})).structured_content
     assert found["hits"][0]["name"] == "notes:add_note"
@@ -114,7 +114,7 @@ async def test_sigterm_ends_the_gateway_and_its_servers_with_the_call_under_way_
 
 
 async def one_call(url: str, arguments: dict[str, Any]) -> str:
-    """One stateless call, without a client that asks for more afterwards."""
+    """One stateless call by a client that sends nothing afterwards."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "0"},
@@ -134,7 +134,7 @@ async def one_call(url: str, arguments: dict[str, Any]) -> str:
 
 
 async def busy(url: str) -> None:
-    """Until the server has begun to wait."""
+    """Wait until the server has started to wait."""
     while "waiting" not in await one_call(url, {"name": "notes:list_notes"}):
         await anyio.lowlevel.checkpoint()
 

@@ -1,4 +1,4 @@
-"""The examples of an agent loop run as they stand, offline, and with a server that speaks Chat Completions."""
+"""The agent-loop examples run as shipped, offline, and against a server that speaks Chat Completions."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def test_the_loop_does_its_tasks_in_both_ways_and_searching_reads_far_less() -> 
 
 
 class Office(BaseHTTPRequestHandler):
-    """Lists tools, then answers in words; keeps what it was asked."""
+    """A model that lists tools, then answers in words, and records its requests."""
 
     asked: list[tuple[str, str, dict[str, Any]]] = []  # noqa: RUF012 - a class is made for every test
 
@@ -62,7 +62,7 @@ class Office(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
-        """Say nothing."""
+        pass
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def office() -> Iterator[tuple[str, list[tuple[str, str, dict[str, Any]]]]]:
         thread.join()
 
 
-def test_a_real_provider_is_asked_where_the_environment_names_a_model(office: Any) -> None:
+def test_a_real_provider_is_used_if_the_environment_names_a_model(office: Any) -> None:
     url, asked = office
     shown = ran(LOOP, AGENT_MODEL="some-model", OPENAI_API_KEY="k", OPENAI_BASE_URL=url)
     assert shown.count("Done.") == 6

@@ -1,4 +1,4 @@
-"""Every Python block of the pages on agent loops runs as it stands; those that need an extra, where it is installed."""
+"""Every Python block of the agent-loop pages runs unchanged; those that need an extra run if it is installed."""
 
 import importlib.util
 import re
@@ -21,7 +21,7 @@ NEEDS = {
 
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:
-    """A block that needs an extra is marked `py` instead of `python`."""
+    """The page's blocks; those that need an extra are marked `py` instead of `python`."""
     for page in PAGES:
         for match in FENCE.finditer((HOW_TO / f"{page}.md").read_text()):
             if match[1] == language:
@@ -36,7 +36,7 @@ def test_a_block_runs_and_shows_something(page: str, block: str, run_python: Run
 
 
 @pytest.mark.parametrize(("page", "block"), [*blocks("py")])
-def test_a_block_for_a_framework_runs_where_that_is_installed(page: str, block: str) -> None:
+def test_a_block_for_a_framework_runs_if_it_is_installed(page: str, block: str) -> None:
     (library,) = [library for module, library in NEEDS.items() if module in block]
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")

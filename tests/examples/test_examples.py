@@ -1,4 +1,4 @@
-"""The examples run, print what their pages say, and stand there as they are."""
+"""The examples run, print what their pages say, and are quoted there unchanged."""
 
 import importlib.util
 import re
@@ -69,7 +69,7 @@ def test_every_page_has_a_command() -> None:
 
 
 def loaded(example: str, name: str) -> ModuleType:
-    """A file of an example as a module, without running it as a program."""
+    """Import a file of an example as a module, without running it as a program."""
     spec = importlib.util.spec_from_file_location(f"{example}_{name}", ROOT / "examples" / example / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -79,7 +79,7 @@ def loaded(example: str, name: str) -> ModuleType:
 
 
 async def found(app: Any, query: str, **headers: str) -> list[str]:
-    """What a client over HTTP finds."""
+    """The names that a client over HTTP finds."""
     web = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), headers=headers)
     async with web, Client(streamable_http_client("http://localhost/mcp", http_client=web)) as client:
         result = await client.call_tool("tool_search", {"query": query})

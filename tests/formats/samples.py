@@ -38,7 +38,5 @@ def said(text: str, **more: Any) -> ToolResult:
 
 
 class Words:
-    """Counts words."""
-
     def count(self, text: str) -> int:
         return len(text.split())

@@ -1,4 +1,4 @@
-"""What is written here fits the types that the providers' own libraries have for it."""
+"""The output of each format fits the types of the provider's own library."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
@@ -15,7 +15,7 @@ PICTURED = ToolResult(content=({"type": "text", "text": "x"}, PICTURE), is_error
 
 
 def fits(kind: Any, value: Any) -> bool:
-    """Whether a value has the fields of a typed dict, all that are required, and no others."""
+    """Whether a value has the fields of a typed dict: all required ones, and no others."""
     if is_typeddict(kind):
         hints = get_type_hints(kind)
         return (

@@ -1,4 +1,4 @@
-"""Messages of Anthropic: definitions, calls, results and a tool search of one's own."""
+"""Messages of Anthropic: definitions, calls, results, and a custom tool search."""
 
 from types import SimpleNamespace
 

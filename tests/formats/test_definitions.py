@@ -1,4 +1,4 @@
-"""Any list of tools in any format, and the way back."""
+"""Any list of tools in any format, and back again."""
 
 from typing import Any
 

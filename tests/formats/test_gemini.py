@@ -51,7 +51,7 @@ def test_a_response_has_the_output_or_the_error() -> None:
     assert failed["functionResponse"]["response"] == {"error": "no clock"}
 
 
-def test_a_structured_value_is_given_as_it_is_where_nothing_must_be_cut() -> None:
+def test_a_structured_value_is_unchanged_if_nothing_must_be_cut() -> None:
     result = ToolResult(structured={"hour": 12})
     assert gemini.function_response(CALL, result)["functionResponse"]["response"] == {"output": {"hour": 12}}
     cut = gemini.function_response(CALL, result, budget=100)

@@ -1,4 +1,4 @@
-"""Plain MCP JSON: what the protocol's own library takes."""
+"""Plain MCP JSON, accepted by the protocol's own library."""
 
 import mcp_types
 from tests.formats.samples import PICTURE, WEATHER

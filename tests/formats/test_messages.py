@@ -37,7 +37,7 @@ def test_every_block_has_a_piece(block: dict[str, Any], piece: Text | File) -> N
     assert shown(block) == [piece]
 
 
-def test_a_structured_value_is_shown_where_no_text_says_it() -> None:
+def test_a_structured_value_is_shown_if_no_text_contains_it() -> None:
     assert shown(structured={"sum": 3}) == [Text('{"sum":3}')]
     assert shown({"type": "text", "text": "three"}, structured={"sum": 3}) == [Text("three")]
     assert shown(PICTURE, structured=[1]) == [Text("[1]"), File("image/png", "iVBORw0=")]
@@ -51,7 +51,7 @@ def test_a_tool_that_asks_for_more_says_so() -> None:
     assert "asks for more input" in result_text(ToolResult(kind="input_required"))
 
 
-def test_as_one_text_a_file_is_a_note_of_what_it_is() -> None:
+def test_in_plain_text_a_file_is_described_in_a_note() -> None:
     found = result_text(ToolResult(content=({"type": "text", "text": "Here:"}, PICTURE)))
     assert found == "Here:\n[image/png, 6 bytes, not shown here]"
 

@@ -1,4 +1,4 @@
-"""Schemas of any shape: what a model gives fits the tool, and what the tool takes can be given."""
+"""Schemas of any shape: what a model produces fits the tool, and a model can produce what the tool accepts."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def schemas(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def values(draw: st.DrawFn, schema: Any, root: dict[str, Any], depth: int = 4) -> Any:
-    """A value of the schema, with no property that it does not tell."""
+    """A value of the schema, with declared properties only."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     if "const" in schema:
@@ -86,7 +86,7 @@ def _scalar(kind: str, schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 def filled(value: Any, schema: Any, root: dict[str, Any]) -> Any:
-    """The value as a model says it in strict mode: null for every property that is not there."""
+    """The value as a model writes it in strict mode: null for each absent property."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     if "anyOf" in schema:
@@ -118,7 +118,9 @@ def test_what_fits_the_adapted_schema_fits_the_tool(rules: SchemaRules, data: st
 @pytest.mark.parametrize("rules", JSON_SCHEMA)
 @given(data=st.data())
 @SLOW
-def test_what_the_tool_takes_can_be_said_with_the_adapted_schema(rules: SchemaRules, data: st.DataObject) -> None:
+def test_the_adapted_schema_can_express_everything_that_the_tool_accepts(
+    rules: SchemaRules, data: st.DataObject
+) -> None:
     schema = data.draw(schemas())
     wanted = data.draw(values(schema, schema))
     adapted = adapt_schema(schema, rules)

@@ -1,4 +1,4 @@
-"""Schemas as each provider takes them: every rule with what goes in and what comes out."""
+"""Schemas as each provider accepts them: every rule, with its input and output."""
 
 import json
 from typing import Any
@@ -48,7 +48,7 @@ CHAIN = of({"a": {"$ref": "#/$defs/node"}}, required=["a"], **{"$defs": {"node":
 
 
 @pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC])
-def test_a_definition_that_refers_to_itself_stays_one_where_that_is_taken(rules: SchemaRules) -> None:
+def test_a_recursive_definition_is_kept_if_the_provider_accepts_it(rules: SchemaRules) -> None:
     found = adapt_schema(CHAIN, rules)
     assert part(found) == {"$ref": "#/$defs/node"}
     assert found.schema["$defs"] == {"node": NODE}
@@ -66,7 +66,7 @@ def test_in_strict_mode_a_definition_that_refers_to_itself_is_closed_like_any_ot
 
 
 @pytest.mark.parametrize("rules", [GEMINI, GEMINI_OPENAPI])
-def test_where_recursion_is_not_taken_the_inner_part_is_left_open_and_says_so(rules: SchemaRules) -> None:
+def test_without_recursion_the_inner_part_is_left_open_and_described(rules: SchemaRules) -> None:
     found = adapt_schema(CHAIN, rules)
     inner = part(found)["properties"]["next"]
     assert inner["type"].lower() == "object"
@@ -118,7 +118,7 @@ def test_no_alternatives_stand_at_the_top(rules: SchemaRules) -> None:
     assert found.hint == "Needs one of: route; file."
 
 
-def test_alternatives_that_are_objects_become_one_that_requires_what_all_require() -> None:
+def test_alternative_objects_become_one_with_the_common_required_properties() -> None:
     email = of({"kind": {"const": "email"}, "to": {"type": "string"}}, required=["kind", "to"])
     phone = of({"kind": {"const": "phone"}, "number": {"type": "string"}}, required=["kind", "number"])
     found = adapt_schema({"oneOf": [email, phone], "description": "Sends."}, ANTHROPIC)
@@ -196,7 +196,7 @@ def test_strict_for_openai_closes_every_object_and_requires_every_property() -> 
     assert found.restore({"a": "x", "b": None}) == {"a": "x"}
 
 
-def test_strict_for_anthropic_closes_every_object_and_leaves_optional_what_is() -> None:
+def test_strict_for_anthropic_closes_every_object_and_keeps_optional_properties() -> None:
     found = adapt_schema(of({"a": {"type": "string"}, "b": {"type": "integer"}}, required=["a"]), ANTHROPIC_STRICT)
     assert found.schema == of(
         {"a": {"type": "string"}, "b": {"type": "integer"}}, required=["a"], additionalProperties=False
@@ -213,7 +213,7 @@ def test_strict_for_anthropic_closes_every_object_and_leaves_optional_what_is() 
         ({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, None),
     ],
 )
-def test_what_is_optional_may_be_null(before: Any, after: Any) -> None:
+def test_optional_properties_may_be_null(before: Any, after: Any) -> None:
     found = adapt_schema(of({"a": before}), OPENAI_STRICT)
     assert found.strict
     if after is not None:
@@ -223,7 +223,7 @@ def test_what_is_optional_may_be_null(before: Any, after: Any) -> None:
     assert found.restore({"a": None}) == {}
 
 
-def test_null_and_nothing_are_not_mixed_up_where_they_may_differ() -> None:
+def test_null_and_absent_are_not_confused_where_they_differ() -> None:
     found = adapt_schema(of({"assignee": {"type": ["string", "null"]}}), OPENAI_STRICT)
     assert not found.strict
     assert found.reason == "for 'assignee', null and nothing may not mean the same"
@@ -350,7 +350,7 @@ def test_anthropic_takes_24_optional_arguments_and_16_of_several_types_in_strict
         (GEMINI_OPENAPI, of({}, additionalProperties=False), {"type": "OBJECT", "properties": {}}),
     ],
 )
-def test_a_keyword_becomes_what_the_provider_reads(rules: SchemaRules, before: Any, after: Any) -> None:
+def test_a_keyword_becomes_one_that_the_provider_reads(rules: SchemaRules, before: Any, after: Any) -> None:
     found = part(adapt_schema(of({"a": before}, required=["a"]), rules))
     if after is None:
         assert not found.keys() & {"additionalItems", "propertyNames"}
@@ -392,7 +392,7 @@ def test_arguments_with_names_that_are_refused_are_renamed_and_named_back() -> N
 @pytest.mark.parametrize(
     "schema", [{"properties": {"a": 3}}, {"anyOf": 3}, {"allOf": [3]}, {"required": 3}, {"type": 3}]
 )
-def test_a_schema_that_is_no_schema_is_adapted_all_the_same(rules: SchemaRules, schema: dict[str, Any]) -> None:
+def test_an_invalid_schema_is_adapted_anyway(rules: SchemaRules, schema: dict[str, Any]) -> None:
     assert adapt_schema(schema, rules).schema["type"].lower() == "object"
 
 

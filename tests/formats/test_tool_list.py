@@ -1,4 +1,4 @@
-"""Names in a request: every provider takes them, and each leads back to its tool."""
+"""Names in a request: every provider accepts them, and each leads back to its tool."""
 
 import re
 
@@ -34,12 +34,12 @@ def test_a_name_does_not_change_because_other_tools_are_there(key: Key, others: 
     assert Names(map(tool, others)).add(tool(key)) == Names().add(tool(key))
 
 
-def test_a_name_is_the_wire_name_where_that_begins_with_a_letter() -> None:
+def test_a_name_is_the_wire_name_if_that_begins_with_a_letter() -> None:
     key = Key("github", "create_issue")
     assert Names().add(tool(key)) == wire_name(key)
 
 
-def test_two_tools_whose_names_would_meet_have_different_ones() -> None:
+def test_two_tools_whose_names_would_collide_get_different_ones() -> None:
     names = Names([tool(Key("", "_3d")), tool(Key("", "3d"))])
     assert len(set(names)) == 2
     assert [names.tool(name).name for name in names] == ["_3d", "3d"]

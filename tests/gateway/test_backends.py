@@ -1,4 +1,4 @@
-"""Who runs a tool: the order, fail-over, and the selector."""
+"""Which backend runs a tool: the order, fail-over, and the selector."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ QUIET = GatewayOptions(start_grace_s=0)
 
 
 class Named(FakeProvider):
-    """Answers with its name, or fails."""
+    """Returns its name, or fails."""
 
     def __init__(self, name: str, error: Exception | None = None, tool: Tool = TOOL) -> None:
         super().__init__([tool], self.answer)
@@ -68,7 +68,7 @@ async def test_local_functions_come_first_then_providers_then_remote_servers() -
     assert [backend.name for backend in backends] == ["local", "provider", "mcp"]
 
 
-async def test_the_next_backend_is_asked_where_the_first_is_not_available() -> None:
+async def test_the_next_backend_is_used_if_the_first_is_unavailable() -> None:
     away, there = Named("away", ServerUnavailable("It is away.")), Named("there")
     assert (await gateway(FakeSource(away, there)).call(ME, "web:search")).structured == "there"
     assert len(away.calls) == 1
@@ -88,10 +88,10 @@ async def test_a_providers_exception_is_shown_unless_it_is_masked_or_remote(kind
     gate = Gateway([source(kind, Named("broken", ValueError("secret")))], options=QUIET, mask_errors=masked)
     with pytest.raises(ExecutionFailed) as caught:
         await gate.call(ME, "web:search")
-    told = kind is BackendKind.PROVIDER and not masked
+    named = kind is BackendKind.PROVIDER and not masked
     assert str(caught.value) == (
         "web:search failed: ValueError: secret"
-        if told
+        if named
         else "web:search failed inside its provider. Its log has the cause."
     )
 
@@ -162,11 +162,11 @@ async def test_a_function_that_keeps_failing_closes_no_other_function() -> None:
     assert {state.backend: state.state for state in one.breakers()}["slow"] == "open"
 
 
-# -- what a tool calls in its turn -----------------------------------------------------------------------------------
+# -- tools that call other tools ---------------------------------------------------------------------------------------
 
 
 class Nested(FakeProvider):
-    """Does its work, then calls another tool, and lets its error through."""
+    """Does its work, then calls another tool and lets its error through."""
 
     def __init__(self, other: Gateway | App, name: str) -> None:
         super().__init__([TOOL], self.answer)
@@ -187,7 +187,7 @@ AWAY = Tool(name="log", namespace="audit")
 RETRY = GatewayOptions(start_grace_s=0, calls=CallOptions(retry=RetryOptions(attempts=3, first_s=0.001)))
 
 
-async def test_an_error_of_a_tool_called_inside_is_no_reason_to_run_the_call_again() -> None:
+async def test_an_error_of_a_nested_call_does_not_repeat_the_outer_call() -> None:
     inner = gateway(FakeSource(Named("away", ServerUnavailable("The audit is away."), AWAY)))
     for wanted, said in (("audit:log", "The audit is away"), ("zzz", "zzz")):
         nested, there = Nested(inner, wanted), Named("there")
@@ -199,7 +199,7 @@ async def test_an_error_of_a_tool_called_inside_is_no_reason_to_run_the_call_aga
         assert (nested.runs, there.calls) == (1, [])
 
 
-async def test_an_adapted_provider_whose_inner_call_finds_no_tool_has_run_all_the_same() -> None:
+async def test_an_adapted_provider_whose_nested_call_finds_no_tool_still_counts_as_run() -> None:
     runs: list[str] = []
     app = App()
 
@@ -219,7 +219,7 @@ async def test_an_adapted_provider_whose_inner_call_finds_no_tool_has_run_all_th
     assert (runs, there.calls) == (["search"], [])
 
 
-async def test_a_handler_whose_inner_server_is_away_runs_once() -> None:
+async def test_a_handler_whose_inner_server_is_unavailable_runs_once() -> None:
     tools, runs = LocalTools(), []
     inner = gateway(FakeSource(Named("away", ServerUnavailable("The audit is away."), AWAY)))
 
@@ -235,7 +235,7 @@ async def test_a_handler_whose_inner_server_is_away_runs_once() -> None:
     assert (len(runs), there.calls) == (1, [])
 
 
-async def test_a_provider_may_say_by_itself_that_nothing_was_run() -> None:
+async def test_a_provider_may_report_that_nothing_was_run() -> None:
     away, there = Named("away", ToolNotFound("There is none.")), Named("there")
     assert (await gateway(FakeSource(away, there)).call(ME, "web:search")).structured == "there"
 
@@ -249,7 +249,7 @@ async def test_an_internal_cancellation_in_a_provider_is_a_failure() -> None:
         await gateway(FakeSource(Cancelled("one"), Named("two"))).call(ME, "web:search")
 
 
-# -- a selector that fails ------------------------------------------------------------------------------------------
+# -- a selector that fails ---------------------------------------------------------------------------------------------
 
 
 def raising(backends: Sequence[Backend]) -> Sequence[Backend]:

@@ -1,4 +1,4 @@
-"""Foreign code that raises, hangs or talks nonsense costs nobody but itself; so does a stop at the wrong moment."""
+"""Third-party code that raises, hangs or returns nonsense affects only itself; so does a badly timed stop."""
 
 import asyncio
 import sys
@@ -39,7 +39,7 @@ GOOD, OTHER = Tool(name="good", description="Does good."), Tool(name="other", de
 
 
 class Cancelling(FakeProvider):
-    """It awaits something that somebody cancelled."""
+    """Awaits a cancelled future."""
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
         self.lists += 1
@@ -50,7 +50,7 @@ class Cancelling(FakeProvider):
 
 
 class Stuck(FakeProvider):
-    """It lists its tools once it is let go, and says when it was asked."""
+    """Lists its tools once it is released, and reports when it was asked."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         super().__init__(tools)
@@ -67,7 +67,7 @@ def names(tools: Sequence[Tool]) -> list[str]:
     return [tool.name for tool in tools]
 
 
-# -- what a provider raises --------------------------------------------------------------------------------------------
+# -- errors of providers -----------------------------------------------------------------------------------------------
 
 
 async def test_a_shared_provider_that_cancels_itself_is_named_and_ends_nothing() -> None:
@@ -81,7 +81,7 @@ async def test_a_shared_provider_that_cancels_itself_is_named_and_ends_nothing()
 
 
 class Leaving(FakeProvider):
-    """It wants to end the process, whatever it is asked."""
+    """Tries to end the process on every request."""
 
     def __init__(self, leave: Callable[[], Any] = sys.exit, *, lists: bool = False) -> None:
         super().__init__([GOOD] if lists else [])
@@ -100,7 +100,7 @@ class Leaving(FakeProvider):
         return self.leave()  # type: ignore[no-any-return]  # as above
 
 
-async def test_a_shared_provider_that_exits_ends_nothing_but_what_it_was_asked() -> None:
+async def test_a_shared_provider_that_exits_ends_only_its_own_request() -> None:
     with anyio.fail_after(5):
         async with running(FakeSource(Leaving(), FakeProvider([OTHER]))) as gateway:
             assert await gateway.tools(ME) == (OTHER,)
@@ -114,7 +114,7 @@ async def test_a_shared_provider_that_exits_ends_nothing_but_what_it_was_asked()
                 await gateway.call(ME, "unlisted")
 
 
-async def test_a_provider_of_a_request_and_one_of_several_that_exit_end_nothing_but_what_they_were_asked() -> None:
+async def test_request_and_combined_providers_that_exit_end_only_their_own_requests() -> None:
     with anyio.fail_after(5):
         async with running(FakeSource(Many(Leaving(), FakeProvider([OTHER])))) as gateway:
             assert await gateway.tools(ME) == (OTHER,)
@@ -146,7 +146,7 @@ async def test_a_provider_of_a_request_that_cancels_itself_is_named_and_costs_th
             assert [status.name for status in reply.servers] == ["Cancelling"]
 
 
-async def test_who_is_really_cancelled_while_a_provider_is_asked_stays_cancelled() -> None:
+async def test_a_caller_cancelled_while_a_provider_is_asked_stays_cancelled() -> None:
     stuck = Stuck([GOOD])
     gateway = Gateway([FakeSource(stuck)], options=QUIET)
     task = asyncio.create_task(gateway.tools(ME))
@@ -183,7 +183,7 @@ async def test_statuses_that_cannot_be_had_are_passed_over(statuses: Callable[[o
 
 
 @pytest.mark.parametrize("seconds", [None, "soon", float("nan"), True, property(raising(RuntimeError("no")))])
-async def test_a_time_that_is_none_is_no_time(seconds: object) -> None:
+async def test_an_invalid_time_is_ignored(seconds: object) -> None:
     kind = type("Odd", (FakeProvider,), {"cache_for_s": seconds, "cache_key": "x"})
     gateway = Gateway([FakeSource(kind([GOOD]))], options=QUIET)
     assert await gateway.tools(ME) == (GOOD,)
@@ -220,21 +220,21 @@ async def test_a_list_that_holds_for_no_time_is_not_asked_for_over_and_over(
 
 
 async def test_a_listener_that_raises_ends_neither_a_run_nor_a_request() -> None:
-    tools, heard = LocalTools(), list[str]()
+    tools, notified = LocalTools(), list[str]()
     gateway = Gateway([tools], options=QUIET)
     gateway.refresher.subscribe(raising(ZeroDivisionError()))
     gateway.refresher.subscribe(raising(asyncio.CancelledError()))
-    gateway.refresher.subscribe(lambda: heard.append(threading.current_thread().name))
+    gateway.refresher.subscribe(lambda: notified.append(threading.current_thread().name))
     tools.register(GOOD, lambda args: "done")
     assert names(await gateway.tools(ME)) == ["good"]
-    assert heard == [threading.current_thread().name]
+    assert notified == [threading.current_thread().name]
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             await group.start(gateway.refresher.run)
             tools.register(OTHER, lambda args: "done")
             assert names(await gateway.tools(ME)) == ["good", "other"]
             group.cancel_scope.cancel()
-    assert len(heard) > 1
+    assert len(notified) > 1
 
 
 async def test_a_source_that_fails_keeps_the_providers_it_had() -> None:
@@ -261,7 +261,7 @@ async def test_a_name_that_cannot_be_had_is_that_of_the_class() -> None:
     assert [backend.name for backend in gateway.refresher.backends()] == ["Nameless"]
 
 
-# -- tools that are none -----------------------------------------------------------------------------------------------
+# -- invalid tools -----------------------------------------------------------------------------------------------------
 
 WRONG: dict[str, list[Any]] = {
     "name": [None, 5, ["x"]], "namespace": [None, 5, ["x"]], "title": [5, ["x"]], "description": [None, 5],
@@ -273,7 +273,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, some in WRONG.items() for value in some])
-async def test_a_tool_with_a_field_that_is_none_is_left_out_alone(field: str, value: Any) -> None:
+async def test_a_tool_with_an_invalid_field_is_the_only_one_left_out(field: str, value: Any) -> None:
     fields: dict[str, Any] = {"name": "broken", field: value}
     broken = Tool(**fields)
     policy = ByScopes([Rule(tools=("secret:*",), tags=("secret",))])
@@ -305,7 +305,7 @@ async def test_a_failing_provider_of_broken_tools_still_has_a_status() -> None:
     assert [status.name for status in gateway.refresher.statuses()] == ["FakeProvider"]
 
 
-# -- who is asked again ------------------------------------------------------------------------------------------------
+# -- refreshing again --------------------------------------------------------------------------------------------------
 
 
 async def test_a_change_in_one_source_polls_no_provider_of_another() -> None:
@@ -336,7 +336,7 @@ async def test_a_provider_that_failed_is_left_alone_until_it_is_due_whatever_oth
             assert failing.lists == 2
 
 
-async def test_a_provider_that_hangs_is_asked_once_however_often_others_change() -> None:
+async def test_a_hanging_provider_is_asked_once_however_often_others_change() -> None:
     stuck, source = Stuck([OTHER]), FakeSource(FakeProvider([GOOD]))
     options = GatewayOptions(start_grace_s=0, list_timeout_s=0.5)
     gateway = Gateway([FakeSource(stuck), source], options=options)
@@ -355,7 +355,7 @@ async def test_a_provider_that_hangs_is_asked_once_however_often_others_change()
 
 
 class Telling(FakeProvider):
-    """It tells of changes."""
+    """Notifies of changes."""
 
     callbacks: tuple[Callable[[], None], ...] = ()
 
@@ -420,7 +420,7 @@ def test_a_gateway_made_in_a_closed_loop_sees_every_change(make: Callable[[], An
     assert asyncio.run(seen_running()) == ["first", "second", "third"]
 
 
-async def test_what_another_thread_registers_is_there_for_it_at_once() -> None:
+async def test_a_thread_sees_its_own_registrations_at_once() -> None:
     tools = LocalTools()
     gateway = Gateway([tools], options=QUIET)
 
@@ -433,7 +433,7 @@ async def test_what_another_thread_registers_is_there_for_it_at_once() -> None:
         await anyio.to_thread.run_sync(work)
 
 
-async def test_a_provider_whose_listing_was_cut_short_by_a_stop_is_asked_after_the_next_start() -> None:
+async def test_a_provider_whose_listing_was_interrupted_is_asked_after_the_next_start() -> None:
     stuck = Stuck([GOOD])
     gateway = Gateway([FakeSource(stuck)], options=QUIET)
     with anyio.fail_after(5):
@@ -465,7 +465,7 @@ async def test_waiters_get_an_error_when_the_gateway_stops(wait: str) -> None:
             await waiting
 
 
-async def test_a_request_within_the_start_grace_goes_on_with_what_is_there_when_it_is_stopped() -> None:
+async def test_a_request_that_waits_for_the_start_continues_when_the_gateway_stops() -> None:
     source = FakeSource(FakeProvider([GOOD]), FakeProvider([], status=ready("slow", state=ServerState.CONNECTING)))
     gateway = Gateway([source], options=GatewayOptions(start_grace_s=30))
     with anyio.fail_after(5):
@@ -502,7 +502,7 @@ async def test_requests_of_one_loop_that_come_together_ask_once() -> None:
     assert found == [(GOOD,)] * 40
 
 
-async def test_who_comes_after_a_change_is_not_content_with_what_was_asked_before_it() -> None:
+async def test_a_request_after_a_change_does_not_use_a_listing_from_before_it() -> None:
     stuck = Stuck([GOOD])
     source = FakeSource(stuck)
     gateway = Gateway([source], options=QUIET)
@@ -517,7 +517,7 @@ async def test_who_comes_after_a_change_is_not_content_with_what_was_asked_befor
     assert stuck.lists == before + 1
 
 
-async def test_when_the_one_who_asks_for_all_is_cancelled_another_asks() -> None:
+async def test_when_the_request_that_refreshes_is_cancelled_another_refreshes() -> None:
     stuck = Stuck([GOOD])
     gateway = Gateway([FakeSource(stuck)], options=QUIET)
     with anyio.fail_after(5):

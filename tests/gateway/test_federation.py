@@ -1,4 +1,4 @@
-"""Providers that search by themselves, or are too large to list."""
+"""Providers with their own search, or with too many tools to list."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ QUIET = GatewayOptions(start_grace_s=0, find_timeout_s=0.2)
 
 
 class Finder:
-    """Lists nothing, and finds what it is told to."""
+    """Lists nothing, and finds what the test gives it."""
 
     name = "post"
 
@@ -66,7 +66,7 @@ async def test_hits_from_elsewhere_stand_among_our_own_by_their_score() -> None:
     assert (await gateway.search(ME, request())).hits[0].tool.id == "post:send_parcel"
 
 
-async def test_a_score_above_one_is_no_way_to_the_top() -> None:
+async def test_a_score_above_one_does_not_reach_the_top() -> None:
     gateway = Gateway([FakeSource(Finder(hit(FAR, 1e9)))], options=QUIET)
     assert (await gateway.search(ME, request())).hits[0].score == 1.0
 
@@ -100,7 +100,7 @@ async def test_filters_hold_for_hits_from_elsewhere() -> None:
     assert len((await gateway.search(ME, request(filters=Filters(namespaces=frozenset({"post"}))))).hits) == 1
 
 
-async def test_a_policy_holds_for_what_is_found_and_looked_up_elsewhere() -> None:
+async def test_a_policy_applies_to_tools_that_providers_find_and_look_up() -> None:
     policy = ByScopes([Rule(tools=("post:*",), scopes=("post",))])
     finder = Finder(hit(FAR, 1.0))
     gateway = Gateway([FakeSource(FakeProvider([OWN]), finder)], policy=policy, options=QUIET)

@@ -57,7 +57,7 @@ def words(*queries: str, **more: Any) -> SearchRequest:
 
 
 class ByTenant:
-    """Tools of a namespace are for the tenant of that name; shared ones for all."""
+    """Shows the tools of a namespace to the tenant of that name, and shared tools to all."""
 
     def scope(self, caller: Caller) -> Hashable:
         return caller.tenant
@@ -153,7 +153,7 @@ async def test_a_broken_schema_costs_only_its_own_tool() -> None:
     assert "schema" in status.rejected[0].reason
 
 
-async def test_a_tool_that_is_no_tool_costs_only_itself() -> None:
+async def test_an_invalid_tool_costs_only_itself() -> None:
     none: Any = None
     odd = [tool("a", "x", description=none), tool("b", "x", tags=(1,)), tool("good", "x")]
     async with running(FakeSource(FakeProvider(odd, status=ready("x", tools=3)))) as gateway:
@@ -338,7 +338,7 @@ async def test_a_denied_tool_looks_exactly_like_a_missing_one() -> None:
     assert await seen([*ours, theirs]) == await seen(ours)
 
 
-async def test_a_server_whose_tools_are_all_denied_is_not_known() -> None:
+async def test_a_server_whose_tools_are_all_denied_is_unknown() -> None:
     rival = FakeProvider([tool("pay", "rival")], status=ready("rival", tools=1))
     shared = FakeProvider([tool("send", "shared")], status=ready("shared", tools=1))
     acme = Context(caller=Caller(id="a", tenant="acme"))

@@ -1,4 +1,4 @@
-"""A gateway with an embedder of its own: who pays for it, and what happens where it fails."""
+"""A gateway with an embedder: which thread does the work, and what happens if it fails."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ CLOCK = Tool(name="now", namespace="time", description="Tell the hour.")
 
 
 class Topics:
-    """Knows two topics; fails while `broken`, and says which threads it ran in."""
+    """Knows two topics; fails while `broken`, and records the threads it ran in."""
 
     name = "topics"
     dim = 2
@@ -45,7 +45,7 @@ class Topics:
 
 
 class Running:
-    """A gateway that runs, with an embedder."""
+    """A running gateway with an embedder."""
 
     def __init__(self, gateway: Gateway, provider: FakeProvider, source: FakeSource) -> None:
         self.gateway = gateway
@@ -67,7 +67,7 @@ def asked(query: str) -> SearchRequest:
 
 @contextlib.asynccontextmanager
 async def embedding(embedder: Topics, *tools: Tool, options: GatewayOptions = AT_ONCE) -> AsyncIterator[Running]:
-    """A gateway that runs with the embedder, with all tools in its snapshot."""
+    """A running gateway with the embedder and all tools in its snapshot."""
     provider = FakeProvider(tools or (MAIL, CLOCK), status=ready("post", tools=2))
     source = FakeSource(provider)
     gateway = Gateway([source], options=options, embedder=embedder)
@@ -193,7 +193,7 @@ async def test_a_tool_that_comes_while_the_embedder_fails_is_embedded_later() ->
 
 
 @pytest.mark.parametrize("vectors", [np.zeros((1, 2), np.float32), np.full((2, 2), np.nan, np.float32)])
-def test_vectors_that_are_none_are_a_failure(vectors: Vectors) -> None:
+def test_invalid_vectors_are_a_failure(vectors: Vectors) -> None:
     class Odd(Topics):
         def embed(self, texts: Sequence[str]) -> Vectors:
             return vectors

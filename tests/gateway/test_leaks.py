@@ -1,7 +1,7 @@
-"""What one tenant does, has and is told changes nothing for another.
+"""What one tenant does, has and receives changes nothing for another.
 
-Two tenants ask many things each, side by side: 150 of them, and a thousand in the slow tests. None of one's secret
-words reaches the other, and every answer is the one that a tenant gets where the other does not exist at all.
+Two tenants send many requests each, side by side: 150, and a thousand in the slow tests. No secret word of one tenant
+reaches the other, and each tenant gets the same answers as in a process where the other does not exist.
 """
 
 import logging
@@ -54,7 +54,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """A provider here fails hundreds of times, and each time is logged with its stack."""
+    """Silence the log: a provider here fails hundreds of times, each with its stack."""
     caplog.set_level(logging.CRITICAL, logger="toolcrib")
 
 
@@ -67,7 +67,7 @@ NEARLY: Mapping[str, tuple[str, ...]] = {
     "acme": ("zanthoriun", "quilfrost", "mordivene"),
     "bits": ("vexalitte", "plovrine", "thrasquit"),
 }
-"""The same, misspelt: what somebody guesses who must not be told that he is close."""
+"""The same names misspelt: guesses whose answers must not reveal that they are close."""
 COMMON = ("invoice", "order", "ticket", "report", "folder", "shipment", "contract", "backup")
 VERBS = ("create", "list", "delete", "send", "archive", "find")
 SCHEMA: Object = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -77,7 +77,7 @@ OTHER = {"acme": "bits", "bits": "acme"}
 
 
 def open_tools() -> list[Tool]:
-    """Shared with everybody."""
+    """Tools that everyone sees."""
     return [
         Tool(
             name=f"{verb}_{noun}",
@@ -92,7 +92,7 @@ def open_tools() -> list[Tool]:
 
 
 def scoped_tools(tenant: str) -> list[Tool]:
-    """In the shared catalog, and seen by one tenant alone."""
+    """Tools in the shared catalog that only one tenant sees."""
     return [
         Tool(
             name=f"{verb}_{secret}",
@@ -110,7 +110,7 @@ def scoped_tools(tenant: str) -> list[Tool]:
 
 
 def own_tools(tenant: str) -> list[Tool]:
-    """What comes with a tenant's requests. Both tenants have tools of the same names, which say different things."""
+    """Tools that come with a tenant's requests. Both tenants use the same names, with different descriptions."""
     first, second = SECRETS[tenant][:2]
     own = [
         Tool(name="note", description="Write a note.", input_schema=_limited(1 if tenant == "acme" else True)),
@@ -125,13 +125,13 @@ def own_tools(tenant: str) -> list[Tool]:
 
 
 def _limited(default: object) -> Object:
-    """A schema whose default is equal for both tenants in Python, and another in JSON."""
+    """A schema whose default is equal for both tenants in Python, and different in JSON."""
     return {"type": "object", "properties": {"limit": {"default": default}}}
 
 
 @dataclass
 class Own:
-    """The provider of one request: its tools are made anew each time, or kept."""
+    """The provider of one request: makes its tools again each time, or keeps them."""
 
     tenant: str
     name: str = "own"
@@ -150,7 +150,7 @@ class Own:
 
 @dataclass
 class Broken:
-    """A provider that fails, and says a secret."""
+    """A provider that fails with a secret in its message."""
 
     tenant: str
     name: str = field(init=False)
@@ -166,7 +166,7 @@ class Broken:
 
 
 def shared(tenants: Sequence[str]) -> list[FakeProvider]:
-    """The shared providers where these tenants are: open tools, each tenant's own, and a server of his that failed."""
+    """The shared providers of these tenants: open tools, scoped tools of each tenant, and a failed server of each."""
     found = [FakeProvider(open_tools(), echo, status=ready("office", namespace="office"))]
     for tenant in tenants:
         found.append(FakeProvider(scoped_tools(tenant), echo))
@@ -182,7 +182,7 @@ POLICY = ByScopes(
 
 
 class Letters:
-    """An embedder of letters, slow enough to run in threads beside each other."""
+    """An embedder of letters, slow enough for its threads to overlap."""
 
     name = "letters"
     dim = 26
@@ -196,7 +196,7 @@ class Letters:
 
 @dataclass
 class World:
-    """A process with some tenants."""
+    """One process with some tenants."""
 
     gateway: Gateway
     facades: Sequence[ToolFacade]
@@ -236,8 +236,8 @@ def contexts(tenant: str) -> list[Context]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One request of a tenant, made up beforehand."""
+class TenantRequest:
+    """One prepared request of a tenant."""
 
     tenant: str
     kind: int
@@ -252,63 +252,62 @@ class Asked:
     cursor: str | None
 
     async def of(self, here: World) -> Any:
-        """The answer to it."""
         facade, ctx = here.facades[self.surface], here.contexts[self.tenant][self.which]
         return await KINDS[self.kind](self, here, facade, ctx)
 
 
-async def searches(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def searches(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.search(ctx, SearchRequest(queries=asked.queries, detail=asked.detail, explain=True))
 
 
-async def narrows(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def narrows(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     request = SearchRequest(queries=asked.queries[:1], filters=asked.filters, group=True, limit=20)
     return await here.gateway.search(ctx, request)
 
 
-async def browses(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def browses(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await pages(lambda at: here.gateway.search(ctx, SearchRequest(cursor=at)), asked.cursor)
 
 
-async def lists(asked: Asked, _: World, facade: ToolFacade, ctx: Context) -> Any:
+async def lists(asked: TenantRequest, _: World, facade: ToolFacade, ctx: Context) -> Any:
     return await pages(lambda at: facade.page(ctx, at), asked.cursor)
 
 
-async def describes(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def describes(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.describe(ctx, asked.name)
 
 
-async def calls(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def calls(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.call(ctx, asked.name, asked.arguments)
 
 
-async def calls_by_wire_name(asked: Asked, _: World, facade: ToolFacade, ctx: Context) -> Any:
+async def calls_by_wire_name(asked: TenantRequest, _: World, facade: ToolFacade, ctx: Context) -> Any:
     return await facade.call(ctx, asked.name.replace(":", "__"), asked.arguments)
 
 
-async def executes(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def executes(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.facades[0].call(ctx, "execute_tool", {"name": asked.name, "arguments": asked.arguments})
 
 
-async def searches_by_tool(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def searches_by_tool(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     filters = {"namespace": min(asked.filters.namespaces, default=""), "tags": [*asked.filters.tags]}
     given = {key: value for key, value in filters.items() if value}
     return await here.facades[0].call(ctx, "tool_search", {"query": asked.queries[0], **given})
 
 
-async def searches_without_filters(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def searches_without_filters(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.facades[0].call(ctx, "tool_search", {"query": asked.queries[0]})
 
 
-async def searches_dynamically(asked: Asked, here: World, _: ToolFacade, ctx: Context) -> Any:
+async def searches_dynamically(asked: TenantRequest, here: World, _: ToolFacade, ctx: Context) -> Any:
     return await here.facades[1].call(ctx, "search_tools", {"query": asked.queries[0]})
 
 
-async def is_greeted(_: Asked, __: World, facade: ToolFacade, ctx: Context) -> Any:
+async def is_greeted(_: TenantRequest, __: World, facade: ToolFacade, ctx: Context) -> Any:
     return await facade.instructions(ctx), await facade.fingerprint(ctx)
 
 
-async def looks_around(_: Asked, here: World, __: ToolFacade, ctx: Context) -> Any:
+async def looks_around(_: TenantRequest, here: World, __: ToolFacade, ctx: Context) -> Any:
     return await here.gateway.servers(ctx), await here.gateway.namespaces(ctx), await here.gateway.tags(ctx)
 
 
@@ -329,8 +328,8 @@ KINDS: Final = (
 )
 
 
-def script(tenant: str, count: int, cursors: Sequence[str] = ()) -> list[Asked]:
-    """The requests of a tenant: the same ones each time. `cursors` are some that the other one got."""
+def script(tenant: str, count: int, cursors: Sequence[str] = ()) -> list[TenantRequest]:
+    """The requests of a tenant: the same ones each time. `cursors` come from the other tenant's answers."""
     chance, other = random.Random(tenant), OTHER[tenant]  # noqa: S311 - the same numbers each time
     words = [*COMMON, *VERBS, *SECRETS[tenant], *NEARLY[tenant], *NEARLY[other], "invoise", "note", "promise", "kept"]
     names = [[tool.id for tool in some] for some in (open_tools(), scoped_tools(tenant), own_tools(tenant))]
@@ -347,7 +346,7 @@ def script(tenant: str, count: int, cursors: Sequence[str] = ()) -> list[Asked]:
         return Filters(tags=frozenset({chance.choice(tags)}))
 
     return [
-        Asked(
+        TenantRequest(
             tenant=tenant,
             kind=number % len(KINDS),
             which=chance.randrange(7),
@@ -372,8 +371,8 @@ async def pages(ask: Callable[[str | None], Awaitable[Any]], cursor: str | None)
     return found
 
 
-async def told(here: World, steps: Sequence[Asked]) -> list[Any]:
-    """Each answer, as plain values; errors are answers."""
+async def answers_to(here: World, steps: Sequence[TenantRequest]) -> list[Any]:
+    """Each answer, as plain values; errors are answers too."""
     answers = []
     for step in steps:
         try:
@@ -385,7 +384,7 @@ async def told(here: World, steps: Sequence[Asked]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value with everything in it, but the time at which something failed."""
+    """A value with everything in it except times of failures."""
     if isinstance(value, (str, Tool)):
         return str(value)
     if is_dataclass(value):
@@ -399,11 +398,11 @@ def plain(value: Any) -> Any:
 
 async def alone(tenant: str, count: int, cursors: Sequence[str] = (), **how: Any) -> list[Any]:
     async with world(tenant, **how) as here:
-        return await told(here, script(tenant, count, cursors))
+        return await answers_to(here, script(tenant, count, cursors))
 
 
 def found_cursors(value: Any) -> set[str]:
-    """All cursors in some answers."""
+    """All cursors in the answers."""
     if isinstance(value, dict):
         own = {value["cursor"]} if isinstance(value.get("cursor"), str) else set()
         return own.union(*map(found_cursors, value.values()))
@@ -431,7 +430,7 @@ async def test_each_of_two_tenants_is_answered_as_if_the_other_did_not_exist(emb
         async with world(*SECRETS, embedding=embedding) as here, anyio.create_task_group() as group:
 
             async def ask(tenant: str) -> None:
-                together[tenant] = await told(here, script(tenant, count, strange[OTHER[tenant]]))
+                together[tenant] = await answers_to(here, script(tenant, count, strange[OTHER[tenant]]))
 
             for tenant in SECRETS:
                 group.start_soon(ask, tenant)
@@ -442,8 +441,8 @@ async def test_each_of_two_tenants_is_answered_as_if_the_other_did_not_exist(emb
             assert repr(got) == repr(wanted)
 
 
-async def test_the_requests_of_the_leak_test_reach_what_is_secret() -> None:
-    """The test above proves nothing unless each tenant is told his own secrets, in every kind of answer."""
+async def test_the_requests_of_the_leak_test_reach_secrets() -> None:
+    """The test above proves nothing unless each tenant receives its own secrets, in every kind of answer."""
     with anyio.fail_after(60):
         for tenant, secrets in SECRETS.items():
             text = repr(await alone(tenant, 300, ["MC4x"])).lower()
@@ -479,14 +478,14 @@ OPENING = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"
 
 
 async def tools_of(request: Request) -> ToolProvider:
-    """The tools of whoever's token the request carries, guarded against anybody else."""
+    """The tools of the caller that the request's token names, guarded against every other caller."""
     caller = await AUTHENTICATOR.authenticate(request.headers)
     return ForCaller(Own(caller.tenant or ""), tenant=caller.tenant)
 
 
 @asynccontextmanager
 async def served(*tenants: str) -> AsyncIterator[ASGIApp]:
-    """A whole app with these tenants, over HTTP without sockets."""
+    """A complete app with these tenants, over HTTP without sockets."""
     app = App(Settings(gateway=GatewayOptions(start_grace_s=0)), policy=POLICY, authenticator=AUTHENTICATOR)
     for provider in shared(tenants):
         app.add_provider(provider)
@@ -497,7 +496,7 @@ async def served(*tenants: str) -> AsyncIterator[ASGIApp]:
 
 
 async def client_of(tenant: str, app: ASGIApp, rounds: int) -> list[Any]:
-    """What a client over HTTP is told: how it is greeted, lists, searches and calls, all in one session."""
+    """The answers to an HTTP client: initialize, lists, searches and calls, all in one session."""
     headers = {**JSON, "authorization": f"Bearer token-of-{tenant}"}
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as http:
@@ -508,19 +507,19 @@ async def client_of(tenant: str, app: ASGIApp, rounds: int) -> list[Any]:
                 http.headers["mcp-session-id"] = session
             return answer.json()
 
-        told = [await ask("initialize", **OPENING)]
+        answers_to = [await ask("initialize", **OPENING)]
         await http.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"})
         for number in range(rounds):
             words = (*SECRETS[tenant], *NEARLY[OTHER[tenant]], *COMMON)
             word = words[number % len(words)]
-            told.append(await ask("tools/list"))
+            answers_to.append(await ask("tools/list"))
             for name, arguments in (
                 ("tool_search", {"query": f"send {word}"}),
                 ("execute_tool", {"name": f"mine:send_{word}", "arguments": {"text": "x"}}),
                 (f"mine__send_{word}", {"text": "x"}),
             ):
-                told.append(await ask("tools/call", name=name, arguments=arguments))
-    return told
+                answers_to.append(await ask("tools/call", name=name, arguments=arguments))
+    return answers_to
 
 
 async def test_clients_over_http_get_the_same_answers_as_alone() -> None:

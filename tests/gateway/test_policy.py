@@ -1,4 +1,4 @@
-"""Rules over scopes and tenants: who may see and call what."""
+"""Rules over scopes and tenants: which callers may see and call which tools."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def caller(*scopes: str, tenant: str | None = None) -> Caller:
 
 
 def says(policy: ByScopes, who: Caller, full: str, *tags: str) -> tuple[str, str]:
-    """What the policy says to seeing and to calling."""
+    """The policy's decisions on seeing and on calling."""
     see, call = (policy.decide(who, tool(full, *tags), action) for action in Action)
     return str(see), str(call)
 
@@ -63,7 +63,7 @@ def test_a_rule_can_leave_all_others_to_the_rules_below() -> None:
     assert says(policy, caller(), "a:delete_x") == ("allow", "approve")
 
 
-def test_where_no_rule_decides_the_default_does() -> None:
+def test_the_default_applies_if_no_rule_decides() -> None:
     rules = [Rule(tags=("public",))]
     for default, expected in (("hide", "hide"), ("allow", "allow"), ("approve", "allow")):
         policy = ByScopes(rules, default=default)  # type: ignore[arg-type]  # a loop over the three words
@@ -93,7 +93,7 @@ def test_a_rule_covers_what_fits_its_patterns_and_has_one_of_its_tags() -> None:
     assert says(policy, caller(), "stripe:pay", "money")[0] == "allow"
 
 
-def test_a_tool_can_be_shown_to_those_who_may_not_call_it_but_never_the_other_way() -> None:
+def test_a_tool_can_be_visible_but_not_callable_and_never_the_other_way_round() -> None:
     calling = ByScopes([Rule(tools=("a:*",), scopes=("ops",), action=Action.CALL)])
     assert says(calling, caller(), "a:b") == ("allow", "hide")
     seeing = ByScopes([Rule(tools=("a:*",), scopes=("ops",), action=Action.SEE)])

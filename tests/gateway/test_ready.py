@@ -1,4 +1,4 @@
-"""When a server is said to be ready: not before its tools can be found."""
+"""A server is reported ready only when its tools can be found."""
 
 import contextlib
 import logging
@@ -31,7 +31,7 @@ FILES = [Tool(name="read_file", namespace="files", description="Read a file.")]
 
 
 class Held:
-    """Building a snapshot with more than nothing waits."""
+    """Waits before it builds any snapshot but the empty one."""
 
     def __init__(self) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -56,7 +56,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 @contextlib.asynccontextmanager
 async def coming(held: Held, source: FakeSource, provider: FakeProvider) -> AsyncIterator[Gateway]:
-    """A gateway in which the server `mail` is connected by now, and its tools are being taken in."""
+    """A gateway whose server `mail` has connected, and whose tools are being indexed."""
     with anyio.fail_after(10):
         async with running(source) as gateway:
             provider.tools, provider.status = list(MAIL), ready("mail", tools=1)
@@ -88,7 +88,7 @@ async def test_a_call_of_a_tool_that_is_being_taken_in_waits_for_it(held: Held) 
     async with coming(held, FakeSource(FakeProvider(FILES), mail), mail) as gateway:
         async with anyio.create_task_group() as group:
             group.start_soon(gateway.call, ME, "mail:send_mail")
-            await gateway.call(ME, "files:read_file")  # nobody else waits
+            await gateway.call(ME, "files:read_file")  # no other caller waits
             assert mail.calls == []
             held.go_on.set()
     assert mail.calls == [("send_mail", {})]

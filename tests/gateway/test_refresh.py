@@ -1,4 +1,4 @@
-"""What is done in the background, while nobody waits."""
+"""Refreshes in the background, while no caller waits."""
 
 import threading
 from collections.abc import Hashable, Sequence
@@ -25,7 +25,7 @@ NEW = Tool(name="water_plants", namespace="garden", description="Water the plant
 
 
 class Odd:
-    """The other caller sees every second tool."""
+    """Shows the other caller every second tool."""
 
     def scope(self, caller: Caller) -> Hashable:
         return caller.id
@@ -43,7 +43,7 @@ def request(query: str) -> SearchRequest:
 
 
 async def answers(options: GatewayOptions) -> tuple[list[SearchReply], list[str], int]:
-    """What two callers are told after a change, the versions of their views, and the segments of the index."""
+    """The replies to two callers after a change, the versions of their views, and the segments of the index."""
     provider = FakeProvider(tools())
     source = FakeSource(provider)
     with anyio.fail_after(10):
@@ -65,7 +65,7 @@ async def test_putting_the_index_in_order_changes_nothing_that_anybody_sees() ->
     assert await answers(AT_ONCE) == (replies, versions, 1)
 
 
-async def test_a_view_keeps_what_it_remembers_when_only_the_index_is_another() -> None:
+async def test_a_view_keeps_its_cache_when_only_the_index_changes() -> None:
     provider = FakeProvider(tools())
     source = FakeSource(provider)
     with anyio.fail_after(10):

@@ -1,4 +1,4 @@
-"""Tools that come with a request: seen by this request alone, in the right order, worked out once."""
+"""Tools that come with a request: only this request sees them, in the right order, and they are indexed once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ async def test_a_provider_that_fails_or_hangs_costs_the_others_nothing_and_is_na
             assert "1234" not in str(caught.value)
 
 
-async def test_a_provider_of_a_request_is_asked_once_where_the_context_remembers() -> None:
+async def test_a_request_provider_is_asked_once_if_the_context_remembers() -> None:
     provider = FakeProvider([OWN], answer)
     with anyio.fail_after(5):
         async with running(FakeSource()) as gateway:

@@ -1,4 +1,4 @@
-"""Shapes of responses: what they show, and what they never show."""
+"""Shapes of results: what they reveal, and what they never reveal."""
 
 from typing import Any
 

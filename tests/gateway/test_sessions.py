@@ -1,4 +1,4 @@
-"""What the sessions of a gateway remember: turns, callers, bounds, failures."""
+"""State of a gateway's sessions: turns, callers, bounds, failures."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ def by(ctx: Context, **meta: Any) -> Context:
 
 
 class SyncSessions:
-    """The sessions of a store in memory, which never waits."""
+    """Sessions over a memory store, called without awaiting."""
 
     def __init__(self, clock: Clock, options: SessionOptions) -> None:
         self._store = MemoryStore(clock=clock)
@@ -51,7 +51,7 @@ def sessions(clock: Clock | None = None, **options: Any) -> SyncSessions:
     return SyncSessions(clock or Clock(), SessionOptions(**options))
 
 
-# -- turns -----------------------------------------------------------------------------------------------------------
+# -- turns -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_keys_of_a_host_are_the_documented_ones() -> None:
@@ -115,7 +115,7 @@ def test_a_host_that_names_its_turns_decides_alone_when_one_begins() -> None:
     assert known.get(ANN).turn == begun + 2
 
 
-# -- whose -----------------------------------------------------------------------------------------------------------
+# -- callers---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_only_callers_without_authentication_and_session_are_anonymous() -> None
     assert not any(map(is_anonymous, others))
 
 
-# -- bounds ----------------------------------------------------------------------------------------------------------
+# -- bounds ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_session_unused_for_longest_is_forgotten_first() -> None:
@@ -207,14 +207,14 @@ def test_a_search_alone_is_not_remembered() -> None:
     assert len(known) == 0
 
 
-def test_where_nothing_is_to_be_learnt_nothing_is_kept() -> None:
+def test_nothing_is_kept_if_there_is_nothing_to_learn() -> None:
     known = sessions(learn=False)
     known.record(ANN, "x:a", success=True)
     assert known.boosts(ANN) == {}
     assert len(known) == 0
 
 
-# -- through the gateway ---------------------------------------------------------------------------------------------
+# -- through the gateway -----------------------------------------------------------------------------------------------
 
 
 def tools() -> list[Tool]:
@@ -225,7 +225,7 @@ def tools() -> list[Tool]:
 
 
 async def respond(ctx: Context, name: str, arguments: Object) -> ToolResult:
-    """Fail in the ways that a tool can."""
+    """Fail in one of the ways that a tool can."""
     if name == "send_parcel":
         return ToolResult(content=({"type": "text", "text": "no stamps"},), is_error=True)
     if name == "send_letter":
@@ -253,7 +253,7 @@ async def test_a_failed_call_never_raises_a_rank() -> None:
         assert await ranks(gateway, BOB) == before
 
 
-async def test_a_call_that_was_refused_for_its_arguments_is_no_use_of_the_tool() -> None:
+async def test_a_call_refused_for_its_arguments_does_not_count_as_a_use() -> None:
     strict = Tool(
         name="send_fax",
         namespace="post",
@@ -267,7 +267,7 @@ async def test_a_call_that_was_refused_for_its_arguments_is_no_use_of_the_tool()
         assert session.stats("post:send_fax") is None
 
 
-async def test_a_question_to_the_person_in_front_is_no_success_yet() -> None:
+async def test_a_question_to_the_user_is_not_yet_a_success() -> None:
     async def ask(ctx: Context, name: str, arguments: Object) -> ToolResult:
         return ToolResult(kind="input_required", request_state="s")
 

@@ -1,4 +1,4 @@
-"""Shared tools and those of a request under one name: which of them is meant."""
+"""Shared tools and tools of a request under one name: which one a caller gets."""
 
 from collections.abc import Sequence
 
@@ -75,7 +75,7 @@ async def test_a_schema_violation_of_a_request_tool_is_not_remembered() -> None:
 
 
 class Finder(FakeProvider):
-    """Finds what it is given, whatever that is."""
+    """Returns the search reply that the test gives it."""
 
     def __init__(self, found: object, looked_up: object = None, label: str = "Finder") -> None:
         super().__init__([], saying("found").handler)
@@ -124,7 +124,7 @@ async def test_a_failed_look_up_does_not_hide_another_provider_that_has_the_tool
         await gateway.call(ME, "post:parcel")
 
 
-async def test_where_only_some_is_allowed_a_finder_is_asked_and_its_answers_sifted() -> None:
+async def test_a_finder_is_asked_and_its_answers_are_filtered_by_the_policy() -> None:
     policy = ByScopes([Rule(tools=("huge:*",))], default="hide")
     allowed, hidden = (
         Tool(name="a", namespace="huge", description="x"),

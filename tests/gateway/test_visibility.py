@@ -1,4 +1,4 @@
-"""Definitions that were set aside: who is told of it, and how."""
+"""Rejected definitions: which callers see them reported, and how."""
 
 import logging
 
@@ -46,14 +46,14 @@ async def test_a_tool_that_was_set_aside_and_may_not_be_seen_is_like_one_that_do
     assert isinstance(secret, dict)
     policy = ByScopes([Rule(tools=("bank:*",), scopes=("admin",)), Rule(tags=("secret",), scopes=("admin",))])
     bad = Tool(**{"name": "pay", "input_schema": BROKEN, **secret})
-    told = []
+    reported = []
     for tools in ([bad], []):
         others = [Tool(name="read", namespace="open")]
         async with running(FakeSource(FakeProvider([*others, *tools])), policy=policy) as gateway:
             with pytest.raises(ToolNotFound) as missing:
                 await gateway.call(ME, bad.id)
-            told.append((str(missing.value), missing.value.suggestions, missing.value.data))
-    assert told[0] == told[1]
+            reported.append((str(missing.value), missing.value.suggestions, missing.value.data))
+    assert reported[0] == reported[1]
 
 
 async def test_rejected_tools_of_a_shared_provider_are_logged_once_and_shown_in_the_status(
@@ -85,11 +85,11 @@ async def test_each_of_two_servers_of_one_namespace_has_its_own_broken_tools() -
     one = FakeProvider([GOOD, BAD], status=ready("one", namespace="bank", tools=2))
     two = FakeProvider([GOOD], status=ready("two", namespace="bank", tools=1))
     async with running(FakeSource(one, two)) as gateway:
-        told = {status.name: (status.tools, len(status.rejected)) for status in gateway.refresher.statuses()}
-    assert told == {"one": (1, 1), "two": (1, 0)}
+        reported = {status.name: (status.tools, len(status.rejected)) for status in gateway.refresher.statuses()}
+    assert reported == {"one": (1, 1), "two": (1, 0)}
 
 
-def test_a_function_whose_definition_holds_half_of_a_character_is_refused_when_it_is_registered() -> None:
+def test_a_function_with_a_lone_surrogate_in_its_definition_is_refused_at_registration() -> None:
     app = App()
     with pytest.raises(InvalidTool, match="lone surrogate"):
 

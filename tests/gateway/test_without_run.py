@@ -1,4 +1,4 @@
-"""A gateway that nobody runs is always up to date; registering from anywhere is safe."""
+"""A gateway that is not running is always up to date; registering is safe from any thread."""
 
 import threading
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def saying(word: str) -> Callable[[dict[str, object]], str]:
     return handler
 
 
-async def test_what_is_registered_can_be_called_at_once() -> None:
+async def test_a_registered_tool_can_be_called_at_once() -> None:
     tools = LocalTools()
     gateway = Gateway([tools], options=QUIET)
     for number in range(3):
@@ -42,7 +42,7 @@ async def test_what_is_registered_can_be_called_at_once() -> None:
         await gateway.call(ME, "tool_1")
 
 
-async def test_what_is_registered_while_it_runs_is_found_by_the_next_request() -> None:
+async def test_a_tool_registered_while_it_runs_is_found_by_the_next_request() -> None:
     tools = LocalTools()
     gateway = Gateway([tools], options=QUIET)
     with anyio.fail_after(10):
@@ -117,7 +117,7 @@ class Ticking(FakeProvider):
     cache_key = None
 
 
-async def test_a_shared_list_is_asked_for_again_when_its_time_is_over() -> None:
+async def test_a_shared_list_is_fetched_again_when_it_expires() -> None:
     provider = Ticking([tool(1)])
     with anyio.fail_after(10):
         async with running(FakeSource(provider)) as gateway:
@@ -127,7 +127,7 @@ async def test_a_shared_list_is_asked_for_again_when_its_time_is_over() -> None:
     assert provider.lists > 1
 
 
-async def test_a_shared_list_without_a_time_of_its_own_is_kept_until_something_is_said() -> None:
+async def test_a_shared_list_without_an_expiry_is_kept_until_a_change_is_reported() -> None:
     provider = FakeProvider([tool(1)])
     source = FakeSource(provider)
     gateway = Gateway([source], options=QUIET)

@@ -15,7 +15,7 @@ Loop = Callable[..., Awaitable[list[Any]]]
 
 
 def check(tools: Any, steps: tuple[Step, ...]) -> None:
-    """Check that the model got the tools it is going to call."""
+    """Check that the model received the tools that it is about to call."""
     assert {tool.name for tool in tools} >= {name for name, _ in steps}
 
 

@@ -27,7 +27,7 @@ MEAN = Item(
 
 
 class Shelf(BaseDynamicToolProvider[Item]):
-    """Keeps what was called; `down` takes the tools away."""
+    """Records calls; `down` removes the tools."""
 
     def __init__(self) -> None:
         super().__init__()

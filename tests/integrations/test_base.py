@@ -1,4 +1,4 @@
-"""What the adapters share: any source of tools, and the error without a framework."""
+"""Common to the adapters: any source of tools, and the error without a framework."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Specific to LangChain: nodes of custom graphs, and names of arguments."""
+"""Only for LangChain: nodes of custom graphs, and names of arguments."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Specific to the OpenAI Agents SDK."""
+"""Only for the OpenAI Agents SDK."""
 
 import pytest
 from tests.integrations.shelf import Shelf

@@ -1,4 +1,4 @@
-"""Specific to pydantic-ai: the options of the toolset."""
+"""Only for pydantic-ai: the options of the toolset."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Test doubles for middleware: a backend that follows a script, a clock that a test moves, a person."""
+"""Test doubles for middleware: a scripted backend, a clock that a test moves, and a user."""
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -74,7 +74,7 @@ class Provider:
 
 @dataclass
 class Person:
-    """A client with a person in front of it."""
+    """A client with a user who answers."""
 
     capabilities: Object = field(default_factory=dict)
     can_elicit: bool = False

@@ -1,4 +1,4 @@
-"""Approval: a person agrees to this call, of this tool, with these arguments, before anything of it is run."""
+"""Approval: a user agrees to this call of this tool with these arguments before any of it runs."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def by(ctx: Context, person: Person) -> Context:
 
 
 def again(ctx: Context, asked: ToolResult, answer: Any = YES) -> Context:
-    """The same call once more, as a client makes it with a person's answer."""
+    """Repeat the call with the user's answer, as a client does."""
     responses = dict.fromkeys(asked.input_requests or {}, answer)
     return replace(ctx, client=CARRIES, input_responses=responses, request_state=asked.request_state)
 
@@ -46,7 +46,7 @@ async def asked_first(run: CallNext, ctx: Context = ANN, call: Call = DROP) -> T
     return asked
 
 
-# -- which calls ---------------------------------------------------------------------------------------------------
+# -- which calls -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ async def test_a_policy_asks_whatever_the_settings_say() -> None:
     assert provider.runs == 0
 
 
-# -- clients that cannot ask ---------------------------------------------------------------------------------------
+# -- clients that cannot ask -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("client", [None, Person(), Person(capabilities={"elicitation": {"url": {}}})])
-async def test_without_a_way_to_a_person_the_refusal_says_who_can_let_the_tool_run(client: Person | None) -> None:
+async def test_without_a_way_to_ask_the_refusal_says_how_to_allow_the_tool(client: Person | None) -> None:
     provider = Provider()
     with pytest.raises(ApprovalRequired) as refused:
         await asking(provider)(replace(ANN, client=client), DROP)
@@ -103,7 +103,7 @@ async def test_without_a_way_to_a_person_the_refusal_says_who_can_let_the_tool_r
     assert provider.runs == 0
 
 
-# -- clients that carry the question -------------------------------------------------------------------------------
+# -- clients that repeat the call --------------------------------------------------------------------------------------
 
 
 async def test_the_question_names_the_tool_and_shows_the_arguments_in_a_form_that_clients_take() -> None:
@@ -173,7 +173,7 @@ async def test_an_approval_is_for_this_caller_tool_and_arguments(ctx: Context, c
     assert provider.runs == 0
 
 
-async def test_an_expired_question_is_asked_again() -> None:
+async def test_an_expired_question_is_repeated() -> None:
     clock, provider = Clock(), Provider()
     run = Stack(CallOptions(approval="always"), wall=clock)(provider)
     asked = await asked_first(run)
@@ -185,7 +185,7 @@ async def test_an_expired_question_is_asked_again() -> None:
     assert await run(again(ANN, asked), DROP) == said("done")
 
 
-async def test_a_state_that_comes_back_without_an_answer_is_asked_about_again() -> None:
+async def test_a_state_returned_without_an_answer_repeats_the_question() -> None:
     provider = Provider()
     run = asking(provider)
     asked = await asked_first(run)
@@ -236,7 +236,7 @@ async def test_a_retry_does_not_ask_again() -> None:
     assert await run(again(ANN, await asked_first(run)), DROP) == said("done")
 
 
-# -- tools that ask for themselves ---------------------------------------------------------------------------------
+# -- tools that ask the user -------------------------------------------------------------------------------------------
 
 
 OWN: Object = {"which": {"method": "elicitation/create", "params": {"message": "Which?", "requestedSchema": {}}}}
@@ -286,7 +286,7 @@ async def test_a_call_that_needs_no_approval_any_more_gets_on() -> None:
     assert [ctx.input_responses for ctx, _ in provider.seen] == [None, {"which": YES}]
 
 
-# -- clients that are asked while the call waits -------------------------------------------------------------------
+# -- clients that answer during the call -------------------------------------------------------------------------------
 
 
 async def test_a_client_that_can_be_asked_at_once_is() -> None:
@@ -321,14 +321,14 @@ async def test_a_persons_time_to_think_is_not_the_calls() -> None:
     assert await run(by(ANN, Slow(can_elicit=True)), DROP) == said("done")
 
 
-async def test_a_client_that_fails_to_ask_is_no_yes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_fails_to_ask_has_not_agreed(caplog: pytest.LogCaptureFixture) -> None:
     provider = Provider()
     with pytest.raises(ApprovalRequired, match="the client failed to ask"):
         await asking(provider)(by(ANN, Person(can_elicit=True, answer=RuntimeError("broken pipe"))), DROP)
     assert provider.runs == 0
 
 
-# -- with clients of the official SDK ------------------------------------------------------------------------------
+# -- with clients of the official SDK ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
@@ -356,7 +356,7 @@ async def test_in_every_protocol_version_a_client_with_a_person_runs_the_tool_an
     assert len(asked) == 1
 
 
-# -- what a person is shown ----------------------------------------------------------------------------------------
+# -- the question ------------------------------------------------------------------------------------------------------
 
 
 async def shown(**arguments: Any) -> str:
@@ -392,7 +392,7 @@ async def test_arguments_that_are_not_json_cannot_be_agreed_to() -> None:
         await asking(Provider())(by(ANN, CARRIES), a_call("drop", hints=DESTROY, value={1}))
 
 
-# -- the signed state ----------------------------------------------------------------------------------------------
+# -- the signed state --------------------------------------------------------------------------------------------------
 
 ABOUT = approval_binding(ANN.caller, DROP)
 NOTES = ApprovalTokens("a key of a test, long enough", MemoryStore(), expires_s=600, wall=Clock())
@@ -416,11 +416,11 @@ def test_no_text_of_others_is_a_state(text: str) -> None:
 
 
 @given(inner=st.none() | st.text())
-def test_what_a_tool_wants_to_remember_comes_back_as_it_was(inner: str | None) -> None:
+def test_a_tools_own_state_comes_back_unchanged(inner: str | None) -> None:
     assert NOTES.read(NOTES.issue("agreed", ABOUT, inner), ABOUT).inner == inner
 
 
-def test_what_another_version_signed_with_the_key_is_refused() -> None:
+def test_a_state_signed_by_another_version_is_refused() -> None:
     for signed in ("toolcrib0.W10=", "toolcrib1.W10=", "toolcrib1.!", ""):
         with pytest.raises(ApprovalRequired, match="not one that this server gave out"):
             NOTES.read(f"{signed}.{NOTES._signature(signed)}", ABOUT)

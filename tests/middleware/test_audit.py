@@ -1,4 +1,4 @@
-"""The audit: one event for every call, whatever became of it."""
+"""The audit: one event for every call, whatever its outcome."""
 
 import json
 import logging

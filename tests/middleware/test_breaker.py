@@ -1,4 +1,4 @@
-"""The breaker: a backend that keeps failing is left in peace, and then tried once."""
+"""The circuit breaker: stops calling a failing backend, then probes it once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -198,7 +198,7 @@ async def test_an_outcome_from_before_it_opened_does_not_close_it() -> None:
     assert way.breaker_states()[0].state == "open"
 
 
-async def test_each_attempt_counts_and_none_is_made_at_an_open_breaker() -> None:
+async def test_each_attempt_counts_and_an_open_breaker_allows_none() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away")])
     options = CallOptions(breaker=BreakerOptions(failures=2, open_s=60), retry=RetryOptions(attempts=5))
     way = Stack(options, clock=clock, wall=clock, sleep=clock.sleep)

@@ -1,4 +1,4 @@
-"""The result cache: off unless asked for, and never an answer to anybody else."""
+"""The result cache: off by default, and never shared between callers by accident."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -104,7 +104,7 @@ async def test_an_equal_definition_read_again_is_the_same_tool() -> None:
 
 
 @pytest.mark.parametrize("hints", [{}, {"readOnlyHint": False}, {"readOnlyHint": "yes"}, {"idempotentHint": True}])
-async def test_a_tool_that_does_not_say_it_only_reads_is_asked_every_time(hints: Object) -> None:
+async def test_a_tool_that_is_not_declared_read_only_is_called_every_time(hints: Object) -> None:
     provider = numbered()
     run = cached(provider)
     await run(ANN, a_call(hints=hints))
@@ -123,7 +123,7 @@ async def test_the_settings_can_name_the_tools_instead() -> None:
 @pytest.mark.parametrize(
     "step", [failed("no"), ToolResult(kind="input_required", request_state="s"), said("x", structured={1, 2})]
 )
-async def test_errors_questions_and_what_is_not_json_are_not_kept(step: Step) -> None:
+async def test_errors_questions_and_values_that_are_not_json_are_not_cached(step: Step) -> None:
     provider = Provider([step])
     run = cached(provider)
     await run(ANN, LOOK)
@@ -140,7 +140,7 @@ async def test_errors_questions_and_what_is_not_json_are_not_kept(step: Step) ->
         {"input_responses": {}},
     ],
 )
-async def test_a_request_with_tools_or_answers_of_its_own_shares_nothing(special: dict[str, Any]) -> None:
+async def test_a_request_with_its_own_tools_or_answers_shares_nothing(special: dict[str, Any]) -> None:
     provider = numbered()
     run = cached(provider)
     ctx = replace(ANN, **special)
@@ -194,7 +194,7 @@ async def test_an_answer_from_before_a_write_is_not_kept_after_it() -> None:
     assert await run(ANN, LOOK) == said("after")
 
 
-async def test_callers_of_one_tenant_and_the_same_rights_share_where_the_settings_say_so() -> None:
+async def test_callers_of_one_tenant_with_the_same_rights_share_if_the_settings_say_so() -> None:
     policy = ByScopes([Rule(tools=("admin:*",), scopes=("admin",))])
     provider = numbered()
     run = Stack(CallOptions(cache=CacheOptions(per="scope")), policy=policy)(provider)
@@ -219,7 +219,7 @@ async def test_no_more_is_kept_than_the_settings_allow() -> None:
     assert provider.runs == 5
 
 
-async def test_what_was_dropped_makes_room_for_what_is_new() -> None:
+async def test_dropped_entries_make_room_for_new_ones() -> None:
     cache = CacheMiddleware(CacheOptions(max_bytes=5_000), None, MemoryStore())
     provider = numbered(1)
     for path in range(50):

@@ -149,7 +149,7 @@ async def ran(provider: Provider, clock: Clock, *, hints: Object | None = None, 
         return error
 
 
-async def test_a_server_that_was_away_is_asked_again_for_any_tool() -> None:
+async def test_an_unavailable_server_is_retried_for_any_tool() -> None:
     clock, provider = Clock(), Provider([ServerUnavailable("away"), said("here")])
     assert await ran(provider, clock) == said("here")
     assert (provider.runs, clock.slept) == (2, [0.2])

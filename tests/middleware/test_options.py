@@ -1,4 +1,4 @@
-"""Settings that cannot be are refused with the name of the field."""
+"""Invalid options are refused with the name of the field."""
 
 import math
 from collections.abc import Callable

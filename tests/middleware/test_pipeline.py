@@ -1,4 +1,4 @@
-"""Middleware of the application: whatever it does, a call ends with a result or an error that says what happened."""
+"""Custom middleware: whatever it does, a call ends with a result or with an error that explains it."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ def through(middleware: CallMiddleware, provider: Provider | None = None) -> Cal
     return Stack(CallOptions(), extra=[middleware])(provider or Provider())
 
 
-async def test_a_middleware_that_raises_fails_the_call_and_keeps_what_it_said() -> None:
+async def test_a_middleware_that_raises_fails_the_call_with_its_message() -> None:
     async def broken(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
         raise RuntimeError("secret")
 

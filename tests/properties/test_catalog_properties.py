@@ -1,4 +1,4 @@
-"""What a caller may not see changes nothing for him, and a catalog is the same however it was made."""
+"""Hidden tools change nothing for a caller, and a catalog does not depend on how it was built."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -166,7 +166,7 @@ def test_an_error_is_short_and_on_one_line_whatever_the_arguments(schema: dict[s
 
 
 def refusal(run: Callable[[], object]) -> ToolcribError:
-    """The error that comes of it; an empty one when none does."""
+    """The error message, or an empty one if there is no error."""
     try:
         run()
     except ToolcribError as error:
@@ -372,7 +372,9 @@ def test_an_example_fits_the_shapes_that_servers_use(shape: str) -> None:
         ),
     ],
 )
-def test_an_example_that_cannot_fit_still_has_what_is_required(schema: dict[str, Any], made: dict[str, Any]) -> None:
+def test_an_example_that_cannot_be_valid_still_has_the_required_properties(
+    schema: dict[str, Any], made: dict[str, Any]
+) -> None:
     assert set(example(Tool(name="do", input_schema=schema))) == set(made)
 
 

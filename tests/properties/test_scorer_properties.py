@@ -90,8 +90,8 @@ def ids(ranked: ScorerResult, *parts: SegmentView) -> list[str]:
     return [parts[hit.part].segment.ids[hit.position] for hit in ranked.hits]
 
 
-def told(ranked: ScorerResult, *parts: SegmentView) -> Answer:
-    """An answer, whatever the places of its tools."""
+def content_of(ranked: ScorerResult, *parts: SegmentView) -> Answer:
+    """A reply without the positions of its tools."""
     hits = [(id_, *hit[2:]) for id_, hit in zip(ids(ranked, *parts), ranked.hits, strict=True)]
     return hits, ranked.total, ranked.unmatched
 
@@ -108,8 +108,10 @@ def test_a_tool_that_is_not_seen_changes_nothing(
     whole = part_of([one.tool for one in shown], [one.seen for one in shown])
     alone = part_of([one.tool for one in shown if one.seen])
     own = part_of([replace(tool, namespace="own") for tool in extra])
-    assert told(ask(scorer, text, whole), whole) == told(ask(scorer, text, alone), alone)
-    assert told(ask(scorer, text, whole, own), whole, own) == told(ask(scorer, text, alone, own), alone, own)
+    assert content_of(ask(scorer, text, whole), whole) == content_of(ask(scorer, text, alone), alone)
+    assert content_of(ask(scorer, text, whole, own), whole, own) == content_of(
+        ask(scorer, text, alone, own), alone, own
+    )
 
 
 @all_three
@@ -118,7 +120,7 @@ def test_a_tool_that_is_not_seen_changes_nothing(
 def test_two_parts_are_ranked_as_if_they_were_one(scorer: ModuleType, shown: list[Shown], text: str) -> None:
     first, second = (part_of([one.tool for one in shown if one.seen is side]) for side in (True, False))
     both = part_of([one.tool for one in shown])
-    assert told(ask(scorer, text, first, second), first, second) == told(ask(scorer, text, both), both)
+    assert content_of(ask(scorer, text, first, second), first, second) == content_of(ask(scorer, text, both), both)
 
 
 @all_three
@@ -132,15 +134,13 @@ def test_an_index_that_has_changed_is_ranked_like_a_new_one(
     changed = before.updated([replace(tool, namespace="own") for tool in added], gone)
     parts = changed.parts(None)
     alone = part_of(changed.tools)
-    assert told(ask(scorer, text, *parts), *parts) == told(ask(scorer, text, alone), alone)
+    assert content_of(ask(scorer, text, *parts), *parts) == content_of(ask(scorer, text, alone), alone)
 
 
 @all_three
 @relaxed
 @given(SHOWN, QUERIES)
-def test_what_is_allowed_narrows_the_hits_and_changes_no_figure(
-    scorer: ModuleType, shown: list[Shown], text: str
-) -> None:
+def test_allowed_tools_narrow_the_hits_and_change_no_score(scorer: ModuleType, shown: list[Shown], text: str) -> None:
     part = part_of([one.tool for one in shown])
     allowed = part.visible & np.array([one.seen for one in shown], dtype=np.bool_)
     narrow = ask(scorer, text, part, allowed=[allowed], options=WITHOUT_FALLBACK)
@@ -228,7 +228,7 @@ MARKS = ".,;:!?()[]{}\"'"
 
 
 def distance(left: str, right: str, *, swaps: bool) -> int:
-    """Levenshtein's distance, or optimal string alignment with swaps, by the book."""
+    """Levenshtein distance, or optimal string alignment with swaps, from the textbook."""
     rows = [[max(i, j) if not i * j else 0 for j in range(len(right) + 1)] for i in range(len(left) + 1)]
     for i in range(1, len(left) + 1):
         for j in range(1, len(right) + 1):
@@ -354,7 +354,7 @@ def test_max_docs_is_the_same_as_a_catalog_of_the_first_tools(catalog: list[Tool
     whole, first = part_of(catalog), part_of(sorted(catalog, key=lambda tool: tool.id))
     first = part_of(sorted(seen_tools(first), key=lambda tool: tool.id)[:count])
     options = ScorerOptions(bm25=Bm25Options(max_docs=count))
-    assert told(ask(bm25, text, whole, options=options), whole) == told(ask(bm25, text, first), first)
+    assert content_of(ask(bm25, text, whole, options=options), whole) == content_of(ask(bm25, text, first), first)
 
 
 # Points, by brute force
@@ -469,7 +469,7 @@ def test_points_equal_a_slow_reading(catalog: list[Tool], text: str) -> None:
 
 @relaxed
 @given(CATALOGS, QUERIES)
-def test_the_fallback_shows_the_shortest_names_and_only_where_nothing_fits(catalog: list[Tool], text: str) -> None:
+def test_the_fallback_shows_the_shortest_names_and_only_if_nothing_fits(catalog: list[Tool], text: str) -> None:
     part = part_of(catalog)
     plain, shown = ask(points, text, part, options=WITHOUT_FALLBACK), ask(points, text, part)
     if plain.hits:

@@ -1,4 +1,4 @@
-"""What holds for every catalog and query: what a caller may not see changes nothing, nor does the way an index grew.
+"""Properties for every catalog and query: neither hidden tools nor the way an index grew change anything.
 
 Whole replies are compared with `==`, figures and all: products are exact, so nothing depends on what is scored beside.
 """

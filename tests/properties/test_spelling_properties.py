@@ -1,4 +1,4 @@
-"""The search for misspelt words against one that compares every word."""
+"""Spelling correction against an oracle that compares every word."""
 
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ WORDS = st.tuples(st.lists(ALIKE, min_size=4, max_size=20), st.lists(ODD, max_si
 
 @st.composite
 def misspelt(draw: st.DrawFn, words: list[str]) -> str:
-    """One of the words, after up to three slips."""
+    """One of the words, after up to three typos."""
     word = draw(st.sampled_from(words))
     for place, letter, taken in draw(st.lists(st.tuples(st.integers(0, 9), LETTER, st.integers(0, 2)), max_size=3)):
         word = word[:place] + letter + word[place + taken :]
@@ -34,7 +34,7 @@ def one_each(values: st.SearchStrategy[Value], words: list[str]) -> st.SearchStr
 
 
 def distance(first: str, second: str) -> int:
-    """Optimal string alignment, by its table."""
+    """Optimal string alignment, from its table."""
     rows = [list(range(len(second) + 1))]
     for i, a in enumerate(first, 1):
         row = [i]
@@ -52,7 +52,7 @@ def plain(word: str) -> bool:
 
 
 def expected(words: list[str], word: str, allowed: list[bool], weights: list[int]) -> list[tuple[int, int]]:
-    """Every allowed word, held against the asked one."""
+    """Every allowed word, compared with the query."""
     if not plain(word) or not max_edits(word):
         return []
     numbers = [n for n, known in enumerate(words) if allowed[n] and plain(known) and 3 <= len(known) <= 32]

@@ -1,4 +1,4 @@
-"""Other contracts for providers, taken as they are."""
+"""Providers of other contracts, used unchanged."""
 
 import gc
 import threading
@@ -171,7 +171,7 @@ async def test_metadata_and_definition_become_one_tool() -> None:
     assert tool.visibility is Visibility.DISCOVERABLE
 
 
-async def test_a_builders_tool_is_discoverable_where_metadata_comes_first() -> None:
+async def test_a_built_tool_is_discoverable_in_a_metadata_first_provider() -> None:
     class Built(Scripts):
         async def get_tool(self, ctx: Context, name: str) -> Any:
             return new_tool(name, "Built.")
@@ -237,13 +237,13 @@ async def test_tools_that_say_nothing_of_their_visibility_are_native() -> None:
     }
 
 
-async def test_none_in_place_of_a_list_is_no_tools() -> None:
+async def test_none_instead_of_a_list_means_no_tools() -> None:
     provider = UserTools()
     provider.tools = None  # type: ignore[assignment]  # what a provider may answer to a foreign caller
     assert await adapt(provider).list_tools(ME) == ()
 
 
-async def test_a_list_that_is_none_is_refused() -> None:
+async def test_an_invalid_list_is_refused() -> None:
     provider = UserTools()
     provider.tools = {"name": "x"}  # type: ignore[assignment]  # a mistake
     with pytest.raises(InvalidTool, match="UserTools listed a dict as its tools"):
@@ -423,7 +423,7 @@ def test_any_object_with_the_attributes_is_read() -> None:
     assert parse_tool(given_).annotations == {"destructiveHint": True}
 
 
-def test_a_namespace_is_for_what_has_none() -> None:
+def test_a_namespace_applies_to_tools_without_one() -> None:
     assert parse_tool(Tool(name="x"), namespace="n").id == "n:x"
     assert parse_tool(Tool(name="x", namespace="own"), namespace="n").id == "own:x"
 

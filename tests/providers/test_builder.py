@@ -21,14 +21,14 @@ SEND = new_tool(
 )
 
 
-def test_a_tool_is_native_until_it_is_said_to_be_discoverable() -> None:
+def test_a_tool_is_native_unless_it_is_declared_discoverable() -> None:
     found = SEND.discoverable("email", "smtp").to_tool()
     assert SEND.to_tool().visibility is Visibility.NATIVE
     assert (found.visibility, found.keywords) == (Visibility.DISCOVERABLE, ("email", "smtp"))
     assert SEND.hidden().to_tool().visibility is Visibility.HIDDEN
 
 
-def test_the_schema_is_closed_and_requires_what_is_required() -> None:
+def test_the_schema_is_closed_and_lists_required_parameters() -> None:
     assert SEND.to_tool().input_schema == {
         "type": "object",
         "properties": {
@@ -182,7 +182,7 @@ def test_a_name_that_breaks_the_rules_is_refused() -> None:
         SEND.in_namespace("a:b").to_tool()
 
 
-# -- what is generated, holds --------------------------------------------------------------------------------------
+# -- properties --------------------------------------------------------------------------------------------------------
 
 names = st.text("abcdefgh_-.XYZ019", min_size=1, max_size=12)
 
@@ -205,7 +205,7 @@ def pairs(names: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[Parameter, A
 
 
 @given(st.lists(pairs(names), max_size=6, unique_by=lambda pair: pair[0].name), st.data())
-def test_a_built_schema_takes_what_it_says_and_nothing_else(
+def test_a_built_schema_accepts_exactly_the_declared_values(
     chosen: list[tuple[Parameter, Any, Any]], data: st.DataObject
 ) -> None:
     tool = new_tool("t", "", *(parameter for parameter, _, _ in chosen)).to_tool()
@@ -270,7 +270,7 @@ def test_a_missing_argument_without_default_is_named_with_those_like_it() -> Non
         ("string", "null", "null"),
     ],
 )
-def test_a_wrong_type_is_named_even_where_there_is_a_default(getter: str, name: str, kind: str) -> None:
+def test_a_wrong_type_is_reported_even_if_there_is_a_default(getter: str, name: str, kind: str) -> None:
     read: Any = getattr(REQUEST, getter)
     with pytest.raises(InvalidArguments, match=f'^t: "{name}" must be {getter}, not {kind}.'):
         read(name)

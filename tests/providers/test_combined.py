@@ -36,7 +36,7 @@ OTHER = Context(caller=Caller(id="other"))
 
 
 class Named(FakeProvider):
-    """Answers with its own name."""
+    """Returns its own name."""
 
     def __init__(self, name: str, *ids: str) -> None:
         async def answer(ctx: Context, tool: str, arguments: Mapping[str, Any]) -> Any:
@@ -47,7 +47,7 @@ class Named(FakeProvider):
 
 
 class Moody(Named):
-    """Fails or hangs as long as it is told to."""
+    """Fails or hangs as long as the test says so."""
 
     mood: Exception | str = ""
 
@@ -67,7 +67,7 @@ class Moody(Named):
 
 
 class Personal(Named):
-    """Other tools for other callers."""
+    """Different tools for different callers."""
 
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
         return [one for one in self.tools if one.name.startswith(ctx.caller.id)]
@@ -132,7 +132,7 @@ async def test_a_failing_member_is_left_out_and_its_status_says_why() -> None:
     assert many.statuses() == ()
 
 
-async def test_a_member_that_hangs_costs_its_own_deadline_and_nothing_else() -> None:
+async def test_a_hanging_member_costs_only_its_own_deadline() -> None:
     moody = Moody("moody", "x")
     moody.mood = "hang"
     many = Many(moody, Named("b", "y"), timeout_s=0.05)
@@ -194,7 +194,7 @@ async def test_without_members_everything_is_empty() -> None:
     assert many.statuses() == ()
 
 
-async def test_a_deadline_that_is_none_is_refused() -> None:
+async def test_an_invalid_deadline_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="timeout_s"):
         Many(timeout_s=0)
 
@@ -222,13 +222,13 @@ class Searching(Named):
 
 
 def test_changes_are_reported_if_every_member_reports_them() -> None:
-    a, b, heard = Changing("a"), Changing("b"), []
+    a, b, changes = Changing("a"), Changing("b"), []
     many = Many(a, b)
-    end = many.subscribe(lambda: heard.append("changed"))
+    end = many.subscribe(lambda: changes.append("changed"))
     a.callbacks[0]()
     b.callbacks[0]()
     end()
-    assert (heard, a.callbacks, b.callbacks) == (["changed", "changed"], [], [])
+    assert (changes, a.callbacks, b.callbacks) == (["changed", "changed"], [], [])
     assert ProviderFeature.CHANGES not in Many(Changing("a"), Named("b")).features
     assert ProviderFeature.CHANGES not in Many().features
 
@@ -254,7 +254,7 @@ async def test_hits_of_searching_members_are_merged_each_key_once() -> None:
 
 
 class Foreign:
-    """A provider of another contract that tells of changes."""
+    """A provider of another contract that notifies of changes."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[], None]] = []
@@ -297,30 +297,30 @@ async def test_an_object_that_is_not_a_provider_is_not_added() -> None:
 
 
 async def test_listeners_hear_of_every_coming_going_and_change() -> None:
-    shared, foreign, heard = ProviderList(), Foreign(), list[str]()
-    end = shared.subscribe(lambda: heard.append("changed"))
+    shared, foreign, changes = ProviderList(), Foreign(), list[str]()
+    end = shared.subscribe(lambda: changes.append("changed"))
     shared.add(foreign)
     foreign.callbacks[0]()
     shared.remove(foreign)
-    assert heard == ["changed"] * 3
+    assert changes == ["changed"] * 3
     assert foreign.callbacks == []
     end()
     end()
     shared.add(foreign)
-    assert heard == ["changed"] * 3
+    assert changes == ["changed"] * 3
 
 
 async def test_a_listener_is_called_in_its_own_event_loop_from_any_thread() -> None:
-    shared, told, where = ProviderList(), anyio.Event(), list[int]()
+    shared, notified, where = ProviderList(), anyio.Event(), list[int]()
 
     def hear() -> None:
         where.append(threading.get_ident())
-        told.set()
+        notified.set()
 
     shared.subscribe(hear)
     await anyio.to_thread.run_sync(shared.add, FakeProvider([]))
     with anyio.fail_after(5):
-        await told.wait()
+        await notified.wait()
     assert where == [threading.get_ident()]
 
 
@@ -341,28 +341,28 @@ async def test_many_threads_may_add_and_remove_at_once() -> None:
 
 
 async def test_a_listener_that_raises_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    callbacks, heard = CallbackList(), list[str]()
+    callbacks, changes = CallbackList(), list[str]()
 
     def fail() -> None:
         raise ValueError("no")
 
     callbacks.add(fail)
-    callbacks.add(lambda: heard.append("changed"))
+    callbacks.add(lambda: changes.append("changed"))
     callbacks.notify()
-    assert heard == ["changed"]
+    assert changes == ["changed"]
     assert caplog.messages == ["a change listener raised"]
 
 
 def test_a_listener_of_a_loop_that_is_gone_is_passed_over() -> None:
-    callbacks, heard = CallbackList(), list[str]()
+    callbacks, changes = CallbackList(), list[str]()
 
     async def listen() -> None:
-        callbacks.add(lambda: heard.append("never"))
+        callbacks.add(lambda: changes.append("never"))
 
     anyio.run(listen)
-    callbacks.add(lambda: heard.append("here"))
+    callbacks.add(lambda: changes.append("here"))
     callbacks.notify()
-    assert heard == ["here"]
+    assert changes == ["here"]
 
 
 def test_a_change_that_goes_round_in_a_circle_reaches_each_listener_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -370,12 +370,12 @@ def test_a_change_that_goes_round_in_a_circle_reaches_each_listener_once(caplog:
     for one, other in zip(lists, [*lists[1:], lists[0]], strict=True):
         one.add_provider(other)
         one.add_provider(one)
-    heard = list[int]()
+    changes = list[int]()
     for place, one in enumerate(lists):
-        one.app.shared.subscribe(lambda place=place: heard.append(place))  # type: ignore[misc]  # the place of now
+        one.app.shared.subscribe(lambda place=place: changes.append(place))  # type: ignore[misc]  # the place of now
     lists[0].register_tool(new_tool("lamp", "A lamp"), lambda: "on")
-    assert set(heard) == {0, 1, 2}
-    assert len(heard) <= 6
+    assert set(changes) == {0, 1, 2}
+    assert len(changes) <= 6
     assert caplog.messages == []
 
 
@@ -383,14 +383,14 @@ def test_a_listener_that_makes_a_change_is_followed_by_its_notification() -> Non
     first, second = ToolRegistry(), ToolRegistry()
     first.add_provider(second)
     second.add_provider(first)
-    heard = list[int]()
+    changes = list[int]()
 
     def react() -> None:
-        heard.append(len(first.app.local.tools()))
+        changes.append(len(first.app.local.tools()))
         if len(first.app.local.tools()) == 1:
             first.register_tool(new_tool("two", "Two"), lambda: 2)
 
     second.app.shared.subscribe(react)
     first.register_tool(new_tool("one", "One"), lambda: 1)
-    assert heard[-1] == 2
-    assert heard.count(2) == 1
+    assert changes[-1] == 2
+    assert changes.count(2) == 1

@@ -1,4 +1,4 @@
-"""What a tool returned as a result, and a result as a value."""
+"""Converting a tool's return value to a result, and a result to a value."""
 
 import enum
 import json
@@ -313,7 +313,7 @@ def test_whatever_json_a_tool_returns_comes_back_the_same(value: Any) -> None:
 
 
 @pytest.mark.parametrize("meta", ["boom", [1], 5])
-def test_meta_that_is_no_object_is_not_taken(meta: Any) -> None:
+def test_meta_that_is_not_an_object_is_refused(meta: Any) -> None:
     text = {"type": "text", "text": "x"}
     assert to_result({"content": [text], "_meta": meta}) == ToolResult(content=(text,))
     assert to_result({**text, "_meta": meta}).structured == {**text, "_meta": meta}

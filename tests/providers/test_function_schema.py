@@ -1,4 +1,4 @@
-"""Schemas of functions: whatever is remembered of types, they are those that pydantic gives for the whole."""
+"""Schemas of functions equal those that pydantic derives for the whole, with or without the cache of types."""
 
 import datetime as dt
 import enum

@@ -74,7 +74,7 @@ def properties(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
-    """What a call of the function's tool gives, after its arguments passed the tool's own schema."""
+    """Call the function's tool with arguments that passed its own schema."""
     tools = LocalTools()
     made = tools.register_function(function, name="it")
     Schema(made.input_schema, made.id).check(arguments)
@@ -96,7 +96,7 @@ async def refused(function: Callable[..., Any], /, **arguments: Any) -> InvalidA
     return caught.value
 
 
-# -- schemas -------------------------------------------------------------------------------------------------------
+# -- schemas -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_signature_becomes_a_closed_schema_that_requires_what_has_no_default() -> None:
@@ -193,7 +193,7 @@ def test_a_default_that_is_not_json_is_left_out_of_the_schema() -> None:
     assert properties(look) == {"at": {}}
 
 
-# -- descriptions --------------------------------------------------------------------------------------------------
+# -- descriptions ------------------------------------------------------------------------------------------------------
 
 
 def google(a: int, b: int, c: int) -> None:
@@ -301,7 +301,7 @@ def test_an_annotation_describes_a_parameter_before_the_docstring_does() -> None
     }
 
 
-# -- calls ---------------------------------------------------------------------------------------------------------
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 async def test_a_function_gets_values_of_the_types_it_asked_for() -> None:
@@ -368,7 +368,7 @@ async def test_absent_arguments_leave_the_functions_own_defaults() -> None:
     assert await call(look) == [True, 4, [7]]
 
 
-async def test_an_alias_is_what_the_caller_says() -> None:
+async def test_callers_use_the_alias_of_a_parameter() -> None:
     def look(where: Annotated[str, Field(alias="from")] = "here") -> str:
         return where
 
@@ -453,7 +453,7 @@ async def test_anything_that_can_be_called_can_be_a_tool(
     assert await call(function, name="ann") == answer
 
 
-async def test_what_a_partial_filled_in_cannot_be_overridden_by_a_caller() -> None:
+async def test_a_caller_cannot_override_arguments_of_a_partial() -> None:
     def act(user: str, **more: Any) -> list[Any]:
         return [user, more]
 
@@ -463,7 +463,7 @@ async def test_what_a_partial_filled_in_cannot_be_overridden_by_a_caller() -> No
     assert 'no parameter "user"' in (await refused(functools.partial(act, "me"), user="root")).message
 
 
-# -- the context ---------------------------------------------------------------------------------------------------
+# -- the context -------------------------------------------------------------------------------------------------------
 
 
 def first(ctx, a: int) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001 - no annotation is the point
@@ -515,7 +515,7 @@ async def test_a_caller_cannot_pass_a_context() -> None:
     assert 'no parameter "ctx"' in (await refused(act, ctx={"caller": {"id": "root"}})).message
 
 
-# -- arguments that do not fit -------------------------------------------------------------------------------------
+# -- invalid arguments -------------------------------------------------------------------------------------------------
 
 
 async def test_each_wrong_argument_is_named_with_what_would_fit_and_nothing_runs() -> None:
@@ -566,7 +566,7 @@ async def test_arguments_that_are_no_json_are_refused() -> None:
     assert "not JSON" in (await refused(tell, user=object(), name="a")).message
 
 
-# -- what is promised ----------------------------------------------------------------------------------------------
+# -- output schemas ----------------------------------------------------------------------------------------------------
 
 
 class Row(TypedDict):
@@ -670,7 +670,7 @@ async def test_a_promised_value_that_json_cannot_hold_is_refused() -> None:
         await call(price)
 
 
-# -- what cannot be a tool -----------------------------------------------------------------------------------------
+# -- functions that cannot be tools---------------------------------------------------------------------------------------
 
 
 def variadic(*names: str) -> None: ...
@@ -778,7 +778,7 @@ def test_options_say_the_rest() -> None:
     )
 
 
-# -- threads -------------------------------------------------------------------------------------------------------
+# -- threads -----------------------------------------------------------------------------------------------------------
 
 USER: contextvars.ContextVar[str] = contextvars.ContextVar("USER", default="nobody")
 

@@ -1,4 +1,4 @@
-"""The functions of this process as tools."""
+"""Functions of this process as tools."""
 
 import asyncio
 import functools
@@ -63,7 +63,7 @@ async def call(tools: LocalTools, name: str, /, **arguments: Any) -> Any:
 # -- registering ---------------------------------------------------------------------------------------------------
 
 
-def test_it_is_a_source_of_local_tools_whose_provider_is_itself() -> None:
+def test_local_tools_are_a_source_and_their_own_provider() -> None:
     tools = LocalTools()
     assert tools.kind is BackendKind.LOCAL
     assert list(tools.providers()) == [tools]
@@ -113,7 +113,7 @@ async def test_an_unknown_name_is_a_miss_and_not_an_error() -> None:
     assert tools.get("none") is None
 
 
-async def test_a_tool_that_returns_nothing_is_no_miss() -> None:
+async def test_a_tool_that_returns_none_is_not_missing() -> None:
     tools = LocalTools()
     tools.register_function(lambda: None, name="quiet")
     assert await tools.call_tool(ME, "quiet", {}) == ToolResult()
@@ -121,14 +121,14 @@ async def test_a_tool_that_returns_nothing_is_no_miss() -> None:
 
 def test_an_equal_definition_keeps_the_tool_and_notifies_no_listener() -> None:
     tools = LocalTools()
-    told: list[int] = []
-    tools.subscribe(lambda: told.append(1))
+    notified: list[int] = []
+    tools.subscribe(lambda: notified.append(1))
     before = tools.register(PAIR, lambda a, b: a)
     listed = tools.tools()
     again = tools.register(PAIR, lambda a, b: b, strict=True)
     assert again is before
     assert tools.tools() is listed
-    assert told == [1]
+    assert notified == [1]
 
 
 async def test_an_equal_definition_takes_the_new_handler() -> None:
@@ -140,8 +140,8 @@ async def test_an_equal_definition_takes_the_new_handler() -> None:
 
 def test_another_definition_replaces_the_tool_and_notifies_unless_strict() -> None:
     tools = LocalTools()
-    told: list[int] = []
-    unsubscribe = tools.subscribe(lambda: told.append(len(tools.tools())))
+    notified: list[int] = []
+    unsubscribe = tools.subscribe(lambda: notified.append(len(tools.tools())))
     tools.register(PAIR, lambda a, b: a)
     with pytest.raises(NameCollision, match="pair is already registered"):
         tools.register(PAIR.titled("Pair"), lambda a, b: a, strict=True)
@@ -150,7 +150,7 @@ def test_another_definition_replaces_the_tool_and_notifies_unless_strict() -> No
     tools.unregister("pair")
     unsubscribe()
     tools.register(PAIR, lambda a, b: a)
-    assert told == [1, 1, 0]
+    assert notified == [1, 1, 0]
 
 
 def test_the_list_is_the_same_while_nothing_changes() -> None:
@@ -162,7 +162,7 @@ def test_the_list_is_the_same_while_nothing_changes() -> None:
     assert tools.tools()[0] is first[0]
 
 
-def test_what_is_registered_cannot_be_changed_from_outside() -> None:
+def test_a_registered_tool_cannot_be_changed_from_outside() -> None:
     tools = LocalTools()
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
     tools.register(Tool(name="t", input_schema=schema), lambda a=None: a)
@@ -224,7 +224,7 @@ def test_a_definition_that_cannot_be_used_names_its_field_and_changes_nothing(
 
 
 @pytest.mark.parametrize("schema", [{}, {"type": "array"}, {"type": "object", "properties": {"a": {"type": "nope"}}}])
-def test_a_schema_that_is_none_is_refused(schema: dict[str, Any]) -> None:
+def test_an_invalid_schema_is_refused(schema: dict[str, Any]) -> None:
     tools = LocalTools()
     with pytest.raises(InvalidTool, match="n:good: the input schema"):
         tools.register(replace(GOOD, input_schema=schema), lambda request: None)
@@ -387,7 +387,7 @@ def test_a_handler_of_another_form_is_refused_with_the_forms_that_work(handler: 
     assert tools.tools() == ()
 
 
-def test_a_handler_that_needs_what_the_schema_does_not_require_is_refused() -> None:
+def test_a_handler_that_needs_an_optional_property_is_refused() -> None:
     tools = LocalTools()
     with pytest.raises(InvalidTool, match='needs "a", which the schema does not require'):
         tools.register(new_tool("t", "", String("a")), lambda a: a)
@@ -645,8 +645,8 @@ def test_at_least_one_thread_is_needed() -> None:
 def test_eight_threads_may_register_unregister_list_and_call_at_once() -> None:
     tools = LocalTools(max_threads=4)
     tools.register_function(echo)
-    told = [0]
-    tools.subscribe(lambda: told.__setitem__(0, told[0] + 1))
+    notified = [0]
+    tools.subscribe(lambda: notified.__setitem__(0, notified[0] + 1))
     start = threading.Barrier(8, timeout=10)
 
     async def busy(worker: int) -> None:
@@ -672,10 +672,10 @@ def test_eight_threads_may_register_unregister_list_and_call_at_once() -> None:
         for future in [pool.submit(thread, worker) for worker in range(8)]:
             future.result(timeout=60)
     assert sorted(tool.name for tool in tools.tools()) == ["echo", "shared"]
-    assert told[0] >= 8 * 60 * 2
+    assert notified[0] >= 8 * 60 * 2
 
 
-async def test_a_gateway_notices_what_another_thread_registers() -> None:
+async def test_a_gateway_notices_registrations_of_another_thread() -> None:
     tools = LocalTools()
     with anyio.fail_after(10):
         async with running(anything(tools), options=GatewayOptions(start_grace_s=0)) as gateway:
@@ -693,8 +693,8 @@ steps = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, "x", "
 
 @given(steps)
 def test_the_tools_are_those_registered_last_and_not_taken_away(made: list[tuple[str, str | None]]) -> None:
-    tools, model, told = LocalTools(), dict[str, str](), list[int]()
-    tools.subscribe(lambda: told.append(1))
+    tools, model, notified = LocalTools(), dict[str, str](), list[int]()
+    tools.subscribe(lambda: notified.append(1))
     changes = 0
     for name, described in made:
         changes += model.get(name) != described
@@ -705,7 +705,7 @@ def test_the_tools_are_those_registered_last_and_not_taken_away(made: list[tuple
             tools.unregister(name)
             del model[name]
     assert {tool.name: tool.description for tool in tools.tools()} == model
-    assert len(told) == changes
+    assert len(notified) == changes
 
 
 def test_a_visibility_may_be_given_in_words() -> None:
@@ -746,7 +746,7 @@ async def test_the_messages_of_an_exception_group_are_reported() -> None:
         await call(tools, "mute")
 
 
-def test_what_is_wrong_with_parameters_is_said_of_the_tool() -> None:
+def test_errors_of_parameters_name_the_tool() -> None:
     tools = LocalTools()
     with pytest.raises(InvalidTool, match=r"^files:pack: \*names cannot be passed by name"):
         tools.register_function(lambda *names: names, name="pack", namespace="files")
@@ -755,7 +755,7 @@ def test_what_is_wrong_with_parameters_is_said_of_the_tool() -> None:
 
 
 @pytest.mark.parametrize("field", ["keywords", "tags"])
-def test_several_words_are_a_tuple_or_a_list_and_none_are_none(field: str) -> None:
+def test_keywords_are_a_tuple_or_a_list_and_may_be_empty(field: str) -> None:
     tools = LocalTools()
     none: Any = {field: None}
     assert getattr(tools.register_function(echo, **none), field) == ()

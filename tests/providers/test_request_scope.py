@@ -1,4 +1,4 @@
-"""What the code around a request says about it."""
+"""Providers and options that middleware sets for a request."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ ME = Context(caller=Caller(id="me"))
 
 
 class Foreign:
-    """Of another contract."""
+    """A provider of another contract."""
 
     def get_tools(self, ctx: Context) -> Any:
         return []
@@ -49,7 +49,7 @@ def here() -> list[object]:
     return [unadapted(provider) for provider in get_tool_providers()]
 
 
-# -- providers -----------------------------------------------------------------------------------------------------
+# -- providers ---------------------------------------------------------------------------------------------------------
 
 
 async def test_blocks_accumulate_and_end() -> None:
@@ -81,7 +81,7 @@ async def test_a_context_keeps_its_own_providers_first() -> None:
         assert apply_scope(ME.with_providers(C, B)).providers == (C, B, A)
 
 
-async def test_where_nothing_is_said_the_context_is_the_very_same() -> None:
+async def test_without_a_scope_the_context_is_unchanged() -> None:
     assert apply_scope(ME) is ME
     with with_tool_providers(A):
         full = apply_scope(ME)
@@ -154,14 +154,14 @@ async def test_tasks_and_threads_begun_inside_know_of_it() -> None:
     assert seen == [[A], [A]]
 
 
-async def test_it_can_be_carried_to_where_the_block_does_not_reach() -> None:
+async def test_a_scope_can_be_carried_outside_its_block() -> None:
     with with_tool_providers(A), with_show_all():
         carried = current_scope()
     ctx = apply_scope(ME, carried)
     assert (ctx.providers, ctx.show_all) == ((A,), True)
 
 
-# -- show all ------------------------------------------------------------------------------------------------------
+# -- show all ----------------------------------------------------------------------------------------------------------
 
 
 async def test_the_code_around_has_the_last_word_on_showing_all() -> None:
@@ -216,11 +216,11 @@ async def test_an_object_that_is_not_a_request_is_refused(request_: Any) -> None
         show_all_from_request(request_)
 
 
-# -- providers that stand for others -------------------------------------------------------------------------------
+# -- providers of other contracts --------------------------------------------------------------------------------------
 
 
 class Asks:
-    """A provider over a gateway of its own: it has its own tools, and those of whoever is asked through it."""
+    """A provider over its own gateway, which offers that gateway's tools and those of the caller's request."""
 
     def __init__(self, *tools: Tool) -> None:
         self.tools = tools
@@ -269,7 +269,7 @@ async def test_providers_that_ask_each_other_come_to_an_end() -> None:
     assert await one.call_tool(ME, "two", {}) == "two"
 
 
-async def test_what_is_asked_of_one_task_is_open_to_another() -> None:
+async def test_a_scope_of_one_task_does_not_affect_another() -> None:
     seen: list[bool] = []
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Wrappers: one change each, felt everywhere alike."""
+"""Wrappers: each changes one thing, in lists, searches and calls alike."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -121,7 +121,7 @@ def wrappers(inner: object) -> dict[str, Wrapper]:
 
 
 async def everywhere(provider: Provider, ctx: Context = ME) -> tuple[set[str], set[str], set[str]]:
-    """The ids that a list, a search and look-ups give."""
+    """The ids in a list, a search and look-ups."""
     listed = {tool.id for tool in await provider.list_tools(ctx)}
     searched, looked_up = set(listed), set(listed)
     if ProviderFeature.SEARCH in provider.features:
@@ -136,7 +136,7 @@ async def everywhere(provider: Provider, ctx: Context = ME) -> tuple[set[str], s
 
 
 @pytest.mark.parametrize("name", wrappers(Bare()))
-def test_a_wrapper_has_exactly_the_features_of_what_it_wraps(name: str) -> None:
+def test_a_wrapper_has_exactly_the_features_of_its_provider(name: str) -> None:
     bare, full = wrappers(Bare())[name], wrappers(Full())[name]
     withheld = ProviderFeature.STATUS if name == "guarded" else ProviderFeature.NONE
     assert bare.features is ProviderFeature.NONE
@@ -146,12 +146,12 @@ def test_a_wrapper_has_exactly_the_features_of_what_it_wraps(name: str) -> None:
 
 
 def test_changes_are_passed_on_and_end() -> None:
-    full, heard = Full(), []
+    full, changes = Full(), []
     wrapper = Namespaced(Filtered(full, names=("read",)), "acme")
-    end = wrapper.subscribe(lambda: heard.append("changed"))
+    end = wrapper.subscribe(lambda: changes.append("changed"))
     full.callbacks[0]()
     end()
-    assert (heard, full.callbacks) == (["changed"], [])
+    assert (changes, full.callbacks) == (["changed"], [])
 
 
 @pytest.mark.parametrize("inner", [Bare, Full])
@@ -170,7 +170,7 @@ async def test_the_cache_of_changed_tools_does_not_grow_endlessly() -> None:
     assert len(wrapper._changed) < 4500
 
 
-async def test_a_wrapper_takes_what_adapt_takes() -> None:
+async def test_a_wrapper_accepts_everything_that_adapt_accepts() -> None:
     class Foreign:
         def get_tools(self, ctx: Context) -> Any:
             return [{"name": "read"}]
@@ -201,7 +201,7 @@ async def test_a_wrapper_takes_what_adapt_takes() -> None:
         ({"tags": ()}, set()),
     ],
 )
-async def test_what_is_filtered_out_does_not_exist_anywhere(
+async def test_a_filtered_tool_does_not_exist_anywhere(
     inner: type[Bare], options: dict[str, Any], kept: set[str]
 ) -> None:
     provider = inner()
@@ -222,7 +222,7 @@ async def test_a_filtered_search_asks_for_more_and_gives_as_many_as_were_wanted(
     assert full.requests[0].limit == 20
 
 
-async def test_neither_hits_nor_statuses_name_what_is_filtered_out() -> None:
+async def test_neither_hits_nor_statuses_name_a_filtered_tool() -> None:
     filtered = Filtered(Full(), names=("read", "write"))
     hits = await filtered.find_tools(ME, SearchRequest())
     assert {hit.tool.id: hit.similar for hit in hits} == {"read": ("write",), "write": ("read",)}
@@ -281,7 +281,7 @@ def test_a_status_says_under_which_namespace_its_tools_are() -> None:
     assert [(status.name, status.namespace) for status in namespaced.statuses()] == [("git", "acme-git")]
 
 
-def test_a_namespace_that_is_none_is_refused() -> None:
+def test_an_invalid_namespace_is_refused() -> None:
     with pytest.raises(InvalidName):
         Namespaced(Bare(), "a:b")
 
@@ -380,7 +380,7 @@ def test_an_unknown_visibility_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whose", "ctx", "open_"),
+    ("identity", "ctx", "open_"),
     [
         ({"caller_id": "me"}, ME, True),
         ({"caller_id": "me"}, OTHER, False),
@@ -391,9 +391,9 @@ def test_an_unknown_visibility_is_refused() -> None:
         ({"caller_id": "me", "tenant": "garden"}, ME, True),
     ],
 )
-async def test_a_provider_meets_its_own_caller_only(whose: dict[str, str], ctx: Context, open_: bool) -> None:
+async def test_a_provider_meets_its_own_caller_only(identity: dict[str, str], ctx: Context, open_: bool) -> None:
     full = Full()
-    guarded = ForCaller(full, **whose)
+    guarded = ForCaller(full, **identity)
     wanted = {tool.id for tool in TOOLS} if open_ else set()
     assert await everywhere(guarded, ctx) == (wanted, wanted, wanted)
     assert (await guarded.call_key(ctx, Key("", "read"), {}) is not None) is open_
@@ -448,7 +448,7 @@ def test_wrappers_that_show_other_tools_never_share_a_key() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True])
-def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+def test_an_invalid_time_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidRequest, match="seconds"):
         Cached(Bare(), seconds, "k")
 

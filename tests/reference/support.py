@@ -1,4 +1,4 @@
-"""What the tests of the older systems' documents share: clients, in memory and over ASGI."""
+"""Shared by the tests of the reference documents: clients, in memory and over ASGI."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ async def over_http(
 
 
 async def names(client: mcp.Client) -> list[str]:
-    """What the client is listed, past its cache."""
+    """The names in `tools/list`, bypassing the client's cache."""
     return [tool.name for tool in (await client.list_tools(cache_mode="bypass")).tools]
 
 
@@ -48,7 +48,7 @@ async def call(client: mcp.Client, name: str, arguments: Mapping[str, Any] | Non
 
 
 async def hits(client: mcp.Client, query: str, **more: Any) -> list[dict[str, Any]]:
-    """What `tool_search` answers: the JSON array of its first text block."""
+    """The reply of `tool_search`: the JSON array in its first text block."""
     (first, *_) = (await call(client, "tool_search", {"query": query, **more})).content
     assert isinstance(first, mcp_types.TextContent)
     found: list[dict[str, Any]] = json.loads(first.text)
@@ -56,7 +56,7 @@ async def hits(client: mcp.Client, query: str, **more: Any) -> list[dict[str, An
 
 
 async def found(client: mcp.Client, query: str, **more: Any) -> list[str]:
-    """The names that `tool_search` answers."""
+    """The names in the reply of `tool_search`."""
     return [hit["name"] for hit in await hits(client, query, **more)]
 
 
@@ -65,7 +65,7 @@ async def execute(client: mcp.Client, name: str, /, **arguments: Any) -> mcp_typ
     return await call(client, "execute_tool", {"name": name, "arguments": arguments})
 
 
-def told(result: mcp_types.CallToolResult) -> str:
+def text_in(result: mcp_types.CallToolResult) -> str:
     """The text blocks of a result, joined."""
     return "\n".join(block.text for block in result.content if isinstance(block, mcp_types.TextContent))
 
@@ -81,7 +81,7 @@ async def ids(provider: ToolProvider, ctx: Context = ME) -> list[str]:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Wait until something is so, a few seconds at most."""
+    """Wait a few seconds at most for a condition."""
     with anyio.fail_after(5):
         while not true():  # noqa: ASYNC110 - what other tasks of the library did has no event
             await anyio.sleep(0.01)

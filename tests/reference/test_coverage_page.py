@@ -1,4 +1,4 @@
-"""The page for those who come from older systems is whole, and names what there is."""
+"""The migration page is complete, and names only what exists."""
 
 import dataclasses
 import re
@@ -24,7 +24,7 @@ def test_each_older_system_has_a_section_with_a_table(section: str) -> None:
     assert "| there | here | why |" in text.partition("\n## ")[0]
 
 
-def test_each_row_says_what_was_there_what_is_here_and_why() -> None:
+def test_each_row_gives_the_old_behaviour_the_new_one_and_the_reason() -> None:
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in ROWS]
     assert all(len(row) == 3 and all(row) for row in cells)
 

@@ -1,4 +1,4 @@
-"""What the discovery package did beyond its document, row by row: what holds here too, and what was mended."""
+"""Behaviour of the discovery package beyond its document, row by row: what is the same here, and what was fixed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import anyio
 import mcp
 import pytest
 from mcp.server import MCPServer
-from tests.reference.support import ME, META, TIERS, call, execute, found, hits, ids, names, scores, told
+from tests.reference.support import ME, META, TIERS, call, execute, found, hits, ids, names, scores, text_in
 
 from toolcrib import (
     App,
@@ -57,13 +57,13 @@ def said(text: str) -> Any:
 
 
 async def test_the_same_name_again_replaces_the_tool_with_an_event_or_is_refused_when_strict() -> None:
-    registry, heard = ToolRegistry(), list[str]()
+    registry, received = ToolRegistry(), list[str]()
     registry.register_tool(new_tool("lamp", "Old"), said("old"))
-    registry.subscribe(lambda: heard.append("changed"))
+    registry.subscribe(lambda: received.append("changed"))
     registry.register_tool(new_tool("lamp", "New"), said("new"))
     assert [tool.description for tool in await registry.list_tools(ME)] == ["New"]
     assert (await registry.execute("lamp")).content[0]["text"] == "new"
-    assert heard == ["changed"]
+    assert received == ["changed"]
     with pytest.raises(NameCollision):
         registry.app.register(Tool(name="lamp", description="Newest"), said("newest"), strict=True)
 
@@ -81,7 +81,7 @@ def test_the_builders_schemas_are_closed_objects_and_free_ones_stay_free() -> No
 
 
 class Odd(ToolNotFound):
-    """Not the error itself, but one of its kind."""
+    """Not the error itself, but a subclass."""
 
 
 async def test_a_missing_tool_is_reported_by_none_or_by_any_error_of_its_kind() -> None:
@@ -118,7 +118,7 @@ async def test_a_registry_as_a_provider_offers_its_providers_tools_too() -> None
     assert (await outer.execute("lamp")).content[0]["text"] == "done"
 
 
-async def test_a_registry_in_its_own_request_or_in_a_circle_never_asks_itself_for_ever() -> None:
+async def test_a_registry_that_contains_itself_never_asks_itself_endlessly() -> None:
     one, two = ToolRegistry(), ToolRegistry()
     one.add_provider(two)
     two.add_provider(one)
@@ -197,7 +197,7 @@ async def test_a_failing_provider_is_skipped_by_the_others_and_named_in_the_repl
 
 
 class Halved:
-    """One of its tools cannot be described."""
+    """A provider with one tool that cannot be described."""
 
     async def list_tool_metadata(self, ctx: Context) -> list[ToolMetadata]:
         return [ToolMetadata(name="whole"), ToolMetadata(name="broken")]
@@ -248,7 +248,7 @@ async def test_max_results_is_ten_and_at_most_a_hundred_and_never_an_error(asked
 
 
 @pytest.mark.parametrize("query", [5, None, ["lamp"], ""])
-async def test_a_query_that_is_no_text_is_taken_as_far_as_it_can_be(query: Any) -> None:
+async def test_a_query_that_is_not_text_is_converted_if_possible(query: Any) -> None:
     app = App()
     app.add_provider(Provider())
     async with mcp.Client(app.server) as client:
@@ -263,7 +263,7 @@ async def test_no_hit_is_an_answer_that_says_what_to_try_and_no_error() -> None:
     registry.attach(server)
     async with mcp.Client(server) as client:
         result = await call(client, "tool_search", {"query": "xylophone"})
-    assert (result.is_error, "Try other words" in told(result)) == (False, True)
+    assert (result.is_error, "Try other words" in text_in(result)) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ async def test_arguments_are_taken_in_every_form_that_models_send(envelope: dict
     app = App()
     app.register(new_tool("lamp", "", String("room", required=True)).discoverable(), lambda room: room)
     async with mcp.Client(app.server) as client:
-        assert told(await call(client, "execute_tool", envelope)) == "hall"
+        assert text_in(await call(client, "execute_tool", envelope)) == "hall"
 
 
 async def test_a_tool_that_fails_is_an_error_in_band_too() -> None:
@@ -310,7 +310,7 @@ async def test_a_tool_that_fails_is_an_error_in_band_too() -> None:
     app.register(new_tool("breaks").discoverable(), breaks)
     async with mcp.Client(app.server) as client:
         result = await execute(client, "breaks")
-    assert (result.is_error, "no disk" in told(result)) == (True, True)
+    assert (result.is_error, "no disk" in text_in(result)) == (True, True)
     with pytest.raises(ExecutionFailed):
         await app.call("breaks")
 
@@ -322,11 +322,11 @@ async def test_native_tools_are_found_and_executed_by_the_meta_tools_too() -> No
     async with mcp.Client(app.server) as client:
         assert await names(client) == [*META, "near"]
         assert sorted(await found(client, "something")) == ["far", "near"]
-        assert told(await execute(client, "near")) == "near"
-        assert told(await call(client, "far")) == "far"
+        assert text_in(await execute(client, "near")) == "near"
+        assert text_in(await call(client, "far")) == "far"
 
 
-async def test_the_meta_tools_take_what_the_document_says() -> None:
+async def test_the_meta_tools_accept_the_documented_arguments() -> None:
     app = App()
     app.register(new_tool("far").discoverable(), said("far"))
     async with mcp.Client(app.server) as client:

@@ -16,7 +16,7 @@ from mcp.server import MCPServer
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
-from tests.reference.support import ME, META, TIERS, call, execute, found, hits, ids, names, over_http, scores, told
+from tests.reference.support import ME, META, TIERS, call, execute, found, hits, ids, names, over_http, scores, text_in
 
 from toolcrib import (
     App,
@@ -100,7 +100,7 @@ async def test_overview_4_search_is_fuzzy_over_names_and_descriptions() -> None:
 
 async def test_overview_5_execute_tool_calls_hidden_tools_through_a_visible_one() -> None:
     async with attached(mailing()) as client:
-        assert told(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
+        assert text_in(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ async def test_quick_start_serves_a_hidden_tool_over_http() -> None:
         async with app.router.lifespan_context(app), over_http(app) as client:
             assert await names(client) == META
             assert await found(client, "smtp") == ["send_email"]
-            assert told(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
+            assert text_in(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
 
 
 @pytest.mark.parametrize("make", [Server, MCPServer, FastMCP])
@@ -169,7 +169,7 @@ async def test_quick_start_as_the_guide_prints_it_attaches_to_every_kind_of_serv
     async with mcp.Client(inner) as client:
         assert await names(client) == META
         assert await found(client, "communication") == ["send_email"]
-        assert told(await execute(client, "send_email", to="ann", subject="Hello")) == "Hello to ann"
+        assert text_in(await execute(client, "send_email", to="ann", subject="Hello")) == "Hello to ann"
 
 
 # -- core types ----------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ async def test_tool_registry_can_be_used_as_a_request_scoped_provider() -> None:
         with with_request_providers(registry):
             assert await names(client) == META
             assert await found(client, "email") == ["send_email"]
-            assert told(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
+            assert text_in(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
         assert await names(client) == []
 
 
@@ -271,8 +271,6 @@ class ScriptToolProvider:
 
 
 class UserToolProvider:
-    """Tools that one user has."""
-
     def __init__(self, user: str) -> None:
         self.user = user
 
@@ -294,7 +292,7 @@ async def test_global_providers_are_there_for_all_requests() -> None:
             (hit, *_) = await hits(client, "release")
             assert hit["name"] == "deploy"
             assert hit["input_schema"]["properties"] == {"path": {"type": "string"}}
-            assert told(await execute(client, "deploy")) == "deploy executed"
+            assert text_in(await execute(client, "deploy")) == "deploy executed"
 
 
 async def test_request_scoped_providers_come_by_http_middleware() -> None:
@@ -311,7 +309,7 @@ async def test_request_scoped_providers_come_by_http_middleware() -> None:
         async with app.router.lifespan_context(app):
             async with over_http(handler, {"X-User-ID": "ann"}) as ann, over_http(handler) as nobody:
                 assert sorted(await found(ann, "")) == ["ann_notes", "send_email"]
-                assert told(await execute(ann, "ann_notes")) == "notes of ann"
+                assert text_in(await execute(ann, "ann_notes")) == "notes of ann"
                 assert await found(nobody, "") == ["send_email"]
                 assert (await execute(nobody, "ann_notes")).is_error
 
@@ -327,7 +325,7 @@ async def test_attach_registers_two_tools_and_a_second_time_changes_nothing() ->
         assert await names(client) == META
 
 
-async def test_attach_leaves_the_servers_own_tools_where_they_are() -> None:
+async def test_attach_keeps_the_servers_own_tools() -> None:
     server = MCPServer("my-server")
 
     @server.tool()
@@ -338,7 +336,7 @@ async def test_attach_leaves_the_servers_own_tools_where_they_are() -> None:
     mailing().attach(server)
     async with mcp.Client(server) as client:
         assert await names(client) == [*META, "ping"]
-        assert told(await call(client, "ping")) == "pong"
+        assert text_in(await call(client, "ping")) == "pong"
 
 
 @pytest.mark.parametrize("make", [MCPServer, FastMCP])
@@ -352,13 +350,13 @@ async def test_the_servers_own_tool_keeps_its_name_whether_it_was_listed_before_
 
     registry.attach(server)
     async with mcp.Client(getattr(server, "_mcp_server", server)) as client:
-        assert told(await call(client, "send_email")) == "the server's own"
+        assert text_in(await call(client, "send_email")) == "the server's own"
         assert await names(client) == [*META, "send_email"]
-        assert told(await call(client, "send_email")) == "the server's own"
-        assert told(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
+        assert text_in(await call(client, "send_email")) == "the server's own"
+        assert text_in(await execute(client, "send_email", **HELLO)) == "Email sent to user@example.com"
 
 
-async def test_attach_leaves_the_servers_resources_and_prompts_where_they_are() -> None:
+async def test_attach_keeps_the_servers_resources_and_prompts() -> None:
     server = MCPServer("my-server")
 
     @server.resource("file:///readme")
@@ -394,7 +392,7 @@ async def test_tool_search_takes_the_printed_arguments_and_answers_in_the_printe
 async def test_execute_tool_takes_the_printed_arguments() -> None:
     async with attached(mailing()) as client:
         result = await call(client, "execute_tool", {"name": "send_email", "arguments": HELLO})
-    assert (told(result), result.is_error) == ("Email sent to user@example.com", False)
+    assert (text_in(result), result.is_error) == ("Email sent to user@example.com", False)
 
 
 async def test_why_execute_tool_hidden_tools_are_not_in_the_list_that_clients_go_by() -> None:

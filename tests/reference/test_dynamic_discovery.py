@@ -1,4 +1,4 @@
-"""What the documentation of dynamic tool discovery prints: its blocks, rows, bullets and figures, in its order."""
+"""The document of dynamic tool discovery: each of its blocks, rows, bullets and figures, in order."""
 
 import ast
 import inspect
@@ -354,7 +354,7 @@ def test_the_second_stage_adds_up_what_synonyms_meet() -> None:
     assert points("gaussian distribution cdf", tool) == {"normal_thing": 10.0 + 3.0 + 2.0}
 
 
-def test_the_second_stage_is_left_out_where_the_first_gave_ten_points() -> None:
+def test_the_second_stage_is_skipped_if_the_first_gave_ten_points() -> None:
     tools = [FakeTool("invoice_zz"), FakeTool("zz", description="For an invoice.")]
     assert points("invoice", *tools) == {"invoice_zz": 10.0}
     assert points("invoice", tools[1]) == {"zz": 3.0}
@@ -372,7 +372,7 @@ def test_the_third_stage_goes_by_likeness() -> None:
     assert found.match_reasons == ["fuzzy_name:0.94"]
 
 
-def test_where_nothing_fits_popular_and_short_named_tools_are_shown() -> None:
+def test_if_nothing_fits_popular_and_short_named_tools_are_shown() -> None:
     tools = [FakeTool("a_rather_long_name"), FakeTool("short"), FakeTool("popular_tool")]
     searching = engine("points", tools)
     searching.record_tool_use("popular_tool")
@@ -634,7 +634,7 @@ SIGNATURES = {
     ("owner", "method", "printed"),
     [(owner, method, printed) for owner, methods in SIGNATURES.items() for method, printed in methods.items()],
 )
-def test_each_method_takes_what_is_printed(owner: type, method: str, printed: str) -> None:
+def test_each_method_accepts_the_documented_arguments(owner: type, method: str, printed: str) -> None:
     found = list(inspect.signature(getattr(owner, method)).parameters.values())[1:]
     for parameter, wanted in zip(found, printed.split(", ") if printed else [], strict=True):
         name, _, default = wanted.partition("=")
@@ -824,7 +824,7 @@ class Calculator:
 async def test_the_integration_with_the_processor_runs_as_printed() -> None:
     space: dict[str, Any] = {"Calculator": Calculator}
     code = compile(INTEGRATION, "integration", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    await eval(code, space)  # noqa: S307 - the text stands above
+    await eval(code, space)  # noqa: S307 - the text is above
     (found,) = space["results"]
     assert found["name"].endswith("calculator")
     assert found["namespace"] == "math"

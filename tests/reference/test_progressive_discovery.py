@@ -1,4 +1,4 @@
-"""Mission document "Progressive Tool Discovery", example by example, over two servers of ours on stdio."""
+"""The document "Progressive Tool Discovery", example by example, over two servers on stdio."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -52,8 +52,6 @@ async def app(anyio_backend: str) -> AsyncIterator[App]:
 
 
 class Agent:
-    """An agent's client."""
-
     def __init__(self, client: mcp.Client) -> None:
         self.client = client
 
@@ -113,7 +111,7 @@ async def test_the_workflow_of_the_diagram_from_the_first_step_to_the_last(app: 
 # -- the printed outputs -----------------------------------------------------------------------------------------------
 
 
-async def test_list_servers_prints_what_the_document_prints(app: App) -> None:
+async def test_list_servers_prints_the_documented_text(app: App) -> None:
     async with agent(app) as ask:
         assert (
             text_of(await ask("list-servers"))
@@ -129,7 +127,7 @@ Provides data access tools"""
         )
 
 
-async def test_list_server_tools_prints_what_the_document_prints() -> None:
+async def test_list_server_tools_prints_the_documented_text() -> None:
     async with started("-sqrt") as app, agent(app) as ask:
         assert (
             text_of(await ask("list-server-tools", luaServerName="calculator"))
@@ -142,7 +140,7 @@ Tools for calculator:
         )
 
 
-async def test_tool_details_prints_what_the_document_prints() -> None:
+async def test_tool_details_prints_the_documented_text() -> None:
     async with started("wordy") as app, agent(app) as ask:
         text = text_of(await ask("tool-details", luaServerName="calculator", luaToolName="add"))
     printed = """\
@@ -191,7 +189,7 @@ async def test_the_example_session_word_for_word(app: App) -> None:
         assert done.structured_content == {"result": 8}
 
 
-# -- what each tool promises -------------------------------------------------------------------------------------------
+# -- descriptions of tools ---------------------------------------------------------------------------------------------
 
 
 async def test_a_failing_server_is_listed_with_its_reason() -> None:
@@ -207,7 +205,7 @@ async def test_a_failing_server_is_listed_with_its_reason() -> None:
     assert "no key" in text_of(asked)
 
 
-async def test_the_response_of_an_inspection_is_what_a_script_gets(app: App) -> None:
+async def test_the_response_of_an_inspection_equals_the_one_in_a_script(app: App) -> None:
     async with agent(app) as ask:
         for tool, arguments in [("get_record", {"id": 1}), ("list_records", {}), ("chart", {})]:
             looked = await ask(

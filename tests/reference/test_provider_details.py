@@ -1,4 +1,4 @@
-"""What the system of the guide to tool providers did beyond the guide, row by row."""
+"""Behaviour of the tool-provider system beyond its guide, row by row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import mcp
 import mcp_types
 import pytest
 from mcp.shared.exceptions import MCPError
-from tests.reference.support import META, call, execute, found, names, told
+from tests.reference.support import META, call, execute, found, names, text_in
 
 from toolcrib import (
     App,
@@ -65,7 +65,7 @@ def test_visibilities_are_words_and_a_built_tool_is_native() -> None:
 
 
 @pytest.mark.parametrize(("given", "listed"), [({}, True), ({"visibility": "discoverable"}, False)])
-async def test_a_tool_of_the_execute_shape_is_native_where_it_does_not_say(given: Any, listed: bool) -> None:
+async def test_a_tool_of_the_execute_shape_is_native_by_default(given: Any, listed: bool) -> None:
     class Plain:
         async def get_tools(self, ctx: Context) -> list[dict[str, Any]]:
             return [{"name": "plain", "inputSchema": {"type": "object"}, **given}]
@@ -112,7 +112,7 @@ async def test_hidden_tools_are_neither_listed_nor_found_and_can_be_called() -> 
             assert await names(client) == []
         assert await names(client) == []
         assert await found(client, "secret") == []
-        assert told(await call(client, "secret")) == "told"
+        assert text_in(await call(client, "secret")) == "told"
 
 
 async def test_registering_with_another_visibility_moves_the_tool_and_its_keywords_stay() -> None:
@@ -157,14 +157,14 @@ async def test_a_provider_that_cannot_list_hides_nothing_of_the_others() -> None
             assert await found(client, "far away") == ["far"]
 
 
-async def test_what_is_registered_wins_over_providers_and_the_first_provider_over_the_next() -> None:
+async def test_registered_tools_win_over_providers_and_the_first_provider_over_the_next() -> None:
     app = App()
     app.register(Tool(name="lamp", visibility=NATIVE), lambda: "registered")
     async with mcp.Client(app.server) as client:
         with with_tool_providers(Provider(native("lamp", "fan"), "first"), Provider(native("fan"), "second")):
             assert await names(client) == ["fan", "lamp"]
-            assert told(await call(client, "lamp")) == "registered"
-            assert told(await call(client, "fan")) == "first"
+            assert text_in(await call(client, "lamp")) == "registered"
+            assert text_in(await call(client, "fan")) == "first"
 
 
 async def test_a_tool_with_the_name_of_a_meta_tool_is_never_listed_beside_it() -> None:
@@ -173,10 +173,10 @@ async def test_a_tool_with_the_name_of_a_meta_tool_is_never_listed_beside_it() -
     app.add_provider(Provider([*own, Tool(name="far")]))
     async with mcp.Client(app.server) as client:
         assert await names(client) == [*META, "mine__tool_search"]
-        assert told(await call(client, "mine__tool_search")) == "done"
+        assert text_in(await call(client, "mine__tool_search")) == "done"
         with with_show_all():
             assert await names(client) == ["far", "mine__tool_search", "tool_search"]
-            assert told(await call(client, "tool_search")) == "done"
+            assert text_in(await call(client, "tool_search")) == "done"
 
 
 @pytest.mark.parametrize("value", [float("nan"), b"bytes", object()])
@@ -185,7 +185,7 @@ async def test_what_json_cannot_hold_is_an_error_and_no_success(value: Any) -> N
     app.add_provider(Provider(value=value))
     async with mcp.Client(app.server) as client:
         result = await call(client, "lamp")
-    assert (result.is_error, "JSON cannot represent" in told(result)) == (True, True)
+    assert (result.is_error, "JSON cannot represent" in text_in(result)) == (True, True)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"room": None}, {"room": 7}, {"room": "attic"}])
@@ -200,8 +200,8 @@ async def test_arguments_are_checked_against_the_whole_schema_for_every_kind_of_
     app.add_provider(Provider([tool]))
     async with mcp.Client(app.server) as client:
         result = await call(client, "lamp", arguments)
-        assert (result.is_error, "room" in told(result)) == (True, True)
-        assert told(await call(client, "lamp", {"room": "hall"})) == "done"
+        assert (result.is_error, "room" in text_in(result)) == (True, True)
+        assert text_in(await call(client, "lamp", {"room": "hall"})) == "done"
 
 
 async def test_several_providers_can_be_put_together_in_an_order() -> None:
@@ -216,7 +216,7 @@ async def test_several_providers_can_be_put_together_in_an_order() -> None:
 
 @dataclass
 class ByPlan:
-    """More tools for those who pay, and one that a flag makes native."""
+    """More tools for paying users, and one that a flag makes native."""
 
     plan: str
     flag: bool = False
@@ -244,8 +244,8 @@ async def test_plans_and_feature_flags_decide_request_by_request(plan: str, flag
             assert await names(client)
         with with_tool_providers(ByPlan(plan, flag)):
             assert await names(client) == listed
-            assert told(await call(client, "export")) == f"export for {plan}"
-            assert told(await execute(client, "export")) == f"export for {plan}"
+            assert text_in(await call(client, "export")) == f"export for {plan}"
+            assert text_in(await execute(client, "export")) == f"export for {plan}"
 
 
 # -- the protocol --------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ CLIENT = {"capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
 
 
 async def asked(*requests: tuple[str, dict[str, Any]]) -> list[httpx2.Response]:
-    """The answers of one session over HTTP."""
+    """The replies of one session over HTTP."""
     app = App()
     app.register(Tool(name="lamp", visibility=NATIVE), lambda: "done")
     mount = app.asgi_mount()
@@ -281,7 +281,7 @@ async def asked(*requests: tuple[str, dict[str, Any]]) -> list[httpx2.Response]:
         ("1999-01-01", "2025-11-25"),
     ],
 )
-async def test_initialize_agrees_on_a_version_and_offers_one_where_it_does_not_know_the_clients(
+async def test_initialize_agrees_on_a_version_and_offers_one_if_the_clients_is_unknown(
     offered: str, agreed: str
 ) -> None:
     (answer,) = await asked(("initialize", {"protocolVersion": offered, **CLIENT}))
@@ -304,18 +304,18 @@ async def test_an_unknown_tool_is_an_invalid_parameter_and_a_failing_one_an_erro
             await client.call_tool("absent", {})
         result = await call(client, "lamp")
     assert caught.value.error.code == -32602
-    assert (result.is_error, "access denied" in told(result)) == (True, True)
+    assert (result.is_error, "access denied" in text_in(result)) == (True, True)
 
 
 async def test_clients_are_notified_of_a_changed_list_by_the_protocols_own_name() -> None:
     app, told_of = App(), anyio.Event()
 
-    async def heard(message: Any) -> None:
+    async def received(message: Any) -> None:
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             told_of.set()
 
     with anyio.fail_after(5):
-        async with app, mcp.Client(app.server, mode="legacy", message_handler=heard) as client:
+        async with app, mcp.Client(app.server, mode="legacy", message_handler=received) as client:
             await client.list_tools()
             app.register(Tool(name="lamp", visibility=NATIVE), lambda: "done")
             await told_of.wait()
@@ -345,7 +345,7 @@ async def test_a_remote_tool_keeps_its_title_annotations_output_schema_and_error
     assert (listed.title, listed.output_schema) == ("The lamp", {"type": "object"})
     assert listed.annotations is not None
     assert listed.annotations.read_only_hint is True
-    assert (result.is_error, "no power" in told(result)) == (True, True)
+    assert (result.is_error, "no power" in text_in(result)) == (True, True)
 
 
 # -- kinds of results ----------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ async def test_a_search_can_be_left_to_a_server_behind_without_anything_found_tw
         async with front, mcp.Client(front.server) as client:
             await front.settled()
             assert sorted(await found(client, "switch")) == ["behind:fan", "behind:lamp"]
-            assert told(await execute(client, "behind:fan")) == "done"
+            assert text_in(await execute(client, "behind:fan")) == "done"
 
 
 async def test_calls_side_by_side_keep_their_order_and_fail_alone() -> None:

@@ -17,7 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from tests.reference.support import call, names, over_http, told
+from tests.reference.support import call, names, over_http, text_in
 from tests.server.conftest import at_address
 from tests.upstream.support import SERVERS
 
@@ -78,7 +78,7 @@ def with_remote(**config: Any) -> Registry:
 
 @asynccontextmanager
 async def elsewhere(**options: Any) -> AsyncIterator[str]:
-    """The address of another toolcrib that serves one tool over a real socket to those who have the token."""
+    """The address of another toolcrib, which serves one tool over a real socket to callers with the token."""
     tokens = (Token(secret="s3cret", caller="me"),)
     async with App(Settings(http=HttpOptions(tokens=tokens)), name="elsewhere") as app:
         app.register(Tool(name="add", description="Add two numbers"), add)
@@ -95,7 +95,7 @@ async def add(arguments: Mapping[str, int]) -> int:
 
 async def test_goal_a_fast_path_to_a_working_server() -> None:
     async with registry() as reg, mcp.Client(reg.app.server) as client:
-        assert told(await call(client, "utility__echo", {"message": "hi"})) == '{"echo":"hi"}'
+        assert text_in(await call(client, "utility__echo", {"message": "hi"})) == '{"echo":"hi"}'
 
 
 async def test_goal_discovery_and_execution_are_one_small_interface() -> None:
@@ -119,7 +119,7 @@ async def test_composition_tools_are_validated_as_they_are_registered() -> None:
     assert await reg.list_all() == ()
 
 
-async def test_composition_search_is_bm25_where_that_is_configured() -> None:
+async def test_composition_search_is_bm25_if_configured() -> None:
     reg = registry(search_config=SearchOptions(scorer="bm25", default_limit=1))
     reg.register_local_func("echo_twice", "Echoes back input twice", SCHEMA, echo)
     (hit,) = (await reg.search("echoes")).hits
@@ -143,21 +143,21 @@ def test_config_has_the_three_documented_fields_and_defaults_for_all() -> None:
         (ServerInfo(), ("toolcrib", toolcrib.__version__)),
     ],
 )
-async def test_server_info_is_what_initialize_answers(info: ServerInfo, told_as: tuple[str, str]) -> None:
+async def test_server_info_is_the_result_of_initialize(info: ServerInfo, told_as: tuple[str, str]) -> None:
     async with Registry(Config(server_info=info)) as reg, mcp.Client(reg.app.server, mode="legacy") as client:
         assert client.server_info is not None
         assert (client.server_info.name, client.server_info.version) == told_as
 
 
 async def test_registry_holds_tools_finds_them_and_reports_changes() -> None:
-    reg, heard = registry(), list[str]()
+    reg, changes = registry(), list[str]()
     async with reg:
-        end = reg.on_change(lambda: heard.append("changed"))
+        end = reg.on_change(lambda: changes.append("changed"))
         reg.register_local_func("more", "", SCHEMA, echo)
         assert [tool.id for tool in await reg.list_all()] == ["more", "utility:echo"]
         end()
         end()
-    assert heard
+    assert changes
     assert (await reg.get_tool("echo")).id == "utility:echo"
 
 
@@ -199,7 +199,7 @@ async def test_a_handler_takes_the_dict_or_each_argument_with_or_without_a_conte
     assert value.get("caller", "local") == "local"
 
 
-async def test_the_quick_start_of_the_guide_runs_even_where_the_backend_is_down() -> None:
+async def test_the_quick_start_of_the_guide_runs_even_if_the_backend_is_down() -> None:
     reg = Registry(Config(server_info=ServerInfo(name="my-mcp", version="1.0.0")))
     reg.register_local_func("echo", "Echoes back input", SCHEMA, echo, namespace="utility", tags=("echo", "debug"))
     reg.register_mcp(BackendConfig(name="remote-tools", url=NOWHERE, headers={"Authorization": "Bearer ..."}))
@@ -357,7 +357,7 @@ async def test_execute_as_printed() -> None:
 
 
 class Provided:
-    """A provider that has the same tool as the registry's own."""
+    """A provider with the same tool as the registry's own."""
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
@@ -379,7 +379,7 @@ def test_routing_1_the_tool_is_looked_up_first() -> None:
     anyio.run(main)
 
 
-async def test_routing_2_the_selector_says_who_runs_it() -> None:
+async def test_routing_2_the_selector_chooses_the_backend() -> None:
     seen = list[BackendKind]()
 
     def providers_only(backends: Sequence[Backend]) -> Sequence[Backend]:
@@ -465,8 +465,8 @@ async def test_serve_stdio_serves_and_refuses_its_pipes_to_a_backend() -> None:
     with anyio.fail_after(20):
         async with mcp.Client(mcp.stdio_client(parameters)) as client:
             assert await names(client) == ["join", "size"]
-            assert told(await call(client, "size", {"text": "x" * 200_000})) == "200000"
-            assert "stdin and stdout are in use" in told(await call(client, "join"))
+            assert text_in(await call(client, "size", {"text": "x" * 200_000})) == "200000"
+            assert "stdin and stdout are in use" in text_in(await call(client, "join"))
 
 
 async def test_serve_http_is_an_app_to_be_mounted_anywhere() -> None:
@@ -475,7 +475,7 @@ async def test_serve_http_is_an_app_to_be_mounted_anywhere() -> None:
     with anyio.fail_after(5):
         async with reg, over_http(app, path="/tools") as client:
             assert await names(client) == ["utility__echo"]
-            assert told(await call(client, "utility__echo", {"message": "hi"})) == '{"echo":"hi"}'
+            assert text_in(await call(client, "utility__echo", {"message": "hi"})) == '{"echo":"hi"}'
 
 
 async def test_serve_sse_is_the_older_transport_with_its_two_endpoints() -> None:
@@ -508,7 +508,7 @@ async def test_stop_closes_the_sessions_and_the_registry_can_be_started_again() 
         assert await reg.list_namespaces() == ("utility",)
 
 
-async def test_stop_of_what_is_not_started_does_nothing() -> None:
+async def test_stop_before_start_does_nothing() -> None:
     reg = registry()
     await reg.stop()
     assert not reg.app.running

@@ -1,4 +1,4 @@
-"""What the system of the registry did beyond its document, row by row."""
+"""Behaviour of the registry system beyond its document, row by row."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ ANY = {"type": "object"}
 
 
 def registry(*ids: str, **config: Any) -> Registry:
-    """A registry with tools of these ids, each of which answers with its own."""
+    """A registry with tools of these ids, each of which returns its own id."""
     reg = Registry(Config(**config))
     for tool_id in ids:
         namespace, _, name = tool_id.rpartition(":")
@@ -59,7 +59,7 @@ def remote(app: App, name: str, namespace: str | None = None) -> BackendConfig:
     return BackendConfig(name=name, transport=app.server, namespace=namespace, retry_interval=0.01)
 
 
-# -- the model -----------------------------------------------------------------------------------------------------
+# -- the model ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_a_spelling_that_could_be_several_tools_is_refused_with_their_ids(
 
 
 @pytest.mark.parametrize("schema", [None, [], "text", {"type": 7}, {"$ref": "https://example.com/schema.json"}])
-async def test_a_schema_that_is_none_or_points_outside_is_refused_and_nothing_is_registered(schema: Any) -> None:
+async def test_an_invalid_or_external_schema_is_refused_and_nothing_is_registered(schema: Any) -> None:
     reg = Registry()
     with pytest.raises(InvalidTool):
         reg.register_local_func("echo", "", schema, answering("x"))
@@ -103,7 +103,7 @@ async def test_tags_stay_as_they_are_written_and_narrow_a_search() -> None:
     assert [hit.tool.id for hit in (await reg.search("DEJA VU")).hits] == ["tagged"]
 
 
-# -- the index -----------------------------------------------------------------------------------------------------
+# -- the index ---------------------------------------------------------------------------------------------------------
 
 
 async def test_registering_again_updates_the_definition_and_strict_refuses_to() -> None:
@@ -145,7 +145,7 @@ async def test_servers_of_one_namespace_with_the_same_tool_are_backends_of_it() 
 
 @dataclass
 class Provider:
-    """The tools that it is given."""
+    """A provider of the given tools."""
 
     tools: Sequence[Tool]
 
@@ -198,7 +198,7 @@ async def test_pages_continue_by_cursor_and_a_stale_cursor_is_refused() -> None:
 
 
 class OwnNamespace:
-    """Tools of a namespace are for the caller of that name."""
+    """Shows the tools of a namespace to the caller of that name."""
 
     def scope(self, caller: Caller) -> str:
         return caller.id
@@ -222,22 +222,22 @@ async def test_a_limit_out_of_range_is_clamped(limit: int | None, count: int) ->
 
 
 async def test_a_listener_sees_additions_and_removals_until_it_unsubscribes() -> None:
-    reg, heard = registry("a"), list[int]()
+    reg, received = registry("a"), list[int]()
     async with reg:
-        end = reg.on_change(lambda: heard.append(1))
+        end = reg.on_change(lambda: received.append(1))
         reg.register_local_func("b", "", ANY, answering("b"))
-        await until(lambda: len(heard) > 0)
+        await until(lambda: len(received) > 0)
         reg.unregister("b")
-        await until(lambda: len(heard) > 1)
+        await until(lambda: len(received) > 1)
         end()
         end()
-        before = len(heard)
+        before = len(received)
         reg.unregister("a")
         await reg.refresh()
-    assert len(heard) == before
+    assert len(received) == before
 
 
-# -- the searcher --------------------------------------------------------------------------------------------------
+# -- the searcher ------------------------------------------------------------------------------------------------------
 
 
 async def test_bm25_is_bm25_and_takes_names_apart() -> None:
@@ -255,7 +255,7 @@ async def test_no_query_is_a_syntax_error(query: str) -> None:
         assert len((await reg.search(query)).hits) <= 1
 
 
-# -- the registry --------------------------------------------------------------------------------------------------
+# -- the registry ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_added_to_a_running_registry_is_connected_at_once() -> None:
@@ -286,7 +286,7 @@ async def test_a_server_that_is_down_at_the_start_is_tried_again_and_may_come_la
             assert await reg.execute("late:far") == "behind"
 
 
-async def test_a_transport_may_bring_an_http_client_of_its_own_with_whatever_authentication() -> None:
+async def test_a_transport_may_bring_its_own_http_client_with_any_authentication() -> None:
     app, sent = App(), list[str]()
     app.register(Tool(name="far"), lambda: "far")
     mount = app.asgi_mount()
@@ -334,7 +334,7 @@ async def test_every_page_of_a_servers_list_is_read() -> None:
             assert len(await reg.list_all()) == 40
 
 
-async def test_a_server_that_says_its_list_changed_is_asked_again() -> None:
+async def test_a_server_that_reports_a_changed_list_is_listed_again() -> None:
     app = behind("first")
     reg = Registry()
     reg.register_mcp(remote(app, "live"))
@@ -355,7 +355,7 @@ async def test_arguments_are_checked_before_anything_runs() -> None:
     assert ran == []
 
 
-# -- the protocol --------------------------------------------------------------------------------------------------
+# -- the protocol ------------------------------------------------------------------------------------------------------
 
 
 async def test_two_namespaces_with_one_name_have_two_names_on_the_wire_both_callable() -> None:
@@ -386,10 +386,10 @@ async def test_a_server_without_a_title_goes_by_its_name(info: ServerInfo, title
         assert client.server_info.title == title
 
 
-# -- neighbours ----------------------------------------------------------------------------------------------------
+# -- neighbours --------------------------------------------------------------------------------------------------------
 
 
-async def test_hits_tell_their_score_and_what_they_met() -> None:
+async def test_hits_have_their_score_and_the_matched_words() -> None:
     (hit,) = (await registry("git:create_issue").search("create an issue")).hits
     assert 0.5 < hit.score <= 1
     assert {reason.field for reason in hit.reasons} & {"name"}

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from tests.reference.support import ME, META, call, execute, found, hits, names, over_http, told
+from tests.reference.support import ME, META, call, execute, found, hits, names, over_http, text_in
 
 from toolcrib import (
     App,
@@ -84,7 +84,7 @@ class UserToolProvider:
 
 @dataclass
 class Fixed:
-    """Tools that are given, and what calls of them return."""
+    """A provider of the given tools, with fixed results."""
 
     tools: Sequence[Tool]
     value: Any = "done"
@@ -104,7 +104,7 @@ USERS = {"Bearer a": ("ann", ("admin",)), "Bearer b": ("bob", ())}
 
 
 def handler(inner: ASGIApp) -> ASGIApp:
-    """The guide's HTTP handler: who is it, what does he have, and does he want to see it all."""
+    """The guide's HTTP handler: identifies the user, gets their tools, and checks whether to show all."""
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -152,7 +152,7 @@ async def test_when_to_use_tenants_and_users_have_tools_of_their_own_and_none_of
         for mine, other in ((f"{whose}_a", f"{whose}_b"), (f"{whose}_b", f"{whose}_a")):
             with with_tool_providers(Fixed([Tool(name=mine, description="Read the notes")])):
                 assert await found(client, "read the notes") == [mine]
-                assert told(await execute(client, mine)) == "done"
+                assert text_in(await execute(client, mine)) == "done"
                 refused = await execute(client, other)
                 assert refused.is_error
                 assert refused.structured_content is not None
@@ -174,8 +174,8 @@ async def test_quick_example_each_user_has_the_tools_of_their_roles() -> None:
     async with served() as app:
         async with over_http(app, {"authorization": "Bearer a"}) as ann:
             assert await names(ann) == [*META, "admin_panel", "get_profile"]
-            assert told(await call(ann, "admin_panel")) == "the panel"
-            assert told(await execute(ann, "advanced_settings")) == '["dark","light"]'
+            assert text_in(await call(ann, "admin_panel")) == "the panel"
+            assert text_in(await execute(ann, "advanced_settings")) == '["dark","light"]'
         async with over_http(app, {"authorization": "Bearer b"}) as bob:
             assert await names(bob) == [*META, "get_profile"]
             assert (await call(bob, "get_profile")).structured_content == {"user": "bob"}
@@ -191,7 +191,7 @@ async def test_quick_example_without_a_user_is_unauthorized() -> None:
     assert (answer.status_code, answer.text) == (401, "Unauthorized")
 
 
-async def test_quick_example_show_all_lists_what_is_discoverable_too() -> None:
+async def test_quick_example_show_all_lists_discoverable_tools_too() -> None:
     async with served() as app, over_http(app, {"authorization": "Bearer b", "x-mcp-show-all": "true"}) as bob:
         assert await names(bob) == ["advanced_settings", "get_profile"]
 
@@ -201,7 +201,7 @@ async def test_a_provider_is_never_asked_for_a_tool_that_it_did_not_list_for_thi
         refused = await execute(client, "admin_panel")
     assert refused.structured_content is not None
     assert refused.structured_content["error"]["code"] == "tool_not_found"
-    assert "access denied" not in told(refused)
+    assert "access denied" not in text_in(refused)
 
 
 # -- visibility ----------------------------------------------------------------------------------------------------
@@ -210,23 +210,21 @@ async def test_a_provider_is_never_asked_for_a_tool_that_it_did_not_list_for_thi
 async def test_native_tools_are_listed_and_called_directly() -> None:
     async with client_with(Fixed([NATIVE])) as client:
         assert await names(client) == ["visible_tool"]
-        assert told(await call(client, "visible_tool")) == "done"
+        assert text_in(await call(client, "visible_tool")) == "done"
 
 
 async def test_discoverable_tools_are_hidden_searchable_and_executable() -> None:
     async with client_with(Fixed([DISCOVERABLE])) as client:
         assert "hidden_tool" not in await names(client)
         assert await found(client, "keywords") == ["hidden_tool"]
-        assert told(await execute(client, "hidden_tool")) == "done"
+        assert text_in(await execute(client, "hidden_tool")) == "done"
 
 
 @pytest.mark.parametrize(
     ("tools", "listed"),
     [([], []), ([NATIVE], ["visible_tool"]), ([DISCOVERABLE], META), ([NATIVE, DISCOVERABLE], [*META, "visible_tool"])],
 )
-async def test_the_two_meta_tools_are_there_by_themselves_when_anything_is_discoverable(
-    tools: list[Tool], listed: list[str]
-) -> None:
+async def test_the_two_meta_tools_appear_when_any_tool_is_discoverable(tools: list[Tool], listed: list[str]) -> None:
     async with client_with(Fixed(tools)) as client:
         assert await names(client) == listed
 
@@ -235,7 +233,7 @@ async def test_show_all_lists_everything_by_code() -> None:
     async with client_with(Fixed([NATIVE, DISCOVERABLE])) as client:
         with with_show_all():
             assert await names(client) == ["hidden_tool", "visible_tool"]
-            assert told(await call(client, "hidden_tool")) == "done"
+            assert text_in(await call(client, "hidden_tool")) == "done"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +265,7 @@ async def test_show_all_lets_one_toolcrib_stand_before_another() -> None:
         async with front, mcp.Client(front.server) as client:
             await front.settled()
             assert await found(client, "") == ["behind:hidden_tool", "behind:visible_tool"]
-            assert told(await execute(client, "behind:hidden_tool")) == "done"
+            assert text_in(await execute(client, "behind:hidden_tool")) == "done"
 
 
 # -- keywords ------------------------------------------------------------------------------------------------------
@@ -299,7 +297,7 @@ class Built:
 
 @dataclass
 class Direct(Built):
-    """The same tool, written out."""
+    """The same tool, written by hand."""
 
     async def get_tools(self, ctx: Context) -> list[Tool]:
         return [
@@ -367,7 +365,7 @@ def test_key_point_3_without_it_a_tool_is_native() -> None:
 # -- security ------------------------------------------------------------------------------------------------------
 
 
-async def test_security_1_each_request_gets_providers_of_its_own() -> None:
+async def test_security_1_each_request_gets_its_own_providers() -> None:
     made = list[str]()
 
     def resolve(request: Request) -> UserToolProvider:
@@ -421,14 +419,14 @@ async def test_security_3_nothing_of_a_request_stays_behind() -> None:
         assert (await names(client), await found(client, "")) == ([], [])
         reply = await call(client, "tool_search", {"query": "admin_pane"})
         assert "admin_panel" not in str(reply.content)
-        assert "admin_panel" not in told(await execute(client, "admin_panl"))
+        assert "admin_panel" not in text_in(await execute(client, "admin_panl"))
 
 
 async def test_security_4_of_several_providers_the_first_wins() -> None:
     first, second = Fixed([NATIVE], "first"), Fixed([NATIVE], "second")
     async with client_with(first, second) as client:
         assert await names(client) == ["visible_tool"]
-        assert told(await call(client, "visible_tool")) == "first"
+        assert text_in(await call(client, "visible_tool")) == "first"
     assert second.calls == []
 
 
@@ -495,7 +493,7 @@ async def test_discoverable_tools_as_printed_over_http() -> None:
         async with app, over_http(handle) as client:
             assert await names(client) == [*META, "visible_tool"]
             assert await found(client, "keywords") == ["hidden_tool"]
-            assert told(await execute(client, "hidden_tool")) == "done"
+            assert text_in(await execute(client, "hidden_tool")) == "done"
 
 
 # -- what a call returns -------------------------------------------------------------------------------------------
@@ -524,7 +522,7 @@ async def test_return_values(value: Any, text: str, structured: Any) -> None:
     with with_tool_providers(Fixed([tool], value)):
         async with mcp.Client(App().server, mode="legacy") as client:
             result = await call(client, "any")
-    assert (told(result), result.structured_content, result.is_error) == (text, structured, False)
+    assert (text_in(result), result.structured_content, result.is_error) == (text, structured, False)
 
 
 async def test_a_builder_and_a_request_serve_where_a_function_is_registered() -> None:
@@ -535,4 +533,4 @@ async def test_a_builder_and_a_request_serve_where_a_function_is_registered() ->
     app.register(new_tool("greet", "Greet", String("name", "Whom", required=True)), greet)
     async with mcp.Client(app.server) as client:
         assert await names(client) == ["greet"]
-        assert told(await call(client, "greet", {"name": "ann"})) == "Hello ann"
+        assert text_in(await call(client, "greet", {"name": "ann"})) == "Hello ann"

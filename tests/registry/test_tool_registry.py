@@ -1,4 +1,4 @@
-"""The registry of searched tools: attached to servers, and itself a provider."""
+"""The registry of searched tools: attached to servers, and used as a provider."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Prompts and resources of a gateway: the call pipeline, what callers see, and what is computed once."""
+"""Prompts and resources of a gateway: the call pipeline, visibility, and what is computed only once."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,7 +42,7 @@ ANN, BOB = Context(caller=Caller(id="ann"), session="s"), Context(caller=Caller(
 
 
 class Shelf:
-    """A provider of documents in one namespace, with a single tool that returns links."""
+    """A provider of documents in one namespace, with one tool that returns links."""
 
     def __init__(self, namespace: str, *uris: str, prompts: Sequence[str] = (), **more: Any) -> None:
         self.name = self.namespace = namespace
@@ -91,7 +91,7 @@ def gateway_of(*shelves: Shelf, **more: Any) -> Gateway:
 
 
 async def read(gateway: Gateway, uri: str, ctx: Context = ANN) -> str:
-    """The server that the URI is read from."""
+    """The server that a URI is read from."""
     (part,) = (await gateway.resources.read_resource(ctx, uri)).structured["contents"]
     assert part["uri"] == uri
     return str(part["text"])
@@ -342,7 +342,7 @@ async def test_prompts_and_resources_are_not_tools() -> None:
         await gateway.call(ANN, "a:greet")
 
 
-# -- what is hidden, however it is written -----------------------------------------------------------------------------
+# -- hidden URIs in any spelling ---------------------------------------------------------------------------------------
 
 
 FILES = {"files:///{+path}": {"uriTemplate": "files:///{+path}"}, "doc://{+x}": {"uriTemplate": "doc://{+x}"}}
@@ -435,7 +435,7 @@ async def test_completion_leaves_out_values_that_lead_to_a_hidden_uri() -> None:
     assert len((await gateway.resources.complete(BOB, params)).structured["completion"]["values"]) == 3
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- cost --------------------------------------------------------------------------------------------------------------
 
 
 async def test_completion_and_subscription_are_audited_and_limited_like_calls() -> None:

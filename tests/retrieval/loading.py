@@ -17,7 +17,7 @@ DATA = Path(__file__).parent / "data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One query. `relevant` holds the ids of all tools that do the job; it is empty where none does.
+    """One query. `relevant` has the ids of all tools that do the job; it is empty if there is none.
 
     `kind` is terse, sentence, long, two_needs, typo or name where a tool does; else unanswerable (far from every tool)
     or near_miss (close to tools that do something else).
@@ -46,7 +46,7 @@ def tools() -> tuple[Tool, ...]:
 
 @cache
 def cases(*kinds: str) -> tuple[Case, ...]:
-    """The queries of these kinds, or all, in the order of the file."""
+    """The queries of these kinds, or all of them, in the order of the file."""
     read = (
         Case(id=row["id"], query=row["query"], relevant=frozenset(row["relevant"]), kind=row["kind"])
         for row in rows("queries")
@@ -61,7 +61,7 @@ def answerable() -> tuple[Case, ...]:
 
 
 def rows(name: str) -> Iterator[dict[str, Any]]:
-    """The raw rows of a data file; its name without the suffix."""
+    """The raw rows of a data file, named without its suffix."""
     # Not splitlines: descriptions may contain separators that it splits at.
     for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").split("\n"):
         if line:

@@ -1,4 +1,4 @@
-"""The quality of the search on a set that nothing was tuned on: floors a little below the measured values."""
+"""The quality of the search on a set that was not used for tuning: floors a little below the measured values."""
 
 from functools import cache
 

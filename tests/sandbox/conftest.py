@@ -1,4 +1,4 @@
-"""Servers for the scripts in these tests, and sandboxes that are shared by a test file."""
+"""Servers for the scripts of these tests, and sandboxes that a test file shares."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(bool(seccomp.missing()) or sys.platform != "linu
 
 @asynccontextmanager
 async def waiting(box: LuaSandbox | PythonSandbox, source: str) -> AsyncIterator[None]:
-    """Inside the block, a script waits for a call."""
+    """Keep a script waiting for a call inside the block."""
     servers = Servers()
     with anyio.fail_after(30):
         task = asyncio.create_task(box.run(source, servers.tools()))
@@ -53,7 +53,7 @@ def limits(pid: int) -> dict[str, str]:
 
 
 def filtered() -> list[int]:
-    """Our processes with a filter, which are those that run a script."""
+    """Our processes with a seccomp filter: those that run a script."""
     return [pid for pid in descendants(os.getpid()) if status(pid)["Seccomp"] == "2"]
 
 

@@ -82,13 +82,13 @@ async def test_the_last_result_wins_over_earlier_ones_and_over_the_last_value(bo
     assert (await run(box, "result", tools)).value == [2, None]
 
 
-async def test_a_result_of_null_is_a_value_and_no_result_is_none(box: Box, tools: Tools) -> None:
+async def test_a_null_result_is_a_value_and_a_missing_result_is_none(box: Box, tools: Tools) -> None:
     null, nothing = await run(box, "null", tools), await run(box, "nothing", tools)
     assert (null.value, null.has_value) == (None, True)
     assert (nothing.value, nothing.has_value) == (None, False)
 
 
-async def test_what_is_printed_comes_back_as_text(box: Box, tools: Tools) -> None:
+async def test_printed_output_is_returned_as_text(box: Box, tools: Tools) -> None:
     printed = (await run(box, "print", tools)).printed
     assert printed.replace("\t", " ") == "a 1\né\n"
 

@@ -1,4 +1,4 @@
-"""What a script that has escaped from Monty can do behind the launcher: nothing outside its own process."""
+"""What a script that escaped from Monty can do behind the launcher: nothing outside its own process."""
 
 import os
 import shutil
@@ -138,7 +138,7 @@ def test_an_engine_reads_no_file_of_its_user(tmp_path: Path) -> None:
     assert read_as_an_engine(secret, files=False).stdout == b"token", "the program itself runs there"
 
 
-def test_where_the_kernel_has_no_landlock_nothing_is_restricted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_landlock_restricts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockdown, "landlock_version", lambda: 0)
     assert lockdown.restrict_files("/bin/true") == "this system has no Landlock"
     assert Path(__file__).read_bytes()

@@ -1,4 +1,4 @@
-"""A worker that was taken over can only write to its pipe: only its own script fails."""
+"""A compromised worker can only write to its pipe: only its own script fails."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What arbitrary Python can do in a locked-down worker: a script that has escaped from Lua can do no more."""
+"""What arbitrary Python can do in a locked-down worker, and so a script that escaped from Lua."""
 
 import os
 import signal

@@ -109,13 +109,13 @@ async def test_an_endless_loop_in_a_coroutine_is_ended_with_its_line(lua: LuaSan
     assert (ended.kind, ended.line) == ("cpu", 2)
 
 
-async def test_the_kernel_ends_what_the_engine_cannot(lua: LuaSandbox, tools: Tools) -> None:
+async def test_the_kernel_ends_scripts_that_the_engine_cannot(lua: LuaSandbox, tools: Tools) -> None:
     source = "return (('a'):rep(60000)):find(('.-'):rep(9) .. 'z')"
     ended = await error(lua, source, tools, limits=Limits(soft_cpu_s=0.1, cpu_s=1))
     assert (ended.kind, ended.message) == ("cpu", "the script used more than 1 seconds of processor time")
 
 
-async def test_an_empty_table_is_an_array_where_the_schema_says_so(lua: LuaSandbox, tools: Tools) -> None:
+async def test_an_empty_table_is_an_array_if_the_schema_says_so(lua: LuaSandbox, tools: Tools) -> None:
     schema = {"type": "object", "properties": {"tags": {"type": "array"}, "meta": {"type": "object"}}}
     source = "return slow.echo{tags = {}, meta = {}, other = {}}:await()"
     given = await value(lua, source, tools, schemas={"slow": {"echo": schema}})

@@ -109,7 +109,7 @@ async def test_a_script_that_ends_before_its_calls_still_reports_its_end(box: Lu
     workers = recorded(box)
 
     def answer_late(_: dict[str, Any]) -> str:
-        """Block the event loop for a while; a worker that ends by itself has ended by then."""
+        """Block the event loop for a while; a worker that exits by itself has exited by then."""
         hung_up = select.poll()
         hung_up.register(workers[-1].writer.get_extra_info("socket").fileno(), select.POLLRDHUP)
         hung_up.poll(200)
@@ -198,7 +198,7 @@ async def test_a_running_script_dies_with_the_prepared_process(servers: Servers)
 
 
 @pytest.mark.skipif(not process.zygote_supported(), reason="Linux only")
-async def test_workers_are_started_one_by_one_where_none_can_be_prepared(
+async def test_workers_are_started_one_by_one_if_none_can_be_prepared(
     tools: Tools, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = process.worker_command

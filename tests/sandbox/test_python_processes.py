@@ -1,4 +1,4 @@
-"""The two processes of a Python script: what passes between them, and that neither outlives it."""
+"""The two processes of a Python script: what passes between them; neither outlives the script."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def interpreters() -> list[int]:
 
 
 async def is_left_with(count: int) -> bool:
-    """Wait until there are this many interpreters."""
+    """Wait until exactly this many interpreters run."""
     with anyio.move_on_after(20):
         while len(interpreters()) != count:
             await anyio.lowlevel.checkpoint()

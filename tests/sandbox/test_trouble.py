@@ -1,4 +1,4 @@
-"""Trouble around scripts and how it is reported: odd tools, closing, large frames, missing protection."""
+"""Problems around scripts and their reports: odd tools, closing, large frames, missing protection."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Argument checking, through `Schema`: what fits passes, what does not is taught, what is broken is refused."""
+"""Argument checking through `Schema`: valid arguments pass, invalid ones get help, and broken schemas are refused."""
 
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -60,7 +60,7 @@ def test_an_error_says_what_was_wrong_and_what_is_valid() -> None:
     assert error.suggestions == ()
 
 
-def test_a_misspelt_parameter_is_set_right_even_where_others_are_allowed() -> None:
+def test_a_misspelt_parameter_is_corrected_even_if_others_are_allowed() -> None:
     error = refused(ISSUE, {"titel": "x"})
     assert error.message == 'do: "title" is required (not "titel").'
     assert error.suggestions == ("title",)
@@ -260,7 +260,7 @@ def test_a_violation_beside_deeply_nested_arguments_is_still_reported() -> None:
 
 
 def laughing(levels: int, **names: str) -> dict[str, Any]:
-    """Each definition refers twice to the one before it."""
+    """A schema in which each definition refers twice to the one before it."""
     home = names.get("home", "#/$defs/")
     twice = {
         f"d{level}": {"allOf": [{"$ref": f"{home}d{level - 1}"}] * 2, **({"$anchor": f"d{level}"} if names else {})}
@@ -271,7 +271,7 @@ def laughing(levels: int, **names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("schema", [laughing(60), laughing(60, home="#"), laughing(60, home="http://x/y#")])
-def test_a_schema_that_would_take_for_ever_is_left_to_the_server(schema: dict[str, Any]) -> None:
+def test_a_schema_that_would_never_finish_is_left_to_the_server(schema: dict[str, Any]) -> None:
     schema = {"$id": "http://x/y", **schema}
     started = perf_counter()
     Schema(schema, "do").check({"a": "x"})
@@ -455,7 +455,7 @@ def test_a_type_reads_at_a_glance(schema: Any, text: str) -> None:
     assert [parameter.type for parameter in parameters(of({"a": schema}, **homes))] == [text]
 
 
-def test_a_signature_puts_what_is_required_first() -> None:
+def test_a_signature_lists_required_parameters_first() -> None:
     tool = Tool(name="create issue", input_schema={**ISSUE, "required": ["labels"]})
     assert signature(tool) == ('create issue(labels: string[], title?: string, body?: string, state?: "open"|"closed")')
 

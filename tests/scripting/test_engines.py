@@ -32,7 +32,7 @@ def test_no_module_asks_for_a_language_by_name() -> None:
 
 
 class Engine:
-    """An engine that does nothing but count how often it is started."""
+    """An engine that only counts its starts."""
 
     limits = None
 

@@ -1,4 +1,4 @@
-"""Scripts over a gateway: a script can do what its caller can, and nothing else."""
+"""Scripts over a gateway: a script can do what its caller can, and nothing more."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -41,7 +41,7 @@ READS: Object = {"readOnlyHint": True}
 
 
 async def answer(ctx: Context, name: str, arguments: Object) -> ToolResult:
-    """The tools of these tests."""
+    """Answer the calls of these tests."""
     if name == "add":
         return ToolResult(structured={"result": arguments["a"] + arguments["b"]})
     if name == "fail":
@@ -252,7 +252,7 @@ async def test_a_failed_server_is_named_when_a_script_uses_it() -> None:
     assert "Server git has failed: exited with code 1." in said(done)
 
 
-# -- what ends a script ------------------------------------------------------------------------------------------------
+# -- how scripts end ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("language", ["lua", "python"])
@@ -428,7 +428,7 @@ class Person:
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-async def test_a_person_is_asked_while_the_script_waits(agrees: bool) -> None:
+async def test_the_user_is_asked_while_the_script_waits(agrees: bool) -> None:
     person = Person(agrees=agrees)
     async with scripts(options=GatewayOptions(calls=CallOptions(approval="always"))) as run:
         ctx = Context(caller=Caller(id="me"), client=person)
@@ -464,7 +464,7 @@ async def test_a_hidden_tool_never_takes_the_name_of_one_that_is_shown() -> None
     assert said(done) == "get-user"
 
 
-# -- scripts beside what was thought of --------------------------------------------------------------------------------
+# -- unusual scripts ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_script_with_arguments_may_begin_with_a_bracket_or_a_shebang() -> None:
@@ -599,7 +599,7 @@ async def test_scripts_are_bounded_through_tools_that_add_providers_too() -> Non
 
 
 class Warehouse:
-    """A provider with too many tools to list, which looks up one by its name."""
+    """A provider with too many tools to list, which looks up one by name."""
 
     name = "warehouse"
 

@@ -103,7 +103,7 @@ def test_a_percentile_is_one_of_the_values_and_enough_are_not_above_it(values: l
     assert sum(value <= found for value in values) >= share * len(values)
 
 
-# -- what should not be answered ---------------------------------------------------------------------------------------
+# -- queries that no tool fits -----------------------------------------------------------------------------------------
 
 
 def test_any_hit_for_an_unanswerable_query_is_a_false_answer() -> None:

@@ -1,4 +1,4 @@
-"""The reasons of a hit: each word, where and how it matched, and what it added."""
+"""The reasons of a hit: each word, where and how it matched, and what it contributed."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ TOOLS = [
     ),
     tool(
         "mail:send_message",
-        "Sends a message to somebody.",
+        "Sends a message to a person.",
         input_schema={"type": "object", "properties": {"recipient": {"format": "email"}, "text": {"type": "string"}}},
     ),
     tool("cinema:find_movie", "Finds a movie by its name."),
@@ -51,7 +51,7 @@ def why(text: str, id_: str, **more: Any) -> dict[tuple[str, str], Reason]:
     return {(reason.word, reason.field): reason for reason in hits(text, **more)[id_].reasons}
 
 
-def told(reason: Reason) -> tuple[str, str]:
+def summary(reason: Reason) -> tuple[str, str]:
     return reason.how, reason.matched
 
 
@@ -82,7 +82,7 @@ def told(reason: Reason) -> tuple[str, str]:
 def test_a_reason_names_the_typed_word_the_field_and_the_kind_of_match(
     text: str, id_: str, key: tuple[str, str], expected: tuple[str, str]
 ) -> None:
-    assert told(why(text, id_)[key]) == expected
+    assert summary(why(text, id_)[key]) == expected
 
 
 def test_each_hit_has_only_its_own_name_as_a_reason() -> None:

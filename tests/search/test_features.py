@@ -1,4 +1,4 @@
-"""What the second stage reads of each tool: as defined, and independent of other tools."""
+"""Features of each tool for the second stage: as defined, and independent of other tools."""
 
 from typing import Any
 

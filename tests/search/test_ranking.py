@@ -92,7 +92,7 @@ def idf(n: int, df: int) -> float:
 
 
 def slips(a: str, b: str) -> int:
-    """Count letters that are left out, inserted, replaced, or swapped with a neighbour."""
+    """Count letters that are omitted, inserted, replaced, or swapped with a neighbour."""
     rows = [list(range(len(b) + 1))]
     for i, one in enumerate(a, 1):
         row = [i]
@@ -217,7 +217,7 @@ class Slow:
         return max(found)
 
     def _asked_for(self, listed: list[str]) -> float:
-        """The share of some words of a tool that the query asks for."""
+        """The share of some words of a tool that the query mentions."""
         weights = [weight(word) + 0.1 for word in listed]
         asked = [max(self._like(word, other) for other in self.words) for word in listed]
         return sum(map(float.__mul__, weights, asked)) / (sum(weights) or 1.0)
@@ -472,7 +472,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "ranking.md"
 @pytest.mark.parametrize("options", [SignalWeights(), Calibration()], ids=["weights", "calibration"])
 def test_the_page_on_ranking_has_every_number_of_the_formula(options: SignalWeights | Calibration) -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in PAGE.read_text().splitlines() if "|" in line]
-    told = {row[1].strip("`"): row[2] for row in rows}
-    assert {name: float(told[name]) for name in options.__slots__} == {
+    documented = {row[1].strip("`"): row[2] for row in rows}
+    assert {name: float(documented[name]) for name in options.__slots__} == {
         name: getattr(options, name) for name in options.__slots__
     }

@@ -193,7 +193,7 @@ def clauses(text: str) -> list[str]:
         ("", [""]),
     ],
 )
-def test_a_query_is_split_where_it_passes_to_the_next_need(text: str, parts: list[str]) -> None:
+def test_a_query_is_split_where_the_next_need_begins(text: str, parts: list[str]) -> None:
     assert clauses(text) == parts
 
 

@@ -50,7 +50,7 @@ class Crib:
     source: FakeSource
     provider: FakeProvider
     changes: ListChangeNotifier
-    heard: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
 
     async def offer(self, *tools: Tool) -> None:
         """Change the shared provider's tools, and wait until they are in the catalog."""

@@ -566,4 +566,4 @@ async def test_calls_of_an_anonymous_user_do_not_affect_searches_of_the_next() -
                 with with_tool_providers(Own(*tools)):
                     await client.call_tool("execute_tool", {"name": "crm:beta"})
                     after = found(await client.call_tool("tool_search", search))
-    assert dict(after)["crm:beta"] > dict(before)["crm:beta"], "a client in memory is somebody"
+    assert dict(after)["crm:beta"] > dict(before)["crm:beta"], "a client in memory has an identity"

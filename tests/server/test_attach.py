@@ -152,7 +152,7 @@ async def test_an_in_memory_request_during_a_users_request_is_made_as_that_user(
                     auth_context_var.reset(mine)
 
 
-# -- who a token stands for ----------------------------------------------------------------------------------------
+# -- the caller of a token ---------------------------------------------------------------------------------------------
 
 
 def user(client_id: str, subject: str | None = None, issuer: str | None = None, *scopes: str) -> AuthenticatedUser:

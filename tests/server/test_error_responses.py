@@ -182,7 +182,7 @@ class Unknown:
 async def test_a_failing_fingerprint_does_not_stop_notifications(way: Callable[[], Any]) -> None:
     with anyio.fail_after(10):
         async with crib(native("add", "x")) as served:
-            changes, told = served.changes, anyio.Event()
+            changes, notified = served.changes, anyio.Event()
             ready = anyio.Event()
             ready.set()
 
@@ -190,18 +190,18 @@ async def test_a_failing_fingerprint_does_not_stop_notifications(way: Callable[[
                 await raise_it()
 
             async def tell_me() -> None:
-                told.set()
+                notified.set()
 
             for hears in (tell, tell_me):
                 assert await changes.subscribe(Context(caller=Caller(id="ann")), hears, ready) is not None
             await served.offer(native("add", "x"), native("sub", "x"))
-            await told.wait()
+            await notified.wait()
             marks, changes._fingerprints = changes._fingerprints, Unknown(way)
             served.source.changed()
             await anyio.wait_all_tasks_blocked()
-            changes._fingerprints, told = marks, anyio.Event()
+            changes._fingerprints, notified = marks, anyio.Event()
             await served.offer(native("sub", "x"))
-            await told.wait()
+            await notified.wait()
 
 
 async def test_a_child_process_that_serves_over_stdio_outlives_a_cancelled_tool() -> None:
@@ -268,9 +268,9 @@ async def refusal_of(path: str, headers: Mapping[str, str], mode: str, size: int
                 async with client_at(f"{url}{path}", mode, headers) as client:
                     await client.call_tool("execute_tool", {"name": "x:echo", "arguments": {"a": "x" * size}})
             except BaseException as error:  # noqa: BLE001 - the client wraps it in groups
-                (told,) = flatten_errors(error)
-                assert isinstance(told, MCPError)
-                return told.message
+                (notified,) = flatten_errors(error)
+                assert isinstance(notified, MCPError)
+                return notified.message
     raise AssertionError("it was let in")
 
 

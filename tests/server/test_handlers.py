@@ -169,7 +169,7 @@ async def test_a_failing_list_keeps_the_last_good_one_and_does_not_affect_other_
             assert names == ["a__greet", "b__greet", "b__part"]
 
 
-# -- who sees what -----------------------------------------------------------------------------------------------------
+# -- visibility --------------------------------------------------------------------------------------------------------
 
 SECRET = ByScopes([Rule(tools=("a:*",), scopes=("admin",))])
 
@@ -185,7 +185,7 @@ async def test_a_hidden_server_looks_like_a_missing_one(mode: Any) -> None:
             ]
             assert await read(client, "memo://x") == "b has memo://x"
             hidden, unknown = list[str](), list[str]()
-            for server, told in (("a", hidden), ("z", unknown)):
+            for server, replies in (("a", hidden), ("z", unknown)):
                 for ask in (
                     client.get_prompt(f"{server}__greet", {"who": "me"}),
                     client.read_resource(f"toolcrib://{server}/memo://x"),
@@ -193,7 +193,7 @@ async def test_a_hidden_server_looks_like_a_missing_one(mode: Any) -> None:
                 ):
                     with pytest.raises(MCPError) as refused:
                         await ask
-                    told.append(
+                    replies.append(
                         f"{refused.value.code} {refused.value}".replace(f"{server}__", "").replace(f"//{server}", "")
                     )
             assert hidden == unknown
@@ -223,15 +223,15 @@ async def test_a_resource_that_needs_approval_is_not_read_without_it() -> None:
                 await client.read_resource("memo://x")
 
 
-# -- what is announced -------------------------------------------------------------------------------------------------
+# -- capabilities ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_only_capabilities_of_the_callers_servers_are_announced(mode: Any) -> None:
     async def announced(app: App) -> list[str]:
         async with client_of(app, mode) as client:
-            told = client.server_capabilities.model_dump(exclude_none=True)
-            return sorted(told)
+            replies = client.server_capabilities.model_dump(exclude_none=True)
+            return sorted(replies)
 
     with anyio.fail_after(10):
         async with in_front_of(Shop("a")) as app:
@@ -256,8 +256,8 @@ async def test_a_server_is_not_asked_for_kinds_that_are_disabled() -> None:
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-class Heard:
-    """A client's message handler."""
+class MessageRecorder:
+    """A client's message handler that records messages."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, Any]] = []
@@ -274,31 +274,31 @@ class Heard:
 )  # sampling and roots of the older era
 @pytest.mark.parametrize("over", ["memory", "http"])
 async def test_a_session_is_notified_of_changed_lists_and_watched_resources(over: str) -> None:
-    shop, heard = Shop("a", uris=["memo://x", "memo://y"]), Heard()
+    shop, received = Shop("a", uris=["memo://x", "memo://y"]), MessageRecorder()
     with anyio.fail_after(15):
         async with in_front_of(shop) as app:
             web = http_app(app.server, HttpOptions(), ready=lambda: (True, {}))
             async with at_address(web) as url:
-                there = client_of(app, "legacy", message_handler=heard)
+                there = client_of(app, "legacy", message_handler=received)
                 if over == "http":
-                    there = client_at(f"{url}/mcp", "legacy", message_handler=heard)
+                    there = client_at(f"{url}/mcp", "legacy", message_handler=received)
                 async with there as client:
                     await client.list_prompts()
                     shop.prompts.append("part")
-                    while "notifications/prompts/list_changed" not in heard.methods():
+                    while "notifications/prompts/list_changed" not in received.methods():
                         await shop.bus.publish(PromptsListChanged())
                         await anyio.sleep(0.02)
                     shop.uris.append("memo://z")
-                    while "notifications/resources/list_changed" not in heard.methods():
+                    while "notifications/resources/list_changed" not in received.methods():
                         await shop.bus.publish(ResourcesListChanged())
                         await anyio.sleep(0.02)
                     await client.session.subscribe_resource("memo://x")
-                    while "notifications/resources/updated" not in heard.methods():
+                    while "notifications/resources/updated" not in received.methods():
                         await shop.bus.publish(ResourceUpdated(uri="memo://y"))
                         await shop.bus.publish(ResourceUpdated(uri="memo://x"))
                         await anyio.sleep(0.02)
                     await client.session.unsubscribe_resource("memo://x")
-    updated = {params.uri for method, params in heard.messages if method == "notifications/resources/updated"}
+    updated = {params.uri for method, params in received.messages if method == "notifications/resources/updated"}
     assert updated == {"memo://x"}
 
 
@@ -322,10 +322,10 @@ async def test_a_subscription_is_notified_only_of_the_resources_it_names() -> No
     "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
 )  # sampling and roots of the older era
 async def test_a_session_that_sets_a_level_gets_log_messages_of_its_own_servers() -> None:
-    heard, shop = list[tuple[str, str | None, Any]](), Shop("a")
+    received, shop = list[tuple[str, str | None, Any]](), Shop("a")
 
     async def listen(params: types.LoggingMessageNotificationParams) -> None:
-        heard.append((params.level, params.logger, params.data))
+        received.append((params.level, params.logger, params.data))
 
     with anyio.fail_after(10):
         async with in_front_of(shop) as app, client_of(app, "legacy", logging_callback=listen) as client:
@@ -335,16 +335,16 @@ async def test_a_session_that_sets_a_level_gets_log_messages_of_its_own_servers(
             await client.call_tool("execute_tool", saying)
             await client.session.set_logging_level("info")
             await client.call_tool("execute_tool", {"name": "a:link", "arguments": {"say": ["two"]}})
-            await until(lambda: bool(heard))
-    assert heard == [("warning", "a.db", "two")]
+            await until(lambda: bool(received))
+    assert received == [("warning", "a.db", "two")]
 
 
 @pytest.mark.parametrize("over", ["memory", "http"])
 async def test_a_request_can_ask_for_log_messages_during_it(over: str) -> None:
-    heard = list[tuple[str, str | None, Any]]()
+    received = list[tuple[str, str | None, Any]]()
 
     async def listen(params: types.LoggingMessageNotificationParams) -> None:
-        heard.append((params.level, params.logger, params.data))
+        received.append((params.level, params.logger, params.data))
 
     async def ask(client: mcp.Client, level: str, word: str) -> None:
         meta: Any = {types.LOG_LEVEL_META_KEY: level}
@@ -361,15 +361,15 @@ async def test_a_request_can_ask_for_log_messages_during_it(over: str) -> None:
                 async with there as client:
                     await ask(client, "error", "one")
                     await ask(client, "info", "two")
-                    await until(lambda: bool(heard))
-    assert heard == [("warning", "a.db", "two")]
+                    await until(lambda: bool(received))
+    assert received == [("warning", "a.db", "two")]
 
 
 async def test_log_messages_of_a_server_with_several_users_go_to_none_of_them() -> None:
-    heard = list[Any]()
+    received = list[Any]()
 
     async def listen(params: types.LoggingMessageNotificationParams) -> None:
-        heard.append(params.data)
+        received.append(params.data)
 
     meta: Any = {types.LOG_LEVEL_META_KEY: "debug"}
     with anyio.fail_after(10):
@@ -383,7 +383,7 @@ async def test_log_messages_of_a_server_with_several_users_go_to_none_of_them() 
                 for client, word in ((ann, "alone"), (bob, "his"), (ann, "hers")):
                     call = {"name": "a:link", "arguments": {"say": [word]}}
                     await client.call_tool("execute_tool", call, meta=meta)
-    assert heard == ["alone"]
+    assert received == ["alone"]
 
 
 # -- gateways behind each other ----------------------------------------------------------------------------------------
@@ -463,7 +463,7 @@ class Asking(Shop):
         super().__init__("a")
         self.requests = {f"q{number}": request for number, request in enumerate(requests)}
         self.rounds = rounds
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         for method, params in (
             ("tools/call", types.CallToolRequestParams),
             ("prompts/get", types.GetPromptRequestParams),
@@ -474,7 +474,7 @@ class Asking(Shop):
 
     def _asking_before(self, handler: Any) -> Any:
         async def ask(ctx: Any, params: Any) -> Any:
-            self.heard.append((params.input_responses, params.request_state))
+            self.received.append((params.input_responses, params.request_state))
             if int(params.request_state or 0) == self.rounds:
                 return await handler(ctx, params)
             state = str(int(params.request_state or 0) + 1)
@@ -504,8 +504,8 @@ async def test_users_and_models_behind_clients_of_any_version_can_be_asked(mode:
             read = await client.read_resource("memo://x")
             assert read.contents[0].uri == "memo://x"
             assert (await client.get_prompt("a__greet", {"who": "me"})).description == "about"
-    assert len(shop.heard) == 9
-    answers, state = shop.heard[2]
+    assert len(shop.received) == 9
+    answers, state = shop.received[2]
     assert state == "2"
     assert answers["q0"].action == "accept"
     assert answers["q1"].content.text == "saw"
@@ -518,7 +518,7 @@ async def test_a_client_that_cannot_be_asked_gets_a_clear_error() -> None:
             refused = await client.call_tool("execute_tool", CALL)
             assert refused.is_error
             assert "more input" in text_of(refused)
-    assert len(shop.heard) == 1
+    assert len(shop.received) == 1
 
 
 async def test_a_server_that_keeps_asking_is_stopped() -> None:
@@ -529,7 +529,7 @@ async def test_a_server_that_keeps_asking_is_stopped() -> None:
             mcp.Client(app.server, mode="legacy", elicitation_callback=agree) as client,
         ):
             assert (await client.call_tool("execute_tool", CALL)).is_error
-    assert 2 < len(shop.heard) < 100
+    assert 2 < len(shop.received) < 100
 
 
 async def test_a_client_that_fails_to_answer_fails_its_own_call() -> None:

@@ -137,7 +137,7 @@ async def test_requests_without_a_valid_token_are_rejected() -> None:
                 assert "s3cret" not in refused.text
 
 
-async def test_the_token_decides_who_the_caller_is() -> None:
+async def test_the_token_identifies_the_caller() -> None:
     seen: list[Caller] = []
 
     async def note(ctx: Context, name: str, arguments: Object) -> ToolResult:
@@ -294,15 +294,15 @@ async def test_progress_reaches_the_client() -> None:
         await ctx.client.progress(1, 2, "half")
         return ToolResult()
 
-    heard: list[tuple[float, float | None, str | None]] = []
+    received: list[tuple[float, float | None, str | None]] = []
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:
-        heard.append((progress, total, message))
+        received.append((progress, total, message))
 
     with anyio.fail_after(5):
         async with serving(report) as (url, _, _), client_of(url, "2026-07-28") as client:
             await client.call_tool("execute_tool", {"name": "x:echo"}, progress_callback=hear)
-    assert heard == [(1, 2, "half")]
+    assert received == [(1, 2, "half")]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com", "::"])

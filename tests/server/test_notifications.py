@@ -51,8 +51,8 @@ async def over(transport: str, served: Crib, **client: Any) -> AsyncIterator[mcp
             yield connected
 
 
-async def told(served: Crib, notices: Notices) -> None:
-    """Change the tools until the client is notified, because it may miss changes before its stream is open."""
+async def change_until_notified(served: Crib, notices: Notices) -> None:
+    """Change the tools until the client is notified; it may miss changes before its stream is open."""
     offers = [(ADD,), (ADD, SUB)]
     while not notices.count:
         offers.reverse()
@@ -68,7 +68,7 @@ async def test_a_session_announces_list_changes_and_sends_them(transport: str) -
         async with crib(ADD) as served, over(transport, served, mode="legacy", message_handler=notices) as client:
             assert client.server_capabilities.tools is not None
             assert client.server_capabilities.tools.list_changed is True
-            await told(served, notices)
+            await change_until_notified(served, notices)
             await served.offer(ADD, SUB)
             assert "x__sub" in await names(client)
 
@@ -95,13 +95,13 @@ async def test_a_server_without_changes_promises_none() -> None:
 
 async def test_no_client_is_notified_of_tools_it_cannot_see() -> None:
     shared, hers, his = native("shared", "x"), native("hers", "acme"), native("his", "bits")
-    heard: list[str] = []
+    notified: list[str] = []
 
     async def listen(who: str, client: mcp.Client, opened: anyio.Event) -> None:
         async with client.listen(tools_list_changed=True) as subscription:
             opened.set()
             async for _ in subscription:
-                heard.append(who)  # noqa: PERF401 - each at its time
+                notified.append(who)  # noqa: PERF401 - each at its time
 
     with anyio.fail_after(10):
         async with crib(shared, policy=PerTenant()) as served:
@@ -117,13 +117,13 @@ async def test_no_client_is_notified_of_tools_it_cannot_see() -> None:
                     group.start_soon(listen, who, client, opened)
                     await opened.wait()
                 await served.offer(shared, hers)
-                await until(lambda: heard == ["ann"])
+                await until(lambda: notified == ["ann"])
                 await served.offer(shared, hers, his)
-                await until(lambda: heard == ["ann", "bob"])
+                await until(lambda: notified == ["ann", "bob"])
                 await served.offer(shared, native("more", "x"), hers, his)
-                await until(lambda: sorted(heard) == ["ann", "ann", "bob", "bob"])
+                await until(lambda: sorted(notified) == ["ann", "ann", "bob", "bob"])
                 group.cancel_scope.cancel()
-    assert heard[:2] == ["ann", "bob"]
+    assert notified[:2] == ["ann", "bob"]
 
 
 async def test_a_tool_that_is_only_searchable_changes_no_list() -> None:

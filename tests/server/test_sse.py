@@ -65,7 +65,7 @@ async def test_changes_are_notified_on_the_stream() -> None:
             await until(lambda: served.changes.subscriber_count == 0)
 
 
-async def test_the_token_of_each_message_decides_who_the_caller_is() -> None:
+async def test_the_token_of_each_message_identifies_its_caller() -> None:
     seen: list[str] = []
 
     async def note(ctx: Context, name: str, arguments: Object) -> ToolResult:

@@ -1,4 +1,4 @@
-"""What the tests of the settings share."""
+"""Shared by the tests of the settings."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The table `calls`: what stands in the way of every call."""
+"""The table `calls`: the middleware of every call."""
 
 import json
 from collections.abc import Callable
@@ -91,9 +91,7 @@ def test_true_switches_a_layer_on_with_its_defaults_and_false_leaves_it_off(load
         ({"APPROVAL_KEY": "hunter2"}, "toolcrib.calls.approvalKey is too short: it needs at least 16 characters"),
     ],
 )
-def test_a_key_that_is_not_to_be_had_forbids_http_and_nothing_else(
-    loading: Loading, environ: dict[str, str], problem: str
-) -> None:
+def test_an_unavailable_key_disables_http_only(loading: Loading, environ: dict[str, str], problem: str) -> None:
     settings = loading(calls(approvalKey="${env:APPROVAL_KEY}"), **environ)
     assert settings.http_problem == problem
     assert settings.gateway.calls.approval_key is None

@@ -1,4 +1,4 @@
-"""Server entries, as the well-known clients write them."""
+"""Server entries as well-known clients write them."""
 
 import json
 from collections.abc import Callable
@@ -87,7 +87,7 @@ def test_cursors_file_is_taken_as_it_is(loading: Loading) -> None:
     )
 
 
-def test_windsurfs_file_is_taken_and_what_it_forbids_is_warned_of(loading: Loading) -> None:
+def test_windsurfs_file_is_accepted_with_a_warning_about_its_deny_list(loading: Loading) -> None:
     settings = loading(WINDSURF)
     assert settings.servers == (
         ServerOptions(name="remote", transport="http", url="https://example.com/mcp", headers={"A": "b"}),
@@ -204,7 +204,7 @@ def test_toolcrib_does_not_start_itself_from_the_file_it_is_named_in(loading: Lo
     assert len(loading(entry(**with_its_own_file)).servers) == 1
 
 
-def test_a_key_that_is_no_namespace_is_mapped_with_a_warning(loading: Loading) -> None:
+def test_a_key_that_is_not_a_namespace_is_mapped_with_a_warning(loading: Loading) -> None:
     settings = loading('{"mcpServers": {\n "io.github:files": {"command": "run"},\n "My Server": {"command": "run"}}}')
     assert [server.name for server in settings.servers] == ["My Server", "io.github-files"]
     (warning,) = settings.warnings
@@ -324,7 +324,7 @@ def test_a_misspelt_key_of_an_entry_is_ignored_with_the_closest_spelling(loading
         ('{"mcpServers": {}, }}', "mcp.json:1:21: unexpected text after the end"),
     ],
 )
-def test_a_file_that_is_no_settings_file_is_refused(loading: Loading, text: str, said: str) -> None:
+def test_a_file_that_is_not_a_settings_file_is_refused(loading: Loading, text: str, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loading(text)
     assert said in caught.value.message

@@ -130,7 +130,7 @@ def test_every_key_and_table_has_its_line() -> None:
         ("a = 1\na = 2", 2, "Cannot overwrite"),
     ],
 )
-def test_what_is_no_toml_is_refused_with_its_line(text: str, line: int, cause: str) -> None:
+def test_invalid_toml_is_refused_with_its_line(text: str, line: int, cause: str) -> None:
     with pytest.raises(TextError) as caught:
         parse_toml(text)
     assert caught.value.line == line

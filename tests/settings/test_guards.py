@@ -1,4 +1,4 @@
-"""The table `guards`: when a loop is told that it goes round in circles."""
+"""The table `guards`: when an agent loop is warned that it repeats itself."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Where the settings are looked for."""
+"""The search path of the settings."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def test_a_variable_that_names_no_file_is_an_error_and_no_other_place_is_tried(t
         load_settings(Path("lost.json"), environ={}, cwd=tmp_path)
 
 
-def test_a_folder_and_a_file_that_is_no_text_are_refused(tmp_path: Path) -> None:
+def test_folders_and_binary_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         load_settings(Path(), environ={}, cwd=tmp_path)
     (tmp_path / "mcp.json").write_bytes(b'{"a": \n"\xff"}')

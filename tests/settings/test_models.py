@@ -312,9 +312,7 @@ def test_secrets_come_from_variables_files_and_a_file_of_tokens(loading: Loading
         ({"file": "mcp.json/x", "caller": "a"}, "the file mcp.json/x cannot be read (toolcrib.http.tokens[0].file)"),
     ],
 )
-def test_a_secret_that_is_not_to_be_had_forbids_http_and_nothing_else(
-    loading: Loading, entry: dict[str, str], problem: str
-) -> None:
+def test_an_unavailable_secret_disables_http_only(loading: Loading, entry: dict[str, str], problem: str) -> None:
     settings = loading(tokens(entry))
     assert settings.http_problem == problem
     assert settings.http.tokens == ()

@@ -1,4 +1,4 @@
-"""The table `policy`: who may see and call what."""
+"""The table `policy`: which callers may see and call which tools."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The table `scripts`: where stored scripts are, how far a script may go, and how it is kept in."""
+"""The table `scripts`: the folder of stored scripts, their limits, and the sandbox."""
 
 import json
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [scripts(), scripts(limits={}, sandbox={}), '{"toolcrib": {}}'])
-def test_without_the_table_scripts_run_as_by_default_and_none_is_stored(loading: Loading, text: str) -> None:
+def test_without_the_table_scripts_use_the_defaults_and_none_are_stored(loading: Loading, text: str) -> None:
     settings = loading(text)
     assert (settings.scripts, settings.limits, settings.sandbox) == (ScriptOptions(), Limits(), SandboxOptions())
     assert settings.script_folder is None
@@ -103,7 +103,7 @@ def test_the_scripts_of_the_folder_are_tools_of_the_app(loading: Loading, tmp_pa
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "mcp.json"])
-def test_a_folder_that_is_none_is_refused_with_its_path(loading: Loading, tmp_path: Path, folder: str) -> None:
+def test_a_missing_folder_is_refused_with_its_path(loading: Loading, tmp_path: Path, folder: str) -> None:
     with pytest.raises(SettingsError) as caught:
         loading(scripts(folder=folder))
     said = f"mcp.json:4: toolcrib.scripts.folder names a folder that does not exist: {tmp_path / folder}; create it"

@@ -195,7 +195,7 @@ class NoCharts:
 
 
 @eras
-async def test_what_the_policy_hides_is_in_no_list_search_schema_or_call(mode: str) -> None:
+async def test_a_tool_that_the_policy_hides_is_in_no_list_search_schema_or_call(mode: str) -> None:
     async with client_of(mode=mode, policy=NoCharts()) as client:
         listed = await answer(client, "list_tools")
         assert listed["total_available"] == 3

@@ -211,14 +211,14 @@ async def test_a_bare_name_claimed_by_a_late_server_stays_with_the_first_in_the_
         await facade.call(ME, "delete", {})
         assert (len(first.calls), len(late.calls)) == (1, 0)
         why = "bank:delete has the name delete; set prefix = true, or leave one out with allowedTools."
-        told = {status.name: status.rejected for status in await gateway.servers(ME)}
-        assert told == {"aaa": (Rejected(tool="delete", reason=f"it is not listed, because {why}"),), "bank": ()}
+        rejected = {status.name: status.rejected for status in await gateway.servers(ME)}
+        assert rejected == {"aaa": (Rejected(tool="delete", reason=f"it is not listed, because {why}"),), "bank": ()}
         await facade.call(ME, "aaa__delete", {})
         assert len(late.calls) == 1
         assert [tool.name for tool in await listed(client)] == ["delete"]
 
 
-async def test_a_caller_who_sees_one_of_two_namesakes_has_it_by_its_bare_name() -> None:
+async def test_a_caller_that_sees_one_of_two_namesakes_gets_it_by_its_bare_name() -> None:
     policy = ByScopes([Rule(tools=("git:*",), scopes=("admin",))])
     async with running(FakeSource(provider("git", "log"), provider("svn", "log")), policy=policy) as gateway:
         facade = make_facade(gateway, BARE)

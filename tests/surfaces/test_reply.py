@@ -80,9 +80,9 @@ def test_a_hit_says_which_of_several_queries_it_answers() -> None:
 
 
 def test_nearest_names_and_unmatched_words_are_listed_even_with_hits() -> None:
-    told = text(result(hit(), reply={"nearest": ("git:logs",), "unmatched": ("xyzzy",)}))
-    assert "Nearest names: git:logs" in told
-    assert "Words that match nothing: xyzzy" in told
+    reply = text(result(hit(), reply={"nearest": ("git:logs",), "unmatched": ("xyzzy",)}))
+    assert "Nearest names: git:logs" in reply
+    assert "Words that match nothing: xyzzy" in reply
 
 
 def test_a_lower_detail_has_a_shorter_description() -> None:

@@ -204,7 +204,7 @@ async def test_several_queries_have_separate_results() -> None:
 
 def twins() -> FakeProvider:
     return FakeProvider(
-        [Tool(name="send_email", namespace=name, description="Send an email to somebody.") for name in ("a", "b")]
+        [Tool(name="send_email", namespace=name, description="Send an email to a person.") for name in ("a", "b")]
     )
 
 
@@ -454,7 +454,7 @@ async def test_a_name_that_does_not_exist_is_a_protocol_error_with_suggestions()
 
 
 @pytest.mark.parametrize("masked", [True, False])
-async def test_a_provider_that_raises_leaks_nothing_to_the_client_where_errors_are_masked(masked: bool) -> None:
+async def test_a_provider_that_raises_leaks_nothing_to_the_client_if_errors_are_masked(masked: bool) -> None:
     async def fail(ctx: Context, name: str, arguments: Object) -> ToolResult:
         raise RuntimeError("password=hunter2")
 
@@ -487,7 +487,7 @@ class Ours:
         {"query": ""},
     ],
 )
-async def test_what_a_caller_may_not_see_changes_no_reply_and_no_count(arguments: Any) -> None:
+async def test_hidden_tools_change_no_reply_and_no_count(arguments: Any) -> None:
     theirs = [
         Tool(name="send_email", namespace="rival", description="Send an email to a recipient", tags=("secret",)),
         Tool(name="secret_lever", namespace="rival", description="Send an email.", tags=("secret",)),
@@ -529,19 +529,19 @@ async def test_search_is_offered_if_a_provider_has_its_own_search(namespace: str
 
 
 @pytest.mark.parametrize("namespace", ["", "post"])
-async def test_search_is_not_offered_to_a_caller_who_could_find_nothing(namespace: str) -> None:
+async def test_search_is_not_offered_to_callers_that_could_find_nothing(namespace: str) -> None:
     nothing, mail = ByScopes([], default="hide"), ByScopes([Rule(tools=("x:*",))], default="hide")
     assert await listed(Finder(namespace=namespace), policy=nothing) == []
     assert await listed(Finder(namespace=namespace), FakeProvider([LEVER]), policy=mail) == ["x__lever"]
 
 
 @pytest.mark.parametrize("namespace", ["", "x"])
-async def test_search_is_offered_to_a_caller_who_sees_a_searching_providers_tool(namespace: str) -> None:
+async def test_search_is_offered_to_callers_that_see_a_searching_providers_tool(namespace: str) -> None:
     policy = ByScopes([Rule(tools=("x:*",))], default="hide")
     assert await listed(Finder(LEVER, namespace=namespace), policy=policy) == [*META, "x__lever"]
 
 
-async def test_search_is_offered_to_a_caller_who_may_see_the_namespace_of_unknown_tools() -> None:
+async def test_search_is_offered_to_callers_that_may_see_the_namespace_of_unknown_tools() -> None:
     policy = ByScopes([Rule(tools=("post:*",))], default="hide")
     assert await listed(Finder(namespace="post"), policy=policy) == META
 

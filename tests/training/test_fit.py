@@ -88,7 +88,7 @@ def test_each_set_gets_as_many_foreign_queries_as_it_can_answer(judged: list[Jud
     assert not any(one.relevant.any() for each in judged for one in each.foreign)
 
 
-def test_a_fit_changes_only_what_it_says(judged: list[JudgedSet]) -> None:
+def test_a_fit_changes_only_the_weights_that_it_prints(judged: list[JudgedSet]) -> None:
     fitted = ranking_fit.fit(judged)
     shipped = SearchOptions()
     assert all(getattr(fitted.weights, name) >= 0 for name in SIGNALS)

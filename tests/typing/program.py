@@ -1,4 +1,4 @@
-"""A program as a user would write it: it must type-check, and run, with no cast and no ignore."""
+"""A program as a user would write it: it type-checks and runs without casts or ignores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The package's types serve a user's program, under both type checkers and in their strict modes."""
+"""A user's program type-checks against the package with both type checkers in strict mode."""
 
 import subprocess
 import sys

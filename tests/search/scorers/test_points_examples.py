@@ -43,7 +43,7 @@ image:resize_image(image, width, height)        Resize a picture.
 audio:change_volume(track, gain)                Make a track louder.
 text:tokenize(text)                             Split a text into tokens.
 text:detect_sentiment(text)                     Tell how a text feels.
-mail:sendEmail(to, subject, body)               Send an email to somebody.
+mail:sendEmail(to, subject, body)               Send an email to a person.
 """
 
 

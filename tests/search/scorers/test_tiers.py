@@ -1,4 +1,4 @@
-"""Tiers: the documented list of values, what it leaves open, and the reasons."""
+"""Tiers: the documented list of values, cases that it leaves open, and the reasons."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -76,7 +76,7 @@ def test_a_misspelt_word_finds_the_name_that_contains_it() -> None:
     assert only("kuberntes", Tool(name="kubernetes_deploy")).raw == pytest.approx(0.5 * 0.9)
 
 
-def test_a_word_that_a_visible_tool_has_is_no_misspelling_of_another() -> None:
+def test_a_word_of_a_visible_tool_is_not_corrected_to_another() -> None:
     tools = [Tool(name="sent_mails"), Tool(name="send_mail_now")]
     assert names(ask("sent", *tools), tools) == ["sent_mails"]
 
@@ -138,8 +138,8 @@ def test_equal_values_are_in_the_order_of_ids() -> None:
     ],
 )
 def test_a_reason_says_where_and_how_a_word_matched(query: str, reason: Reason) -> None:
-    (told,) = only(query, SEND).reasons
-    assert told._replace(gain=round(told.gain, 9)) == reason
+    (given,) = only(query, SEND).reasons
+    assert given._replace(gain=round(given.gain, 9)) == reason
 
 
 def test_a_hit_says_which_words_it_covers_and_what_each_added() -> None:
