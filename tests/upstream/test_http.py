@@ -533,7 +533,7 @@ async def test_a_call_that_hangs_times_out_and_is_cancelled_on_an_older_server()
 
 async def test_a_server_that_ignores_a_notification_delays_other_messages_only_briefly() -> None:
     web = Web()
-    web.unheard = anyio.Event()
+    web.not_cancelled = anyio.Event()
     async with web_of(web, replace(FAST, http_notice_timeout_s=0.2)) as server:
         with anyio.move_on_after(0.1):
             await call(server, "hang")
