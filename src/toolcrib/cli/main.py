@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 from toolcrib._version import VERSION
 from toolcrib.cli import output
 from toolcrib.cli.output import ExitCode, UsageError, report_errors
+from toolcrib.errors import SettingsError
 from toolcrib.settings.env import CONFIG_VARIABLE, PROJECT_FILES, USER_FILES
 
 _USER_FILE_LINES = "\n".join(f"  ~/.config/toolcrib/{name}  (or below $XDG_CONFIG_HOME)" for name in USER_FILES)
@@ -475,6 +476,50 @@ def doctor(*, config: ConfigOption = None, as_json: JsonOption = False, debug: D
 
 
 app.command("doctor")(doctor)
+
+
+StateActionArgument = Annotated[
+    Literal["show", "clear"], typer.Argument(metavar="[show|clear]", help="What to do; show is the default.")
+]
+
+
+StateNameArgument = Annotated[
+    str | None, typer.Argument(metavar="[TABLE|SERVER]", help="What to clear, instead of everything.")
+]
+
+
+@report_errors
+def state(
+    action: StateActionArgument = "show",
+    name: StateNameArgument = None,
+    *,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show what is kept across restarts, or clear it: all of it, one table, or the catalogs of one server.
+
+    Without a settings file, the default state file is used. No server is started, and values are never shown.
+    """
+    from toolcrib.cli.state import clear_state, show_state
+    from toolcrib.settings.loader import load_settings
+    from toolcrib.state.options import StateOptions, default_state_file
+
+    if name is not None and action == "show":
+        raise UsageError("show takes no name.", hint=f"To clear it: toolcrib state clear {name}")
+    try:
+        options = load_settings(config).state
+    except SettingsError as error:
+        if "searched" not in error.data:
+            raise
+        options = StateOptions(path=default_state_file())
+    if action == "show":
+        show_state(options, as_json=as_json)
+    else:
+        clear_state(options, name, as_json=as_json)
+
+
+app.command("state")(state)
 
 
 @report_errors

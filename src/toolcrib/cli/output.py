@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final, NoReturn, ParamSpec
 
@@ -90,6 +91,15 @@ def print_columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) ->
 def terminal_width() -> int:
     """The width of the terminal; very large if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 1_000_000
+
+
+def iso_time(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601.
+
+    >>> iso_time(0)
+    '1970-01-01T00:00:00Z'
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def pluralize(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from rich.box import SIMPLE
@@ -13,7 +13,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toolcrib.cli.output import echo, echo_error, first_line, pluralize, print_columns, printable, terminal_width
+from toolcrib.cli.output import (
+    echo,
+    echo_error,
+    first_line,
+    iso_time,
+    pluralize,
+    print_columns,
+    printable,
+    terminal_width,
+)
 from toolcrib.errors import BackendNotFound
 from toolcrib.gateway.gateway import ToolDescription
 from toolcrib.gateway.visibility import namespace_of
@@ -182,15 +191,6 @@ def server_json(status: ServerStatus) -> dict[str, Any]:
         "info": asdict(status.info),
         "retry_at": None if status.retry_at is None else iso_time(status.retry_at),
     }
-
-
-def iso_time(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601.
-
-    >>> iso_time(0)
-    '1970-01-01T00:00:00Z'
-    """
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def tool_json(tool: Tool) -> dict[str, Any]:

@@ -1,0 +1,144 @@
+"""`toolcrib state`: show and clear what is kept in the state file. Values are never printed."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from toolcrib.cli.output import echo, echo_json, iso_time, pluralize, print_columns
+from toolcrib.errors import NotFound
+from toolcrib.names import nearest
+from toolcrib.state.options import StateOptions
+from toolcrib.state.sqlite import SqliteStore, TableOverview
+from toolcrib.types import JSON, StateCodec
+
+CATALOGS: Final = "catalogs"
+"""The table of the servers' last good catalogs."""
+_IN_MEMORY: Final = "State is kept in memory only, as toolcrib.state.memory says."
+_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+_PLAIN: Final[StateCodec[Any]] = StateCodec(lambda value: value, lambda value: value)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCatalog:
+    """A catalog in the file, without what is in it."""
+
+    server: str
+    tools: int
+    saved: float
+    """In seconds since the epoch."""
+
+
+def show_state(options: StateOptions, *, as_json: bool) -> None:
+    """Print where state is kept, how large it is, and what there is of each server."""
+    if options.path is None:
+        echo_json({"path": None}) if as_json else echo(_IN_MEMORY)
+        return
+    size = _file_size(options.path)
+    tables, catalogs = anyio.run(_contents, options.path) if size else ((), [])
+    if as_json:
+        shown = [
+            {**asdict(table), "oldest": iso_time(table.oldest), "newest": iso_time(table.newest)} for table in tables
+        ]
+        saved = [{**asdict(one), "saved": iso_time(one.saved)} for one in catalogs]
+        echo_json(
+            {
+                "path": str(options.path),
+                "bytes": size,
+                "max_bytes": options.max_bytes,
+                "tables": shown,
+                "catalogs": saved,
+            }
+        )
+        return
+    echo(f"{options.path}: {_megabytes(size)} of at most {_megabytes(options.max_bytes)}")
+    if tables:
+        echo()
+        rows = [
+            (one.name, str(one.entries), _megabytes(one.bytes), _age(one.oldest), _age(one.newest)) for one in tables
+        ]
+        print_columns(rows, head=("TABLE", "ENTRIES", "SIZE", "OLDEST", "NEWEST"))
+    if catalogs:
+        echo()
+        print_columns(
+            [(one.server, str(one.tools), _age(one.saved)) for one in catalogs], head=("SERVER", "TOOLS", "LISTED")
+        )
+
+
+def clear_state(options: StateOptions, name: str | None, *, as_json: bool) -> None:
+    """Delete a table, the catalogs of a server, or everything. Raises `NotFound` for another name."""
+    if options.path is None:
+        deleted = 0
+    elif _file_size(options.path):
+        deleted = anyio.run(_clear, options.path, name)
+    elif name is None:
+        deleted = 0
+    else:
+        raise _unknown(name, ())
+    if as_json:
+        echo_json({"deleted": deleted})
+    else:
+        echo(_IN_MEMORY if options.path is None else f"Deleted {pluralize(deleted, 'value')}.")
+
+
+async def _contents(path: Path) -> tuple[Sequence[TableOverview], list[SavedCatalog]]:
+    async with SqliteStore(path) as store:
+        found = (await _catalogs(store)).values()
+        return await store.tables(), sorted(found, key=lambda one: one.server)
+
+
+async def _catalogs(store: SqliteStore) -> dict[str, SavedCatalog]:
+    """The saved catalogs, by key."""
+    saved = await store.table(CATALOGS, _PLAIN, durable=True).items()
+    return {key: _catalog(value) for key, value in saved.items() if isinstance(value, dict)}
+
+
+def _catalog(value: dict[str, JSON]) -> SavedCatalog:
+    tools, saved = value.get("tools"), value.get("saved")
+    return SavedCatalog(
+        server=str(value.get("server", "?")),
+        tools=len(tools) if isinstance(tools, list) else 0,
+        saved=saved if isinstance(saved, int | float) else 0.0,
+    )
+
+
+async def _clear(path: Path, name: str | None) -> int:
+    async with SqliteStore(path) as store:
+        tables = {table.name for table in await store.tables()}
+        if name is None or name in tables:
+            return await store.clear(name)
+        catalogs = await _catalogs(store)
+        keys = [key for key, catalog in catalogs.items() if catalog.server == name]
+        for key in keys:
+            await store.table(CATALOGS, _PLAIN, durable=True).delete(key)
+        if not keys:
+            raise _unknown(name, {*tables, *(one.server for one in catalogs.values())})
+        return len(keys)
+
+
+def _unknown(name: str, known: Iterable[str]) -> NotFound:
+    return NotFound(
+        f'Nothing is kept under the name "{name}".',
+        hint="Give the name of a table or a server that `toolcrib state` shows, or none to delete everything.",
+        suggestions=nearest(name, known),
+    )
+
+
+def _file_size(path: Path) -> int:
+    """The size of the file and its log; 0 if there is no file."""
+    return sum(one.stat().st_size for one in (path, path.with_name(f"{path.name}-wal")) if one.is_file())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1024:.0f} kB" if size < 1024 * 1024 else f"{size / 1024 / 1024:.1f} MB"
+
+
+def _age(moment: float) -> str:
+    passed = max(0.0, time.time() - moment)
+    for seconds, unit in _UNITS:
+        if passed >= seconds:
+            return f"{pluralize(int(passed // seconds), unit)} ago"
+    return "just now"

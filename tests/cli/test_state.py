@@ -1,0 +1,114 @@
+"""`toolcrib state`: show and clear what is kept across restarts."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.cli.conftest import Ran, toolbox
+
+from toolcrib.state.sqlite import SqliteStore
+from toolcrib.types import StateCodec
+
+Command = Callable[..., Ran]
+SettingsFile = Callable[..., Path]
+PLAIN: StateCodec[Any] = StateCodec(lambda value: value, lambda value: value)
+
+
+@pytest.fixture
+def config(settings: SettingsFile, tmp_path: Path) -> Path:
+    """Settings whose state file holds two catalogs and a spent approval."""
+    path = tmp_path / "kept" / "state.sqlite"
+
+    async def fill() -> None:
+        async with SqliteStore(path) as store:
+            catalogs = store.table("catalogs", PLAIN, durable=True)
+            for server, tools in (("git", 3), ("files", 1)):
+                saved = {"server": server, "saved": time.time() - 7_300, "tools": [{"name": "secret"}] * tools}
+                await catalogs.set(f"key of {server}", saved)
+            await store.table("spent approvals", PLAIN, durable=True).set("secret token", 1.0, ttl_s=600)
+
+    anyio.run(fill)
+    return settings({"state": {"path": str(path)}}, git=toolbox())
+
+
+def test_state_shows_tables_and_catalogs_but_no_values(command: Command, config: Path) -> None:
+    ran = command("state", "--config", config)
+    lines = ran.out.splitlines()
+    assert lines[0].startswith(str(config.parent / "kept" / "state.sqlite") + ": ")
+    assert lines[0].endswith(" of at most 256.0 MB")
+    assert [line.split()[:2] for line in lines[2:5]] == [
+        ["TABLE", "ENTRIES"],
+        ["catalogs", "2"],
+        ["spent", "approvals"],
+    ]
+    assert lines[6].split() == ["SERVER", "TOOLS", "LISTED"]
+    assert [line.split() for line in lines[7:]] == [
+        ["files", "1", "2", "hours", "ago"],
+        ["git", "3", "2", "hours", "ago"],
+    ]
+    assert "secret" not in ran.out
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_state_as_json(command: Command, config: Path) -> None:
+    shown = command("state", "--json", "--config", config).json
+    assert shown["path"] == str(config.parent / "kept" / "state.sqlite")
+    assert shown["bytes"] > 0
+    assert [(table["name"], table["entries"]) for table in shown["tables"]] == [("catalogs", 2), ("spent approvals", 1)]
+    assert [(one["server"], one["tools"]) for one in shown["catalogs"]] == [("files", 1), ("git", 3)]
+    assert shown["catalogs"][0]["saved"].endswith("Z")
+
+
+def test_a_server_a_table_or_everything_can_be_cleared(command: Command, config: Path) -> None:
+    def tables() -> list[tuple[str, int]]:
+        shown = command("state", "--json", "--config", config).json
+        return [(table["name"], table["entries"]) for table in shown["tables"]]
+
+    assert command("state", "clear", "git", "--config", config).out == "Deleted 1 value.\n"
+    assert tables() == [("catalogs", 1), ("spent approvals", 1)]
+    assert command("state", "clear", "spent approvals", "--config", config).out == "Deleted 1 value.\n"
+    assert tables() == [("catalogs", 1)]
+    assert command("state", "clear", "--json", "--config", config).json == {"deleted": 1}
+    assert tables() == []
+
+
+def test_an_unknown_name_is_not_found_and_the_nearest_is_suggested(command: Command, config: Path) -> None:
+    ran = command("state", "clear", "flies", "--config", config)
+    assert ran.code == 4
+    assert ran.err.splitlines()[0] == 'toolcrib: Nothing is kept under the name "flies".'
+    assert ran.err.splitlines()[-1] == "Did you mean: files?"
+
+
+def test_without_a_state_file_there_is_nothing_to_show(
+    command: Command, settings: SettingsFile, tmp_path: Path
+) -> None:
+    path = tmp_path / "none" / "state.sqlite"
+    config = settings({"state": {"path": str(path)}})
+    assert command("state", "--config", config).out == f"{path}: 0 kB of at most 256.0 MB\n"
+    assert command("state", "clear", "--config", config).out == "Deleted 0 values.\n"
+    assert command("state", "clear", "git", "--config", config).code == 4
+    assert not path.parent.exists()
+
+
+def test_state_in_memory_is_said_to_be_there(command: Command, settings: SettingsFile) -> None:
+    config = settings({"state": {"memory": True}})
+    ran = command("state", "--config", config)
+    assert ran.out == "State is kept in memory only, as toolcrib.state.memory says.\n"
+    assert command("state", "--json", "--config", config).json == {"path": None}
+
+
+def test_without_a_settings_file_the_default_state_file_is_used(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "kept"))
+    shown = command("state", "--json").json
+    assert shown["path"] == str(tmp_path / "kept" / "toolcrib" / "state.sqlite")
+
+
+def test_show_takes_no_name(command: Command, config: Path) -> None:
+    ran = command("state", "show", "git", "--config", config)
+    assert ran.code == 2
+    assert ran.err.splitlines() == ["toolcrib: show takes no name.", "To clear it: toolcrib state clear git"]
