@@ -47,7 +47,7 @@ test-all: $(VENV)/.ready  ## Run the tests that `make test` leaves out, and repo
 	$(if $(wildcard .coverage.test),$(BIN)/coverage report --fail-under=95 --include='$(CORE)' --format=total,\
 	@echo "This is the coverage of the slow tests alone: run 'make test COVERAGE=1' first for that of all.")
 
-check: $(VENV)/.ready  ## Lint, types and floors
+check: $(VENV)/.ready  ## Lint, types and layers
 	$(BIN)/ruff format --check src tests bench examples training
 	$(BIN)/ruff check src tests bench examples training
 	$(BIN)/mypy

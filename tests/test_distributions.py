@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TOP = Path(__file__).parents[1]
 SERVER = (
     "aiohttp",
@@ -73,6 +75,20 @@ except toolcrib.ToolcribError as error:
     print(error.code, error.hint)
 """
     assert run_without_server(program) == "missing_extra Run: pip install 'toolcrib-slim[server]'"
+
+
+@pytest.mark.parametrize("module", ["toolcrib.registry", "toolcrib.testing"])
+def test_a_module_that_needs_the_server_names_the_extra(module: str) -> None:
+    program = f"""
+from toolcrib import ToolcribError
+try:
+    import {module}
+except ToolcribError as error:
+    print(error)
+"""
+    printed = run_without_server(program)
+    assert printed.startswith(f"{module} needs the library '")
+    assert printed.endswith("is not installed. Run: pip install 'toolcrib-slim[server]'")
 
 
 def test_the_command_line_names_the_extra() -> None:

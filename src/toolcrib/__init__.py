@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from toolcrib._version import VERSION
-from toolcrib.errors import MissingExtra
+from toolcrib.errors import missing_extra
 
 __version__ = VERSION
 
@@ -76,10 +76,7 @@ def __getattr__(name: str) -> Any:
     try:
         found = globals()[name] = getattr(import_module(f"toolcrib.{module}"), attribute)
     except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"toolcrib.{name} needs the library {error.name!r}, which is not installed.",
-            hint="Run: pip install 'toolcrib-slim[server]'",
-        ) from error
+        raise missing_extra(error.name, "toolcrib-slim[server]", needed_by=f"toolcrib.{name}") from error
     return found
 
 

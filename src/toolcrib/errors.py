@@ -286,6 +286,16 @@ class MissingExtra(ToolcribError):
     code = "missing_extra"
 
 
+def missing_extra(library: str | None, requirement: str, *, needed_by: str = "") -> MissingExtra:
+    """The error for a library that is not installed, and that `pip install` of the requirement would install.
+
+    >>> str(missing_extra("mcp", "toolcrib-slim[server]", needed_by="toolcrib.App"))
+    "toolcrib.App needs the library 'mcp', which is not installed. Run: pip install 'toolcrib-slim[server]'"
+    """
+    subject = f"{needed_by} needs the library {library!r}, which" if needed_by else f"The library {library!r}"
+    return MissingExtra(f"{subject} is not installed.", hint=f"Run: pip install {requirement!r}")
+
+
 def invalid_field(who: str, field: str, problem: str, hint: str) -> InvalidTool:
     """A definition that cannot be used because of one of its fields."""
     return InvalidTool(f"{who}: {field} {problem}.", hint=hint, data={"field": field})

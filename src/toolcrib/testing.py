@@ -5,13 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
-import mcp
-from mcp.server.lowlevel import Server
 
-from toolcrib.gateway.gateway import Gateway
+from toolcrib.errors import missing_extra
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.server.handlers import make_server
-from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import (
     BackendKind,
@@ -26,6 +22,16 @@ from toolcrib.types import (
     ToolResult,
     Unsubscribe,
 )
+
+try:
+    import mcp
+    from mcp.server.lowlevel import Server
+
+    from toolcrib.gateway.gateway import Gateway
+    from toolcrib.server.handlers import make_server
+    from toolcrib.surfaces.builtin import make_facade
+except ModuleNotFoundError as error:
+    raise missing_extra(error.name, "toolcrib-slim[server]", needed_by="toolcrib.testing") from error
 
 Handler = Callable[[Context, str, Object], Awaitable[ToolResult | None]]
 """Handles a call of a fake provider: context, the tool's own name, arguments."""

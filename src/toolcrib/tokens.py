@@ -5,7 +5,7 @@ from math import ceil
 from string import ascii_lowercase
 from typing import Any, Final, Protocol
 
-from toolcrib.errors import MissingExtra, SettingsError
+from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.names import nearest
 
 ESTIMATE: Final = "estimate"
@@ -66,9 +66,7 @@ class ExactTokens:
         try:
             self._library: Any = import_module("toktok")
         except ModuleNotFoundError as error:
-            raise MissingExtra(
-                "The library 'toktok-rs' is not installed.", hint="Run: pip install 'toolcrib[tokens]'"
-            ) from error
+            raise missing_extra("toktok-rs", "toolcrib[tokens]") from error
         self.label = encoding
         self.count("")  # load the vocabulary now, not in the first request
 

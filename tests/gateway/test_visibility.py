@@ -31,13 +31,13 @@ ONLY_ADMINS = ByScopes([Rule(tools=("bank:*",), scopes=("admin",))])
 async def test_a_call_of_a_tool_that_was_set_aside_says_so_and_why(spelling: str) -> None:
     async with running(FakeSource(FakeProvider([GOOD, BAD], status=ready("bank", tools=2)))) as gateway:
         for ask in (gateway.call, gateway.describe):
-            with pytest.raises(ToolNotFound, match=r'"bank:pay" cannot be used: .* set aside: .*properties\.a\.type'):
+            with pytest.raises(ToolNotFound, match=r'"bank:pay" cannot be used: .* rejected: .*properties\.a\.type'):
                 await ask(ME, spelling)
 
 
 async def test_a_client_gets_the_same_error() -> None:
     async with running(FakeSource(FakeProvider([GOOD, BAD]))) as gateway, connect(gateway) as client:
-        with pytest.raises(MCPError, match="set aside"):
+        with pytest.raises(MCPError, match="rejected"):
             await client.call_tool("bank__pay", {})
 
 
@@ -70,7 +70,7 @@ async def test_rejected_tools_of_a_shared_provider_are_logged_once_and_shown_in_
     assert (status.name, status.state, status.tools) == ("FakeProvider", ServerState.READY, 1)
     assert [(one.tool, "banana" in one.reason) for one in status.rejected] == [("pay", True)]
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("FakeProvider: 1 tool was set aside: pay (")
+    assert said.startswith("FakeProvider: 1 tool was rejected: pay (")
 
 
 async def test_a_broken_tool_of_a_provider_makes_it_no_server_for_clients() -> None:

@@ -13,7 +13,7 @@ import mcp
 import pytest
 from fastmcp import FastMCP
 
-from toolcrib import App, Context, ExecutionFailed, Tool, ToolNotFound, new_tool
+from toolcrib import App, AuditEvent, Context, ExecutionFailed, Tool, ToolNotFound, ToolResult, new_tool
 from toolcrib.errors import (
     AlreadyStarted,
     BackendNotFound,
@@ -28,8 +28,9 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.registry import BackendConfig, Config, Registry, ToolRegistry
 from toolcrib.search.options import SearchOptions
 from toolcrib.settings.options import Settings
+from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeProvider, text_of
-from toolcrib.types import SearchReply, ServerInfo
+from toolcrib.types import Call, CallNext, SearchReply, ServerInfo
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +50,20 @@ def weather(name: str = "weather") -> FastMCP:
         return f"{name}: sunny in {city}"
 
     return server
+
+
+async def test_a_registry_passes_audit_middleware_and_state_on_to_its_app() -> None:
+    events: list[AuditEvent] = []
+    state = MemoryStore()
+
+    async def shout(ctx: Context, call: Call, call_next: CallNext) -> ToolResult:
+        return await call_next(ctx, dataclasses.replace(call, arguments={"to": call.arguments["to"].upper()}))
+
+    async with Registry(Config(audit=events.append, middleware=(shout,), state=state)) as registry:
+        registry.register(SEND, send_email)
+        assert await registry.execute("send_email", {"to": "ann"}) == "Email sent to ANN"
+        assert registry.app.gateway.state is state
+    assert [(event.tool, event.outcome) for event in events] == [("send_email", "ok")]
 
 
 async def test_local_functions_and_remote_servers_are_executed_by_their_ids() -> None:

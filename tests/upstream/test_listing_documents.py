@@ -81,8 +81,8 @@ async def test_entries_that_some_client_could_not_read_are_set_aside_alone_and_l
         more = {**LISTS, "prompts/list": {"prompts": [*bad, PROMPT, {"name": "part"}]}}
         await call(server, "tell", notices=[REVISED], lists=more)
         await until(server, lambda: server.documents() is not before)
-    (notified,) = [one.getMessage() for one in caplog.records if "set aside" in one.message]
-    assert notified.startswith(f"raw: of the entries of prompts/list, {len(bad)} were set aside: number 1 (name: ")
+    (notified,) = [one.getMessage() for one in caplog.records if "rejected" in one.message]
+    assert notified.startswith(f"raw: of the entries of prompts/list, {len(bad)} were rejected: number 1 (name: ")
     assert notified.endswith(f", and {len(bad) - 3} more")
 
 
@@ -93,7 +93,7 @@ async def test_an_endless_list_is_cut_and_logged(
     many = [{"name": f"p{number}"} for number in range(8)]
     async with server_of(library(lists={**LISTS, "prompts/list": {"prompts": many, "nextCursor": "on"}})) as server:
         assert list((await known(server)).prompts) == ["p0", "p1", "p2", "p3", "p4"]
-    assert "3 were set aside: p5 (only 5 are accepted)" in caplog.text
+    assert "3 were rejected: p5 (only 5 are accepted)" in caplog.text
 
 
 async def test_pages_are_read_until_they_end_or_start_over() -> None:

@@ -253,7 +253,7 @@ def _print_server(status: ServerStatus, options: ServerOptions) -> None:
     if status.state is not ServerState.READY:
         echo(f"      do: {advice(status, options)}")
     for rejected in status.rejected:
-        echo(f"      set aside: {rejected.tool}: {rejected.reason}")
+        echo(f"      rejected: {rejected.tool}: {rejected.reason}")
 
 
 def advice(status: ServerStatus, server: ServerOptions) -> str:

@@ -51,7 +51,7 @@ def server_row(status: ServerStatus) -> tuple[str, ...]:
     since = datetime.fromtimestamp(status.since).astimezone().strftime("%H:%M:%S")
     notes = [status.reason] if status.reason else []
     notes += ["its last known tools are used"] if status.stale else []
-    notes += [f"{pluralize(len(status.rejected), 'tool')} set aside"] if status.rejected else []
+    notes += [f"{pluralize(len(status.rejected), 'tool')} rejected"] if status.rejected else []
     return (status.name, str(status.state), str(status.tools), status.transport, since, "; ".join(notes))
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from toolcrib.schema.signature import merge_schemas, resolve_pointer
+from toolcrib.schema.signature import merge_schemas, properties, required, resolve_pointer
 from toolcrib.types import Object
 
 SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs")
@@ -64,19 +64,15 @@ def _map_keyword(key: str, value: Any, change: SchemaChange) -> Any:
     return value
 
 
-def subschemas(schema: Object) -> Iterator[Any]:
+def subschemas(schema: Object) -> list[Any]:
     """The direct subschemas of a schema.
 
-    >>> list(subschemas({"properties": {"a": {"type": "string"}}, "anyOf": [True]}))
+    >>> subschemas({"properties": {"a": {"type": "string"}}, "anyOf": [True]})
     [{'type': 'string'}, True]
     """
-    for key, value in schema.items():
-        if key in SCHEMAS_BY_NAME and isinstance(value, Mapping):
-            yield from value.values()
-        elif (key in SCHEMA_LISTS or key == "items") and isinstance(value, list):
-            yield from value
-        elif key in SINGLE_SCHEMAS and isinstance(value, Mapping):
-            yield value
+    found: list[Any] = []
+    map_subschemas(schema, found.append)
+    return found
 
 
 def walk_schema(schema: Any) -> Iterator[Object]:
@@ -119,18 +115,6 @@ def types_of(schema: Object) -> list[str]:
     return [kind] if isinstance(kind, str) else [each for each in kind or () if isinstance(each, str)]
 
 
-def properties_of(schema: Object) -> Mapping[str, Any]:
-    """The properties of an object schema; empty if there are none."""
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
-def required_names(schema: Object) -> list[str]:
-    """The required names of a schema, each once."""
-    found = schema.get("required")
-    return list(dict.fromkeys(name for name in found if isinstance(name, str))) if isinstance(found, list) else []
-
-
 def inline_references(schema: Object, *, recursion: bool, notes: list[str]) -> dict[str, Any]:
     """Inline the local references of a schema; recursive definitions stay references.
 
@@ -162,7 +146,7 @@ class _Inliner:
             return {}
         self._left -= 1
         if self._left < 0 or len(inside) > _MAX_DEPTH:
-            self._note("the schema is too large: deep parts of it are left open")
+            add_note(self._notes, "the schema is too large: deep parts of it are left open")
             return {}
         own = map_subschemas(
             {key: value for key, value in schema.items() if _is_kept(key, value)},
@@ -174,7 +158,7 @@ class _Inliner:
     def _with_target(self, own: dict[str, Any], reference: Any, inside: tuple[int, ...]) -> dict[str, Any]:
         target = resolve_pointer(reference, self._root)
         if not isinstance(target, Mapping):
-            self._note(f"what {str(reference)[:80]!r} refers to is not in the schema")
+            add_note(self._notes, f"what {str(reference)[:80]!r} refers to is not in the schema")
             return own
         if id(target) in inside:
             return self._again(own, target, str(reference))
@@ -186,7 +170,7 @@ class _Inliner:
     def _again(self, own: dict[str, Any], target: Object, reference: str) -> dict[str, Any]:
         """Handle a definition that refers to itself."""
         if not self._recursion:
-            self._note(f"{reference[:80]!r} refers to itself: the inner part is left open")
+            add_note(self._notes, f"{reference[:80]!r} refers to itself: the inner part is left open")
             note = "The same again, as deep as needed."
             kind = {"type": target["type"]} if "type" in target else {}
             return {**kind, **own, "description": f"{own.get('description', '')} {note}".strip()}
@@ -198,7 +182,7 @@ class _Inliner:
 
     def _pointer(self, own: dict[str, Any], target: Object) -> dict[str, Any]:
         if own.keys() - _ANNOTATIONS:
-            self._note("a rule beside a reference of a schema to itself is left out")
+            add_note(self._notes, "a rule beside a reference of a schema to itself is left out")
         return {"$ref": f"#/$defs/{self._names[id(target)]}"}
 
     def _name(self, reference: str) -> str:
@@ -209,10 +193,6 @@ class _Inliner:
             if name not in taken
             else next(f"{name}_{i}" for i in range(2, _MAX_PARTS) if f"{name}_{i}" not in taken)
         )
-
-    def _note(self, text: str) -> None:
-        if text not in self._notes:
-            self._notes.append(text)
 
 
 def _is_kept(key: str, value: Any) -> bool:
@@ -317,35 +297,33 @@ def with_object_top(schema: Object, notes: list[str]) -> tuple[dict[str, Any], s
             del node[key]
             add_note(notes, f"{key!r} at the top is left out")
     rest = {key: value for key, value in node.items() if key not in ("type", "properties", "required")}
-    required = {"required": required_names(node)} if required_names(node) else {}
-    return {"type": "object", "properties": dict(properties_of(node)), **required, **rest}, hint
+    needed = {"required": list(required(node))} if required(node) else {}
+    return {"type": "object", "properties": dict(properties(node)), **needed, **rest}, hint
 
 
 def _merge_branches(base: Object, branches: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     for branch in branches:
-        for name, part in properties_of(branch).items():
+        for name, part in properties(branch).items():
             found.setdefault(name, [])
             if part not in found[name]:
                 found[name].append(part)
-    known = properties_of(base)
-    everywhere = {name for name in found if all(name in properties_of(branch) for branch in branches)}
+    known = properties(base)
+    everywhere = {name for name in found if all(name in properties(branch) for branch in branches)}
     union = {
         name: known[name] if name in known and name not in everywhere else _alternatives(parts)
         for name, parts in found.items()
     }
     shared = (
-        [name for name in required_names(branches[0]) if all(name in required_names(each) for each in branches)]
-        if branches
-        else []
+        [name for name in required(branches[0]) if all(name in required(one) for one in branches)] if branches else ()
     )
-    required = list(dict.fromkeys([*required_names(base), *shared]))
+    needed = list(dict.fromkeys([*required(base), *shared]))
     said = bool(branches) and all("additionalProperties" in branch for branch in branches)
     whole = {key: value for key, value in base.items() if key != "required"}
     if said and "additionalProperties" not in whole:
         whole["additionalProperties"] = any(branch["additionalProperties"] is not False for branch in branches)
     whole["properties"] = {**known, **union}
-    return {**whole, "required": required} if required else whole
+    return {**whole, "required": needed} if needed else whole
 
 
 def _alternatives(parts: list[Any]) -> Any:
@@ -366,10 +344,10 @@ def _alternatives_hint(branches: list[dict[str, Any]], before: str) -> str:
 
 
 def _required_arguments(branch: Object) -> list[str]:
-    known = properties_of(branch)
+    known = properties(branch)
     return [
         f"{name}={known[name]['const']!r}" if isinstance(known.get(name), Mapping) and "const" in known[name] else name
-        for name in required_names(branch)
+        for name in required(branch)
     ]
 
 

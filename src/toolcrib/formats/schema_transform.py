@@ -16,8 +16,6 @@ from toolcrib.formats.schema_normalize import (
     inline_references,
     map_subschemas,
     modernized,
-    properties_of,
-    required_names,
     subschemas,
     types_of,
     walk_schema,
@@ -25,7 +23,7 @@ from toolcrib.formats.schema_normalize import (
     with_object_top,
     without_all_of,
 )
-from toolcrib.schema.signature import resolve_pointer
+from toolcrib.schema.signature import properties, required, resolve_pointer
 from toolcrib.types import Object, Tool
 
 _MAX_KEY: Final = 64
@@ -138,15 +136,15 @@ def _adapt_loosely(schema: Object, rules: SchemaRules, reason: str) -> AdaptedSc
 def _rename_arguments(schema: dict[str, Any], rules: SchemaRules) -> tuple[dict[str, Any], dict[str, str]]:
     """Rename arguments whose names are not accepted; return the schema, and the old names by new name."""
     key = rules.key
-    if key is None or all(key.fullmatch(name) for name in properties_of(schema)):
+    if key is None or all(key.fullmatch(name) for name in properties(schema)):
         return schema, {}
-    new: dict[str, str] = {name: name for name in properties_of(schema) if key.fullmatch(name)}
-    for name in properties_of(schema):
+    new: dict[str, str] = {name: name for name in properties(schema) if key.fullmatch(name)}
+    for name in properties(schema):
         if name not in new:
             new[name] = _unused_name(name, set(new.values()))
-    whole = {**schema, "properties": {new[name]: part for name, part in properties_of(schema).items()}}
+    whole = {**schema, "properties": {new[name]: part for name, part in properties(schema).items()}}
     if "required" in schema:
-        whole["required"] = [new.get(name, name) for name in required_names(schema)]
+        whole["required"] = [new.get(name, name) for name in required(schema)]
     for rule in ("dependentRequired", "dependentSchemas", "propertyNames", "patternProperties"):
         whole.pop(rule, None)  # they refer to the old names
     return whole, {mine: theirs for theirs, mine in new.items() if mine != theirs}
@@ -166,15 +164,15 @@ def _without_placeholder_nulls(value: Any, schema: Any, root: Object, levels: in
     """Remove the nulls that stand for omitted arguments."""
     if not levels or not isinstance(value, (dict, list)):
         return value
-    node = _dereferenced(schema, root)
+    node = _resolved(schema, root)
     if isinstance(value, list):
         return [_without_placeholder_nulls(item, node.get("items"), root, levels - 1) for item in value]
     node = _matching_branch(value, _alternatives(node, root), node)
-    known, required = properties_of(node), required_names(node)
+    known, needed = properties(node), required(node)
     return {
         name: _without_placeholder_nulls(item, known.get(name), root, levels - 1)
         for name, item in value.items()
-        if not (item is None and name in known and name not in required)
+        if not (item is None and name in known and name not in needed)
     }
 
 
@@ -188,23 +186,18 @@ def _alternatives(schema: Object, root: Object) -> list[Object]:
             found.append(node)
         elif id(node) not in seen:  # recursive references end here
             seen.add(id(node))
-            left = [*(_dereferenced(branch, root) for branch in union), *left]
+            left = [*(_resolved(branch, root) for branch in union), *left]
     return found
-
-
-def _dereferenced(schema: Any, root: Object) -> Object:
-    node = resolve_pointer(schema["$ref"], root) if isinstance(schema, Mapping) and "$ref" in schema else schema
-    return node if isinstance(node, Mapping) else {}
 
 
 def _matching_branch(value: dict[str, Any], branches: list[Object], whole: Object) -> Object:
     """The alternative that an object matches, by its names and constants."""
-    same = [branch for branch in branches if value.keys() <= properties_of(branch).keys()]
-    exact = [branch for branch in same if value.keys() == properties_of(branch).keys()] or same
+    same = [branch for branch in branches if value.keys() <= properties(branch).keys()]
+    exact = [branch for branch in same if value.keys() == properties(branch).keys()] or same
     fixed = [
         branch
         for branch in exact
-        if all(_matches_constant(value.get(name), part) for name, part in properties_of(branch).items())
+        if all(_matches_constant(value.get(name), part) for name, part in properties(branch).items())
     ]
     return (fixed or exact or [whole])[0]
 
@@ -385,8 +378,8 @@ def _alternative_accepts_null(node: Object) -> bool:
     return not kinds or "null" in kinds
 
 
-def _resolved(schema: Object, root: Object) -> Object:
-    """Follow references, a limited number of times."""
+def _resolved(schema: Any, root: Object) -> Object:
+    """Follow references, a limited number of times; {} for what is not an object."""
     node: Any = schema
     for _ in range(_MAX_HOPS):
         if not isinstance(node, Mapping):
@@ -401,9 +394,9 @@ def count_optional_and_unions(schema: Object) -> tuple[int, int]:
     """Count the optional arguments of a schema, and those of several types."""
     optional = unions = 0
     for node in walk_schema(schema):
-        required = required_names(node)
-        for name, part in properties_of(node).items():
-            optional += name not in required
+        needed = required(node)
+        for name, part in properties(node).items():
+            optional += name not in needed
             unions += isinstance(part, Mapping) and ("anyOf" in part or isinstance(part.get("type"), list))
     return optional, unions
 
@@ -432,19 +425,16 @@ class _StrictConverter:
         return self._object(node, where, top=top) if "object" in kinds else node
 
     def _object(self, node: dict[str, Any], where: str, *, top: bool) -> dict[str, Any]:
-        more = node.get("additionalProperties", False if properties_of(node) or top else None)
+        more = node.get("additionalProperties", False if properties(node) or top else None)
         if more is not False or "patternProperties" in node or node.get("unevaluatedProperties"):
             raise NotStrict(f"{where} accepts properties of any name")
-        required = required_names(node)
-        if unknown := [name for name in required if name not in properties_of(node)]:
+        known, needed = properties(node), required(node)
+        if unknown := [name for name in needed if name not in known]:
             raise NotStrict(f"{where} requires {unknown[0]!r} but does not define it")
-        properties = {
-            name: self._property(name, part, optional=name not in required)
-            for name, part in properties_of(node).items()
-        }
-        node = {**node, "properties": properties, "additionalProperties": False}
+        closed = {name: self._property(name, part, optional=name not in needed) for name, part in known.items()}
+        node = {**node, "properties": closed, "additionalProperties": False}
         if self._rules.all_required:
-            node["required"] = list(properties)
+            node["required"] = list(closed)
         return node
 
     def _property(self, name: str, part: Any, *, optional: bool) -> dict[str, Any]:
@@ -459,15 +449,15 @@ class _StrictConverter:
 
 
 def _check_size(schema: Object, rules: SchemaRules) -> None:
-    properties = enums = text = 0
+    names = enums = text = 0
     for node in walk_schema(schema):
         values = node.get("enum") if isinstance(node.get("enum"), list) else [node["const"]] if "const" in node else []
-        properties += len(properties_of(node))
+        names += len(properties(node))
         enums += len(values or ())
-        text += sum(len(name) for name in properties_of(node)) + sum(len(str(value)) for value in values or ())
+        text += sum(len(name) for name in properties(node)) + sum(len(str(value)) for value in values or ())
     optional, unions = count_optional_and_unions(schema)
     for count, most, what in (
-        (properties, rules.max_properties, "properties"),
+        (names, rules.max_properties, "properties"),
         (enums, rules.max_enum, "enum values"),
         (text, rules.max_text, "characters of names and values"),
         (_object_depth(schema), rules.max_depth, "levels of objects"),

@@ -344,9 +344,9 @@ class Gateway:
             server = unready_server(self._servers(ctx, view), name)
             if server is not None:
                 return await self._find_when_connected(ctx, name, server, missing)
-            if (aside := self._explain_rejected(ctx, name)) is not None:
-                self._pipeline.audit_refused(ctx, name, aside)
-                raise aside from None
+            if (refusal := self._explain_rejected(ctx, name)) is not None:
+                self._pipeline.audit_refused(ctx, name, refusal)
+                raise refusal from None
             late = [status.name for status in self._servers(ctx, view) if status.is_connecting]
             if late:
                 missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()

@@ -354,11 +354,11 @@ def _lists_current_tools(status: ServerStatus) -> bool:
     return status.state is ServerState.READY or (status.state is ServerState.DEGRADED and not status.stale)
 
 
-def with_rejected(statuses: Sequence[ServerStatus], set_aside: Sequence[RejectedDefinition]) -> list[ServerStatus]:
+def with_rejected(statuses: Sequence[ServerStatus], definitions: Sequence[RejectedDefinition]) -> list[ServerStatus]:
     """Add the rejected definitions to the status of the server with their namespace."""
     more: list[list[Rejected]] = [[] for _ in statuses]
     spaces = [status.namespace or status.name for status in statuses]
-    for one in set_aside if statuses else ():
+    for one in definitions if statuses else ():
         more[spaces.index(one.namespace) if one.namespace in spaces else 0].append(one.rejected)
     return [_add_rejected(status, rejected) for status, rejected in zip(statuses, more, strict=True)]
 

@@ -507,12 +507,12 @@ def rejected_summary(rejected: Sequence[Rejected]) -> str:
     """Say in one line what was rejected and why.
 
     >>> rejected_summary([Rejected(tool="a", reason="it has no schema.")])
-    '1 tool was set aside: a (it has no schema)'
+    '1 tool was rejected: a (it has no schema)'
     """
     count = "1 tool was" if len(rejected) == 1 else f"{len(rejected)} tools were"
     shown = [f"{one.tool} ({_one_line(one.reason)})" for one in rejected[:_MAX_NAMED]]
     more = [f"and {len(rejected) - _MAX_NAMED} more"] if len(rejected) > _MAX_NAMED else []
-    return f"{count} set aside: {', '.join([*shown, *more])}"
+    return f"{count} rejected: {', '.join([*shown, *more])}"
 
 
 def _one_line(reason: str) -> str:

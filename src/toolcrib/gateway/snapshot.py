@@ -76,8 +76,8 @@ class MergedTools:
                     backends[tool.key] = (*backends.get(tool.key, ()), offer.backend)
                 else:
                     why = f"{backends[tool.key][0].name} already has another tool of that name"
-                    aside = Rejected(tool=tool.name, reason=why)
-                    rejected.append(RejectedDefinition(offer.backend, tool.namespace, aside, tool))
+                    reason = Rejected(tool=tool.name, reason=why)
+                    rejected.append(RejectedDefinition(offer.backend, tool.namespace, reason, tool))
         return cls(tuple(first.values()), backends, tuple(rejected))
 
 

@@ -119,10 +119,10 @@ def _may_see_server(view: View, status: ServerStatus, policy: Policy, caller: Ca
 
 
 def explain_rejected(
-    name: str, aside: Iterable[RejectedDefinition], policy: Policy, caller: Caller
+    name: str, rejected: Iterable[RejectedDefinition], policy: Policy, caller: Caller
 ) -> ToolNotFound | None:
     """Return the error for a tool whose definition was rejected; None if the caller may not see the tool."""
-    for one in aside:
+    for one in rejected:
         tool, space, listed = one.rejected.tool, one.namespace, one.tool or Tool(name="")
         names = {tool} if listed.visibility is not Visibility.HIDDEN else set[str]()
         if space:
@@ -131,7 +131,7 @@ def explain_rejected(
             id_ = f"{space}:{tool}" if space else tool
             why = one.rejected.reason.removeprefix(f"{id_}: ").rstrip(".")
             return ToolNotFound(
-                f"{quote(id_)} cannot be used: its definition was set aside: {why}.",
+                f"{quote(id_)} cannot be used: its definition was rejected: {why}.",
                 hint="Fix the definition at its source.",
             )
     return None

@@ -6,13 +6,14 @@ They are asynchronous: run the agent with `ainvoke` or `astream`. Written for la
 from collections.abc import Collection
 from typing import Any
 
-from toolcrib.integrations.base import MetaToolRunner, Source, missing_extra, runner, select_meta_tools, to_text
+from toolcrib.errors import missing_extra
+from toolcrib.integrations import MetaToolRunner, Source, runner, select_meta_tools, to_text
 from toolcrib.types import Tool
 
 try:
     from langchain_core.tools import BaseTool, StructuredTool
 except ModuleNotFoundError as error:
-    raise missing_extra(error, "langchain") from error
+    raise missing_extra(error.name, "toolcrib[langchain]") from error
 
 
 def tools(source: Source, *, only: Collection[str] | None = None) -> list[BaseTool]:

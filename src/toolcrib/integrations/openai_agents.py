@@ -5,16 +5,17 @@ Written for openai-agents 0.24.
 
 from collections.abc import Collection
 
+from toolcrib.errors import missing_extra
 from toolcrib.formats.rules import OPENAI
 from toolcrib.formats.schema_transform import adapt_schema
-from toolcrib.integrations.base import MetaToolRunner, Source, missing_extra, runner, select_meta_tools, to_text
+from toolcrib.integrations import MetaToolRunner, Source, runner, select_meta_tools, to_text
 from toolcrib.types import Tool as Definition
 
 try:
     from agents import FunctionTool, Tool
     from agents.tool_context import ToolContext
 except ModuleNotFoundError as error:
-    raise missing_extra(error, "openai-agents") from error
+    raise missing_extra(error.name, "toolcrib[openai-agents]") from error
 
 
 def tools(source: Source, *, only: Collection[str] | None = None) -> list[Tool]:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pydantic_core import SchemaValidator, core_schema
 
-from toolcrib.integrations.base import Source, missing_extra, runner, select_meta_tools
+from toolcrib.errors import missing_extra
+from toolcrib.integrations import Source, runner, select_meta_tools
 from toolcrib.types import Object
 
 _ANY: Final = SchemaValidator(core_schema.dict_schema())
@@ -20,7 +21,7 @@ try:
     from pydantic_ai.tools import AgentDepsT, ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 except ModuleNotFoundError as error:
-    raise missing_extra(error, "pydantic-ai") from error
+    raise missing_extra(error.name, "toolcrib[pydantic-ai]") from error
 
 
 class ToolcribToolset(AbstractToolset[AgentDepsT]):

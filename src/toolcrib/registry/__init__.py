@@ -5,9 +5,14 @@ executes a model's tool calls over it. `ToolRegistry` keeps tools out of a serve
 it can be attached to an existing server, and is itself a provider.
 """
 
-from toolcrib.registry.processor import ToolProcessor, create_registry
-from toolcrib.registry.registry import BackendConfig, Config, Registry, ToolRegistry
+from toolcrib.errors import missing_extra
 from toolcrib.types import Backend, BackendKind, BackendSelector, Call, SearchRequest
+
+try:
+    from toolcrib.registry.processor import ToolProcessor, create_registry
+    from toolcrib.registry.registry import BackendConfig, Config, Registry, ToolRegistry
+except ModuleNotFoundError as error:
+    raise missing_extra(error.name, "toolcrib-slim[server]", needed_by="toolcrib.registry") from error
 
 __all__ = [
     "Backend",

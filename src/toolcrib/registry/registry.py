@@ -11,6 +11,7 @@ from toolcrib.app import App
 from toolcrib.containment import own_code
 from toolcrib.errors import InvalidRequest, NotFound, NotStarted, ServerUnavailable, StaleCursor, ToolNotFound
 from toolcrib.gateway.visibility import describe_state
+from toolcrib.middleware.audit import AuditSink
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.definitions import validated
@@ -24,6 +25,7 @@ from toolcrib.types import (
     Authenticator,
     Backend,
     BackendSelector,
+    CallMiddleware,
     Context,
     Key,
     Object,
@@ -33,6 +35,7 @@ from toolcrib.types import (
     ServerInfo,
     ServerState,
     ServerStatus,
+    StateStore,
     Tool,
     ToolResult,
     Unsubscribe,
@@ -56,7 +59,15 @@ class Config:
     settings: Settings = field(default_factory=Settings)
     """All other settings of an `App`."""
     policy: Policy | None = None
+    """Who may see and call what; None means that of the settings."""
     authenticator: Authenticator | None = None
+    """Identifies the callers of a served registry; None means the tokens of the settings."""
+    middleware: Sequence[CallMiddleware] = ()
+    """Runs around every call, the first one outermost."""
+    audit: AuditSink | None = None
+    """Gets an event for every call, instead of the audit log."""
+    state: StateStore | None = None
+    """Keeps what several processes that serve one address share; None means memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +148,10 @@ class Registry(AppRegistry):
             title=self.config.server_info.title or None,
             policy=self.config.policy,
             authenticator=self.config.authenticator,
+            middleware=self.config.middleware,
             selector=self.config.backend_selector,
+            audit=self.config.audit,
+            state=self.config.state,
         )
         super().__init__(app)
         self.tool = self.app.tool

@@ -220,7 +220,7 @@ class _SkippedEntries:
         if not self.count:
             return ""
         more = [f"and {self.count - len(self.named)} more"] if self.count > len(self.named) else []
-        return f"{'1 was' if self.count == 1 else f'{self.count} were'} set aside: {', '.join([*self.named, *more])}"
+        return f"{'1 was' if self.count == 1 else f'{self.count} were'} rejected: {', '.join([*self.named, *more])}"
 
 
 _PROMPTS: Final = _ListSpec("prompts/list", "prompts", "name")

@@ -10,7 +10,7 @@ from tests.integrations.shelf import CALL, Shelf
 
 from toolcrib.discovery.meta_tools import META_TOOLS, MetaTools
 from toolcrib.errors import InvalidRequest, MissingExtra
-from toolcrib.integrations.base import runner, select_meta_tools, to_text
+from toolcrib.integrations import runner, select_meta_tools, to_text
 
 
 async def test_a_provider_its_meta_tools_and_its_port_run_alike() -> None:
