@@ -24,7 +24,8 @@ from toolcrib.errors import (
     ToolNotFound,
 )
 from toolcrib.gateway.indexing import ResilientEmbedder
-from toolcrib.gateway.options import GatewayOptions, ScriptOptions
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.vectors import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings

@@ -34,6 +34,7 @@ from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.combined import ProviderList
 from toolcrib.providers.functions import LocalTools
 from toolcrib.providers.request_scope import apply_scope
+from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
@@ -252,7 +253,7 @@ class App(ServableApp):
         *,
         description: str = "",
         parameters: Object | None = None,
-        language: str = "lua",
+        language: str = DEFAULT_LANGUAGE,
         **more: Any,
     ) -> Tool:
         """Add a script as the tool `scripts:name`. It runs with its caller's rights, and gets its arguments as `args`.
@@ -312,7 +313,7 @@ class App(ServableApp):
         self,
         source: str,
         *,
-        language: str = "lua",
+        language: str = DEFAULT_LANGUAGE,
         arguments: Object | None = None,
         read_only: bool = False,
         ctx: Context | None = None,

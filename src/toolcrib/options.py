@@ -4,9 +4,10 @@
 """
 
 from toolcrib.discovery.guards import GuardOptions
-from toolcrib.gateway.options import GatewayOptions, ScriptOptions, SessionOptions
+from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
 from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
 from toolcrib.settings.options import LocalOptions

@@ -5,14 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 import toolcrib
+from toolcrib.sandbox.calls import Tools
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
-from toolcrib.scripting.engines import EnginePool, sandbox_factories
+from toolcrib.sandbox.limits import Limits
+from toolcrib.sandbox.result import CheckResult, ScriptResult
+from toolcrib.scripting.engines import EnginePool, ScriptEngine, sandbox_factories
 from toolcrib.scripting.files import language_of
 
 SOURCE = Path(toolcrib.__file__).parent
@@ -34,16 +36,16 @@ def test_no_module_asks_for_a_language_by_name() -> None:
 class Engine:
     """An engine that only counts its starts."""
 
-    limits = None
+    limits = Limits()
 
     def __init__(self) -> None:
         self.started = 0
 
-    async def run(self, source: str, tools: Any, **_: Any) -> Any:
-        return source
+    async def run(self, source: str, tools: Tools, **_: object) -> ScriptResult:
+        return ScriptResult(value=source)
 
-    async def check(self, source: str, tools: Any, **_: Any) -> Any:
-        return source
+    async def check(self, source: str, tools: Tools, **_: object) -> CheckResult:
+        return CheckResult()
 
 
 async def test_an_engine_is_started_once_per_language_and_level() -> None:
@@ -51,7 +53,7 @@ async def test_an_engine_is_started_once_per_language_and_level() -> None:
     lua = LANGUAGES["lua"]
 
     @asynccontextmanager
-    async def start() -> AsyncIterator[Engine]:
+    async def start() -> AsyncIterator[ScriptEngine]:
         engine.started += 1
         await anyio.lowlevel.checkpoint()
         yield engine

@@ -343,7 +343,9 @@ ScriptArgument = Annotated[str, typer.Argument(metavar="FILE", help="The script;
 
 LanguageOption = Annotated[
     str | None,
-    typer.Option("--language", "-l", metavar="NAME", help="lua or python; the default depends on the file name."),
+    typer.Option(
+        "--language", "-l", metavar="NAME", help="The script's language; the default depends on the file name."
+    ),
 ]
 
 

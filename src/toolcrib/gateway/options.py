@@ -9,18 +9,6 @@ from toolcrib.search.options import SearchOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptOptions:
-    """Options of scripts."""
-
-    levels: Count = 3
-    """How deep scripts may be nested: a script, one that it calls, and so on; 1 or more."""
-    read_only: bool = False
-    """Whether every script sees only tools that are marked as read-only."""
-    watch_s: Seconds = 2.0
-    """How often the folder of stored scripts is checked for changes, in seconds, above 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """What is remembered of sessions."""
 

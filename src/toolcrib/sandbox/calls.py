@@ -18,6 +18,8 @@ from toolcrib.types import JSON, Object
 _log = logging.getLogger(__name__)
 Tools = Mapping[str, Mapping[str, Callable[[dict[str, Any]], Awaitable[JSON] | JSON]]]
 """server -> tool -> function of one dict, asynchronous or not."""
+Schemas = Mapping[str, Mapping[str, Object]]
+"""Input schemas by server and tool, under their original names; those of unknown tools are not used."""
 _CANCEL_WAIT_S: Final = 2.0
 """How long cancelled tools may take to end."""
 

@@ -13,18 +13,15 @@ import anyio
 
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox import process
-from toolcrib.sandbox.calls import ScriptCalls, Tools
+from toolcrib.sandbox.calls import Schemas, ScriptCalls, Tools
 from toolcrib.sandbox.conversation import Conversation, ProtocolError, WorkerLost, read_frame
 from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, find_calls, script_names
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.sandbox.process import Worker, WorkerKind, spawn_worker
 from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult, script_error
-from toolcrib.types import Object
 
 _MAX_ATTEMPTS: Final = 3
 """Workers that may be lost before one takes the job."""
-Schemas = Mapping[str, Mapping[str, Object]]
-"""Input schemas by server and tool, under their original names; those of unknown tools are not used."""
 
 
 class ScriptExecutor:

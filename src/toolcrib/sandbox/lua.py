@@ -10,9 +10,8 @@ from typing import ClassVar, Self
 import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
-from toolcrib.sandbox.calls import Tools
+from toolcrib.sandbox.calls import Schemas, Tools
 from toolcrib.sandbox.executor import (
-    Schemas,
     ScriptExecutor,
     calls_in,
     check_source,

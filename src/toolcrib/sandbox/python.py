@@ -23,9 +23,8 @@ from typing import Any, ClassVar, Final, Self
 import anyio
 
 from toolcrib.errors import MissingExtra, NotStarted, SandboxUnavailable
-from toolcrib.sandbox.calls import Tools
+from toolcrib.sandbox.calls import Schemas, Tools
 from toolcrib.sandbox.executor import (
-    Schemas,
     ScriptExecutor,
     calls_in,
     check_source,

@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +20,10 @@ import anyio
 
 from toolcrib.errors import InvalidRequest, ScriptFailed, ScriptRefused
 from toolcrib.names import nearest
+from toolcrib.sandbox.calls import Schemas, Tools
 from toolcrib.sandbox.languages import LANGUAGES, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.sandbox.result import CheckResult, OnCall, ScriptResult
 from toolcrib.types import Object
 
 _MAX_NAME_CHARS: Final = 40
@@ -36,15 +38,23 @@ _TRACEBACK_LINE: Final = re.compile(r'^(  File "script", line )(\d+)', re.MULTIL
 class ScriptEngine(Protocol):
     """Runs scripts of one language; see `toolcrib.sandbox`."""
 
-    limits: Any
+    limits: Limits
     """For scripts without limits of their own."""
 
     async def run(
-        self, source: str, tools: Any, *, limits: Any = None, schemas: Any = None, on_call: Any = None
-    ) -> Any:
-        """Run a script over `{server: {tool: function}}`. Raises `ScriptFailed`."""
+        self,
+        source: str,
+        tools: Tools,
+        *,
+        limits: Limits | None = None,
+        schemas: Schemas | None = None,
+        on_call: OnCall | None = None,
+    ) -> ScriptResult:
+        """Run a script. Raises `ScriptFailed`."""
 
-    async def check(self, source: str, tools: Any, *, limits: Any = None, schemas: Any = None) -> Any:
+    async def check(
+        self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
+    ) -> CheckResult:
         """Check a script without calling a tool. Raises `ScriptFailed`."""
 
 
@@ -136,7 +146,7 @@ def _has_failed(task: "asyncio.Task[_StartedEngine]") -> bool:
 # -- arguments -----------------------------------------------------------------------------------------------------
 
 
-def prepend_arguments(source: str, arguments: Object, language: ScriptLanguage, limits: Any) -> tuple[str, Any]:
+def prepend_arguments(source: str, arguments: Object, language: ScriptLanguage, limits: Limits) -> tuple[str, Limits]:
     """The script with its arguments as `args`, and limits in which they do not count as source.
 
     The arguments may be as large and as deep as those of one call (`limits.out_bytes` and `limits.depth`). Raises
@@ -174,7 +184,7 @@ def restore_line_numbers(error: ScriptFailed, language: ScriptLanguage) -> None:
         error.message = _SCRIPT_LINE.sub(lambda match: f"script:{restored(match[1])}", error.message)
 
 
-def _encode_arguments(arguments: Object, limits: Any) -> str:
+def _encode_arguments(arguments: Object, limits: Limits) -> str:
     try:
         text = json.dumps(dict(arguments), allow_nan=False, ensure_ascii=False)
         size = len(text.encode())
@@ -192,14 +202,17 @@ def _invalid_arguments(what: str) -> InvalidRequest:
 
 
 def _is_too_deep(value: object, most: int) -> bool:
-    level = [value]
+    level: list[object] = [value]
     for _ in range(most):
         level = [item for one in level for item in _items(one) if isinstance(item, Mapping | list | tuple)]
     return bool(level)
 
 
-def _items(value: object) -> Any:
-    return value.values() if isinstance(value, Mapping) else value
+def _items(value: object) -> Iterable[object]:
+    """The values in a container; none for anything else."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
 
 
 def _find_fault(value: object, where: str, left: int) -> str:

@@ -13,11 +13,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
 from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
-from toolcrib.gateway.options import ScriptOptions
 from toolcrib.gateway.visibility import describe_state, namespace_of
 from toolcrib.providers.content import as_tool_result, json_text, script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptResult
 from toolcrib.scripting.engines import (
     EngineFactory,
     EnginePool,
@@ -25,6 +25,7 @@ from toolcrib.scripting.engines import (
     restore_line_numbers,
     sandbox_factories,
 )
+from toolcrib.scripting.options import ScriptOptions
 from toolcrib.scripting.tools import (
     LookedUpTools,
     ToolsByName,
@@ -74,17 +75,17 @@ class ScriptRunner:
         language: str = DEFAULT_LANGUAGE,
         arguments: Object | None = None,
         read_only: bool = False,
-        limits: Any = None,
+        limits: Limits | None = None,
         answers: Object | None = None,
     ) -> ToolResult:
         """Run a script; one that fails gives a result that is an error. `_meta` has its calls.
 
-        With `arguments`, the script has them as `args`: plain JSON, as large as the arguments of one call. `limits` are
-        `toolcrib.sandbox.Limits`, if not the engine's own. With `answers`, by canonical id, no tool is called: the
+        With `arguments`, the script has them as `args`: plain JSON, as large as the arguments of one call. `limits`
+        replace the engine's own. With `answers`, by canonical id, no tool is called: the
         calls return these. Raises `InvalidRequest`, and `MissingExtra` if the engine is not installed.
         """
         run = await self._prepare(ctx, source, language, read_only=read_only, answers=answers)
-        traces: list[Any] = []
+        traces: list[CallTrace] = []
         try:
             async with self.engines.engine(run.language, run.level) as engine:
                 if arguments is not None:
@@ -106,7 +107,7 @@ class ScriptRunner:
         *,
         language: str = DEFAULT_LANGUAGE,
         read_only: bool = False,
-        limits: Any = None,
+        limits: Limits | None = None,
     ) -> ToolResult:
         """Check a script without running it: the calls found in it, or why it would be refused."""
         run = await self._prepare(ctx, source, language, read_only=read_only)
@@ -251,7 +252,7 @@ async def _mocked_answer(answers: Object, tool: Tool, _arguments: dict[str, Any]
 # -- results -------------------------------------------------------------------------------------------------------
 
 
-def _success(done: Any) -> ToolResult:
+def _success(done: ScriptResult) -> ToolResult:
     """The script's value, then what it printed, then warnings for its author."""
     result = result_from_value(done.value) if done.has_value else ToolResult(content=(_text_block(NO_RESULT),))
     more = [f"Printed:\n{done.printed}"] if done.printed.strip() else []
@@ -272,7 +273,7 @@ def _failure(error: ScriptFailed, run: ScriptRun) -> ToolResult:
     return ToolResult(content=(_text_block("\n".join(lines)),), structured={"error": error.payload()}, is_error=True)
 
 
-def _checked(found: Any, run: ScriptRun) -> ToolResult:
+def _checked(found: CheckResult, run: ScriptRun) -> ToolResult:
     """The calls found in a script that was not run."""
     calls = [
         {"name": run.tool_id(call.server, call.tool), "line": call.line, "known": call.known} for call in found.calls
@@ -287,7 +288,7 @@ def _checked(found: Any, run: ScriptRun) -> ToolResult:
     return ToolResult(content=(_text_block(text),), structured={"calls": calls, "warnings": warnings})
 
 
-def _with_calls(result: ToolResult, run: ScriptRun, traces: Sequence[Any]) -> ToolResult:
+def _with_calls(result: ToolResult, run: ScriptRun, traces: Sequence[CallTrace]) -> ToolResult:
     """The result with the calls that were made: name, duration in milliseconds, outcome; at most 200 of them."""
     calls: list[dict[str, Any]] = [_trace_entry(run, trace) for trace in traces[:_MAX_TRACED_CALLS]]
     if len(traces) > _MAX_TRACED_CALLS:
@@ -295,7 +296,7 @@ def _with_calls(result: ToolResult, run: ScriptRun, traces: Sequence[Any]) -> To
     return replace(result, meta={**result.meta, CALLS_META: calls})
 
 
-def _trace_entry(run: ScriptRun, trace: Any) -> dict[str, Any]:
+def _trace_entry(run: ScriptRun, trace: CallTrace) -> dict[str, Any]:
     entry = {
         "name": run.tool_id(trace.server, trace.tool),
         "duration_ms": round(trace.duration_s * 1000, 3),

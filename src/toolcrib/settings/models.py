@@ -11,7 +11,7 @@ from pydantic import Field
 
 from toolcrib.discovery.guards import GuardOptions
 from toolcrib.errors import SettingsError
-from toolcrib.gateway.options import GatewayOptions, ScriptOptions, SessionOptions
+from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.gateway.policy import ByScopes, Effect, Patterns, Rule
 from toolcrib.middleware.options import (
     ApprovalMode,
@@ -23,6 +23,7 @@ from toolcrib.middleware.options import (
 )
 from toolcrib.ranges import Constraint, Count, Natural, Seconds, Share, whole_from
 from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import Scorer, SearchOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import LocalOptions
@@ -197,7 +198,7 @@ def _state_problem(path: str) -> str:
     return f"names a folder: {path}; name a file in it" if path.endswith(("/", "\\")) else ""
 
 
-class StateTable(Table):
+class StateFileTable(Table):
     """`state`: where the state that should survive a restart is kept."""
 
     path: Annotated[NonEmpty, checked(_state_problem)] | None = None
@@ -230,7 +231,7 @@ class ToolcribTable(Table):
     sessions: SessionOptions = Field(default_factory=SessionOptions)
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
-    state: StateTable = Field(default_factory=StateTable)
+    state: StateFileTable = Field(default_factory=StateFileTable)
 
     def fleet(self) -> FleetOptions:
         """How servers are connected."""

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolcrib.gateway.options import GatewayOptions, ScriptOptions
+from toolcrib.gateway.options import GatewayOptions
 from toolcrib.ranges import Count
 from toolcrib.sandbox.limits import Limits, SandboxOptions
+from toolcrib.scripting.options import ScriptOptions
 from toolcrib.server.options import HttpOptions
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SurfaceOptions
