@@ -45,12 +45,15 @@ def read_call(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
     return name, None, loose
 
 
-def merge_arguments(given: Any, loose: Object, schema: Object, *, tool: str) -> dict[str, Any]:
+def merge_arguments(
+    given: Any, loose: Object, schema: Object, *, tool: str, known: Object | None = None
+) -> dict[str, Any]:
     """Return the arguments for a tool as one dict.
 
     `given` is the nested form: an object, a JSON string that holds one, or None. `loose` holds the keys beside it,
     which count if the schema has parameters of those names, or declares none at all. A parameter that is itself called
-    `arguments` is reached by the nested form. Raises `InvalidArguments` for anything else.
+    `arguments` is reached by the nested form. `known` are the schema's properties, for callers that have them already.
+    Raises `InvalidArguments` for anything else.
 
     >>> merge_arguments('{"a": 1}', {}, {"type": "object"}, tool="t")
     {'a': 1}
@@ -61,7 +64,8 @@ def merge_arguments(given: Any, loose: Object, schema: Object, *, tool: str) -> 
     >>> merge_arguments("-v", {}, {"type": "object", "properties": {"arguments": {}}}, tool="t")
     {'arguments': '-v'}
     """
-    known = properties(resolve(schema, schema))
+    if known is None:
+        known = properties(resolve(schema, schema))
     own = next((key for key in ENVELOPES if key in known), None)
     if own is not None and given is not None and _is_flat(given, known):
         return {**loose, own: given}

@@ -48,6 +48,7 @@ from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.resources.manager import ResourceManager
+from toolcrib.resources.router import URI_BLOCKS
 from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.text import parse_query
@@ -215,6 +216,8 @@ class Gateway:
 
     def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float]) -> SearchReply:
         """Search a view; if the embedder fails, the reply has a note."""
+        if view.snapshot.index.model.embedder is None:
+            return view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts)
         with embedder_failures() as failures:
             reply = view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts)
         if not failures:
@@ -281,7 +284,9 @@ class Gateway:
         try:
             if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
                 raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
-            settled = merge_arguments(arguments, loose or {}, tool.input_schema, tool=tool.id)
+            settled = merge_arguments(
+                arguments, loose or {}, tool.input_schema, tool=tool.id, known=found.schema.properties
+            )
             found.schema.check(settled)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, tool.id, error)
@@ -296,7 +301,9 @@ class Gateway:
             raise
         if result.kind == "complete":
             await self._record(ctx, tool, result)
-        return await self.resources.rewrite_uris(ctx, tool.namespace, result)
+        if any(block.get("type") in URI_BLOCKS for block in result.content):
+            return await self.resources.rewrite_uris(ctx, tool.namespace, result)
+        return result
 
     async def _record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
         """Record a complete result: in the session, its shape, and whether it has the promised structured content."""

@@ -3,7 +3,8 @@
 Searches and calls read the current snapshot; they wait only for tools that this process has just registered itself.
 While `CatalogRefresher.run` runs, providers are polled in the background of the event loop it runs in, and changes
 reported by other threads are passed to that loop. Without `run`, the next request after a change polls the providers
-and waits for them, so a registry also works before it is started, from any event loop.
+and waits for them: a program that only registers functions may search and call them from several threads, each with an
+event loop of its own, and never starts anything.
 """
 
 import asyncio

@@ -290,7 +290,7 @@ class ResourceManager:
         return isinstance(uri, str) and self._router.is_hidden(ctx.caller, location.namespace, uri)
 
     async def rewrite_uris(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
-        """A tool's result with URIs by which the caller can read the resources in it."""
+        """A tool's result, which has `URI_BLOCKS`, with URIs by which the caller can read the resources in it."""
         return await self._router.rewrite_result(ctx, namespace, result)
 
     def subscribe_logs(self, ctx: Context, callback: Callable[[Object], None]) -> Unsubscribe:

@@ -30,11 +30,12 @@ from toolcrib.types import (
     ToolResult,
 )
 
+URI_BLOCKS: Final = ("resource_link", "resource")
+"""Content blocks that contain the URI of a resource."""
+
 _MAX_SHOWN: Final = 200
 """Characters of a URI that an error repeats."""
 _MAX_SUGGESTED: Final = 5
-_URI_BLOCKS: Final = ("resource_link", "resource")
-"""Content blocks that contain the URI of a resource."""
 _MAX_SESSIONS: Final = 500
 _MAX_SESSION_URIS: Final = 500
 _MAX_REMEMBERED_URI: Final = 500
@@ -172,8 +173,6 @@ class UriRouter:
 
     async def rewrite_result(self, ctx: Context, namespace: str, result: ToolResult) -> ToolResult:
         """A tool's result with URIs by which clients can read the resources in it."""
-        if not any(block.get("type") in _URI_BLOCKS for block in result.content):
-            return result
         async with self.session(ctx):
             content = tuple(self._rewrite_block(ctx, namespace, block) for block in result.content)
         return result if content == result.content else replace(result, content=content)

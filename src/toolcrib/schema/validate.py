@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema_rs
 
 from toolcrib.errors import InvalidArguments, InvalidTool
-from toolcrib.schema.signature import literal, resolve_pointer, signature_line
+from toolcrib.schema.signature import literal, properties, resolve, resolve_pointer, signature_line
 from toolcrib.schema.teach import SchemaViolation, explain_violations
 from toolcrib.types import Object
 
@@ -54,15 +54,23 @@ _ANY_CHILD = ""
 class Schema:
     """A valid input schema, compiled when the first arguments are checked."""
 
-    __slots__ = ("_max_depth", "_schema", "_validator", "_who")
+    __slots__ = ("_max_depth", "_properties", "_schema", "_validator", "_who")
 
     def __init__(self, schema: Object, who: str) -> None:
         """`who` names the tool in messages. Raises `InvalidTool` for an invalid schema."""
         compile_schema(schema, who)
         self._max_depth: int | None = None
+        self._properties: Object | None = None
         self._schema = schema
         self._who = who
         self._validator: jsonschema_rs.Validator | None = None
+
+    @property
+    def properties(self) -> Object:
+        """The properties of the schema with its references resolved; empty if there are none."""
+        if self._properties is None:
+            self._properties = properties(resolve(self._schema, self._schema))
+        return self._properties
 
     def check(self, arguments: Any, who: str = "") -> None:
         """Check arguments. Raises `InvalidArguments`, which says what would be accepted.
