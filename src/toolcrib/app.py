@@ -101,7 +101,7 @@ class App(ServableApp):
             max_threads=self.settings.local.max_threads, mask_errors=self.settings.local.mask_errors
         )
         self.shared = ProviderList()
-        self.servers = ServerManager(self.settings.fleet, self.settings.servers)
+        self.servers = ServerManager(self.settings.fleet, self.settings.servers, state=state or self._own_state)
         self.gateway = Gateway(
             [self.local, self.shared, self.servers],
             policy=policy or self.settings.policy,

@@ -34,6 +34,7 @@ from toolcrib.types import (
     ToolResult,
     Visibility,
 )
+from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.listing import EXECUTE_TOOL, META_TOOLS, SEARCH_TOOL, RemoteTool
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.server import UpstreamServer
@@ -72,8 +73,8 @@ class RemoteHit:
 class ChainedServer(UpstreamServer):
     """A server that is another toolcrib: its own search finds the tools that it does not list."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
-        super().__init__(options, fleet)
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None = None) -> None:
+        super().__init__(options, fleet, cache)
         self._found = _FoundTools()
 
     # -- finding ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Container, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import import_module
@@ -27,16 +27,20 @@ from toolcrib.types import (
     Provider,
     ServerState,
     ServerStatus,
+    StateStore,
     Tool,
     ToolResult,
     Unsubscribe,
 )
+from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 logger = logging.getLogger(__name__)
 
 _THREAD_TIMEOUT_S = 10.0
 """How long another thread waits for the event loop to apply a change, in seconds."""
+_RESTORE_TIMEOUT_S = 3.0
+"""How long the start of servers waits for the catalogs of an earlier run."""
 _STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
@@ -91,6 +95,10 @@ class RemoteServer(Provider, ABC):
         """Its tools as last read."""
 
     @abstractmethod
+    async def restore(self) -> None:
+        """Take over what is known of it from an earlier run."""
+
+    @abstractmethod
     async def run(self) -> None:
         """Keep it connected until cancelled."""
 
@@ -141,8 +149,10 @@ class Fleet:
 
     kind = BackendKind.MCP
 
-    def __init__(self, options: FleetOptions | None = None) -> None:
+    def __init__(self, options: FleetOptions | None = None, cache: CatalogCache | None = None) -> None:
+        """`cache` keeps the catalogs of the servers for the next run."""
         options = options or FleetOptions()
+        self._cache = cache
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._members: dict[str, _FleetMember] = {}
         self._unsubscribes: dict[str, Unsubscribe] = {}
@@ -194,17 +204,28 @@ class Fleet:
         for name in self._members.keys() - kept.keys():
             self._unsubscribes.pop(name)()
             self._members[name].dismiss()
-        started = {name: self._start(options) for name, options in wanted.items() if name not in kept}
+        started = {name: self._create(options) for name, options in wanted.items() if name not in kept}
+        if started:
+            self._group.start_soon(self._run, self._group, tuple(started.values()))
         if started or len(kept) < len(self._members):
             self._members = dict(sorted({**kept, **started}.items()))
             self._notify()
 
-    def _start(self, options: ServerOptions) -> _FleetMember:
-        member = _FleetMember(_create_server(options, self._options), self._members.get(options.name))
-        self._unsubscribes[options.name] = member.server.subscribe(self._notify)
-        if self._group is not None:
-            self._group.start_soon(member.run)
-        return member
+    def _create(self, options: ServerOptions) -> _FleetMember:
+        server = _create_server(options, self._options, self._cache)
+        self._unsubscribes[options.name] = server.subscribe(self._notify)
+        return _FleetMember(server, self._members.get(options.name))
+
+    async def _run(self, group: anyio.abc.TaskGroup, members: Sequence[_FleetMember]) -> None:
+        """Restore what is known of the servers, before the first one takes the time to start."""
+        try:
+            if self._cache is not None:
+                with anyio.move_on_after(_RESTORE_TIMEOUT_S):
+                    for member in members:
+                        await member.server.restore()
+        finally:
+            for member in members:
+                group.start_soon(member.run)
 
     def servers(self) -> tuple[ServerOptions, ...]:
         """Return the options of the servers, by name."""
@@ -245,19 +266,22 @@ class ServerManager:
 
     kind = BackendKind.MCP
 
-    def __init__(self, options: FleetOptions, servers: Iterable[ServerOptions] = ()) -> None:
-        """Start with these servers; nothing runs before `running`."""
+    def __init__(
+        self, options: FleetOptions, servers: Iterable[ServerOptions] = (), *, state: StateStore | None = None
+    ) -> None:
+        """Start with these servers; nothing runs before `running`. `state` keeps their catalogs for the next run."""
+        self._cache = None if state is None else CatalogCache(state)
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._servers = tuple(servers)
         self._listeners = Listeners()
         self._lock = threading.Lock()
         self._loop_ref: tuple[asyncio.AbstractEventLoop, int] | None = None
-        self.fleet = Fleet(self._options)
+        self.fleet = Fleet(self._options, self._cache)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
         """Run a fleet of the servers. They connect in the background; their connections are closed at the end."""
-        self.fleet = Fleet(self._options)
+        self.fleet = Fleet(self._options, self._cache)
         end = self.fleet.subscribe(self._listeners.notify)
         try:
             async with self.fleet as fleet:
@@ -269,7 +293,7 @@ class ServerManager:
                     self._loop_ref = None
         finally:
             end()
-            self.fleet = Fleet(self._options)
+            self.fleet = Fleet(self._options, self._cache)
             self._listeners.notify()
 
     def add(self, options: ServerOptions) -> None:
@@ -359,10 +383,10 @@ class ServerManager:
         return self._listeners.add(callback)
 
 
-def _create_server(options: ServerOptions, fleet: FleetOptions) -> RemoteServer:
+def _create_server(options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None) -> RemoteServer:
     """Create the server, importing the MCP client for the first one."""
     module, name = ("chaining", "ChainedServer") if options.delegate_search else ("server", "UpstreamServer")
-    server: RemoteServer = getattr(import_module(f"toolcrib.upstream.{module}"), name)(options, fleet)
+    server: RemoteServer = getattr(import_module(f"toolcrib.upstream.{module}"), name)(options, fleet, cache)
     return server
 
 

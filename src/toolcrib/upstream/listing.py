@@ -5,8 +5,8 @@ Each entry is validated alone, so that an invalid one never costs the others.
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from pydantic_core import to_json
 from toolcrib.errors import InvalidName
 from toolcrib.names import check_name
 from toolcrib.types import PATH_META, Documents, Object, Rejected, Tool
+from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection, HeaderMap
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -67,6 +68,8 @@ class ToolList:
     rejected: tuple[Rejected, ...] = ()
     problem: str = ""
     """Why it is incomplete; empty if it is complete."""
+    definitions: ToolDefinitions = field(default_factory=ToolDefinitions)
+    """What it was read from."""
 
 
 class ToolLister:
@@ -85,14 +88,7 @@ class ToolLister:
 
         If a later page fails, the result has the tools read so far, and its `problem` says what is missing.
         """
-        walk = _ToolListReader(
-            self._namespace,
-            known,
-            allowed=self._allowed,
-            hidden=self._hidden,
-            gateway=self._gateway,
-            modern=connection.protocol.modern,
-        )
+        walk = self._reader(known, modern=connection.protocol.modern)
         problem = ""
         cursor: str | None = None
         cursors: set[str] = set()
@@ -119,6 +115,17 @@ class ToolLister:
             cursors.add(cursor)
         return walk.result(f"its tool list was cut after {self._max_pages:,} pages")
 
+    async def restore(self, definitions: Sequence[Any], *, modern: bool) -> ToolList:
+        """Read definitions that the server sent in an earlier run, with the same checks."""
+        walk = self._reader({}, modern=modern)
+        await walk.take(list(definitions))
+        return walk.result("")
+
+    def _reader(self, known: Mapping[str, RemoteTool], *, modern: bool) -> "_ToolListReader":
+        return _ToolListReader(
+            self._namespace, known, allowed=self._allowed, hidden=self._hidden, gateway=self._gateway, modern=modern
+        )
+
 
 class _ToolListReader:
     """Collects the tools of the pages read so far."""
@@ -141,37 +148,47 @@ class _ToolListReader:
         self._modern = modern
         self._tools: dict[str, RemoteTool] = {}
         self._rejected: list[Rejected] = []
-        self.count = 0
+        self._definitions: list[Any] = []
+        self._digest = blake2b(digest_size=16)
+        self._size = 0
+
+    @property
+    def count(self) -> int:
+        """How many definitions were read."""
+        return len(self._definitions)
 
     async def take(self, tools: Any) -> bool:
         """Add a page's tools. Returns whether the page has a list of tools."""
         if not isinstance(tools, list):
             return False
         for raw in tools:
-            self.count += 1
+            self._definitions.append(raw)
             if self.count % _TOOLS_PER_CHECKPOINT == 0:
                 await anyio.lowlevel.checkpoint()
             self._add(raw)
         return True
 
     def _add(self, raw: Any) -> None:
+        data = to_json(raw)
+        self._digest.update(data)
+        self._size += len(data)
         name = raw.get("name") if isinstance(raw, dict) else None
         if self._allowed is not None and isinstance(name, str) and name not in self._allowed:
             return
         if isinstance(name, str) and name in self._tools:
             self._rejected.append(Rejected(tool=name, reason="listed twice; the first is used"))
             return
-        found = self._read(raw, self._known.get(name) if isinstance(name, str) else None)
+        found = self._read(raw, data, self._known.get(name) if isinstance(name, str) else None)
         if isinstance(found, Rejected):
             self._rejected.append(found)
         elif found is not None:
             self._tools[found.tool.name] = found
 
-    def _read(self, raw: Any, known: RemoteTool | None) -> RemoteTool | Rejected | None:
+    def _read(self, raw: Any, data: bytes, known: RemoteTool | None) -> RemoteTool | Rejected | None:
         """Return the tool, the reason it was rejected, or None for a tool of our own that came back through a loop
         of gateways.
         """
-        digest = blake2b(to_json(raw), digest_size=16, person=b"modern" if self._modern else b"").digest()
+        digest = blake2b(data, digest_size=16, person=b"modern" if self._modern else b"").digest()
         if known is not None and known.digest == digest:
             return known
         read = read_tool(raw, namespace=self._namespace)
@@ -186,7 +203,15 @@ class _ToolListReader:
 
     def result(self, problem: str) -> ToolList:
         tools = tuple(one.tool for name, one in self._tools.items() if name not in self._hidden)
-        return ToolList(by_name=self._tools, tools=tools, rejected=tuple(self._rejected), problem=problem)
+        return ToolList(
+            by_name=self._tools,
+            tools=tools,
+            rejected=tuple(self._rejected),
+            problem=problem,
+            definitions=ToolDefinitions(
+                entries=tuple(self._definitions), digest=self._digest.digest(), size=self._size
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +278,20 @@ class DocumentLister:
     def _has_none(self, connection: Connection) -> bool:
         prompts = self._options.prompts and connection.capabilities.prompts is not None
         return not prompts and not (self._options.resources and connection.capabilities.resources is not None)
+
+    async def restore(self, documents: Documents) -> None:
+        """Take over lists of an earlier run; each entry is checked again."""
+        lists: dict[_ListSpec, Mapping[str, Object]] = {
+            _PROMPTS: documents.prompts,
+            _RESOURCES: documents.resources,
+            _TEMPLATES: documents.templates,
+        }
+        found: dict[_ListSpec, dict[str, Object]] = {what: {} for what in lists}
+        for what, entries in lists.items():
+            await self._take(what, list(entries.values()), found[what], _SkippedEntries())
+        self.documents = replace(
+            documents, prompts=found[_PROMPTS], resources=found[_RESOURCES], templates=found[_TEMPLATES]
+        )
 
     async def maintain(self, connection: Connection) -> None:
         """Read the lists, and again after each change. A list that cannot be read keeps its last good content."""

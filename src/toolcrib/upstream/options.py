@@ -74,10 +74,16 @@ class FleetOptions:
 
     gateway_id: str = ""
     """Identifies this gateway in a chain of gateways; a random id if empty."""
+    connect: Literal["start", "on_demand"] = "start"
+    """When servers are started: all at once, or each one at the first call of its tools, if they are known from an
+    earlier run.
+    """
     probe_timeout_s: float = 3.0
     """How long to wait for `server/discover` before treating the server as an older one."""
     connect_wait_s: float = 5.0
-    """How long a call waits for a server that is connecting for the first time, or again after a loss."""
+    """How long a call waits for a server that is connecting for the first time, or again after a loss. A server whose
+    tools are known from an earlier run is waited for until its first start has ended.
+    """
     resend_s: float = 3.0
     """How long to retry calls that could not be sent to a server that has just gone away: it may be restarting."""
     backoff_first_s: float = 1.0

@@ -21,6 +21,7 @@ from toolcrib.types import (
     ToolResult,
     Unsubscribe,
 )
+from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import HeaderMap
 from toolcrib.upstream.fleet import RemoteServer
@@ -45,13 +46,13 @@ class UpstreamServer(RemoteServer):
     Its namespace is its name, unless the options give another.
     """
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
-        """Nothing is tried before `run`."""
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None = None) -> None:
+        """Nothing is tried before `run`. `cache` keeps the catalog for the next run."""
         self.options = options
         self.gateway_id = fleet.gateway_id
         """The id of its fleet."""
         self._resend_s = fleet.resend_s
-        self._supervisor = Supervisor(options, fleet)
+        self._supervisor = Supervisor(options, fleet, cache)
 
     @property
     def name(self) -> str:
@@ -71,6 +72,10 @@ class UpstreamServer(RemoteServer):
     def tools(self) -> tuple[Tool, ...]:
         """Its tools as last read. A tool whose definition did not change stays the same object."""
         return self._supervisor.tool_list.tools
+
+    async def restore(self) -> None:
+        """Take over the catalog of an earlier run, if it is known."""
+        await self._supervisor.restore()
 
     async def run(self) -> None:
         """Keep it connected until cancelled; then close everything it holds."""
@@ -180,6 +185,7 @@ class UpstreamServer(RemoteServer):
 
         Raises as `request_document` does, and `UpstreamError` if the server does not support it.
         """
+        self._supervisor.wake()
         with anyio.move_on_after(self.options.call_timeout_s):
             try:
                 return await self._supervisor.subscriptions.add(

@@ -16,6 +16,7 @@ from typing import Any, Final
 import anyio
 
 from toolcrib.types import ServerState, ServerStatus, Tool
+from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog, ToolDefinitions
 from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
 from toolcrib.upstream.connection import ClosedOnDiscover, Connection, open_connection
 from toolcrib.upstream.fleet import Listeners
@@ -24,6 +25,7 @@ from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
+from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ _DRAIN_TIMEOUT_S: Final = 1.0
 _RENEW_TIMEOUT_S: Final = 5.0
 """For a moment without calls; without one, the session is kept."""
 _MIN_RETRY_S: Final = 0.01
+_STARTING: Final = (ServerState.CONFIGURED, ServerState.IDLE, ServerState.CONNECTING)
+"""Before the first attempt has ended."""
 _RANDOM: Final = SystemRandom()
 
 
@@ -77,7 +81,7 @@ class StatusStore:
 class Supervisor:
     """The state of one server, and the task that keeps it connected."""
 
-    def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
+    def __init__(self, options: ServerOptions, fleet: FleetOptions, cache: CatalogCache | None = None) -> None:
         """Nothing is tried before `run`."""
         if options.target is not None:
             options = _transport_module(options).resolve_target(options)
@@ -89,7 +93,9 @@ class Supervisor:
         self._may_connect = not options.problem
         own_s = options.retry_interval_s
         self._first_s = fleet.backoff_first_s if own_s is None else max(own_s, _MIN_RETRY_S)
-        self._was_ready = False
+        self._has_catalog = False
+        """Whether there are lists of this run or of an earlier one."""
+        self._catalog = ServerCatalog(cache, options)
         self._may_reject_discover = True
         """Whether `server/discover` may be the reason for a server to close the connection."""
         self._wake_event = AutoResetEvent()
@@ -106,9 +112,7 @@ class Supervisor:
                 transport=options.transport,
             )
         )
-        self.document_lister = DocumentLister(
-            options, fleet, lambda: self.status_store.update(self.status_store.status.state, tools_changed=True)
-        )
+        self.document_lister = DocumentLister(options, fleet, self._documents_changed)
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
         self.server_requests = ServerRequests(self.logs)
@@ -127,7 +131,11 @@ class Supervisor:
         """Return the connection; waits a while for it if it is likely to come: at first, and after a loss."""
         if self.connection is None:
             self.wake()
-            wait_s = min(self._fleet.connect_wait_s, self._options.call_timeout_s)
+            status = self.status_store.status
+            first_start = status.cached and not status.hung and status.state in _STARTING
+            wait_s = self._options.call_timeout_s
+            if not first_start:
+                wait_s = min(self._fleet.connect_wait_s, wait_s)
             with anyio.move_on_after(wait_s):
                 await self.status_store.wait_until(lambda: self.connection is not None or not self._may_connect)
         return self.connection
@@ -148,13 +156,40 @@ class Supervisor:
 
     # -- the task --------------------------------------------------------------------------------------------------
 
+    async def restore(self) -> None:
+        """Take over the catalog of an earlier run, if it is known. To be called before `run`."""
+        stored = await self._catalog.load()
+        if stored is None:
+            return
+        known: dict[str, Any] = {"hung": stored.hung}
+        if stored.tools is not None:
+            self.tool_list = await self._lister.restore(stored.tools, modern=is_modern(stored.protocol))
+            self._catalog.restored(self.tool_list.definitions, stored)
+            self.tool_list = replace(self.tool_list, definitions=ToolDefinitions())
+            self._listed_at, self._has_catalog = stored.read_at, True
+            known |= {"cached": True, "as_of": stored.read_at, "protocol": stored.protocol, "info": stored.info}
+            known |= {"tools": len(self.tool_list.tools), "rejected": self.tool_list.rejected}
+        if stored.documents is not None:
+            await self.document_lister.restore(stored.documents)
+        complete = stored.tools is not None and stored.documents is not None
+        on_demand = self._fleet.connect == "on_demand" and not self._options.delegate_search
+        state = ServerState.IDLE if complete and on_demand else ServerState.CONFIGURED
+        self.status_store.update(state, **known)
+
     async def run(self) -> None:
         """Connect, serve, and reconnect, until cancelled."""
         if self._options.problem:
             self.status_store.update(ServerState.FAILED, reason=self._options.problem)
             return
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._catalog.run)
+            await self._stay_connected()
+
+    async def _stay_connected(self) -> None:
         failures = 0
         try:
+            if self.status_store.status.state is ServerState.IDLE:
+                await self._wake_event.wait()
             while True:
                 result = await self._attempts()
                 lasted = result.lasted_s > 0 and result.lasted_s >= self._fleet.stable_s
@@ -219,7 +254,9 @@ class Supervisor:
             finally:
                 self._connection = None
         if limit.cancelled_caught:
-            self.status_store.update(self.status_store.status.state, hung=True)
+            if ready_at is None:
+                self.status_store.update(self.status_store.status.state, hung=True)
+                self._catalog.save_hung()
             detail = channel.stderr_tail()
             reason = f"{timeout_reason}; its last output: {detail}" if detail else timeout_reason
         lasted_s = anyio.current_time() - ready_at if ready_at is not None else 0.0
@@ -232,7 +269,7 @@ class Supervisor:
     def _announce(self) -> None:
         self._wake_event.clear()
         state = self.status_store.status.state
-        self.status_store.update(ServerState.CONNECTING if state is ServerState.CONFIGURED else state, retry_at=None)
+        self.status_store.update(ServerState.CONNECTING if state in _STARTING else state, retry_at=None)
 
     def _error_reason(self, error: Exception) -> str:
         """Return the reason in the error; empty if the channel knows better."""
@@ -252,14 +289,14 @@ class Supervisor:
 
     def _set_unusable(self, reason: str, *, retry_at: float | None) -> None:
         """Update the status to failed or degraded; a new reason is logged."""
-        state = ServerState.DEGRADED if self._was_ready else ServerState.FAILED
+        state = ServerState.DEGRADED if self._has_catalog else ServerState.FAILED
         if (state, reason) != (self.status_store.status.state, self.status_store.status.reason):
-            words = "is degraded" if self._was_ready else "has failed"
+            words = "is degraded" if self._has_catalog else "has failed"
             logger.warning("%s %s: %s", self._options.name, words, reason)
         self.status_store.update(state, reason=reason, retry_at=retry_at, **self._staleness())
 
     def _staleness(self) -> dict[str, Any]:
-        return {"stale": self._was_ready, "as_of": self._listed_at if self._was_ready else None}
+        return {"stale": self._has_catalog, "as_of": self._listed_at if self._has_catalog else None}
 
     async def _sleep(self, delay_s: float) -> None:
         earliest = anyio.current_time() + min(delay_s, self._first_s)
@@ -277,17 +314,27 @@ class Supervisor:
     def _ready(self, connection: Connection, tool_list: ToolList) -> None:
         self._connection = connection
         self.document_lister.attach(connection)
+        if self.document_lister.documents is not None:
+            self._catalog.save_documents(self.document_lister.documents)
         self.subscriptions.attach(connection)
-        self._may_connect = self._was_ready = True
+        self._may_connect = self._has_catalog = True
         logger.debug(
             "%s lists %d tools, protocol %s", self._options.name, len(tool_list.tools), connection.protocol_version
         )
         self._adopt(connection, tool_list)
 
+    def _documents_changed(self) -> None:
+        if self.document_lister.documents is not None:
+            self._catalog.save_documents(self.document_lister.documents)
+        self.status_store.update(self.status_store.status.state, tools_changed=True)
+
     def _adopt(self, connection: Connection, tool_list: ToolList) -> bool:
         """Take the tool list over. Returns whether anything in it is new."""
         changed = not _same_tools(self.tool_list.tools, tool_list.tools)
-        self.tool_list = tool_list
+        if not tool_list.problem:
+            self._catalog.save_tools(tool_list.definitions, connection.protocol_version, connection.info)
+        # The definitions are in the cache, and not needed here any longer.
+        self.tool_list = replace(tool_list, definitions=ToolDefinitions())
         self._listed_at = time.time()
         self.status_store.update(
             ServerState.DEGRADED if tool_list.problem else ServerState.READY,
@@ -296,6 +343,7 @@ class Supervisor:
             tools=len(tool_list.tools),
             rejected=tool_list.rejected,
             stale=False,
+            cached=False,
             as_of=None,
             hung=False,
             protocol=connection.protocol_version,
