@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolcrib.app import App
 from toolcrib.settings.options import Settings
-from toolcrib.types import Policy
+from toolcrib.types import Policy, StateStore
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 
 ICON = types.Icon(src="https://example.com/i.png", mime_type="image/png")
@@ -146,10 +146,12 @@ class Shop:
 
 
 @contextlib.asynccontextmanager
-async def in_front_of(*shops: Shop, policy: Policy | None = None, **options: Any) -> AsyncIterator[App]:
+async def in_front_of(
+    *shops: Shop, policy: Policy | None = None, state: StateStore | None = None, **options: Any
+) -> AsyncIterator[App]:
     """A gateway in front of these servers, once all are connected."""
     servers = tuple(ServerOptions(name=shop.name, target=shop.server, **options) for shop in shops)
-    app = App(Settings(servers=servers, fleet=FAST), policy=policy)
+    app = App(Settings(servers=servers, fleet=FAST), policy=policy, state=state)
     async with app:
         await app.settled()
         yield app

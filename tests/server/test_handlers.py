@@ -1,12 +1,15 @@
 """Prompts, resources and completion through the server, and calls that ask the client for input."""
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import anyio
 import mcp
 import mcp_types as types
 import pytest
+from mcp.server import streamable_http_manager
 from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated
 from mcp.shared.exceptions import MCPError
 from tests.server.conftest import TOKENS, at_address, client_at, token, until
@@ -17,7 +20,9 @@ from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.server import notifications
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
+from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import text_of
+from toolcrib.types import StateCodec
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio
@@ -298,6 +303,44 @@ async def test_a_session_is_notified_of_changed_lists_and_watched_resources(over
                         await shop.bus.publish(ResourceUpdated(uri="memo://x"))
                         await anyio.sleep(0.02)
                     await client.session.unsubscribe_resource("memo://x")
+    updated = {params.uri for method, params in received.messages if method == "notifications/resources/updated"}
+    assert updated == {"memo://x"}
+
+
+@pytest.mark.filterwarnings(
+    "ignore::mcp.shared.exceptions.MCPDeprecationWarning"
+)  # sampling and roots of the older era
+async def test_a_process_that_takes_over_a_session_watches_the_resources_that_it_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two processes are two apps with one store; the second gives its session the id that the first one gave."""
+    monkeypatch.setattr(streamable_http_manager, "uuid4", lambda: UUID(int=7))
+    store, received = MemoryStore(), MessageRecorder()
+    saved = store.table("subscriptions", StateCodec(list, tuple))
+
+    @asynccontextmanager
+    async def served(shop: Shop) -> AsyncIterator[mcp.Client]:
+        async with in_front_of(shop, state=store) as app:
+            web = http_app(app.server, HttpOptions(), ready=lambda: (True, {}))
+            async with at_address(web) as url, client_at(f"{url}/mcp", "legacy", message_handler=received) as client:
+                yield client
+
+    with anyio.fail_after(15):
+        async with served(Shop("a", uris=["memo://x", "memo://y"])) as client:
+            for uri in ("memo://x", "memo://y"):
+                await client.session.subscribe_resource(uri)
+            await client.session.unsubscribe_resource("memo://y")
+            kept = dict(await saved.items())
+            assert list(kept.values()) == [("memo://x",)]
+        assert await saved.items() == {}, "a session that ended is forgotten"
+        for key, uris in kept.items():  # as if the process had died instead
+            await saved.set(key, uris)
+        shop = Shop("a", uris=["memo://x", "memo://y"])
+        async with served(shop):
+            while "notifications/resources/updated" not in received.methods():
+                await shop.bus.publish(ResourceUpdated(uri="memo://y"))
+                await shop.bus.publish(ResourceUpdated(uri="memo://x"))
+                await anyio.sleep(0.02)
     updated = {params.uri for method, params in received.messages if method == "notifications/resources/updated"}
     assert updated == {"memo://x"}
 

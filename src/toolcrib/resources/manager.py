@@ -29,7 +29,7 @@ from toolcrib.resources.listing import (
     policy_tools,
     strictest_decision,
 )
-from toolcrib.resources.router import ResourceLocation, UriRouter, resource_not_found
+from toolcrib.resources.router import ResourceLocation, SubscribedUris, UriRouter, resource_not_found
 from toolcrib.resources.uris import MAX_URI_LENGTH, expand_template, split_qualified_uri
 from toolcrib.schema import Schema
 from toolcrib.types import (
@@ -86,6 +86,7 @@ class ResourceManager:
         self._options = options
         self._collections = CollectionCache(refresher.backends, policy)
         self._router = UriRouter(self._collections, policy, state)
+        self.subscribed_uris = SubscribedUris(state)
         self._listed: weakref.WeakSet[object] = weakref.WeakSet()
         self._attached: weakref.WeakSet[object] = weakref.WeakSet()
         self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}

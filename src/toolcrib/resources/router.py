@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from toolcrib.errors import AmbiguousName, NotFound
 from toolcrib.gateway.sessions import session_key
+from toolcrib.middleware.fingerprint import canonical_json
 from toolcrib.resources.listing import CollectionCache, backend_namespace, may_see_all, policy_tools, strictest_decision
 from toolcrib.resources.uris import (
     MAX_URI_LENGTH,
@@ -41,6 +42,10 @@ _MAX_SESSION_URIS: Final = 500
 _MAX_REMEMBERED_URI: Final = 500
 """Remembered sessions, URIs per session, and characters per URI."""
 _CODEC: Final[StateCodec[dict[str, str]]] = StateCodec(dict, dict)
+_MAX_SUBSCRIBED_SESSIONS: Final = 10_000
+_SUBSCRIBED_S: Final = 24 * 3600.0
+"""How long the subscriptions of a session are kept whose process died, in seconds."""
+_SUBSCRIBED: Final[StateCodec[tuple[str, ...]]] = StateCodec(list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +280,46 @@ class SessionUris:
             dropped, _ = self._sessions.popitem(last=False)
             self._unsaved.pop(dropped, None)
         return known
+
+
+class SubscribedUris:
+    """The resources that each session over HTTP watches; in the state store, for a process that takes a session over."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._table = state.table("subscriptions", _SUBSCRIBED, max_entries=_MAX_SUBSCRIBED_SESSIONS)
+
+    async def get(self, caller: Caller, session: str | None) -> tuple[str, ...]:
+        """The URIs that the session watches, as far as that is known."""
+        saved = None if session is None else await self._table.get(_caller_session(caller, session))
+        return saved or ()
+
+    async def add(self, caller: Caller, session: str | None, uri: str) -> None:
+        """Note that the session watches a resource. A connection that is no session is not noted: it cannot move."""
+
+        def added(saved: tuple[str, ...] | None) -> tuple[tuple[str, ...], None]:
+            return tuple(dict.fromkeys((*(saved or ()), uri))), None
+
+        if session is not None:
+            await self._table.update(_caller_session(caller, session), added, ttl_s=_SUBSCRIBED_S)
+
+    async def discard(self, caller: Caller, session: str | None, uri: str) -> None:
+        """Note that the session no longer watches a resource."""
+
+        def without(saved: tuple[str, ...] | None) -> tuple[tuple[str, ...] | None, None]:
+            return tuple(one for one in saved or () if one != uri) or None, None
+
+        if session is not None:
+            await self._table.update(_caller_session(caller, session), without, ttl_s=_SUBSCRIBED_S)
+
+    async def forget(self, caller: Caller, session: str | None) -> None:
+        """Forget a session that has ended."""
+        if session is not None:
+            await self._table.delete(_caller_session(caller, session))
+
+
+def _caller_session(caller: Caller, session: str) -> str:
+    """The key of a session, which belongs to one caller: another caller's use of its id gives nothing away."""
+    return canonical_json([caller.tenant, caller.id, session]) or ""
 
 
 def _merged(saved: dict[str, str] | None, unsaved: dict[str, str]) -> dict[str, str]:

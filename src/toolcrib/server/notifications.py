@@ -321,6 +321,7 @@ class _SessionSubscriptions:
     """The subscriptions of one session with a handshake."""
 
     def __init__(self, connection: Connection) -> None:
+        self.id = connection.session_id
         self.queue = NotificationQueue(connection.notify)
         self.watched: dict[str, Unsubscribe] = {}
         """By resource URI."""
@@ -361,9 +362,10 @@ class SubscriptionHandlers:
         if _SESSION_KEY in connection.state:
             return
         session = connection.state[_SESSION_KEY] = _SessionSubscriptions(connection)
-        connection.exit_stack.callback(self._end_session, session)
-        self._changes.start_task(session.queue.run)
         caller_ctx = detach(to_context(ctx))
+        connection.exit_stack.push_async_callback(self._end_session, session, caller_ctx)
+        self._changes.start_task(session.queue.run)
+        self._changes.start_task(partial(self._watch_again, session, caller_ctx))
         for kind in await self._list_kinds(caller_ctx):
             notify = partial(connection.notify, f"notifications/{kind}/list_changed", None)
             fingerprint_list = self._fingerprints[kind]
@@ -382,11 +384,19 @@ class SubscriptionHandlers:
             return ["tools"]
         return ["tools", *(kind for kind in ("prompts", "resources") if getattr(capabilities, kind))]
 
-    @staticmethod
-    def _end_session(session: _SessionSubscriptions) -> None:
+    async def _watch_again(self, session: _SessionSubscriptions, ctx: Context) -> None:
+        """Watch what the session watched in the process that served it before."""
+        for uri in await self._resources.subscribed_uris.get(ctx.caller, session.id):
+            try:
+                await isolate(partial(self._watch_once, session, ctx, uri))
+            except Exception as error:  # noqa: BLE001 - the client was promised the others too
+                logger.info("cannot watch a resource of a session again: %s", error)
+
+    async def _end_session(self, session: _SessionSubscriptions, ctx: Context) -> None:
         session.queue.close()
         for unsubscribe in session.watched.values():
             unsubscribe()
+        await self._resources.subscribed_uris.forget(ctx.caller, session.id)
 
     def _session(self, request: RequestContext) -> _SessionSubscriptions:
         session = connection_of(request).state.get(_SESSION_KEY)
@@ -396,20 +406,26 @@ class SubscriptionHandlers:
 
     async def subscribe(self, request: RequestContext, params: mcp_types.SubscribeRequestParams) -> HandlerResult:
         """`resources/subscribe`."""
-        session = self._session(request)
-        if params.uri not in session.watched:
-            watch = partial(self._watch, detach(to_context(request)), params.uri, session.queue, len(session.watched))
-            unsubscribe = await as_mcp_errors(isolate(watch))
-            if (concurrent := session.watched.pop(params.uri, None)) is not None:
-                concurrent()
-            session.watched[params.uri] = unsubscribe
+        session, ctx = self._session(request), detach(to_context(request))
+        await as_mcp_errors(isolate(partial(self._watch_once, session, ctx, params.uri)))
+        await self._resources.subscribed_uris.add(ctx.caller, session.id, params.uri)
         return mcp_types.EmptyResult()
+
+    async def _watch_once(self, session: _SessionSubscriptions, ctx: Context, uri: str) -> None:
+        if uri in session.watched:
+            return
+        unsubscribe = await self._watch(ctx, uri, session.queue, len(session.watched))
+        if (concurrent := session.watched.pop(uri, None)) is not None:
+            concurrent()
+        session.watched[uri] = unsubscribe
 
     async def unsubscribe(self, request: RequestContext, params: mcp_types.UnsubscribeRequestParams) -> HandlerResult:
         """`resources/unsubscribe`."""
-        unsubscribe = self._session(request).watched.pop(params.uri, None)
+        session = self._session(request)
+        unsubscribe = session.watched.pop(params.uri, None)
         if unsubscribe is not None:
             unsubscribe()
+        await self._resources.subscribed_uris.discard(to_context(request).caller, session.id, params.uri)
         return mcp_types.EmptyResult()
 
     async def _watch(self, ctx: Context, uri: str, queue: NotificationQueue, watched: int) -> Unsubscribe:
