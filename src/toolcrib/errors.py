@@ -14,6 +14,7 @@
     ├── InvalidTool                         a definition that cannot be used
     ├── NameCollision                       two tools have the same public name
     ├── ExecutionFailed                     a call was made, or attempted, and failed
+    │   ├── ToolFailed                        the tool ran and reported an error
     │   ├── ServerUnavailable                 the server is not ready; nothing was run
     │   ├── RateLimited                       too many calls; nothing was run
     │   ├── ApprovalRequired                  a person must approve first; nothing was run
@@ -63,6 +64,7 @@ __all__ = [
     "SettingsError",
     "StaleCursor",
     "StateUnavailable",
+    "ToolFailed",
     "ToolNotFound",
     "ToolcribError",
     "UpstreamError",
@@ -185,6 +187,12 @@ class ExecutionFailed(ToolcribError):
     """A call was made, or attempted, and failed."""
 
     code = "execution_failed"
+
+
+class ToolFailed(ExecutionFailed):
+    """The tool ran and reported an error; raised only for programs that ask for the value of a result."""
+
+    code = "tool_failed"
 
 
 class ServerUnavailable(ExecutionFailed):

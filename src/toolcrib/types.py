@@ -1,15 +1,16 @@
 """Shared types: the frozen values, and the protocols of the parts that an application can replace.
 
-Values have no behaviour of their own. Wire JSON (schemas, content blocks, annotations, `_meta`) stays plain JSON, as
+Values only describe themselves. Wire JSON (schemas, content blocks, annotations, `_meta`) stays plain JSON, as
 it was received. Nothing here imports another module of toolcrib except the errors, or MCP.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, StrEnum, auto
-from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from toolcrib.errors import ExecutionFailed, NotAuthenticated
+from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolFailed
 
 _V = TypeVar("_V")
 _R = TypeVar("_R")
@@ -105,20 +106,74 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The result of a call, as received over the wire.
+    """The result of a call, as received over the wire. `text` and `data` are its parts as most programs want them.
 
-    `kind` is "input_required" when the tool asks for more before it can finish (protocol 2026-07-28); then
-    `input_requests` and `request_state` say what it needs.
+    >>> result = ToolResult(content=({"type": "text", "text": '{"sum": 8}'},))
+    >>> result.text, result.data
+    ('{"sum": 8}', {'sum': 8})
     """
 
     content: tuple[Object, ...] = ()
+    """The content blocks as wire JSON: texts, images, audio and resources."""
     structured: JSON = None
-    """`structuredContent`; None if there was none."""
+    """The `structuredContent`; None if there was none."""
     is_error: bool = False
+    """Whether the tool ran and reported an error; the content then says what went wrong."""
     meta: Object = field(default_factory=dict)
+    """The result's `_meta`."""
     kind: Literal["complete", "input_required"] = "complete"
+    """It is "input_required" if the tool asks for more before it can finish (protocol 2026-07-28)."""
     input_requests: Object | None = None
+    """What the tool asks for, if it needs more input."""
     request_state: str | None = None
+    """A value of the server that the repeated call has to carry, if the tool needs more input."""
+
+    @property
+    def text(self) -> str:
+        """The text blocks, joined by line breaks; empty if there is none."""
+        blocks = (block.get("text") for block in self.content if block.get("type") == "text")
+        return "\n".join(text for text in blocks if isinstance(text, str))
+
+    @property
+    def data(self) -> JSON:
+        """The structured content; without it, the value of a single text block that is JSON; else None.
+
+        >>> ToolResult(structured={"n": 1}).data, ToolResult(content=({"type": "text", "text": "noon"},)).data
+        ({'n': 1}, None)
+        """
+        if self.structured is not None or len(self.content) != 1:
+            return self.structured
+        try:
+            return json.loads(self.text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            return None
+
+    def raise_for_error(self) -> Self:
+        """Return this result, or raise `ToolFailed` with its text if the tool reported an error.
+
+        Raises `ExecutionFailed` if the tool asks for more input.
+
+        >>> ToolResult(is_error=True, content=({"type": "text", "text": "No such city."},)).raise_for_error()
+        Traceback (most recent call last):
+        toolcrib.errors.ToolFailed: No such city.
+        """
+        if self.is_error:
+            raise ToolFailed(self.text.strip() or self._structured_text() or "The tool failed without a reason.")
+        if self.kind == "input_required":
+            raise ExecutionFailed(
+                "The tool needs more input before it can finish.",
+                hint="Call it through a client that supports elicitation.",
+            )
+        return self
+
+    def _structured_text(self) -> str:
+        if self.structured is None:
+            return ""
+        return json.dumps(self.structured, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _refuse_constant(name: str) -> JSON:
+    raise ValueError(f"{name} is not JSON.")
 
 
 class Reason(NamedTuple):

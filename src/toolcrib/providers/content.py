@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
 
 from toolcrib.errors import ExecutionFailed
-from toolcrib.types import JSON, Object, ToolResult
+from toolcrib.types import JSON, ToolResult
 
 _BLOCK_FIELDS: Final[Mapping[str, tuple[Mapping[str, type], frozenset[str]]]] = {
     "text": ({"text": str}, frozenset()),
@@ -155,22 +155,13 @@ def unwrap(result: ToolResult) -> JSON:
     """Convert a result to the value that a program wants.
 
     This is the structured content if there is some, else the text of a single text block, else the list of content
-    blocks, else None. Raises `ExecutionFailed` if the result is an error or asks for more input.
+    blocks, else None. Raises as `ToolResult.raise_for_error` does.
 
     >>> unwrap(to_result({"n": 1})), unwrap(text("hi")), unwrap(ToolResult())
     ({'n': 1}, 'hi', None)
     """
-    if result.is_error:
-        raise ExecutionFailed(_error_text(result))
-    if result.kind == "input_required":
-        raise ExecutionFailed(
-            "The tool needs more input before it can finish.",
-            hint="Call it through a client that supports elicitation.",
-        )
-    if result.structured is not None:
+    if result.raise_for_error().structured is not None or not result.content:
         return result.structured
-    if not result.content:
-        return None
     first = result.content[0]
     if len(result.content) == 1 and first.get("type") == "text" and isinstance(first.get("text"), str):
         return first["text"]
@@ -180,22 +171,6 @@ def unwrap(result: ToolResult) -> JSON:
 def json_text(value: JSON) -> str:
     """Write compact JSON, without escapes for non-ASCII characters."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _error_text(result: ToolResult) -> str:
-    """Why a call failed: the first text, else the structured content, else a generic sentence."""
-    for block in result.content:
-        words = _block_text(block)
-        if words:
-            return words
-    if result.structured is not None:
-        return json_text(result.structured)
-    return "The tool failed without a reason."
-
-
-def _block_text(block: Object) -> str:
-    words = block.get("text")
-    return words.strip() if isinstance(words, str) else ""
 
 
 def as_content_block(value: Any) -> dict[str, Any] | None:
