@@ -11,6 +11,7 @@ import pytest
 TOP = Path(__file__).parents[1]
 SERVER = (
     "aiohttp",
+    "click",
     "httpx2",
     "mcp",
     "mcp_types",
@@ -18,7 +19,6 @@ SERVER = (
     "pydantic_core",
     "rich",
     "starlette",
-    "typer",
     "uvicorn",
     "yarl",
 )

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+import click.exceptions
 import pytest
-import typer
 
 from toolcrib.cli.output import ExitCode, Terminated, report_errors
 from toolcrib.errors import ConnectionLost, ToolNotFound
@@ -29,17 +29,17 @@ def raising(error: BaseException) -> Callable[..., None]:
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
         (BaseExceptionGroup("one", [KeyboardInterrupt()]), ExitCode.INTERRUPTED),
         (Terminated(), ExitCode.TERMINATED),
-        (typer.Exit(7), 7),
+        (click.exceptions.Exit(7), 7),
     ],
 )
 def test_every_end_has_its_code(error: BaseException, code: int) -> None:
-    with pytest.raises(typer.Exit) as caught:
+    with pytest.raises(click.exceptions.Exit) as caught:
         raising(error)()
     assert caught.value.exit_code == code
 
 
 def test_an_error_is_shown_with_its_hint_and_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
+    with pytest.raises(click.exceptions.Exit):
         raising(ToolNotFound("No x.", hint="Try one.", suggestions=["one", "two", "three\a"]))(as_json=True)
     shown = capsys.readouterr()
     assert shown.err == "toolcrib: No x.\nTry one.\nDid you mean: two, three?\n"
@@ -47,7 +47,7 @@ def test_an_error_is_shown_with_its_hint_and_what_was_meant(capsys: pytest.Captu
 
 
 def test_an_unexpected_error_says_how_to_see_more(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit):
+    with pytest.raises(click.exceptions.Exit):
         raising(RuntimeError("odd"))()
     assert capsys.readouterr().err == (
         "toolcrib: unexpected RuntimeError: odd\nRun it again with --debug to see the traceback.\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -86,6 +87,23 @@ def test_serve_writes_a_line_of_json_for_each_audited_call(settings: Settings) -
     event = json.loads(line)
     assert (event["tool"], event["caller"], event["outcome"]) == ("good:greet", "local", "ok")
     assert "Ada Lovelace" not in err.decode()
+
+
+def test_serve_logs_with_times_and_levels_or_as_json(settings: Settings) -> None:
+    file = settings(good=toolbox("greet"), bad=broken())
+    with started("serve", "--config", file) as process:
+        _, err = process.communicate(b"", timeout=PATIENCE_S)
+    lines = err.decode().splitlines()
+    assert lines
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (INFO|WARNING) toolcrib\.", line) for line in lines)
+    with started("serve", "--log-format", "json", "--log-level", "debug", "--config", file) as process:
+        _, err = process.communicate(b"", timeout=PATIENCE_S)
+    logged = [json.loads(line) for line in err.splitlines()]
+    assert {"time", "level", "logger", "message"} <= set(logged[0])
+    assert logged[0]["message"].startswith("2 servers from ")
+    with started("serve", "--log-level", "error", "--config", file) as process:
+        _, err = process.communicate(b"", timeout=PATIENCE_S)
+    assert err == b""
 
 
 def test_serve_offers_the_older_http_transport_on_request(settings: Settings) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from toolcrib.cli.doctor import advice
 from toolcrib.cli.output import truncate
-from toolcrib.cli.render import block_text, print_reply, print_result, result_json, server_row
+from toolcrib.cli.render import block_text, print_reply, print_result, result_json, server_note
 from toolcrib.types import Rejected, SearchReply, ServerState, ServerStatus, ToolResult
 from toolcrib.upstream.http_transport import describe_status, describe_transport_error
 from toolcrib.upstream.options import ServerOptions
@@ -66,7 +66,7 @@ def test_a_server_with_old_tools_and_rejected_ones_says_so() -> None:
         stale=True,
         rejected=(Rejected(tool="x", reason="broken"),),
     )
-    assert server_row(status)[-1] == "gone; its last known tools are used; 1 tool rejected"
+    assert server_note(status) == "gone; its last known tools are used; 1 tool rejected"
 
 
 CHILD = ServerOptions(name="a", command="a")

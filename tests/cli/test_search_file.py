@@ -10,7 +10,8 @@ import pytest
 from tests.cli.conftest import Ran
 
 from toolcrib.cli.files import FileError, read_queries, read_tools
-from toolcrib.cli.render import hit_json, print_parts, print_reply, tool_id
+from toolcrib.cli.render import hit_json, print_reply, tool_id
+from toolcrib.cli.tables import print_parts
 from toolcrib.types import Hit, Reason, ScorePart, SearchReply, Tool
 
 Command = Callable[..., Ran]

@@ -11,6 +11,8 @@ from threading import Thread
 import pytest
 from tests.cli.conftest import Ran, broken, toolbox
 
+from toolcrib.cli import output
+
 Command = Callable[..., Ran]
 Settings = Callable[..., Path]
 
@@ -21,11 +23,11 @@ Settings = Callable[..., Path]
 def test_servers_shows_each_state_and_why(command: Command, settings: Settings) -> None:
     ran = command("servers", "--config", settings(good=toolbox(), bad=broken(required=True)))
     assert ran.code == 0
-    head, bad, good = ran.out.splitlines()
-    assert head.split() == ["NAME", "STATE", "TOOLS", "REACHED", "BY", "SINCE", "REASON"]
+    head, bad, good, blank, reason = ran.out.splitlines()
+    assert head.split() == ["NAME", "STATE", "TOOLS", "REACHED", "BY", "SINCE"]
     assert bad.split()[:2] == ["bad", "failed"]
-    assert "no licence key found" in bad
     assert good.split()[:4] == ["good", "ready", "4", "stdio"]
+    assert (blank, reason.startswith("bad: "), "no licence key found" in reason) == ("", True, True)
     assert ran.err == ""
 
 
@@ -52,6 +54,21 @@ def test_servers_as_json_has_every_field(command: Command, settings: Settings) -
         "retry_at": None,
     }
     assert (needy["state"], needy["reason"]) == ("failed", "environment variable KEY_FOR_TEST is not set (env.K)")
+
+
+def test_servers_that_fail_for_one_reason_share_a_line_that_is_never_cut(
+    command: Command, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: 60)
+    lost = {"command": "no-such-program-for-this-test"}
+    ran = command("servers", "--config", settings(a=lost, b=lost, c=lost, good=toolbox()))
+    reasons = ran.out.partition("\n\n")[2]
+    assert "a, b and c: the command" in reasons
+    assert " ".join(reasons.split()).endswith("install it, or give its full path")
+    assert all(len(line) <= 60 for line in reasons.splitlines())
+    failing = command("tools", "--config", settings(a=lost, b=lost, good=toolbox())).err
+    assert failing.startswith('toolcrib: servers a and b have failed: the command "no-such-program-for-this-test"')
+    assert len(failing.splitlines()) == 1
 
 
 def test_servers_without_any_says_so(command: Command, settings: Settings) -> None:
@@ -170,7 +187,7 @@ def test_describe_shows_all_that_a_call_needs(command: Command, settings: Settin
     assert ran.out.startswith("a:greet  (Greeting)\nonly reads (says its server)\n\nSay hello to a person.\nIn any")
     assert "person" in ran.out
     assert "required  Who is greeted." in ran.out
-    assert 'toolcrib call a:greet --args \'{"person"' in ran.out
+    assert "toolcrib call a:greet person=" in ran.out
 
 
 def test_the_example_of_describe_works_unchanged(command: Command, settings: Settings) -> None:
@@ -262,6 +279,16 @@ def test_a_kept_script_may_use_every_server_even_if_one_is_called_like_the_scrip
     ran = command("call", "scripts:hello", "-c", file)
     assert (ran.code, ran.err) == (0, "")
     assert "Hello, Ada!" in ran.out
+
+
+def test_arguments_can_be_words_that_the_schema_types(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox())
+    assert command("call", "a:greet", "person=Ada", "language=de", "-c", file) == Ran(0, "Hello, Ada!\n", "")
+    assert command("call", "a:greet", "--args", '{"person": "Bo"}', "person=Ada", "-c", file).out == "Hello, Ada!\n"
+    wrong = command("call", "a:greet", "person=Ada", "language=fr", "-c", file)
+    assert wrong == Ran(2, "", 'toolcrib: language must be "en"|"de", not \'fr\'.\nlanguage is one of: en, de\n')
+    assert command("call", "a:greet", "persn=Ada", "-c", file).err.endswith("Did you mean person?\n")
+    assert command("call", "a:greet", "Ada", "-c", settings(a={"command": "never-started"})).code == 2
 
 
 def test_arguments_that_do_not_fit_are_taught(command: Command, settings: Settings) -> None:

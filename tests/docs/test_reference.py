@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from toolcrib.cli.main import app
 from toolcrib.cli.output import ExitCode
@@ -29,7 +29,7 @@ from toolcrib.types import Tool
 from toolcrib.upstream.options import ServerOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
-VERBS = sorted(command.name for command in app.registered_commands if command.name is not None)
+VERBS = sorted(app.commands)
 
 
 def page(name: str) -> str:

@@ -94,7 +94,7 @@ class DoctorReport:
     def as_json(self) -> dict[str, Any]:
         return {
             "ok": self.ok,
-            "source": str(self.settings.source),
+            "source": str(self.settings.source or "the command line"),
             "unused": [str(path) for path in self.unused],
             "servers": [
                 {
@@ -224,7 +224,7 @@ def describe_endpoint(server: ServerOptions) -> str:
 
 def print_report(checkup: DoctorReport) -> None:
     """Print the report for people."""
-    echo(f"Settings: {checkup.settings.source}")
+    echo(f"Settings: {checkup.settings.source or 'the command line'}")
     for path in checkup.unused:
         echo(f"  also found, not used: {path}")
     for warning in checkup.settings.warnings:

@@ -8,14 +8,15 @@ import json
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
 from toolcrib.cli.output import UsageError
-from toolcrib.cli.render import check_namespace, new_table, table_console
+from toolcrib.cli.render import check_namespace, print_search
+from toolcrib.cli.tables import new_table, table_console
 from toolcrib.names import nearest
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer, evaluate, false_answers, lost_answers
@@ -294,16 +295,16 @@ class FileSearch:
         )
 
 
-def search_file(path: Path, request: SearchRequest, scorer: Scorer | None) -> tuple[SearchReply, Callable[[Tool], str]]:
-    """Search a file. Returns the reply, and a function that names its tools.
+def search_file(path: Path, request: SearchRequest, scorer: Scorer | None, *, as_json: bool) -> None:
+    """Search a file, and print the hits.
 
     Raises `FileError` for a file that cannot be read, `BackendNotFound` for a namespace that it does not have.
     """
     file = read_tools(path)
     for namespace in request.filters.namespaces:
         check_namespace(namespace, file.namespaces())
-    shelf = FileSearch(file, search_options(scorer))
-    return shelf.search(request), file.id_of
+    reply = FileSearch(file, search_options(scorer)).search(request)
+    print_search(reply, as_json=as_json, explain=request.explain, named=file.id_of)
 
 
 def search_options(scorer: Scorer | None) -> SearchOptions:

@@ -9,75 +9,58 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, get_args
 
-import typer
-from typer.core import TyperCommand
+import click
 
 from toolcrib._version import VERSION
 from toolcrib.cli import output
-from toolcrib.cli.output import ExitCode, UsageError, report_errors
+from toolcrib.cli.completion import complete_server, completion_options
+from toolcrib.cli.options import ServerSource, reports, takes_servers
+from toolcrib.cli.output import ExitCode, UsageError
 from toolcrib.errors import SettingsError
 from toolcrib.settings.env import CONFIG_VARIABLE, PROJECT_FILES, USER_FILES
 
 _USER_FILE_LINES = "\n".join(f"  ~/.config/toolcrib/{name}  (or below $XDG_CONFIG_HOME)" for name in USER_FILES)
-
-
 _PROJECT_FILE_LINES = "\n".join(f"  ./{name}" for name in PROJECT_FILES)
-
-
 # The mark \b keeps the lines of a paragraph apart.
-EPILOG = f"""\b
+EPILOG: Final = f"""\b
 Without --config, the first of these is used:
   the file named by ${CONFIG_VARIABLE}
 {_PROJECT_FILE_LINES}
 {_USER_FILE_LINES}
+No file is needed with --command, --url or --gateway.
 
 \b
 Exit codes:
 {output.exit_code_table()}
 
 \b
-Other variables: TOOLCRIB_TOKEN (a bearer token for serve --http), TOOLCRIB_DEBUG=1 (as --debug).
+Other variables: TOOLCRIB_TOKEN (a bearer token: the one that serve --http requires, and that --gateway sends),
+TOOLCRIB_DEBUG=1 (as --debug).
 """
+Scorer = Literal["hybrid", "tiers", "bm25", "points"]
+_CONFIGURED_ADDRESS: Final = ":"
+"""An address both of whose halves are what the settings say."""
+_CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-app = typer.Typer(
-    name="toolcrib",
-    help="One place that knows all your MCP servers' tools, finds the few that fit, and calls them.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
-
-def _show_version(value: bool) -> None:  # noqa: FBT001 - typer's shape of a callback
-    if value:
-        typer.echo(f"toolcrib {VERSION}")
-        raise typer.Exit
-
-
-@app.callback()
-def toolcrib(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Only holds the options that come before a verb."""
+@click.group("toolcrib", epilog=EPILOG, context_settings=_CONTEXT)
+@click.version_option(VERSION, message="toolcrib %(version)s", help="Print the version.")
+@completion_options
+def app() -> None:
+    """Find and call the tools of all your MCP servers, or serve them to an agent as one."""
 
 
 # -- serve -------------------------------------------------------------------------------------------------------------
 
 
-class ServeCommand(TyperCommand):
+class ServeCommand(click.Command):
     """The verb, whose `--http` may stand without an address."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Write out the address that is left out; none begins with a dash."""
         following = [*args, "-"][1:]
         written = [
@@ -101,305 +84,243 @@ def _exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-HttpOption = Annotated[
-    str | None,
-    typer.Option(
-        "--http",
-        metavar="[HOST:PORT]",
-        help="Serve over HTTP instead of stdin and stdout; the default address is that of the settings.",
-    ),
-]
-
-
-SseOption = Annotated[
-    bool, typer.Option("--sse", help="With --http: serve the older HTTP+SSE transport at /sse instead of /mcp.")
-]
-
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The settings file, instead of the default locations."),
-]
-
-
-DebugOption = Annotated[
-    bool,
-    typer.Option("--debug", envvar="TOOLCRIB_DEBUG", show_envvar=False, help="Show logs and tracebacks."),
-]
-
-
-@report_errors
+@app.command(cls=ServeCommand)
+@click.option(
+    "--http",
+    metavar="[HOST:PORT]",
+    help="Serve over HTTP instead of stdin and stdout; the default address is that of the settings.",
+)
+@click.option("--sse", is_flag=True, help="With --http: serve the older HTTP+SSE transport at /sse instead of /mcp.")
+@click.option(
+    "--log-level",
+    type=click.Choice(("debug", "info", "warning", "error")),
+    metavar="LEVEL",
+    default="info",
+    help="The least important messages to log: debug, info (the default), warning or error.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    metavar="FORMAT",
+    default="text",
+    help="How to log to standard error: text (the default), or json, an object per line.",
+)
+@takes_servers()
+@reports(as_json=False)
 @_exit_on_sigterm()
-def serve(
-    *, http: HttpOption = None, sse: SseOption = False, config: ConfigOption = None, debug: DebugOption = False
-) -> None:
+def serve(source: ServerSource, *, http: str | None, sse: bool, log_level: str, log_format: str, debug: bool) -> None:
     """Serve all tools over MCP: on stdin and stdout, or over HTTP.
 
     Standard output carries the protocol alone; messages go to standard error. An address that other machines can
     reach needs a token, in the settings (toolcrib.http.tokens) or in TOOLCRIB_TOKEN.
     """
-    from toolcrib.settings.loader import load_settings
-
     if sse and http is None:
         raise UsageError("--sse needs --http.", hint="Such as --http --sse.")
-    settings = load_settings(config)
-    from toolcrib.cli.serve import serve_http, serve_stdio
+    settings = _load(source)
+    from toolcrib.cli.serve import LogOptions, serve_http, serve_stdio
 
+    log = LogOptions(level="debug" if debug else log_level, as_json=log_format == "json")
     if http is None:
-        serve_stdio(settings, debug=debug)
+        serve_stdio(settings, log)
     else:
-        serve_http(settings, http, sse=sse, debug=debug)
-
-
-app.command("serve", cls=ServeCommand)(serve)
-
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+        serve_http(settings, http, log, sse=sse)
 
 
 # -- servers and tools -------------------------------------------------------------------------------------------------
 
 
-@report_errors
-def servers(*, config: ConfigOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
+def _verbs(source: ServerSource) -> Any:
+    """The module that has the verbs for this source."""
+    return import_module("toolcrib.cli.session" if source.gateway is None else "toolcrib.cli.remote")
+
+
+def _load(source: ServerSource) -> Any:
+    from toolcrib.cli.source import load_source
+
+    return load_source(source)
+
+
+@app.command()
+@takes_servers(gateway=True)
+@reports()
+def servers(source: ServerSource, *, as_json: bool, debug: bool) -> None:
     """Show the state of each server, and how many tools it offers."""
-    from toolcrib.settings.loader import load_settings
-
-    settings = load_settings(config)
-    from toolcrib.cli import session
-
-    session.list_servers(settings, as_json=as_json)
+    settings = _load(source)
+    _verbs(source).list_servers(settings, as_json=as_json)
 
 
-app.command("servers")(servers)
+_namespace_option = click.option(
+    "--namespace", "-n", metavar="NAME", shell_complete=complete_server, help="Only the tools of this server."
+)
 
 
-NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", "-n", metavar="NAME", help="Only the tools of this server.")
-]
-
-
-@report_errors
-def tools(
-    *,
-    namespace: NamespaceOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@app.command()
+@_namespace_option
+@takes_servers(gateway=True)
+@reports()
+def tools(source: ServerSource, *, namespace: str | None, as_json: bool, debug: bool) -> None:
     """List every tool by id."""
-    from toolcrib.settings.loader import load_settings
-
-    settings = load_settings(config)
-    from toolcrib.cli import session
-
-    session.list_tools(settings, namespace, as_json=as_json)
+    settings = _load(source)
+    _verbs(source).list_tools(settings, namespace, as_json=as_json)
 
 
-app.command("tools")(tools)
+_scorer_option = click.option(
+    "--scorer",
+    type=click.Choice(get_args(Scorer)),
+    metavar="NAME",
+    help="How to rank tools, this once: hybrid, tiers, bm25 or points; by default as the settings say.",
+)
 
 
-QueryArgument = Annotated[list[str], typer.Argument(metavar="QUERY...", help="What the tool should do.")]
-
-
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", "-l", min=1, help="How many to show, at most.", show_default="10")
-]
-
-
-SearchFileOption = Annotated[
-    Path | None,
-    typer.Option("--tools", "-t", metavar="FILE", help="Search the tools of this file (- is standard input) instead."),
-]
-
-
-ScorerOption = Annotated[
-    Literal["hybrid", "tiers", "bm25", "points"] | None,
-    typer.Option("--scorer", help="How to rank tools, this once.", show_default="the settings', else hybrid"),
-]
-
-
-ExplainOption = Annotated[bool, typer.Option("--explain", help="Show how each score is computed.")]
-
-
-@report_errors
+@app.command()
+@click.argument("query", nargs=-1, required=True)
+@click.option("--limit", "-l", type=int, metavar="N", help="How many to show, at most; 10 by default.")
+@_namespace_option
+@click.option(
+    "--tools",
+    "-t",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Search the tools of this file (- is standard input) instead.",
+)
+@_scorer_option
+@click.option("--explain", is_flag=True, help="Show how each score is computed.")
+@takes_servers(gateway=True)
+@reports()
 def search(
-    query: QueryArgument,
-    limit: LimitOption = None,
-    namespace: NamespaceOption = None,
+    source: ServerSource,
     *,
-    tools: SearchFileOption = None,
-    scorer: ScorerOption = None,
-    explain: ExplainOption = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
+    query: tuple[str, ...],
+    limit: int | None,
+    namespace: str | None,
+    tools: Path | None,
+    scorer: Scorer | None,
+    explain: bool,
+    as_json: bool,
+    debug: bool,
 ) -> None:
     """Find matching tools, best first, with scores from 0 to 1.
 
-    --explain shows how each score is computed; --json always includes it.
+    QUERY says in plain words what the tool should do. --explain shows how each score is computed; --json always
+    includes it.
     """
     from toolcrib.types import Filters, SearchRequest
 
+    if limit is not None and limit < 1:
+        raise UsageError("--limit must be at least 1.")
     filters = Filters(namespaces=frozenset({namespace} if namespace is not None else ()))
     request = SearchRequest(queries=(" ".join(query),), limit=limit, filters=filters, explain=explain or as_json)
     if tools is not None:
         from toolcrib.cli.files import search_file
 
-        reply, named = search_file(tools, request, scorer)
-    else:
-        from toolcrib.settings.loader import load_settings
-
-        settings = load_settings(config)
-        from toolcrib.cli.render import tool_id
-        from toolcrib.cli.session import search_servers
-
-        reply, named = search_servers(settings, request, scorer), tool_id
-    from toolcrib.cli.output import echo_json
-    from toolcrib.cli.render import print_reply, reply_json
-
-    if as_json:
-        echo_json(reply_json(reply, named))
+        search_file(tools, request, scorer, as_json=as_json)
         return
-    print_reply(reply, named)
-    if explain:
-        from toolcrib.cli.render import print_parts
-
-        print_parts(reply.hits, named)
+    settings = _load(source)
+    _verbs(source).search(settings, request, scorer, as_json=as_json)
 
 
-app.command("search")(search)
+_tool_argument = click.argument("name")
 
 
-ToolArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The tool: its id, or any unambiguous spelling of it.")
-]
+@app.command()
+@_tool_argument
+@takes_servers(gateway=True)
+@reports()
+def describe(source: ServerSource, *, name: str, as_json: bool, debug: bool) -> None:
+    """Show how to call a tool: its parameters, and an example call.
 
-
-@report_errors
-def describe(
-    name: ToolArgument,
-    *,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Show how to call a tool: its parameters, and an example call."""
-    from toolcrib.settings.loader import load_settings
-
-    settings = load_settings(config)
-    from toolcrib.cli import session
-
-    session.describe_tool(settings, name, as_json=as_json)
-
-
-app.command("describe")(describe)
-
-
-CallArgsOption = Annotated[
-    str,
-    typer.Option("--args", "-a", metavar="JSON", help="The arguments: a JSON object, @FILE, or - for standard input."),
-]
-
-
-ApproveOption = Annotated[bool, typer.Option("--yes", "-y", help="Approve calls in advance that need approval.")]
+    NAME is the tool's id, or any unambiguous spelling of it.
+    """
+    settings = _load(source)
+    _verbs(source).describe_tool(settings, name, as_json=as_json)
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-@report_errors
+_approve_option = click.option("--yes", "-y", is_flag=True, help="Approve calls in advance that need approval.")
+
+
+@app.command()
+@_tool_argument
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--args",
+    "-a",
+    metavar="JSON",
+    default="{}",
+    help="The arguments: a JSON object, @FILE, or - for standard input; KEY=VALUE comes on top.",
+)
+@_approve_option
+@takes_servers(gateway=True)
+@reports()
 def call(
-    name: ToolArgument,
-    args: CallArgsOption = "{}",
-    *,
-    yes: ApproveOption = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
+    source: ServerSource, *, name: str, words: tuple[str, ...], args: str, yes: bool, as_json: bool, debug: bool
 ) -> None:
     """Call a tool and print its result.
 
-    If the tool returns an error, the exit code is 5 and its text goes to standard error; --json prints the
-    whole result in both cases, as MCP defines it. If the settings require approval for the call, you are asked; without
+    NAME is the tool's id, or any unambiguous spelling of it. KEY=VALUE gives an argument the type that the tool's
+    schema says, KEY:=JSON any JSON value, and a KEY given several times makes a list.
+
+    If the tool returns an error, the exit code is 5 and its text goes to standard error; --json prints the whole
+    result in both cases, as MCP defines it. If the settings require approval for the call, you are asked; without
     approval the exit code is 7.
     """
-    from toolcrib.cli.session import read_arguments
-    from toolcrib.settings.loader import load_settings
+    from toolcrib.cli.arguments import CallArguments
 
-    arguments = read_arguments(args)
-    settings = load_settings(config)
-    from toolcrib.cli import session
-
-    if session.call_tool(settings, name, arguments, approved=yes, as_json=as_json):
-        raise typer.Exit(ExitCode.TOOL)
+    arguments = CallArguments.read(args, words)
+    settings = _load(source)
+    if _verbs(source).call_tool(settings, name, arguments, approved=yes, as_json=as_json):
+        raise click.exceptions.Exit(ExitCode.TOOL)
 
 
-app.command("call")(call)
-
-
-ScriptArgument = Annotated[str, typer.Argument(metavar="FILE", help="The script; - reads standard input.")]
-
-
-LanguageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--language", "-l", metavar="NAME", help="The script's language; the default depends on the file name."
-    ),
-]
-
-
-ScriptArgsOption = Annotated[
-    str | None,
-    typer.Option("--args", "-a", metavar="JSON", help="The script's `args`: a JSON object, or @FILE."),
-]
-
-
-ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer the script only tools that change nothing.")]
-
-
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only check the script, and list the calls it contains.")]
-
-
-TestOption = Annotated[bool, typer.Option("--test", help="Run the tests in the file.")]
-
-
-@report_errors
+@app.command()
+@click.argument("file")
+@click.option(
+    "--language", "-l", metavar="NAME", help="The language of the script; by default, what the end of its name says."
+)
+@click.option("--args", "-a", metavar="JSON", help="The script's `args`: a JSON object, or @FILE.")
+@click.option("--read-only", is_flag=True, help="Offer the script only tools that change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only check the script, and list the calls it contains.")
+@click.option("--test", is_flag=True, help="Run the tests in the file.")
+@_approve_option
+@takes_servers()
+@reports()
 def run(
-    file: ScriptArgument,
+    source: ServerSource,
     *,
-    language: LanguageOption = None,
-    args: ScriptArgsOption = None,
-    read_only: ReadOnlyOption = False,
-    dry_run: DryRunOption = False,
-    test: TestOption = False,
-    yes: ApproveOption = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
+    file: str,
+    language: str | None,
+    args: str | None,
+    read_only: bool,
+    dry_run: bool,
+    test: bool,
+    yes: bool,
+    as_json: bool,
+    debug: bool,
 ) -> None:
     """Run a script that calls tools, and print its result.
 
-    The script runs in a sandbox, where it can call the tools of the configured servers and nothing else. If the script
-    or its tests fail, the exit code is 5 and the reason goes to standard error; --json prints the whole result.
+    FILE is the script; - reads standard input. It runs in a sandbox, where it can call the tools of the configured
+    servers and nothing else. If the script or its tests fail, the exit code is 5 and the reason goes to standard
+    error; --json prints the whole result.
     """
-    from toolcrib.cli.session import read_arguments
+    from toolcrib.cli.arguments import read_arguments
     from toolcrib.scripting.files import language_of
-    from toolcrib.settings.loader import load_settings
 
-    source = _read_script(file)
+    text = _read_script(file)
     chosen = language or language_of(Path(file))
     arguments = None if args is None else read_arguments(args)
-    settings = load_settings(config)
+    settings = _load(source)
     from toolcrib.cli import session
 
     if test:
         failed = session.run_script_tests(settings, file, chosen, as_json=as_json)
     else:
-        script = session.ScriptCall(source, chosen, arguments, read_only=read_only, approved=yes)
+        script = session.ScriptCall(text, chosen, arguments, read_only=read_only, approved=yes)
         failed = session.run_script(settings, script, dry_run=dry_run, as_json=as_json)
     if failed:
-        raise typer.Exit(ExitCode.TOOL)
+        raise click.exceptions.Exit(ExitCode.TOOL)
 
 
 def _read_script(file: str) -> str:
@@ -411,94 +332,80 @@ def _read_script(file: str) -> str:
         raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
 
 
-app.command("run")(run)
-
-
-EvalToolsOption = Annotated[
-    Path, typer.Option("--tools", "-t", metavar="FILE", help="The tools to search (- is standard input).")
-]
-
-
-EvalQueriesOption = Annotated[
-    Path, typer.Option("--queries", "-q", metavar="FILE", help="The queries, each with its relevant tools.")
-]
-
-
-UnanswerableOption = Annotated[
-    Path | None,
-    typer.Option("--unanswerable", "-u", metavar="FILE", help="Queries that none of the tools can answer."),
-]
-
-
 # -- checks and the demo -----------------------------------------------------------------------------------------------
 
 
-@report_errors
+@app.command("eval")
+@click.option(
+    "--tools",
+    "-t",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The tools to search (- is standard input).",
+)
+@click.option(
+    "--queries",
+    "-q",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The queries, each with its relevant tools.",
+)
+@click.option(
+    "--unanswerable",
+    "-u",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Queries that none of the tools can answer.",
+)
+@_scorer_option
+@reports()
 def evaluate(
-    *,
-    tools: EvalToolsOption,
-    queries: EvalQueriesOption,
-    scorer: ScorerOption = None,
-    unanswerable: UnanswerableOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
+    *, tools: Path, queries: Path, unanswerable: Path | None, scorer: Scorer | None, as_json: bool, debug: bool
 ) -> None:
     """Measure the search: ranking quality, false answers, and time.
 
     All figures but the times are shares, from 0 to 1.
     """
     from toolcrib.cli.files import STDIN, print_figures, run_evaluation
-    from toolcrib.cli.output import echo_json
 
     if [tools, queries, unanswerable].count(STDIN) > 1:
         raise UsageError("Only one of the files can be standard input.")
     figures = run_evaluation(tools, queries, unanswerable, scorer)
     if as_json:
-        echo_json(figures)
+        output.echo_json(figures)
     else:
         print_figures(figures)
 
 
-app.command("eval")(evaluate)
-
-
-@report_errors
-def doctor(*, config: ConfigOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
+@app.command()
+@takes_servers()
+@reports()
+def doctor(source: ServerSource, *, as_json: bool, debug: bool) -> None:
     """Check the settings and every server, and suggest fixes.
 
     The exit code is 6 if anything fails.
     """
-    from toolcrib.settings.loader import load_settings
-
-    settings = load_settings(config)
+    settings = _load(source)
     from toolcrib.cli.doctor import examine
 
     if not examine(settings, as_json=as_json):
-        raise typer.Exit(ExitCode.SERVER)
+        raise click.exceptions.Exit(ExitCode.SERVER)
 
 
-app.command("doctor")(doctor)
-
-
-StateActionArgument = Annotated[
-    Literal["show", "clear"], typer.Argument(metavar="[show|clear]", help="What to do; show is the default.")
-]
-
-
-StateNameArgument = Annotated[
-    str | None, typer.Argument(metavar="[TABLE|SERVER]", help="What to clear, instead of everything.")
-]
-
-
-@report_errors
-def state(
-    action: StateActionArgument = "show",
-    name: StateNameArgument = None,
-    *,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-    debug: DebugOption = False,
-) -> None:
+@app.command()
+@click.argument("action", type=click.Choice(("show", "clear")), default="show", metavar="[show|clear]")
+@click.argument("name", required=False, metavar="[TABLE|SERVER]")
+@click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file that says where.",
+)
+@reports()
+def state(*, action: str, name: str | None, config: Path | None, as_json: bool, debug: bool) -> None:
     """Show what is kept across restarts, or clear it: all of it, one table, or the catalogs of one server.
 
     Without a settings file, the default state file is used. No server is started, and values are never shown.
@@ -521,11 +428,9 @@ def state(
         clear_state(options, name, as_json=as_json)
 
 
-app.command("state")(state)
-
-
-@report_errors
-def demo(*, debug: DebugOption = False) -> None:
+@app.command()
+@reports(as_json=False)
+def demo(*, debug: bool) -> None:
     """Demonstrate the gateway with real MCP servers from PyPI.
 
     Starts a gateway in front of five servers, which uvx installs in environments of their own, and plays an agent that
@@ -537,9 +442,6 @@ def demo(*, debug: DebugOption = False) -> None:
         run_tour(scene)
 
 
-app.command("demo")(demo)
-
-
 def main() -> None:
     """Run the command line."""
     app()
@@ -547,7 +449,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-_CONFIGURED_ADDRESS: Final = ":"
-"""An address both of whose halves are what the settings say."""

@@ -6,12 +6,13 @@ import logging
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final, NoReturn, ParamSpec
 
-import typer
+import click
 
 from toolcrib.errors import (
     AmbiguousName,
@@ -37,17 +38,17 @@ _MIN_COLUMN_WIDTH = 20
 
 def echo(text: str = "") -> None:
     """Print a line to standard output."""
-    typer.echo(printable(text))
+    click.echo(printable(text))
 
 
 def echo_error(text: str) -> None:
     """Print a line to standard error."""
-    typer.echo(printable(text), err=True)
+    click.echo(printable(text), err=True)
 
 
 def echo_json(value: Any) -> None:
     """Print JSON to standard output, in ASCII, which every terminal and program can read."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    click.echo(json.dumps(value, indent=2, default=str))
 
 
 def print_error(error: ToolcribError) -> None:
@@ -86,6 +87,26 @@ def print_columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) ->
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
         echo("  ".join([*cells, truncate(line[-1], room)]).rstrip())
+
+
+def print_wrapped(text: str, *, margin: int = 2) -> None:
+    """Print a text as wide as the terminal; lines after the first are indented."""
+    wrapped = textwrap.wrap(printable(text), terminal_width(), subsequent_indent=" " * margin, break_long_words=False)
+    echo("\n".join(wrapped))
+
+
+def one_line(text: str) -> str:
+    """The text with single spaces."""
+    return " ".join(text.split())
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    >>> join_words(["a"]), join_words(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
 def terminal_width() -> int:
@@ -199,7 +220,7 @@ def report_errors(verb: Callable[P, None]) -> Callable[P, None]:
         try:
             verb(*args, **kwargs)
             sys.stdout.flush()
-        except typer.Exit:
+        except click.exceptions.Exit:
             raise
         except BaseException as error:
             if debug and not isinstance(error, (KeyboardInterrupt, BrokenPipeError, SystemExit)):
@@ -232,20 +253,20 @@ def _exit_with(error: BaseException, *, as_json: bool, debug: bool) -> NoReturn:
             if as_json:
                 _print_error_json({"error": error.payload()})
             print_error(error)
-            raise typer.Exit(exit_code(error)) from None
+            raise click.exceptions.Exit(exit_code(error)) from None
         case KeyboardInterrupt():
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
         case Terminated():
-            raise typer.Exit(ExitCode.TERMINATED) from None
+            raise click.exceptions.Exit(ExitCode.TERMINATED) from None
         case BrokenPipeError():
             # The interpreter flushes standard output once more at its end; that must not fail loudly.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ExitCode.CLOSED_PIPE) from None
+            raise click.exceptions.Exit(ExitCode.CLOSED_PIPE) from None
         case Exception():
             echo_error(f"toolcrib: unexpected {type(error).__name__}: {error}")
             if not debug:
                 echo_error("Run it again with --debug to see the traceback.")
-            raise typer.Exit(ExitCode.UNEXPECTED) from None
+            raise click.exceptions.Exit(ExitCode.UNEXPECTED) from None
         case _:
             raise error
 

@@ -1,34 +1,28 @@
 """Show servers, tools, hits and results: as text for people, and as JSON for programs (`--json`)."""
 
 import json
-import shlex
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from toolcrib.cli.arguments import call_command
 from toolcrib.cli.output import (
     echo,
     echo_error,
+    echo_json,
     first_line,
     iso_time,
+    join_words,
+    one_line,
     pluralize,
     print_columns,
-    printable,
-    terminal_width,
+    print_wrapped,
 )
 from toolcrib.errors import BackendNotFound
-from toolcrib.gateway.gateway import ToolDescription
-from toolcrib.gateway.visibility import namespace_of
 from toolcrib.names import nearest, wire_name
 from toolcrib.schema import parameters, signature
-from toolcrib.types import Hit, Object, Reason, ScorePart, SearchReply, ServerStatus, Tool, ToolResult
+from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
 
 _SIMILAR_SHOWN = 3
 """How many near-duplicates a hit names."""
@@ -42,22 +36,82 @@ _ANNOTATION_WORDS = {
 }
 
 
+USABLE = frozenset({ServerState.READY, ServerState.IDLE})
+"""States of a server that lacks nothing."""
+
+
 _MAX_SERVERS_NAMED = 20
 """How many servers an error names; `toolcrib servers` lists all."""
 
 
-def server_row(status: ServerStatus) -> tuple[str, ...]:
-    """A row of the table of servers."""
+def print_servers(statuses: Sequence[ServerStatus], *, as_json: bool) -> None:
+    """Print a table of the servers, and below it why some are not ready."""
+    if as_json:
+        echo_json({"servers": [server_json(status) for status in statuses]})
+        return
+    if not statuses:
+        echo("No servers are configured.")
+        return
+    print_columns(map(_server_row, statuses), head=("NAME", "STATE", "TOOLS", "REACHED BY", "SINCE"))
+    notes = group_by_text(statuses, server_note)
+    if notes:
+        echo()
+    for note, names in notes.items():
+        print_wrapped(f"{join_words(names)}: {note}")
+
+
+def _server_row(status: ServerStatus) -> tuple[str, ...]:
     since = datetime.fromtimestamp(status.since).astimezone().strftime("%H:%M:%S")
-    notes = [status.reason] if status.reason else []
-    notes += ["its last known tools are used"] if status.stale else []
+    return (status.name, str(status.state), str(status.tools), status.transport, since)
+
+
+def server_note(status: ServerStatus) -> str:
+    """Why a server is not ready, and what else is to be known about its tools; empty if there is nothing to say."""
+    notes = [one_line(status.reason)] if status.reason else []
+    notes += [_known_tools(status)] if status.stale or status.cached else []
     notes += [f"{pluralize(len(status.rejected), 'tool')} rejected"] if status.rejected else []
-    return (status.name, str(status.state), str(status.tools), status.transport, since, "; ".join(notes))
+    return "; ".join(notes)
+
+
+def _known_tools(status: ServerStatus) -> str:
+    if status.as_of is None:
+        return "its last known tools are used"
+    return f"its last known tools are used, of {datetime.fromtimestamp(status.as_of).astimezone():%Y-%m-%d %H:%M}"
+
+
+def group_by_text(statuses: Iterable[ServerStatus], text: Callable[[ServerStatus], str]) -> dict[str, list[str]]:
+    """The names of the servers by what there is to say of them, so that one cause is one line."""
+    groups: dict[str, list[str]] = {}
+    for status in statuses:
+        if said := text(status):
+            groups.setdefault(said, []).append(status.name)
+    return groups
+
+
+def print_tools(tools: Sequence[Tool], statuses: Sequence[ServerStatus], *, as_json: bool) -> None:
+    """Print the tools, a line each."""
+    if as_json:
+        missing = [server_json(status) for status in statuses if status.state not in USABLE]
+        echo_json({"tools": [tool_json(tool) for tool in tools], "servers": missing})
+    else:
+        print_columns((tool.id, first_line(tool.description or tool.title or "")) for tool in tools)
 
 
 def tool_id(tool: Tool) -> str:
     """The canonical id of a tool."""
     return tool.id
+
+
+def print_search(reply: SearchReply, *, as_json: bool, explain: bool, named: Callable[[Tool], str] = tool_id) -> None:
+    """Print the hits; with `explain`, also how each score is computed."""
+    if as_json:
+        echo_json(reply_json(reply, named))
+        return
+    print_reply(reply, named)
+    if explain:
+        from toolcrib.cli.tables import print_parts  # noqa: PLC0415 - slow
+
+        print_parts(reply.hits, named)
 
 
 def print_reply(reply: SearchReply, named: Callable[[Tool], str] = tool_id) -> None:
@@ -88,15 +142,17 @@ def _description_cell(hit: Hit) -> str:
     return f"+ {len(hit.similar)} like it: {', '.join(hit.similar[:_SIMILAR_SHOWN])}{more}. {line}"
 
 
-def print_description(described: ToolDescription) -> None:
+def print_description(tool: Tool, example: Object, *, as_json: bool) -> None:
     """Print how to call a tool."""
-    tool = described.tool
+    if as_json:
+        echo_json({**tool_json(tool), "example": {"name": tool.id, "arguments": example}})
+        return
     echo(tool.id if not tool.title or tool.title == tool.name else f"{tool.id}  ({tool.title})")
     if hints := describe_annotations(tool.annotations):
         echo(hints)
     if tool.description.strip():
         echo(f"\n{tool.description.strip()}")
-    echo(f"\n{described.signature}")
+    echo(f"\n{signature(tool)}")
     rows = [
         (f"  {parameter.name}", parameter.type, "required" if parameter.required else "", parameter.description)
         for parameter in parameters(tool.input_schema)
@@ -104,17 +160,7 @@ def print_description(described: ToolDescription) -> None:
     if rows:
         echo()
         print_columns(rows)
-    echo(f"\nExample:\n  {call_command(described.id, described.example)}")
-
-
-def call_command(name: str, arguments: Object) -> str:
-    """The command line of a call.
-
-    >>> call_command("git:log", {"n": 1})
-    'toolcrib call git:log --args \\'{"n": 1}\\''
-    """
-    given = f" --args {shlex.quote(json.dumps(arguments, ensure_ascii=False))}" if arguments else ""
-    return f"toolcrib call {shlex.quote(name)}{given}"
+    echo(f"\nExample:\n  {call_command(tool.id, example, tool.input_schema)}")
 
 
 def describe_annotations(annotations: Object) -> str:
@@ -130,6 +176,15 @@ def describe_annotations(annotations: Object) -> str:
     ]
     words = ", ".join(word for word in said if word)
     return f"{words} (says its server)" if words else ""
+
+
+def print_outcome(result: ToolResult, *, as_json: bool) -> bool:
+    """Print the result of a call; whether it is an error, or incomplete."""
+    if as_json:
+        echo_json(result_json(result))
+    else:
+        print_result(result)
+    return result.is_error or result.kind != "complete"
 
 
 def print_result(result: ToolResult) -> None:
@@ -159,7 +214,7 @@ def block_text(block: Object) -> str:
 
 def check_server(name: str, statuses: Sequence[ServerStatus]) -> None:
     """Raise `BackendNotFound` unless a server has that namespace, which usually is its name."""
-    check_namespace(name, sorted({namespace_of(status) for status in statuses}))
+    check_namespace(name, sorted({status.namespace or status.name for status in statuses}))
 
 
 def check_namespace(name: str, names: Sequence[str]) -> None:
@@ -177,7 +232,7 @@ def server_json(status: ServerStatus) -> dict[str, Any]:
     """The status of a server as JSON; times are ISO 8601, in UTC."""
     return {
         "name": status.name,
-        "namespace": namespace_of(status),
+        "namespace": status.namespace or status.name,
         "state": str(status.state),
         "reason": status.reason,
         "since": iso_time(status.since),
@@ -207,11 +262,6 @@ def tool_json(tool: Tool) -> dict[str, Any]:
         "output_schema": tool.output_schema,
         "annotations": tool.annotations,
     }
-
-
-def description_json(described: ToolDescription) -> dict[str, Any]:
-    """The definition of a tool and an example call as JSON."""
-    return {**tool_json(described.tool), "example": {"name": described.id, "arguments": described.example}}
 
 
 def reply_json(reply: SearchReply, named: Callable[[Tool], str] = tool_id) -> dict[str, Any]:
@@ -266,57 +316,3 @@ def result_json(result: ToolResult) -> dict[str, Any]:
     if result.kind == "input_required":
         shape |= {"resultType": result.kind, "inputRequests": result.input_requests}
     return shape
-
-
-_MAX_WIDTH = 120
-
-
-def print_parts(hits: tuple[Hit, ...], named: Callable[[Tool], str]) -> None:
-    """Print two tables for each hit: the parts of its score, and the matches of each word."""
-    console = table_console(_MAX_WIDTH)
-    for place, hit in enumerate(hits, start=1):
-        console.print(cell(f"\n{place}. {named(hit.tool)}  {hit.score:.2f}"))
-        if hit.parts:
-            console.print(_score_table(hit.parts))
-        if hit.reasons:
-            console.print(_match_table(hit.reasons))
-
-
-def table_console(widest: int) -> Console:
-    """A console for tables, as wide as the terminal up to a limit; plain text if it is not a terminal."""
-    return Console(file=sys.stdout, width=min(terminal_width(), widest), highlight=False, emoji=False, markup=False)
-
-
-def new_table(*heads: str, texts: int) -> Table:
-    """An empty table, whose first `texts` columns are left-aligned, and the others right-aligned."""
-    table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < texts else "right", overflow="fold")
-    return table
-
-
-def cell(text: str) -> Text:
-    """A cell with the text, without control characters."""
-    return Text(printable(text))
-
-
-def contribution(part: ScorePart) -> float:
-    """The contribution of a part to the score."""
-    return part.value * part.weight
-
-
-def _score_table(parts: tuple[ScorePart, ...]) -> Table:
-    table = new_table("part", "value", "weight", "adds", texts=1)
-    for part in parts:
-        table.add_row(cell(part.name), f"{part.value:.3f}", f"{part.weight:.3f}", f"{contribution(part):.3f}")
-    table.add_section()
-    table.add_row("sum", "", "", f"{sum(map(contribution, parts)):.3f}")
-    return table
-
-
-def _match_table(reasons: Sequence[Reason]) -> Table:
-    table = new_table("word", "field", "how", "met", "gain", texts=4)
-    for reason in reasons:
-        texts = (reason.word, reason.field, reason.how, reason.matched or reason.word)
-        table.add_row(*map(cell, texts), f"{reason.gain:.3f}")
-    return table

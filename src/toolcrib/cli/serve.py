@@ -2,10 +2,13 @@
 
 import gc
 import importlib.util
+import json
 import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import anyio
 import anyio.abc
@@ -21,11 +24,20 @@ logger = logging.getLogger("toolcrib.serve")
 _MAX_PORT = 65535
 _GC_THRESHOLD = 20_000
 """New objects between two garbage collections; a call makes some hundred."""
+_LOG_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SHUTDOWN_MARGIN_S = 0.7
 """Time to shut down in addition to that of running calls, in seconds."""
 
 
-def serve_stdio(settings: Settings, *, debug: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What is logged to standard error, and how."""
+
+    level: str = "info"
+    as_json: bool = False
+
+
+def serve_stdio(settings: Settings, log: LogOptions) -> None:
     """Serve the process that started this one, until it disconnects."""
 
     async def serve(app: App, stop: anyio.Event) -> None:
@@ -34,10 +46,10 @@ def serve_stdio(settings: Settings, *, debug: bool) -> None:
         await app.serve_stdio(stop=stop)
 
     # uvloop aborts the process when stdin is /dev/null.
-    _run(settings, serve, debug=debug, loop="asyncio")
+    _run(settings, serve, log, loop="asyncio")
 
 
-def serve_http(settings: Settings, address: str, *, sse: bool = False, debug: bool) -> None:
+def serve_http(settings: Settings, address: str, log: LogOptions, *, sse: bool = False) -> None:
     """Serve over HTTP, until SIGTERM or Ctrl-C. Raises `SettingsError` if a token is needed, or cannot be read."""
     host, port = host_and_port(address, settings.http.host, settings.http.port)
     if settings.http_problem:
@@ -50,7 +62,7 @@ def serve_http(settings: Settings, address: str, *, sse: bool = False, debug: bo
         await app.serve_http(host, port, sse=sse, stop=stop, started=lambda url: logger.info("serving MCP at %s", url))
 
     fast = importlib.util.find_spec("uvloop") is not None
-    _run(settings, serve, debug=debug, loop="uvloop" if fast else "asyncio")
+    _run(settings, serve, log, loop="uvloop" if fast else "asyncio")
 
 
 def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
@@ -72,10 +84,12 @@ def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
     return before.strip("[]") or host, int(after) if after else port
 
 
-def _run(settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]], *, debug: bool, loop: str) -> None:
-    _log_to_stderr(debug=debug)
+def _run(
+    settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]], log: LogOptions, *, loop: str
+) -> None:
+    _log_to_stderr(log)
     _audit_to_stderr(settings.gateway.calls.audit)
-    logger.info("%s from %s", pluralize(len(settings.servers), "server"), settings.source)
+    logger.info("%s from %s", pluralize(len(settings.servers), "server"), settings.source or "the command line")
     for warning in settings.warnings:
         logger.warning("%s", warning)
     for server in settings.servers:
@@ -123,14 +137,15 @@ async def _freeze_memory(app: App) -> None:
     gc.freeze()
 
 
-def _log_to_stderr(*, debug: bool) -> None:
-    """Log warnings of the settings and state changes of servers."""
-    if debug:  # `report_errors` has set up logging
-        return
+def _log_to_stderr(options: LogOptions) -> None:
+    """Log with times and levels; at level info, what servers do and warnings of the settings."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_PlainFormatter("toolcrib: %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("toolcrib").setLevel(logging.INFO)
+    handler.setFormatter(JsonFormatter() if options.as_json else _PlainFormatter(_LOG_LINE))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]  # instead of the one that verbs log to with --debug
+    level = options.level.upper()
+    logging.getLogger("toolcrib").setLevel(level)
+    root.setLevel(max(logging.WARNING, getattr(logging, level)))
 
 
 def _audit_to_stderr(audit: bool | str) -> None:  # noqa: FBT001 - it is the setting itself
@@ -149,3 +164,18 @@ class _PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats each message as one line of JSON, in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)

@@ -9,29 +9,31 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
-import typer
+import click
 
 from toolcrib.app import App
+from toolcrib.cli.arguments import CallArguments
 from toolcrib.cli.output import (
     Terminated,
     UsageError,
     echo,
     echo_error,
     echo_json,
-    first_line,
+    join_words,
+    one_line,
     pluralize,
-    print_columns,
     printable,
 )
 from toolcrib.cli.render import (
+    USABLE,
     check_server,
-    description_json,
+    group_by_text,
     print_description,
-    print_result,
-    result_json,
-    server_json,
-    server_row,
-    tool_json,
+    print_outcome,
+    print_search,
+    print_servers,
+    print_tools,
+    server_note,
 )
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
@@ -39,9 +41,8 @@ from toolcrib.gateway.visibility import describe_state
 from toolcrib.scripting.files import read_script
 from toolcrib.scripting.stored import SCRIPTS_NAMESPACE, run_script_test
 from toolcrib.search.options import Scorer
-from toolcrib.settings import document
 from toolcrib.settings.options import Settings
-from toolcrib.types import Object, SearchReply, SearchRequest, ServerState, ServerStatus, ToolResult
+from toolcrib.types import Context, Object, SearchReply, SearchRequest, ServerState, ServerStatus
 from toolcrib.upstream.options import ServerOptions
 
 T = TypeVar("T")
@@ -55,6 +56,9 @@ _SEPARATORS = (":", "__", ".", "/")
 """Separators between a namespace and a name."""
 
 
+_PLURALS = {"has": "have", "is": "are"}
+
+
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
@@ -62,13 +66,7 @@ def list_servers(settings: Settings, *, as_json: bool) -> None:
     """Print the state of each server."""
 
     async def show(app: App) -> None:
-        statuses = await app.gateway.servers(app.local_context())
-        if as_json:
-            echo_json({"servers": [server_json(status) for status in statuses]})
-        elif statuses:
-            print_columns(map(server_row, statuses), head=("NAME", "STATE", "TOOLS", "REACHED BY", "SINCE", "REASON"))
-        else:
-            echo("No servers are configured.")
+        print_servers(await app.gateway.servers(app.local_context()), as_json=as_json)
 
     inspect(settings, show)
 
@@ -82,16 +80,12 @@ def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> N
         if namespace is not None:
             check_server(namespace, statuses)
         found = [tool for tool in await app.gateway.tools(ctx) if namespace in (None, tool.namespace)]
-        if as_json:
-            failing = [server_json(status) for status in statuses if status.state is not ServerState.READY]
-            echo_json({"tools": [tool_json(tool) for tool in found], "servers": failing})
-        else:
-            print_columns((tool.id, first_line(tool.description or tool.title or "")) for tool in found)
+        print_tools(found, statuses, as_json=as_json)
 
     with_gateway(settings, show)
 
 
-def search_servers(settings: Settings, request: SearchRequest, scorer: Scorer | None = None) -> SearchReply:
+def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *, as_json: bool) -> None:
     """Search once each server is ready or failed. Raises `BackendNotFound` for a namespace that no server has."""
     if scorer is not None:
         options = replace(settings.gateway.search, scorer=scorer)
@@ -105,7 +99,7 @@ def search_servers(settings: Settings, request: SearchRequest, scorer: Scorer | 
             check_server(namespace, await app.gateway.servers(ctx))
         return await app.gateway.search(ctx, replace(request, group=request.group or settings.gateway.group))
 
-    return run_with(settings, found)
+    print_search(run_with(settings, found), as_json=as_json, explain=request.explain)
 
 
 def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
@@ -113,26 +107,23 @@ def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
 
     async def show(app: App) -> None:
         described = await app.gateway.describe(app.local_context(), name)
-        if as_json:
-            echo_json(description_json(described))
-        else:
-            print_description(described)
+        print_description(described.tool, described.example, as_json=as_json)
 
     with_tool(settings, name, show)
 
 
-def call_tool(settings: Settings, name: str, arguments: dict[str, Any], *, approved: bool, as_json: bool) -> bool:
+def call_tool(settings: Settings, name: str, arguments: CallArguments, *, approved: bool, as_json: bool) -> bool:
     """Call a tool and print its result; whether it is an error, or incomplete."""
 
     async def show(app: App) -> bool:
-        ctx = replace(app.local_context(), client=TerminalClient(approved=approved))
+        ctx = terminal_context(app, approved=approved)
         try:
-            result = await app.gateway.call(ctx, name, arguments)
+            schema = (await app.gateway.find(ctx, name)).tool.input_schema if arguments.words else {}
+            result = await app.gateway.call(ctx, name, arguments.for_schema(schema))
         except ApprovalRequired as error:
             add_approval_hint(error)
             raise
-        _print(result, as_json=as_json)
-        return result.is_error or result.kind != "complete"
+        return print_outcome(result, as_json=as_json)
 
     return with_tool(settings, name, show)
 
@@ -153,15 +144,14 @@ def run_script(settings: Settings, script: ScriptCall, *, dry_run: bool, as_json
     source, language, read_only = script.source, script.language, script.read_only
 
     async def show(app: App) -> bool:
-        ctx = replace(app.local_context(), client=TerminalClient(approved=script.approved))
+        ctx = terminal_context(app, approved=script.approved)
         if dry_run:
             result = await app.scripts.check(ctx, source, language=language, read_only=read_only)
         else:
             result = await app.run_script(
                 source, language=language, arguments=script.arguments, read_only=read_only, ctx=ctx
             )
-        _print(result, as_json=as_json)
-        return result.is_error
+        return print_outcome(result, as_json=as_json)
 
     return with_gateway(settings, show)
 
@@ -186,13 +176,6 @@ def run_script_tests(settings: Settings, file: str, language: str, *, as_json: b
         return not all(one.passed for one in results)
 
     return with_gateway(settings, show)
-
-
-def _print(result: ToolResult, *, as_json: bool) -> None:
-    if as_json:
-        echo_json(result_json(result))
-    else:
-        print_result(result)
 
 
 # -- apps for one verb -------------------------------------------------------------------------------------------------
@@ -295,24 +278,22 @@ async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
 
 
 async def report_failing(app: App) -> None:
-    """Print a line to standard error for each server that is not ready."""
-    for status in await app.gateway.servers(app.local_context()):
-        if status.state is not ServerState.READY:
-            echo_error(f"toolcrib: server {status.name} {_one_line(describe_state(status))}{_stale_note(status)}")
+    """Print a line to standard error for each reason why servers are not ready."""
+    failing = [one for one in await app.gateway.servers(app.local_context()) if one.state not in USABLE]
+    for said, names in group_by_text(failing, _failure).items():
+        verb, _, rest = said.partition(" ")
+        subject, verb = ("server", verb) if len(names) == 1 else ("servers", _PLURALS.get(verb, verb))
+        echo_error(f"toolcrib: {subject} {join_words(names)} {verb} {rest}")
+
+
+def _failure(status: ServerStatus) -> str:
+    return f"{one_line(describe_state(status))}{'; its last known tools are used' if status.stale else ''}"
 
 
 def describe_status(status: ServerStatus) -> str:
     """The state of a server, the reason, and whether its last known tools are used."""
-    because = f": {_one_line(status.reason)}" if status.reason else ""
-    return f"{status.state}{because}{_stale_note(status)}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _stale_note(status: ServerStatus) -> str:
-    return "; its last known tools are used" if status.stale else ""
+    note = server_note(status)
+    return f"{status.state}: {note}" if note else str(status.state)
 
 
 @contextmanager
@@ -341,39 +322,10 @@ def _progress_text(app: App) -> str:
     return escape(printable(f"{done}; waiting for {names}" if names else done))
 
 
-_ARGUMENTS_HINT = """Write an object, quoted for the shell: --args '{"name": "value"}'"""
-
-
 _YES = frozenset({"y", "yes"})
 
 
 _APPROVAL_HINT = "Approve it with --yes, or run this at a terminal to be asked."
-
-
-def read_arguments(given: str) -> dict[str, Any]:
-    """Parse a JSON object from the text, a file (`@FILE`) or standard input (`-`). Raises `UsageError`."""
-    text, source = _read_source(given)
-    try:
-        value = document.parse_jsonc(text).value
-    except document.TextError as error:
-        place = f"line {error.line}, column {error.column}"
-        raise UsageError(f"{source} is not JSON: {error.message} ({place}).", hint=_ARGUMENTS_HINT) from None
-    if not isinstance(value, dict):
-        raise UsageError(f"{source} must be a JSON object.", hint=_ARGUMENTS_HINT)
-    return value
-
-
-def _read_source(given: str) -> tuple[str, str]:
-    try:
-        if given == "-":
-            return sys.stdin.read(), "standard input"
-        if given.startswith("@"):
-            return Path(given[1:]).read_text(encoding="utf-8-sig"), given[1:]
-    except UnicodeDecodeError:
-        raise UsageError(f"{given} is not UTF-8 text.") from None
-    except OSError as error:
-        raise UsageError(f"{given[1:]} cannot be read: {error.strerror}.", hint="--args @FILE reads a file.") from None
-    return given, "--args"
 
 
 class TerminalClient:
@@ -411,10 +363,15 @@ class TerminalClient:
         raise ExecutionFailed("The command line has no model to ask.")
 
 
+def terminal_context(app: App, *, approved: bool) -> Context:
+    """The context of a call whose questions the user answers."""
+    return replace(app.local_context(), client=TerminalClient(approved=approved))
+
+
 async def _confirm(question: str) -> bool:
     """Ask on standard error. No thread waits for the answer, so Ctrl-C and deadlines end the wait."""
     echo_error(question)
-    typer.echo("Run it? [y/N] ", err=True, nl=False)
+    click.echo("Run it? [y/N] ", err=True, nl=False)
     await anyio.wait_readable(sys.stdin)
     return sys.stdin.readline().strip().lower() in _YES
 

@@ -47,6 +47,13 @@ def load_settings(
     return _settings(read, environ)
 
 
+def default_settings(*, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Settings:
+    """The settings without a file: the defaults, and what the environment sets; raises `SettingsError`."""
+    here = cwd or Path.cwd()
+    empty = SettingsFile(path=here / "toolcrib.json", shown="the environment", value={"toolcrib": {}})
+    return replace(_settings(empty, environ), source=None)
+
+
 def find_settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
     """The file that is used when none is named; raises `SettingsError` when there is none."""
     searched = search_paths(environ, cwd)

@@ -1,0 +1,228 @@
+"""The verbs that ask a gateway that already runs (`--gateway URL`), over MCP: through its tool_search and execute_tool.
+
+The gateway is the only server of an app of this process; nothing else is started.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from toolcrib.app import App
+from toolcrib.cli.arguments import CallArguments
+from toolcrib.cli.output import UsageError
+from toolcrib.cli.render import (
+    check_namespace,
+    print_description,
+    print_outcome,
+    print_search,
+    print_servers,
+    print_tools,
+)
+from toolcrib.cli.session import run_with, terminal_context
+from toolcrib.cli.source import GATEWAY_NAME
+from toolcrib.errors import ExecutionFailed, NotFound, ToolcribError, ToolNotFound
+from toolcrib.search.options import Scorer
+from toolcrib.settings.options import Settings
+from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
+from toolcrib.upstream.listing import EXECUTE_TOOL, SEARCH_TOOL
+
+_PAGE: Final = 100
+"""Tools asked for at a time."""
+_STATES: Final = {str(state): state for state in ServerState}
+_NAME_HITS: Final = 10
+"""Hits among which a name is looked for."""
+
+
+def list_servers(settings: Settings, *, as_json: bool) -> None:
+    """Print the servers behind the gateway, as far as its tools and replies name them."""
+
+    async def show(app: App) -> None:
+        tools, statuses = await _all_tools(app)
+        counts = Counter(tool.namespace for tool in tools)
+        since = next(status.since for status in app.fleet.statuses())
+        missing = {status.name: status for status in statuses}
+        ready = [
+            ServerStatus(name=name, state=ServerState.READY, since=since, tools=count)
+            for name, count in counts.items()
+            if name not in missing
+        ]
+        print_servers(sorted([*ready, *statuses], key=lambda status: status.name), as_json=as_json)
+
+    run_with(settings, show)
+
+
+def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> None:
+    """Print every tool of the gateway, or those of one namespace."""
+
+    async def show(app: App) -> None:
+        tools, statuses = await _all_tools(app)
+        if namespace is not None:
+            check_namespace(namespace, sorted({tool.namespace for tool in tools} | {one.name for one in statuses}))
+        print_tools([tool for tool in tools if namespace in (None, tool.namespace)], statuses, as_json=as_json)
+
+    run_with(settings, show)
+
+
+def search(
+    settings: Settings,
+    request: SearchRequest,
+    scorer: Scorer | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Search the gateway. Raises `UsageError` for a scorer, which is a setting of the gateway."""
+    if scorer is not None:
+        raise UsageError("--scorer cannot be combined with --gateway.", hint="The gateway's settings name its scorer.")
+    asked: dict[str, Any] = {"query": request.queries[0], "detail": "full" if as_json else "signature", "budget": 0}
+    asked |= {"max_results": request.limit} if request.limit is not None else {}
+    asked |= {"namespace": next(iter(request.filters.namespaces))} if request.filters.namespaces else {}
+
+    async def show(app: App) -> None:
+        found = await _search(app, asked)
+        print_search(_reply(found), as_json=as_json, explain=False)
+
+    run_with(settings, show)
+
+
+def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
+    """Print how to call a tool of the gateway."""
+
+    async def show(app: App) -> None:
+        entry = await _entry(app, name)
+        example = entry.get("example")
+        arguments = example.get("arguments") if isinstance(example, Mapping) else None
+        print_description(_tool(entry), arguments if isinstance(arguments, Mapping) else {}, as_json=as_json)
+
+    run_with(settings, show)
+
+
+def call_tool(settings: Settings, name: str, arguments: CallArguments, *, approved: bool, as_json: bool) -> bool:
+    """Call a tool of the gateway and print its result; whether it is an error, or incomplete."""
+
+    async def show(app: App) -> bool:
+        schema = _tool(await _entry(app, name)).input_schema if arguments.words else {}
+        given = {"name": name, "arguments": arguments.for_schema(schema)}
+        result = await _meta_call(app, terminal_context(app, approved=approved), EXECUTE_TOOL, given)
+        _raise_error(result)
+        return print_outcome(result, as_json=as_json)
+
+    return run_with(settings, show)
+
+
+# -- the meta-tools ----------------------------------------------------------------------------------------------------
+
+
+async def _meta_call(app: App, ctx: Context, name: str, arguments: Object) -> ToolResult:
+    """Call a meta-tool. Raises `NotFound` if the gateway lists its tools by name only."""
+    try:
+        return await app.gateway.call(ctx, f"{GATEWAY_NAME}:{name}", arguments)
+    except ToolNotFound:
+        raise NotFound(
+            f"The server at --gateway has no {name}, so it is not a toolcrib with the surface `search`.",
+            hint="Use --url instead: it lists and calls the tools of any MCP server.",
+        ) from None
+
+
+async def _search(app: App, asked: Object) -> Mapping[str, Any]:
+    """The structured reply to a search. Raises `ExecutionFailed`, or the gateway's own error."""
+    result = await _meta_call(app, app.local_context(), SEARCH_TOOL, asked)
+    _raise_error(result)
+    if result.is_error or not isinstance(result.structured, Mapping):
+        said = " ".join(str(block.get("text", "")) for block in result.content)
+        raise ExecutionFailed(f"The gateway did not answer the search: {said or 'its reply has no hits'}")
+    return result.structured
+
+
+async def _all_tools(app: App) -> tuple[list[Tool], list[ServerStatus]]:
+    """Every tool of the gateway, and its servers that are not ready."""
+    asked: dict[str, Any] = {"detail": "full", "max_results": _PAGE, "budget": 0}
+    tools: list[Tool] = []
+    while True:
+        found = await _search(app, asked)
+        tools += map(_tool, _entries(found))
+        if not found.get("cursor"):
+            return tools, list(_statuses(found))
+        asked["cursor"] = found["cursor"]
+
+
+async def _entry(app: App, name: str) -> Mapping[str, Any]:
+    """What a search says of the tool with this name. Raises `ToolNotFound`."""
+    found = await _search(app, {"query": name, "max_results": _NAME_HITS, "detail": "full", "budget": 0})
+    entries = list(_entries(found))
+    wanted = _spelling(name)
+    for entry in entries:
+        if wanted in {_spelling(entry["name"]), _spelling(entry["name"].partition(":")[2])}:
+            return entry
+    raise ToolNotFound(f"No tool is called {name}.", suggestions=[entry["name"] for entry in entries[:3]])
+
+
+def _spelling(name: str) -> str:
+    """The name with one separator between namespace and name."""
+    return name.casefold().replace("__", ":").replace("/", ":").replace(".", ":")
+
+
+def _raise_error(result: ToolResult) -> None:
+    """Raise the error that a reply of the gateway holds."""
+    error = result.structured.get("error") if result.is_error and isinstance(result.structured, Mapping) else None
+    if not isinstance(error, Mapping):
+        return
+    kinds = {kind.code: kind for kind in _error_kinds(ToolcribError)}
+    if kind := kinds.get(str(error.get("code"))):
+        suggestions = [str(one) for one in error.get("suggestions", ())]
+        raise kind(str(error.get("message", "")), hint=str(error.get("hint", "")), suggestions=suggestions)
+
+
+def _error_kinds(root: type[ToolcribError]) -> Iterator[type[ToolcribError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _error_kinds(kind)
+
+
+def _entries(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    hits = found.get("hits")
+    return (hit for hit in (hits if isinstance(hits, list) else []) if isinstance(hit, Mapping) and hit.get("name"))
+
+
+def _statuses(found: Mapping[str, Any]) -> Iterator[ServerStatus]:
+    for server in found.get("servers") or ():
+        state = str(server.get("state"))
+        known = _STATES.get(state, ServerState.FAILED)
+        reason = str(server.get("reason") or "")
+        yield ServerStatus(name=str(server.get("name")), state=known, since=time.time(), reason=reason)
+
+
+def _reply(found: Mapping[str, Any]) -> SearchReply:
+    hits = tuple(map(_hit, _entries(found)))
+    return SearchReply(
+        hits=hits,
+        unmatched=tuple(found.get("unmatched") or ()),
+        nearest=tuple(found.get("nearest") or ()),
+        servers=tuple(_statuses(found)),
+        note=str(found.get("note") or ""),
+        total=len(hits),
+    )
+
+
+def _hit(entry: Mapping[str, Any]) -> Hit:
+    score = float(entry.get("score") or 0)
+    return Hit(
+        tool=_tool(entry),
+        score=score,
+        raw=score,
+        signature=str(entry.get("signature") or ""),
+        weak=bool(entry.get("weak")),
+        fallback=bool(entry.get("fallback")),
+        similar=tuple(entry.get("similar") or ()),
+    )
+
+
+def _tool(entry: Mapping[str, Any]) -> Tool:
+    namespace, colon, name = str(entry["name"]).partition(":")
+    return Tool(
+        name=name if colon else namespace,
+        namespace=namespace if colon else "",
+        description=str(entry.get("description") or ""),
+        input_schema=entry.get("input_schema") or {"type": "object"},
+        annotations=entry.get("annotations") or {},
+    )

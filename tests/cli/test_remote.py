@@ -1,0 +1,82 @@
+"""Verbs that ask a gateway that already runs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.cli.conftest import Ran, broken, toolbox
+
+Command = Callable[..., Ran]
+TOKEN = "a-token-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a gateway that requires a token, in front of a good and a broken server."""
+    file = tmp_path_factory.mktemp("gateway") / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"a": toolbox(), "bad": broken()}}))
+    command = [sys.executable, "-m", "toolcrib", "serve", "--http", "127.0.0.1:0", "--config", str(file)]
+    environ = {**os.environ, "TOOLCRIB_TOKEN": TOKEN}
+    with subprocess.Popen([*command, "--log-format", "json"], stderr=subprocess.PIPE, env=environ) as process:
+        assert process.stderr is not None
+        said: list[str] = []
+        while not (any("serving MCP" in one for one in said) and any("bad has failed" in one for one in said)):
+            said.append(json.loads(next(process.stderr))["message"])
+        yield next(one for one in said if "serving MCP" in one).split()[-1]
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+@pytest.fixture
+def ask(command: Command, gateway: str, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs a verb on the gateway."""
+
+    def run(*words: str) -> Ran:
+        monkeypatch.setenv("TOOLCRIB_TOKEN", TOKEN)
+        return command(*words, "--gateway", gateway)
+
+    return run
+
+
+def test_a_running_gateway_answers_every_verb_that_looks_at_tools(ask: Command) -> None:
+    assert [line.split()[0] for line in ask("tools").out.splitlines()] == [
+        "a:fail",
+        "a:greet",
+        "a:ring",
+        "a:show_image",
+    ]
+    assert ask("search", "say", "hello", "--limit", "1").out.split()[1] == "a:greet"
+    described = ask("describe", "a__greet")
+    assert "toolcrib call a:greet person=" in described.out
+    servers = {row["name"]: (row["state"], row["tools"]) for row in ask("servers", "--json").json["servers"]}
+    assert servers == {"a": ("ready", 4), "bad": ("failed", 0)}
+    assert "no licence key found" in ask("servers").out
+
+
+def test_a_call_is_typed_and_made_by_the_gateway(ask: Command) -> None:
+    assert ask("call", "a:greet", "person=Ada") == Ran(0, "Hello, Ada!\n", "")
+    assert ask("call", "a:greet", "--args", '{"person": "Ada"}', "--json").json["structuredContent"] == {
+        "said": "Hello, Ada!"
+    }
+    assert ask("call", "a:fail") == Ran(5, "", "fail went wrong\n")
+
+
+def test_a_mistake_has_the_exit_code_that_it_has_without_a_gateway(ask: Command) -> None:
+    missing = ask("call", "a:gret")
+    assert missing.code == 4
+    assert "a:greet" in missing.err
+    assert ask("call", "a:greet").code == 2
+    assert ask("call", "bad:x").code == 6
+    assert ask("describe", "a:gret").code == 4
+    assert ask("tools", "--namespace", "b").code == 4
+    assert ask("search", "x", "--scorer", "bm25").code == 2
+
+
+def test_a_gateway_that_requires_another_token_says_so(command: Command, gateway: str) -> None:
+    ran = command("tools", "--gateway", gateway)
+    assert ran.code == 6
+    assert "401" in ran.err
+    assert command("tools", "--gateway", gateway, "--header", f"Authorization: Bearer {TOKEN}").code == 0
