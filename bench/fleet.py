@@ -1,7 +1,8 @@
 """Twenty recorded real servers behind one gateway: time to ready, memory, and what killing some costs the others.
 
-Needs a folder with `tools/replay_upstream.py` and its recordings: the one that `TOOLCRIB_BENCH_DATA` names, or `shared`
-beside the project.
+Needs recordings of your own, because those of other people's servers cannot be shipped: `TOOLCRIB_BENCH_DATA` names a
+folder with `data/real_mcp/tools.jsonl.gz` (one tool per line, as `tools/list` returned it, with its `server`) and
+`tools/replay_upstream.py SERVER`, a program that serves the tools of one of these servers over stdio.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ import anyio
 import mcp
 
 HERE = Path(__file__).parent
-DATA = Path(os.environ.get("TOOLCRIB_BENCH_DATA", HERE.parent.parent / "shared"))
+DATA = Path(os.environ.get("TOOLCRIB_BENCH_DATA", HERE / "recordings"))
 REPLAY = DATA / "tools" / "replay_upstream.py"
 WANTED = ("@softeria/ms-365-mcp-server", "chuk-mcp-math-server", "@modelcontextprotocol/server-filesystem")
 """The largest answer, the only paged one, and a small one; the rest are the largest by number of tools."""

@@ -33,7 +33,6 @@ from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions, 
 Box = LuaSandbox | PythonSandbox
 
 OWN = ROOT / "tests" / "sandbox" / "hostile"
-BESIDE = ROOT.parent / "shared" / "hostile"
 VARIABLE = "TOOLCRIB_HOSTILE"
 ENGINES: dict[str, type[Box]] = {"lua": LuaSandbox, "python": PythonSandbox}
 LIMITS = Limits(wall_s=15, stall_s=8, soft_cpu_s=2, cpu_s=3)
@@ -178,13 +177,12 @@ def sets(named: list[str]) -> list[tuple[Path, bool]]:
     """The folders to run, ours first; prints which are skipped."""
     folders = [(OWN, True)]
     others = [Path(name) for name in named or filter(None, [os.environ.get(VARIABLE)])]
-    for folder in others or [BESIDE]:
-        if folder.is_dir():
-            folders.append((folder, False))
-        elif others:
-            raise SystemExit(f"{folder} is no folder.")
-        else:
-            print(f"skipped: other scripts; name their folder as an argument or in {VARIABLE}")
+    for folder in others:
+        if not folder.is_dir():
+            raise SystemExit(f"{folder} is not a folder.")
+        folders.append((folder, False))
+    if not others:
+        print(f"For more scripts, name their folder as an argument or in {VARIABLE}.")
     return folders
 
 

@@ -1,8 +1,8 @@
 """The retrieval sets: tools, and queries whose right tools are known.
 
-One comes with a package on PyPI, so anyone has it. More are read from a folder: the one that the variable
-TOOLCRIB_RETRIEVAL_DATA names, or one beside the project. Each is a folder of its own with `tools.jsonl` and
-`queries.jsonl`, in the form that `toolcrib eval` reads.
+Everyone has two of them: the set in this repository, and one in a package on PyPI. More are read from the folder that
+TOOLCRIB_RETRIEVAL_DATA names, each from a folder with `tools.jsonl` and `queries.jsonl` in the format of
+`toolcrib eval`. docs/explanation/retrieval.md says where to get them.
 """
 
 import json
@@ -20,8 +20,11 @@ from toolcrib.search.evaluation import LabelledQuery
 from toolcrib.types import Tool
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("TOOLCRIB_RETRIEVAL_DATA", ROOT.parent / "shared" / "data"))
+DATA = os.environ.get("TOOLCRIB_RETRIEVAL_DATA", "")
 OUT = ROOT / "bench" / "out"
+
+OWN = "real_servers"
+"""Tools of real MCP servers, and requests that were never used for tuning; requests that no tool fits are left out."""
 
 BFCL = "bfcl_v4"
 PACKAGE, VERSION = "bfcl-eval", "2026.3.23"
@@ -58,20 +61,32 @@ class Set:
 
 def found(wanted: list[str] | None = None) -> list[Set]:
     """The sets that can be had, by name; says on standard output which are left out."""
-    sets = [bfcl(), *_folders()]
+    sets = [own(), bfcl(), *_folders()]
     names = [each.name for each in sets]
     print(f"sets: {', '.join(names)}")
     return [each for each in sets if wanted is None or each.name in wanted]
 
 
 def _folders() -> Iterator[Set]:
-    if not DATA.is_dir():
-        print(f"skipped: there is no folder {DATA}; TOOLCRIB_RETRIEVAL_DATA can name one with more sets")
+    if not DATA:
+        print("TOOLCRIB_RETRIEVAL_DATA can name a folder with more sets")
         return
-    for folder in sorted(DATA.iterdir()):
+    for folder in sorted(Path(DATA).iterdir()):
         tools, queries = folder / "tools.jsonl", folder / "queries.jsonl"
-        if folder.name != BFCL and tools.is_file() and queries.is_file():
+        if folder.name not in (OWN, BFCL) and tools.is_file() and queries.is_file():
             yield Set(folder.name, read_tools(tools), read_queries(queries))
+
+
+def own() -> Set:
+    """The set in this repository."""
+    data = ROOT / "tests" / "retrieval" / "data"
+    rows = [json.loads(line) for line in (data / "queries.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    queries = (
+        LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"]))
+        for row in rows
+        if row["relevant"]
+    )
+    return Set(OWN, read_tools(data / "tools.jsonl"), tuple(queries))
 
 
 def bfcl() -> Set:
