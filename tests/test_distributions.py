@@ -20,6 +20,7 @@ SERVER = (
     "rich",
     "starlette",
     "uvicorn",
+    "yaml",
     "yarl",
 )
 

@@ -1,385 +1,235 @@
-"""Server entries as well-known clients write them."""
+"""The files of each known client, read as they are, and where they are on each system."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
 
-from toolcrib.errors import SettingsError
+from toolcrib.settings.clients import CLIENTS, Places, client_named, existing_files, identify
+from toolcrib.settings.document import parse, syntax_of
 from toolcrib.settings.options import Settings
 from toolcrib.upstream.options import ServerOptions
 
 Loading = Callable[..., Settings]
 
-CLAUDE = """{
-  "mcpServers": {
-    "filesystem": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/srv"]},
-    "remote": {"type": "http", "url": "https://example.com/mcp", "headers": {"X-Key": "k"}}
-  },
-  "globalShortcut": "", "preferences": {"menuBarEnabled": false}
-}"""
-CURSOR = """{"mcpServers": {
-  "local": {"command": "python", "args": ["server.py"], "env": {"PORT": 8080, "KEY": "${env:KEY}", "NONE": null}},
-  "remote": {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${env:KEY}"}}
-}}"""
-WINDSURF = """{"mcpServers": {
-  "remote": {"serverUrl": "https://example.com/mcp", "headers": {"A": "b"}, "disabledTools": ["x"]}
-}}"""
-CLINE = """{"mcpServers": {
-  "local": {"command": "node", "args": ["a.js"], "disabled": false, "autoApprove": ["x"], "timeout": 60},
-  "remote": {"type": "streamableHttp", "url": "https://example.com/mcp", "alwaysAllow": []},
-  "old": {"type": "sse", "url": "https://example.com/events"}
-}}"""
-VSCODE = """{
-  // VS Code writes comments, and trailing commas.
-  "inputs": [{"type": "promptString", "id": "key", "password": true},],
-  "servers": {
-    "local": {"type": "stdio", "command": "${workspaceFolder}/run", "args": ["${userHome}"], "envFile": ".env"},
-    "remote": {"type": "http", "url": "https://example.com/mcp", "gallery": true},
-  },
-}"""
-CODEX = """
-[mcp_servers.local]
-command = "run"
-args = ["a"]
-[mcp_servers.local.env]
-KEY = "v"
+FILES = Path(__file__).parent / "clients"
+URL = "https://example.com/mcp"
+LOCAL = ServerOptions(name="local", command="run", args=("a", "b"), env={"KEY": "v"})
+REMOTE = ServerOptions(name="remote", transport="http", url=URL, headers={"X-Key": "k"})
+
+
+def local(**options: Any) -> ServerOptions:
+    return replace(LOCAL, **options)
+
+
+def remote(**options: Any) -> ServerOptions:
+    return replace(REMOTE, **options)
+
+
+EXPECTED = {
+    "claude-desktop": (local(),),
+    "claude-code": (local(), remote()),
+    "cursor": (local(), remote()),
+    "vscode": (local(env={"KEY": "from-input"}), remote()),
+    "copilot-cli": (local(allowed_tools=("read",), call_timeout_s=30.0), remote()),
+    "codex": (
+        local(
+            env={"KEY": "v", "PASSED": "p"},
+            allowed_tools=("read", "write"),
+            denied_tools=("write",),
+            start_timeout_s=20.0,
+            call_timeout_s=45.0,
+        ),
+        remote(headers={"X-Key": "k", "Authorization": "Bearer t0ken", "X-Team": "blue"}),
+    ),
+    "gemini-cli": (
+        local(env={"KEY": "v", "TOKEN": "t0ken"}, allowed_tools=("a", "b"), denied_tools=("b",), call_timeout_s=15.0),
+        ServerOptions(name="old", transport="sse", url="https://example.com/events"),
+        remote(),
+    ),
+    "antigravity": (local(), remote(denied_tools=("x",))),
+    "windsurf": (local(), remote(denied_tools=("x",))),
+    "zed": (local(), ServerOptions(name="older", command="run", args=("c",)), remote()),
+    "opencode": (local(list_timeout_s=5.0, denied_tools=("delete",)), remote(headers={"X-Key": "t0ken"})),
+    "kilo-code": (local(list_timeout_s=10.0), remote()),
+    "cline": (local(call_timeout_s=60.0), ServerOptions(name="old", transport="sse", url=URL), remote()),
+    "roo-code": (local(call_timeout_s=90.0, denied_tools=("x",)), remote()),
+    "goose": (
+        local(env={"KEY": "v", "TOKEN": "t0ken"}, call_timeout_s=300.0, allowed_tools=("read",)),
+        remote(call_timeout_s=300.0),
+    ),
+    "kiro": (local(denied_tools=("x",), call_timeout_s=60.0), remote()),
+    "amazon-q": (local(call_timeout_s=60.0),),
+    "continue": (local(start_timeout_s=20.0), remote()),
+    "lm-studio": (local(), remote()),
+    "junie": (local(), remote()),
+    "librechat": (local(start_timeout_s=10.0, call_timeout_s=60.0), remote()),
+    "mcpproxy": (local(denied_tools=("x",)), remote()),
+    "1mcp": (local(start_timeout_s=10.0, call_timeout_s=30.0), remote()),
+    "my-cool-proxy": (local(allowed_tools=("read",)), remote()),
+}
+ENVIRON = {"TOKEN": "t0ken", "TEAM": "blue", "PASSED": "p", "API_KEY": "from-input"}
+
+
+def fixture_of(client: str) -> Path:
+    return next(FILES.glob(f"{client}.*"))
+
+
+def test_every_client_has_a_file_to_test_with() -> None:
+    assert {client.id for client in CLIENTS} == set(EXPECTED) == {path.stem for path in FILES.iterdir()}
+
+
+@pytest.mark.parametrize("client", [client.id for client in CLIENTS])
+def test_a_clients_file_is_read_as_it_is(client: str, loading: Loading) -> None:
+    row = client_named(client)
+    assert row is not None
+    (_, place), *_ = Places(platform="linux", home=PurePosixPath("/h"), project=PurePosixPath("/h")).paths(row)
+    text = fixture_of(client).read_text(encoding="utf-8")
+    settings = loading(text, str(place).removeprefix("/h/"), **ENVIRON)
+    assert settings.servers == EXPECTED[client]
+
+
+@pytest.mark.parametrize("client", [client.id for client in CLIENTS])
+def test_the_servers_of_a_file_are_found_under_any_name(client: str, loading: Loading) -> None:
+    text = fixture_of(client).read_text(encoding="utf-8")
+    settings = loading(text, "settings", **ENVIRON)
+    assert {server.name for server in settings.servers} == {server.name for server in EXPECTED[client]}
+
+
+@pytest.mark.parametrize(
+    "client", ["zed", "codex", "goose", "opencode", "continue", "mcpproxy", "my-cool-proxy", "librechat"]
+)
+def test_a_client_is_recognized_by_what_only_it_writes(client: str) -> None:
+    text = fixture_of(client).read_text(encoding="utf-8")
+    syntax = syntax_of(text, Path("settings"))
+    assert identify(Path("/w/settings"), parse(text, syntax).value, syntax) == client_named(client)
+
+
+def test_a_bare_map_of_servers_is_read(loading: Loading) -> None:
+    text = """{"local": {"command": "run", "args": ["a", "b"], "env": {"KEY": "v"}},
+      "remote": {"type": "http", "url": "https://example.com/mcp", "headers": {"X-Key": "k"}}}"""
+    assert loading(text).servers == (LOCAL, REMOTE)
+
+
+def test_the_servers_of_the_current_project_come_before_the_users_own(loading: Loading, tmp_path: Path) -> None:
+    text = f"""{{"mcpServers": {{"a": {{"command": "users"}}, "b": {{"command": "users"}}}},
+      "projects": {{"{tmp_path}": {{"mcpServers": {{"a": {{"command": "projects"}}}}}},
+                   "/elsewhere": {{"mcpServers": {{"c": {{"command": "other"}}}}}}}}}}"""
+    settings = loading(text, ".claude.json")
+    assert {server.name: server.command for server in settings.servers} == {"a": "projects", "b": "users"}
+
+
+def test_a_placeholder_of_librechat_disables_the_server_that_needs_it(loading: Loading) -> None:
+    text = """mcpServers:
+  mail:
+    type: streamable-http
+    url: https://example.com/mcp
+    headers: {X-User: "{{LIBRECHAT_USER_ID}}"}
+  time:
+    command: run
 """
+    problems = {server.name: server.problem for server in loading(text, "librechat.yaml").servers}
+    assert problems == {"mail": "{{LIBRECHAT_USER_ID}} is known to LibreChat only (headers.X-User)", "time": ""}
 
 
-TIMEOUTS = 'write "timeouts": {"start": 60, "list": 30, "call": 60}, in seconds'
-
-
-def entry(**fields: Any) -> str:
-    return json.dumps({"mcpServers": {"it": fields}}, indent=1)
-
-
-def by_name(servers: tuple[ServerOptions, ...]) -> dict[str, ServerOptions]:
-    return {server.name: server for server in servers}
-
-
-def test_claudes_file_is_taken_as_it_is(loading: Loading) -> None:
-    settings = loading(CLAUDE)
-    assert settings.warnings == ()
-    assert settings.servers == (
-        ServerOptions(
-            name="filesystem",
-            command="npx",
-            args=("-y", "@modelcontextprotocol/server-filesystem", "/srv"),
-        ),
-        ServerOptions(name="remote", transport="http", url="https://example.com/mcp", headers={"X-Key": "k"}),
-    )
-
-
-def test_cursors_file_is_taken_as_it_is(loading: Loading) -> None:
-    settings = loading(CURSOR, KEY="secret")
-    assert settings.warnings == ()
-    assert settings.servers == (
-        ServerOptions(name="local", command="python", args=("server.py",), env={"PORT": "8080", "KEY": "secret"}),
-        ServerOptions(
-            name="remote",
-            transport="http",
-            url="https://example.com/mcp",
-            headers={"Authorization": "Bearer secret"},
-        ),
-    )
-
-
-def test_windsurfs_file_is_accepted_with_a_warning_about_its_deny_list(loading: Loading) -> None:
-    settings = loading(WINDSURF)
-    assert settings.servers == (
-        ServerOptions(name="remote", transport="http", url="https://example.com/mcp", headers={"A": "b"}),
-    )
-    assert settings.warnings == (
-        "mcp.json:2: mcpServers.remote.disabledTools is not applied; name the tools to keep in allowedTools",
-    )
-
-
-def test_clines_file_is_taken_and_its_own_keys_are_warned_of(loading: Loading) -> None:
-    settings = loading(CLINE)
-    assert [(server.name, server.transport) for server in settings.servers] == [
-        ("local", "stdio"),
-        ("old", "sse"),
-        ("remote", "http"),
-    ]
-    assert settings.warnings == (
-        f"mcp.json:2: mcpServers.local.timeout is ignored, as clients disagree on its unit; {TIMEOUTS}",
-        "mcp.json:2: mcpServers.local has settings of another client that are ignored: autoApprove",
-        "mcp.json:3: mcpServers.remote has settings of another client that are ignored: alwaysAllow",
-    )
-
-
-def test_vs_codes_file_is_taken_with_its_comments_and_variables(loading: Loading, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("export TOKEN='a b' # c\nOTHER=d\n")
-    settings = loading(VSCODE, ".vscode/mcp.json")
-    assert settings.servers == (
-        ServerOptions(
-            name="local",
-            command=f"{tmp_path}/run",
-            args=("/home/me",),
-            env={"TOKEN": "a b", "OTHER": "d"},
-        ),
-        ServerOptions(name="remote", transport="http", url="https://example.com/mcp"),
-    )
-
-
-def test_vs_codes_own_settings_file_holds_its_servers_deeper(loading: Loading) -> None:
-    settings = loading('{"editor.fontSize": 12, "mcp": {"servers": {"a": {"command": "run"}}}}', "settings.json")
+def test_servers_that_gemini_excludes_are_left_out(loading: Loading) -> None:
+    text = """{"mcp": {"allowed": ["a", "b"], "excluded": ["b"]},
+      "mcpServers": {"a": {"command": "run"}, "b": {"command": "run"}, "c": {"command": "run"}}}"""
+    settings = loading(text, ".gemini/settings.json")
     assert [server.name for server in settings.servers] == ["a"]
-
-
-def test_toml_is_taken_in_every_spelling_of_the_section(loading: Loading) -> None:
-    wanted = (ServerOptions(name="local", command="run", args=("a",), env={"KEY": "v"}),)
-    assert loading(CODEX, "config.toml").servers == wanted
-    assert loading(CODEX.replace("mcp_servers", "mcpServers"), "config").servers == wanted
-
-
-def test_our_own_keys_of_an_entry_are_taken_in_both_spellings(loading: Loading, tmp_path: Path) -> None:
-    own = {"required": True, "timeouts": {"start": 1, "list": 2.5, "call": 3}, "cwd": "sub", "command": "~/run"}
-    wanted = ServerOptions(
-        name="it",
-        command="/home/me/run",
-        cwd=tmp_path / "sub",
-        required=True,
-        start_timeout_s=1,
-        list_timeout_s=2.5,
-        call_timeout_s=3,
-        allowed_tools=("a", "b"),
-    )
-    assert loading(entry(**own, allowedTools=["a", "b"])).servers == (wanted,)
-    assert loading(entry(**own, allowed_tools=["a", "b"])).servers == (wanted,)
-
-
-@pytest.mark.parametrize("key", ["prompts", "resources"])
-def test_prompts_and_resources_are_offered_unless_switched_off(loading: Loading, key: str) -> None:
-    assert getattr(loading(entry(command="run")).servers[0], key) is True
-    assert getattr(loading(entry(command="run", **{key: True})).servers[0], key) is True
-    assert getattr(loading(entry(command="run", **{key: False})).servers[0], key) is False
-
-
-@pytest.mark.parametrize("allowed", ["*", ["*"], ["a", "*"]])
-def test_a_star_allows_every_tool(loading: Loading, allowed: Any) -> None:
-    assert loading(entry(command="run", allowedTools=allowed)).servers[0].allowed_tools is None
+    assert "mcpServers.b is left out, as mcp.excluded says" in settings.warnings[0]
+    assert "mcpServers.c is left out, as mcp.allowed says" in settings.warnings[1]
 
 
 @pytest.mark.parametrize(
-    ("said", "transport"),
+    ("switches", "allowed", "denied"),
     [
-        ("stdio", "stdio"),
-        ("http", "http"),
-        ("streamable-http", "http"),
-        ("streamableHttp", "http"),
-        ("streamable_http", "http"),
-        ("sse", "sse"),
+        ('{"git_*": false}', (), ()),
+        ('{"git": false}', (), ()),
+        ('{"git_push": false, "git_log": true}', None, ("push",)),
+        ('{"*_push": false}', None, ("*_push", "push")),
+        ('{"mail_*": false}', None, ()),
     ],
 )
-def test_every_known_spelling_of_a_transport_is_taken(loading: Loading, said: str, transport: str) -> None:
-    server = loading(entry(type=said, command="run", url="https://example.com/mcp")).servers[0]
-    assert server.transport == transport
-
-
-def test_a_url_that_ends_like_the_older_transport_is_taken_for_it_with_a_warning(loading: Loading) -> None:
-    settings = loading(entry(url="https://example.com/sse?key=1"))
-    assert settings.servers[0].transport == "sse"
-    assert settings.warnings == (
-        'mcp.json:3: mcpServers.it is treated as an SSE server because of its url; add "type": "http" if it is not one',
-    )
-    assert loading(entry(type="http", url="https://example.com/sse")).servers[0].transport == "http"
-
-
-def test_a_disabled_server_is_left_out_with_a_warning(loading: Loading) -> None:
-    settings = loading('{"mcpServers": {\n "a": {"command": "run", "disabled": true}}}')
-    assert settings.servers == ()
-    assert settings.warnings == ("mcp.json:2: mcpServers.a is disabled and left out",)
-
-
-def test_toolcrib_does_not_start_itself_from_the_file_it_is_named_in(loading: Loading) -> None:
-    own = {"command": "uvx", "args": ["toolcrib", "serve"]}
-    settings = loading(entry(**own))
-    assert settings.servers == ()
-    assert "starts toolcrib itself and is left out" in settings.warnings[0]
-    with_its_own_file = {"command": "toolcrib", "args": ["serve", "--config", "other.json"]}
-    assert len(loading(entry(**with_its_own_file)).servers) == 1
-
-
-def test_a_key_that_is_not_a_namespace_is_mapped_with_a_warning(loading: Loading) -> None:
-    settings = loading('{"mcpServers": {\n "io.github:files": {"command": "run"},\n "My Server": {"command": "run"}}}')
-    assert [server.name for server in settings.servers] == ["My Server", "io.github-files"]
-    (warning,) = settings.warnings
-    assert warning.startswith('mcp.json:2: mcpServers."io.github:files" is named "io.github-files" here')
-
-
-def test_two_keys_that_become_one_namespace_are_refused_naming_both(loading: Loading) -> None:
-    with pytest.raises(SettingsError) as caught:
-        loading('{"mcpServers": {\n "a:b": {"command": "run"},\n "a-b": {"command": "run"}}}')
-    assert caught.value.message == (
-        'mcp.json:3: mcpServers.a-b has the same namespace "a-b" as "a:b" of mcp.json:2; rename one of them'
-    )
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"command": "run", "args": "UTC"}, 'mcp.json:5: mcpServers.it.args must be a list of strings, not "UTC"'),
-        ({"command": "run", "args": [80]}, 'mcp.json:6: mcpServers.it.args[0] must be a string, not 80 (write "80")'),
-        ({"command": ["run"]}, "mcp.json:4: mcpServers.it.command must be a string, not a list"),
-        ({"command": " "}, "mcp.json:4: mcpServers.it.command must not be empty"),
-        ({}, "mcp.json:3: mcpServers.it needs a command, or a url if it is remote"),
-        (
-            {"comand": "run"},
-            'mcp.json:3: mcpServers.it needs a command, or a url if it is remote (is "comand" meant to be command?)',
-        ),
-        ({"type": "http"}, "mcp.json:3: mcpServers.it needs a url"),
-        (
-            {"type": "grpc", "command": "run"},
-            'mcp.json:4: mcpServers.it.type must be stdio, http (also written streamable-http) or sse, not "grpc"',
-        ),
-        (
-            {"command": "run", "url": "https://example.com"},
-            'mcp.json:3: mcpServers.it has both a command and a url; add "type": "stdio" or "http", or drop one',
-        ),
-        ({"url": "example.com"}, "mcp.json:4: mcpServers.it.url must begin with http:// or https://"),
-        ({"url": "https://"}, "mcp.json:4: mcpServers.it.url must name a host"),
-        ({"url": "http://a:b:c/"}, "mcp.json:4: mcpServers.it.url is not a url"),
-        (
-            {"url": "https://a", "headers": {"A": ["secret"]}},
-            "mcp.json:6: mcpServers.it.headers.A must be a string, not a list",
-        ),
-        (
-            {"url": "https://a", "headers": {"A B": "secret"}},
-            'mcp.json:6: mcpServers.it.headers."A B" is not a header name',
-        ),
-        ({"command": "run", "env": {"A": True}}, "mcp.json:6: mcpServers.it.env.A must be a string, not true or false"),
-        ({"command": "run", "disabled": "no"}, 'mcp.json:5: mcpServers.it.disabled must be true or false, not "no"'),
-        (
-            {"command": "run", "timeouts": {"start": 0}},
-            "mcp.json:6: mcpServers.it.timeouts.start must be a number of seconds above 0, not 0",
-        ),
-        (
-            {"command": "run", "timeouts": {"cal": 1}},
-            'mcp.json:6: mcpServers.it.timeouts.cal is not a setting; did you mean "call"?',
-        ),
-        (
-            {"command": "run", "allowedTools": ["a"], "allowed_tools": ["b"]},
-            'mcp.json:8: mcpServers.it.allowed_tools duplicates "allowedTools"; keep one of them',
-        ),
-    ],
-)
-def test_a_wrong_entry_disables_its_server_with_file_line_and_field(
-    loading: Loading, fields: dict[str, Any], said: str
+def test_tools_that_opencode_turns_off_are_not_offered(
+    switches: str, allowed: tuple[str, ...] | None, denied: tuple[str, ...], loading: Loading
 ) -> None:
-    assert loading(entry(**fields)).servers[0].problem == said
+    text = f"""{{"mcp": {{"git": {{"type": "local", "command": ["run"]}}}}, "tools": {switches}}}"""
+    (server,) = loading(text, "opencode.json").servers
+    assert (server.allowed_tools, server.denied_tools) == (allowed, denied)
 
 
-def test_the_other_servers_of_a_file_with_wrong_entries_are_used(loading: Loading) -> None:
-    settings = loading(
-        '{"mcpServers": {\n "a": {},\n "b": [],\n "c": {"command": "run"},\n'
-        ' "d": {"url": "https://a/mcp", "required": true, "retries": -1}}}'
+PLACES = {
+    "claude-desktop": (
+        "/home/me/.config/Claude/claude_desktop_config.json",
+        "/Users/me/Library/Application Support/Claude/claude_desktop_config.json",
+        r"C:\Users\me\AppData\Roaming\Claude\claude_desktop_config.json",
+    ),
+    "claude-code": ("/home/me/.claude.json", "/Users/me/.claude.json", r"C:\Users\me\.claude.json"),
+    "vscode": (
+        "/home/me/.config/Code/User/mcp.json",
+        "/Users/me/Library/Application Support/Code/User/mcp.json",
+        r"C:\Users\me\AppData\Roaming\Code\User\mcp.json",
+    ),
+    "codex": ("/home/me/.codex/config.toml", "/Users/me/.codex/config.toml", r"C:\Users\me\.codex\config.toml"),
+    "zed": (
+        "/home/me/.config/zed/settings.json",
+        "/Users/me/Library/Application Support/Zed/settings.json",
+        r"C:\Users\me\AppData\Roaming\Zed\settings.json",
+    ),
+    "goose": (
+        "/home/me/.config/goose/config.yaml",
+        "/Users/me/.config/goose/config.yaml",
+        r"C:\Users\me\AppData\Roaming\Block\goose\config\config.yaml",
+    ),
+    "my-cool-proxy": (
+        "/home/me/.config/my-cool-proxy/config.json",
+        "/Users/me/Library/Preferences/my-cool-proxy/config.json",
+        r"C:\Users\me\AppData\Roaming\my-cool-proxy\config.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("client", sorted(PLACES))
+def test_a_clients_file_is_looked_for_where_its_system_keeps_it(client: str) -> None:
+    row = client_named(client)
+    assert row is not None
+    linux = Places(platform="linux", home=PurePosixPath("/home/me"), project=PurePosixPath("/w"))
+    mac = Places(platform="darwin", home=PurePosixPath("/Users/me"), project=PurePosixPath("/w"))
+    windows = Places(platform="win32", home=PureWindowsPath(r"C:\Users\me"), project=PureWindowsPath(r"C:\w"))
+    assert tuple(str(places.paths(row)[0][1]) for places in (linux, mac, windows)) == PLACES[client]
+
+
+def test_variables_of_the_environment_move_a_clients_files() -> None:
+    environ = {"CODEX_HOME": "/c", "XDG_CONFIG_HOME": "/x"}
+    linux = Places(platform="linux", home=PurePosixPath("/home/me"), project=PurePosixPath("/w"), environ=environ)
+    first = {client.id: str(linux.paths(client)[0][1]) for client in CLIENTS}
+    assert first["codex"] == "/c/config.toml"
+    assert first["vscode"] == "/x/Code/User/mcp.json"
+    assert first["opencode"] == "/x/opencode/opencode.json"
+    windows = Places(
+        platform="win32", home=PureWindowsPath("C:/h"), project=PureWindowsPath("C:/w"), environ={"APPDATA": "D:/data"}
     )
-    assert {server.name: server.problem for server in settings.servers} == {
-        "a": "mcp.json:2: mcpServers.a needs a command, or a url if it is remote",
-        "b": "mcp.json:3: mcpServers.b must be an object with command or url, not a list",
-        "c": "",
-        "d": "mcp.json:5: mcpServers.d.retries must be a whole number of at least 0, not -1",
-    }
-    last = settings.servers[-1]
-    assert (last.transport, last.url, last.required) == ("http", "https://a/mcp", True)
+    assert windows.paths(CLIENTS[0])[0][1] == PureWindowsPath("D:/data/Claude/claude_desktop_config.json")
 
 
-def test_every_problem_of_an_entry_is_named(loading: Loading) -> None:
-    problem = loading(entry(command="run", args="UTC", retries=-1)).servers[0].problem
-    assert problem == (
-        'mcp.json:5: mcpServers.it.args must be a list of strings, not "UTC"; '
-        "mcp.json:6: mcpServers.it.retries must be a whole number of at least 0, not -1"
-    )
-
-
-def test_all_problems_of_a_file_are_reported_together_in_the_order_of_its_lines(loading: Loading) -> None:
-    with pytest.raises(SettingsError) as caught:
-        loading('{"toolcrib": {\n "prefix": 1,\n "http": {"port": "a"}},\n "mcpServers": {"a:b": {}, "a-b": {}}}')
-    assert caught.value.message.splitlines() == [
-        "mcp.json has 3 problems:",
-        "  mcp.json:2: toolcrib.prefix must be true or false, not 1",
-        '  mcp.json:3: toolcrib.http.port must be a whole number from 0 to 65535, not "a"',
-        '  mcp.json:4: mcpServers.a-b has the same namespace "a-b" as "a:b" of mcp.json:4; rename one of them',
+def test_existing_files_are_found_in_the_home_and_the_project(tmp_path: Path) -> None:
+    wanted = [
+        "home/.cursor/mcp.json",
+        "home/.config/Code/User/profiles/abc/mcp.json",
+        "home/.config/Code/User/profiles/def/mcp.json",
+        "work/.vscode/mcp.json",
     ]
-    assert [problem["line"] for problem in caught.value.data["problems"]] == [2, 3, 4]
-
-
-def test_a_misspelt_key_of_an_entry_is_ignored_with_the_closest_spelling(loading: Loading) -> None:
-    assert loading(entry(command="run", requierd=True)).warnings == (
-        'mcp.json:5: mcpServers.it.requierd is ignored; did you mean "required"?',
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[]", "mcp.json: must hold an object, not a list"),
-        ("{}", 'mcp.json has no section "mcpServers".'),
-        ('{"mcpServer": {}}', 'mcpServer is ignored; did you mean "mcpServers"?'),
-        ('{"mcpServers": []}', "mcp.json:1: mcpServers must be an object with an entry for each server, not a list"),
-        ('{"mcpServers": {}, }}', "mcp.json:1:21: unexpected text after the end"),
-    ],
-)
-def test_a_file_that_is_not_a_settings_file_is_refused(loading: Loading, text: str, said: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        loading(text)
-    assert said in caught.value.message
-
-
-@pytest.mark.parametrize("key", ["alowedTools", "allowdTools", "allowed_tool"])
-def test_a_misspelt_allow_list_disables_its_server_rather_than_offering_everything(loading: Loading, key: str) -> None:
-    settings = loading(json.dumps({"mcpServers": {"a": {"command": "run", key: ["x"]}, "b": {"command": "run"}}}))
-    problems = {server.name: server.problem for server in settings.servers}
-    assert problems == {"a": f'"{key}" is not a setting; did you mean "allowedTools"?', "b": ""}
-
-
-def test_an_entry_says_how_it_is_found_and_how_often_it_is_tried(loading: Loading) -> None:
-    (server,) = loading(
-        entry(command="run", namespace="tools", delegateSearch=True, retries=0, retryInterval=2, timeouts={"find": 9})
-    ).servers
-    assert server == ServerOptions(
-        name="it",
-        command="run",
-        namespace="tools",
-        delegate_search=True,
-        retries=0,
-        retry_interval_s=2,
-        find_timeout_s=9,
-    )
-    assert loading(entry(command="run", show_all=True)).servers[0].show_all
-
-
-def test_a_search_waits_for_the_server_that_may_search_for_longest(loading: Loading) -> None:
-    patient = {"command": "run", "timeouts": {"find": 9}}
-    assert loading(entry(**patient, delegate_search=True)).gateway.find_timeout_s == 9
-    assert loading(entry(**patient)).gateway.find_timeout_s == 3
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        (
-            {"namespace": "a:b"},
-            "mcpServers.it.namespace must not contain colons or control characters",
-        ),
-        ({"namespace": ""}, "mcpServers.it.namespace must not be empty"),
-        ({"namespace": 1}, "mcpServers.it.namespace must be a string, not 1"),
-        ({"retries": -1}, "mcpServers.it.retries must be a whole number of at least 0, not -1"),
-        ({"retries": 1.5}, "mcpServers.it.retries must be a whole number of at least 0, not 1.5"),
-        ({"retryInterval": 0}, "mcpServers.it.retryInterval must be a number of seconds above 0, not 0"),
-        ({"showAll": "yes"}, 'mcpServers.it.showAll must be true or false, not "yes"'),
-        ({"delegateSearch": 1}, "mcpServers.it.delegateSearch must be true or false, not 1"),
-        ({"showAll": True, "delegateSearch": True}, "mcpServers.it has both show_all, which lists all its tools here"),
-        ({"timeouts": {"find": "3"}}, "mcpServers.it.timeouts.find must be a number of seconds above 0"),
-    ],
-)
-def test_a_wrong_setting_of_an_entry_disables_its_server_with_line_and_field(
-    loading: Loading, fields: dict[str, Any], said: str
-) -> None:
-    problem = loading(entry(command="run", **fields)).servers[0].problem
-    assert problem.startswith("mcp.json:")
-    assert said in problem
+    for name in wanted:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    places = Places(platform="linux", home=tmp_path / "home", project=tmp_path / "work")
+    found = [(client.id, file.scope, str(path.relative_to(tmp_path))) for client, file, path in existing_files(places)]
+    assert found == [
+        ("cursor", "user", wanted[0]),
+        ("vscode", "profile", wanted[1]),
+        ("vscode", "profile", wanted[2]),
+        ("vscode", "project", wanted[3]),
+    ]

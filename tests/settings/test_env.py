@@ -78,8 +78,25 @@ def test_a_missing_variable_disables_its_server_alone_and_names_the_field(loadin
 def test_an_editors_input_counts_as_missing_and_says_what_to_write(loading: Loading) -> None:
     settings = loading('{"servers": {"a": {"command": "run", "env": {"K": "${input:key}"}}}}')
     assert settings.servers[0].problem == (
-        'input "key" is known to the editor only; write ${env:NAME} and set that variable instead (env.K)'
+        'input "key" is asked for by the editor only; set the environment variable KEY (env.K)'
     )
+
+
+def test_an_input_is_the_variable_of_its_name_or_its_default(loading: Loading) -> None:
+    text = """{"inputs": [{"id": "api-key", "type": "promptString"}, {"id": "mode", "default": "fast"}],
+      "servers": {"a": {"command": "run", "env": {"K": "${input:api-key}", "M": "${input:mode}"}}}}"""
+    assert loading(text, API_KEY="secret").servers[0].env == {"K": "secret", "M": "fast"}
+
+
+def test_variables_are_filled_in_as_other_clients_write_them(loading: Loading) -> None:
+    text = """{"mcpServers": {"a": {"command": "run",
+      "env": {"A": "{env:X}!", "B": "${{ secrets.X }}", "C": "$X {{X}}"}}}}"""
+    assert loading(text, X="x").servers[0].env == {"A": "x!", "B": "x", "C": "$X {{X}}"}
+
+
+def test_an_env_file_that_never_ends_is_refused(loading: Loading) -> None:
+    (server,) = loading('{"mcpServers": {"a": {"command": "run", "envFile": "/dev/zero"}}}').servers
+    assert server.problem == "/dev/zero is not a regular file (envFile)"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +105,7 @@ def test_an_editors_input_counts_as_missing_and_says_what_to_write(loading: Load
         ({"url": "${URL}"}, "url must begin with http:// or https://, once its variables are filled in"),
         (
             {"url": "https://a", "headers": {"A": "${LINES}"}},
-            "headers.A holds a line break or another control character",
+            "headers.A holds a character that no header can have",
         ),
         ({"command": "${EMPTY}"}, "environment variable EMPTY is empty (command)"),
         (

@@ -145,6 +145,14 @@ async def test_only_the_tools_that_the_options_allow_are_found_and_run() -> None
             assert await far.call_tool(CTX, "clock:now", {}) is not None
 
 
+async def test_tools_that_the_options_deny_are_neither_found_nor_run() -> None:
+    async with toolcrib_of(MAIL, CLOCK, NATIVE) as remote:
+        async with delegate_of(behind(remote, denied_tools=("mail:*",))) as far:
+            assert "far:mail:send_mail" not in ids(await find(far, "send an e-mail"))
+            assert await far.call_tool(CTX, "mail:send_mail", {"to": "me"}) is None
+            assert await far.call_tool(CTX, "clock:now", {}) is not None
+
+
 async def test_a_search_reply_as_json_text_is_understood() -> None:
     asked: list[Mapping[str, Any]] = []
 

@@ -276,6 +276,15 @@ async def test_only_allowed_tools_are_listed_and_called() -> None:
         assert await call_json(server, "echo") == {}
 
 
+async def test_denied_tools_are_neither_listed_nor_called_even_if_they_are_allowed() -> None:
+    narrowed = {"allowed_tools": ("echo", "fai*", "seen"), "denied_tools": ("fail", "see*")}
+    async with server_of(raw(options=narrowed)) as server:
+        assert names(server) == ["echo"]
+        assert await server.call_tool(CTX, "fail", {}) is None
+        assert await server.call_tool(CTX, "seen", {}) is None
+        assert await call_json(server, "echo") == {}
+
+
 async def test_a_server_that_failed_is_named_with_state_reason_and_next_try() -> None:
     options = replace(FAST, backoff_first_s=100, backoff_max_s=200)
     async with server_of(raw(exit=2, say="TOKEN is required"), options) as server:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -187,7 +188,7 @@ def _check_allowed_tools(settings: Settings, app: App, tools: tuple[Tool, ...]) 
     ready = {status.name for status in app.fleet.statuses() if status.state is ServerState.READY}
     for server in settings.servers:
         offered = {tool.name for tool in tools if tool.namespace == (server.namespace or server.name)}
-        missing = [name for name in server.allowed_tools or () if name not in offered]
+        missing = [name for name in server.allowed_tools or () if not any(fnmatchcase(tool, name) for tool in offered)]
         if server.name in ready and missing:
             yield f"{server.name}: allowedTools names {', '.join(missing)}, which the server does not offer"
 

@@ -1,401 +1,467 @@
-"""Server entries as MCP clients write them: Claude, VS Code, Cursor and others.
+"""The MCP clients whose configuration files toolcrib reads and edits: one row for each.
 
-A problem of one entry disables that server alone: it is kept with the reason in `problem`, and listed as failed.
+A row says where a client's files are on each system, where in them the servers are, and how its entries differ from
+the common form. Most clients need nothing but the places: keys such as `serverUrl` or `disabledTools` mean the same
+wherever they occur, and are known to `entries`.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import Any, Final, Literal
 
-from pydantic import ConfigDict, Field
+from toolcrib.settings.document import FieldPath, Syntax
 
-from toolcrib.errors import InvalidName
-from toolcrib.names import MAX_NAMESPACE, check_namespace
-from toolcrib.ranges import Natural, Seconds
-from toolcrib.settings import env
-from toolcrib.settings.document import FieldPath, Problems, dotted
-from toolcrib.settings.env import VariableExpander, VariableSource
-from toolcrib.settings.validation import (
-    NonEmpty,
-    Place,
-    Table,
-    closest,
-    display,
-    kind,
-    known_keys,
-    snake,
-    validate,
-)
-from toolcrib.upstream.options import ServerOptions, TransportName
-
-FORMS: Final[tuple[FieldPath, ...]] = (
-    ("mcpServers",),
-    ("mcp_servers",),
-    ("servers",),
-    ("mcp", "servers"),
-    ("mcp", "mcpServers"),
-)
-"""Where a file may hold its servers."""
-_TRANSPORTS: Final[Mapping[str, TransportName]] = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamablehttp": "http",
-    "sse": "sse",
-}
-_URL_KEYS: Final = ("url", "server_url", "http_url")
-_RESTRICTIONS: Final = frozenset({"disabled_tools", "exclude_tools", "enabled_tools", "include_tools"})
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VARIABLE = re.compile(r"\$\{(?:env:)?([^}:]+)")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_OWN_TIMEOUTS: Final = 'write "timeouts": {"start": 60, "list": 30, "call": 60}, in seconds'
+Platform = Literal["linux", "darwin", "win32"]
+PLATFORMS: Final[tuple[Platform, ...]] = ("linux", "darwin", "win32")
+Scope = Literal["user", "profile", "project"]
+TimeoutKind = Literal["start", "list", "call"]
+COMMAND: Final = "{command}"
+"""In an entry: the program that starts toolcrib."""
+ARGS: Final = "{args}"
+"""In an entry: the list of its arguments."""
+ARGV: Final = "{argv}"
+"""In an entry: the list of the program and its arguments."""
 
 
-class ServerTimeouts(Table):
-    """Deadlines of one server."""
+@dataclass(frozen=True, slots=True)
+class ClientFile:
+    """One place of a client's configuration.
 
-    start_s: Seconds | None = None
-    list_s: Seconds | None = None
-    call_s: Seconds | None = None
-    find_s: Seconds | None = None
-
-
-class ServerEntry(Table):
-    """One server as a client's file has it. Keys of other clients are allowed, and warned of.
-
-    Keys of the other transport are ignored silently: clients write an empty `env` for remote servers.
+    The path may begin with `~`, `{config}` (the folder for applications' settings on that system), `{xdg}` (the same,
+    but `~/.config` on macOS too), or a variable of the environment with a default, as in `{CODEX_HOME:~/.codex}`.
+    A project's file is relative. A `*` matches any folder.
     """
 
-    model_config = ConfigDict(extra="allow")
-
-    type: Any = None
-    transport: Any = None
-    command: NonEmpty | None = None
-    args: tuple[str, ...] = ()
-    env: dict[str, Any] = Field(default_factory=dict)
-    env_file: NonEmpty | None = None
-    cwd: NonEmpty | None = None
-    url: NonEmpty | None = None
-    server_url: NonEmpty | None = None
-    http_url: NonEmpty | None = None
-    headers: dict[str, Any] = Field(default_factory=dict)
-    allowed_tools: tuple[str, ...] | None = None
-    required: bool = False
-    disabled: bool = False
-    enabled: bool = True
-    timeouts: ServerTimeouts = Field(default_factory=ServerTimeouts)
-    namespace: NonEmpty | None = None
-    asks: bool = False
-    prompts: bool = True
-    resources: bool = True
-    show_all: bool = False
-    delegate_search: bool = False
-    retries: Natural | None = None
-    retry_interval_s: Seconds | None = None
-
-    def url_key(self) -> str | None:
-        """The key of the url; clients differ."""
-        return next((key for key in _URL_KEYS if getattr(self, key) is not None), None)
-
-
-def server_tables(value: Mapping[str, Any], problems: Problems) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
-    """The tables of the file that hold servers by name, each with its place."""
-    for form in FORMS:
-        found: Any = value
-        for part in form:
-            found = found.get(part) if isinstance(found, dict) else None
-        if isinstance(found, dict):
-            yield form, found
-        elif found is not None:
-            problems.add(form, f"must be an object with an entry for each server, not {kind(found)}")
+    path: str
+    scope: Scope = "user"
+    platforms: tuple[Platform, ...] = PLATFORMS
+    syntax: Syntax = "json"
+    """How a new file is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerReader:
-    """Reads the entries of one file."""
+class Client:
+    """A client, its files, and what its entries mean where clients differ."""
 
-    problems: Problems
-    variables: VariableSource
-    defaults: ServerOptions
-    """Deadlines and sizes of an entry that sets none of its own."""
+    id: str
+    title: str
+    files: tuple[ClientFile, ...]
+    """In the order in which `connect` tries them."""
+    servers: FieldPath = ("mcpServers",)
+    """Where its files hold the servers."""
+    as_list: bool = False
+    """Whether the servers are a list whose items have a `name`."""
+    timeout: tuple[TimeoutKind, float] | None = None
+    """What the key `timeout` limits, and its unit in seconds; None where the client's documents do not say."""
+    url_means_sse: bool = False
+    """Whether a `url` without a type is an SSE endpoint."""
+    plain_variables: bool = False
+    """Whether `$NAME` is a variable, as `${NAME}` is everywhere."""
+    placeholders: bool = False
+    """Whether `{{NAME}}` is a value that only the client knows."""
+    allowed_servers: FieldPath = ()
+    """Where the file lists the only servers to use."""
+    excluded_servers: FieldPath = ()
+    """Where the file lists servers not to use."""
+    tool_switches: FieldPath = ()
+    """Where the file turns tools on and off, by patterns of `SERVER_TOOL`."""
+    entry: Mapping[str, Any] = field(default_factory=lambda: {"command": COMMAND, "args": ARGS})
+    """How `connect` writes toolcrib's own entry."""
+    note: str = ""
+    """What the documentation says beside the table."""
+    sources: tuple[str, ...] = ()
+    """Where the facts of the row are from."""
 
-    def read(self, value: Mapping[str, Any]) -> tuple[ServerOptions, ...]:
-        """Every server that is not disabled, by name."""
-        servers: dict[str, ServerOptions] = {}
-        keys: dict[str, FieldPath] = {}
-        for form, table in server_tables(value, self.problems):
-            for key, entry in table.items():
-                at = (*form, key)
-                server = self._read_entry(entry, at)
-                name = self._name(key, at)
-                if name in keys:
-                    other = f'"{keys[name][-1]}" of {self.problems.document.where(keys[name])}'
-                    self.problems.add(at, f'has the same namespace "{name}" as {other}; rename one of them')
-                keys.setdefault(name, at)
-                if server is not None:
-                    servers[name] = replace(server, name=name)
-        return tuple(servers[name] for name in sorted(servers))
 
-    def _name(self, key: str, at: FieldPath) -> str:
-        name = namespace_of(key)
-        if name != key:
-            self.problems.warn(at, f'is named "{name}" here, as a namespace cannot have colons or control characters')
-        return name
+ANY_CLIENT: Final = Client(id="", title="", files=())
+"""The client of a file that any could have written."""
+MILLISECONDS: Final = 0.001
+_VARIABLE: Final = re.compile(r"\{([A-Z_]+):([^}]*)\}")
+_CODE_USER: Final = "{config}/Code/User"
+_STDIO: Final = {"type": "stdio", "command": COMMAND, "args": ARGS}
+_LOCAL: Final = {"type": "local", "command": ARGV, "enabled": True}
+_ADD_MCP: Final = "npm add-mcp 2.4.0"
+_AGENT_SCAN: Final = "PyPI snyk-agent-scan 0.6.9"
 
-    def _read_entry(self, value: Any, at: FieldPath) -> ServerOptions | None:
-        own = Problems(self.problems.document)
-        if not isinstance(value, dict):
-            own.add(at, f"must be an object with command or url, not {kind(value)}")
-            return replace(self.defaults, problem=own.summary())
-        star = _allows_all(value)
-        place = validate(ServerEntry, value if star is None else {**value, star: None}, at, own)
-        entry = _EntryReader(place=place, variables=self.variables, defaults=self.defaults)
-        if value.get("disabled") is True or value.get("enabled") is False:
-            self.problems.warn(at, "is disabled and left out")
+CLIENTS: Final[tuple[Client, ...]] = (
+    Client(
+        id="claude-desktop",
+        title="Claude Desktop",
+        files=(ClientFile("{config}/Claude/claude_desktop_config.json"),),
+        note="Anthropic ships Claude Desktop for macOS and Windows; the place on Linux is that of unofficial builds",
+        sources=(_ADD_MCP, _AGENT_SCAN),
+    ),
+    Client(
+        id="claude-code",
+        title="Claude Code",
+        files=(ClientFile("~/.claude.json"), ClientFile(".mcp.json", "project")),
+        entry=_STDIO,
+        note="`projects.FOLDER.mcpServers` of `~/.claude.json` is read for the current folder",
+        sources=(_ADD_MCP, _AGENT_SCAN),
+    ),
+    Client(
+        id="cursor",
+        title="Cursor",
+        files=(ClientFile("~/.cursor/mcp.json"), ClientFile(".cursor/mcp.json", "project")),
+        sources=(_ADD_MCP, _AGENT_SCAN),
+    ),
+    Client(
+        id="vscode",
+        title="VS Code",
+        files=(
+            ClientFile(f"{_CODE_USER}/mcp.json"),
+            ClientFile(f"{_CODE_USER}/profiles/*/mcp.json", "profile"),
+            ClientFile(f"{_CODE_USER}/settings.json", "profile"),
+            ClientFile(".vscode/mcp.json", "project"),
+            ClientFile(".vscode/settings.json", "project"),
+        ),
+        servers=("servers",),
+        entry=_STDIO,
+        note="in `settings.json` the servers are in `mcp.servers`; `${input:ID}` is the environment variable `ID`",
+        sources=(_ADD_MCP, _AGENT_SCAN),
+    ),
+    Client(
+        id="copilot-cli",
+        title="GitHub Copilot CLI",
+        files=(
+            ClientFile("{COPILOT_HOME:~/.copilot}/mcp-config.json"),
+            ClientFile(".github/mcp.json", "project"),
+        ),
+        timeout=("call", MILLISECONDS),
+        entry={"type": "local", "command": COMMAND, "args": ARGS, "tools": ["*"]},
+        note="a project's `.mcp.json` is shared with Claude Code",
+        sources=(_ADD_MCP, _AGENT_SCAN, "github.github.io/copilot-sdk-java: McpServerConfig"),
+    ),
+    Client(
+        id="codex",
+        title="Codex",
+        files=(
+            ClientFile("{CODEX_HOME:~/.codex}/config.toml", syntax="toml"),
+            ClientFile(".codex/config.toml", "project", syntax="toml"),
+        ),
+        servers=("mcp_servers",),
+        sources=("github.com/openai/codex: codex-rs/config/src/mcp_types.rs", _ADD_MCP),
+    ),
+    Client(
+        id="gemini-cli",
+        title="Gemini CLI",
+        files=(ClientFile("~/.gemini/settings.json"), ClientFile(".gemini/settings.json", "project")),
+        timeout=("call", MILLISECONDS),
+        url_means_sse=True,
+        plain_variables=True,
+        allowed_servers=("mcp", "allowed"),
+        excluded_servers=("mcp", "excluded"),
+        sources=("github.com/google-gemini/gemini-cli: docs/tools/mcp-server.md",),
+    ),
+    Client(
+        id="antigravity",
+        title="Antigravity",
+        files=(
+            ClientFile("~/.gemini/config/mcp_config.json"),
+            ClientFile("~/.gemini/antigravity/mcp_config.json", "profile"),
+        ),
+        note="the second place is that of older versions",
+        sources=(_ADD_MCP, _AGENT_SCAN),
+    ),
+    Client(
+        id="windsurf",
+        title="Windsurf",
+        files=(ClientFile("~/.codeium/windsurf/mcp_config.json"),),
+        sources=(_ADD_MCP, _AGENT_SCAN),
+    ),
+    Client(
+        id="zed",
+        title="Zed",
+        files=(
+            ClientFile("{config}/zed/settings.json", platforms=("linux",)),
+            ClientFile("{config}/Zed/settings.json", platforms=("darwin", "win32")),
+            ClientFile(".zed/settings.json", "project"),
+        ),
+        servers=("context_servers",),
+        entry={"source": "custom", "command": COMMAND, "args": ARGS, "env": {}},
+        note="servers that a Zed extension provides have no command, and stay in Zed",
+        sources=(_ADD_MCP, "github.com/zed-industries/zed: docs/src/ai/mcp.md"),
+    ),
+    Client(
+        id="opencode",
+        title="OpenCode",
+        files=(
+            ClientFile("{xdg}/opencode/opencode.json"),
+            ClientFile("{xdg}/opencode/opencode.jsonc"),
+            ClientFile("opencode.json", "project"),
+            ClientFile("opencode.jsonc", "project"),
+        ),
+        servers=("mcp",),
+        timeout=("list", MILLISECONDS),
+        tool_switches=("tools",),
+        entry=_LOCAL,
+        sources=("github.com/anomalyco/opencode: packages/web/src/content/docs/mcp-servers.mdx", _AGENT_SCAN),
+    ),
+    Client(
+        id="kilo-code",
+        title="Kilo Code",
+        files=(
+            ClientFile("{xdg}/kilo/kilo.json"),
+            ClientFile("{xdg}/kilo/kilo.jsonc"),
+            ClientFile("kilo.json", "project"),
+            ClientFile(".kilo/kilo.json", "project"),
+            ClientFile(".kilocode/mcp.json", "project"),
+        ),
+        servers=("mcp",),
+        timeout=("list", MILLISECONDS),
+        tool_switches=("tools",),
+        entry=_LOCAL,
+        note="`.kilocode/mcp.json` is that of older versions, and has `mcpServers`",
+        sources=(_ADD_MCP,),
+    ),
+    Client(
+        id="cline",
+        title="Cline",
+        files=(
+            ClientFile(f"{_CODE_USER}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json"),
+            ClientFile("{CLINE_DIR:~/.cline}/data/settings/cline_mcp_settings.json", "profile"),
+        ),
+        timeout=("call", 1),
+        url_means_sse=True,
+        entry={"command": COMMAND, "args": ARGS, "disabled": False},
+        note="the second place is that of the Cline CLI",
+        sources=("github.com/cline/cline: src/services/mcp/schemas.ts", _ADD_MCP),
+    ),
+    Client(
+        id="roo-code",
+        title="Roo Code",
+        files=(
+            ClientFile(f"{_CODE_USER}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"),
+            ClientFile(".roo/mcp.json", "project"),
+        ),
+        timeout=("call", 1),
+        url_means_sse=True,
+        entry={"command": COMMAND, "args": ARGS, "disabled": False},
+        sources=("docs.roocode.com/features/mcp/using-mcp-in-roo", "github.com/1mcp-app/agent: appPresets.ts"),
+    ),
+    Client(
+        id="goose",
+        title="Goose",
+        files=(
+            ClientFile("{xdg}/goose/config.yaml", platforms=("linux", "darwin"), syntax="yaml"),
+            ClientFile("{config}/Block/goose/config/config.yaml", platforms=("win32",), syntax="yaml"),
+        ),
+        servers=("extensions",),
+        timeout=("call", 1),
+        entry={
+            "name": "toolcrib",
+            "type": "stdio",
+            "cmd": COMMAND,
+            "args": ARGS,
+            "envs": {},
+            "enabled": True,
+            "timeout": 300,
+        },
+        note="built-in extensions have no command, and stay in Goose",
+        sources=("github.com/block/goose: documentation/docs/guides/config-files.md", _ADD_MCP),
+    ),
+    Client(
+        id="kiro",
+        title="Kiro",
+        files=(ClientFile("~/.kiro/settings/mcp.json"), ClientFile(".kiro/settings/mcp.json", "project")),
+        timeout=("call", MILLISECONDS),
+        note="that `timeout` is in milliseconds is not confirmed by Kiro's documents",
+        sources=("kiro.dev/docs/mcp/configuration", _ADD_MCP),
+    ),
+    Client(
+        id="amazon-q",
+        title="Amazon Q Developer",
+        files=(
+            ClientFile("~/.aws/amazonq/mcp.json"),
+            ClientFile("~/.aws/amazonq/default.json", "profile"),
+            ClientFile("~/.aws/amazonq/agents/default.json", "profile"),
+            ClientFile(".amazonq/mcp.json", "project"),
+        ),
+        timeout=("call", MILLISECONDS),
+        sources=(_AGENT_SCAN, "github.com/dagger/container-use: docs (timeout)"),
+    ),
+    Client(
+        id="continue",
+        title="Continue",
+        files=(ClientFile("~/.continue/config.yaml", syntax="yaml"),),
+        as_list=True,
+        entry={"name": "toolcrib", "command": COMMAND, "args": ARGS},
+        note="the place, and that `connectionTimeout` is in milliseconds, are not confirmed",
+        sources=("github.com/continuedev/continue: packages/config-yaml/src/schemas/mcp/index.ts",),
+    ),
+    Client(
+        id="lm-studio",
+        title="LM Studio",
+        files=(
+            ClientFile("~/.lmstudio/mcp.json"),
+            ClientFile("~/.cache/lm-studio/mcp.json", "profile", ("linux", "darwin")),
+        ),
+        note="the second place was reported for version 0.3.33 on macOS",
+        sources=("lmstudio.ai/docs/app/mcp", "github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1371"),
+    ),
+    Client(
+        id="junie",
+        title="JetBrains Junie",
+        files=(ClientFile("~/.junie/mcp/mcp.json"), ClientFile(".junie/mcp/mcp.json", "project")),
+        note="JetBrains AI Assistant keeps its servers in the IDE's settings, without a file to edit",
+        sources=(
+            "github.com/laravel/boost: PhpStormJunie",
+            "junie.jetbrains.com/docs/junie-cli-mcp-configuration.html",
+        ),
+    ),
+    Client(
+        id="librechat",
+        title="LibreChat",
+        files=(ClientFile("librechat.yaml", "project", syntax="yaml"),),
+        timeout=("call", MILLISECONDS),
+        placeholders=True,
+        entry=_STDIO,
+        sources=("github.com/danny-avila/LibreChat: packages/data-provider/src/mcp.ts",),
+    ),
+    Client(
+        id="mcpproxy",
+        title="mcpproxy",
+        files=(ClientFile("~/.mcpproxy/mcp_config.json"),),
+        as_list=True,
+        entry={"name": "toolcrib", "protocol": "stdio", "command": COMMAND, "args": ARGS, "enabled": True},
+        sources=("github.com/smart-mcp-proxy/mcpproxy-go: docs/configuration/upstream-servers.md",),
+    ),
+    Client(
+        id="1mcp",
+        title="1MCP",
+        files=(
+            ClientFile("~/.config/1mcp/mcp.json", platforms=("linux", "darwin")),
+            ClientFile("{config}/1mcp/mcp.json", platforms=("win32",)),
+        ),
+        timeout=("call", MILLISECONDS),
+        entry={"command": COMMAND, "args": ARGS, "tags": ["toolcrib"]},
+        sources=("github.com/1mcp-app/agent: docs/en/reference/mcp-servers.md",),
+    ),
+    Client(
+        id="my-cool-proxy",
+        title="my-cool-proxy",
+        files=(
+            ClientFile("{xdg}/my-cool-proxy/config.json", platforms=("linux",)),
+            ClientFile("~/Library/Preferences/my-cool-proxy/config.json", platforms=("darwin",)),
+            ClientFile("{config}/my-cool-proxy/config.json", platforms=("win32",)),
+        ),
+        servers=("mcpClients",),
+        entry=_STDIO,
+        sources=("github.com/karashiiro/my-cool-proxy: docs/configuration.md",),
+    ),
+)
+
+
+def client_named(name: str) -> Client | None:
+    """The client with this id."""
+    return next((client for client in CLIENTS if client.id == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a user's files are on one system; `platform` can be another than the one this runs on."""
+
+    platform: Platform
+    home: PurePath
+    project: PurePath
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def paths(self, client: Client, *scopes: Scope) -> tuple[tuple[ClientFile, PurePath], ...]:
+        """The places of a client on this system, of all scopes or of those named; a `*` stays as it is."""
+        return tuple(
+            (file, self.path(file))
+            for file in client.files
+            if self.platform in file.platforms and (not scopes or file.scope in scopes)
+        )
+
+    def path(self, file: ClientFile) -> PurePath:
+        """The place of a file."""
+        text = _VARIABLE.sub(lambda match: self.environ.get(match[1]) or match[2], file.path)
+        text = text.replace("{config}", self._config()).replace("{xdg}", self._xdg())
+        kind = PureWindowsPath if self.platform == "win32" else PurePosixPath
+        if text == "~" or text.startswith("~/"):
+            return kind(self.home) / text[2:]
+        return kind(text) if kind(text).is_absolute() else kind(self.project) / text
+
+    def _config(self) -> str:
+        match self.platform:
+            case "darwin":
+                return "~/Library/Application Support"
+            case "win32":
+                return self.environ.get("APPDATA") or "~/AppData/Roaming"
+            case _:
+                return self._xdg()
+
+    def _xdg(self) -> str:
+        return self.environ.get("XDG_CONFIG_HOME") or "~/.config"
+
+
+def existing_files(places: Places) -> Iterator[tuple[Client, ClientFile, Path]]:
+    """Every configuration file that is there, in the order of the table."""
+    for client in CLIENTS:
+        for file, place in places.paths(client):
+            for path in _matching(Path(place)):
+                if path.is_file():
+                    yield client, file, path
+
+
+def _matching(path: Path) -> list[Path]:
+    """The path itself, or the paths that it matches if it has a `*`."""
+    star = next((position for position, part in enumerate(path.parts) if "*" in part), None)
+    if star is None:
+        return [path]
+    base = Path(*path.parts[:star])
+    return sorted(base.glob(str(Path(*path.parts[star:]))))
+
+
+def identify(path: Path, value: Any, syntax: Syntax) -> Client | None:
+    """The client whose file this is: by its place, or else by how it holds servers."""
+    _, client, _ = max(_placed(path), key=lambda found: len(found[0]), default=((), None, None))
+    return client or next((client for client in CLIENTS if _holds_servers_of(client, value, syntax)), None)
+
+
+def project_folder(path: Path) -> Path:
+    """The folder that relative paths of a file are meant from: that of the project, if it is a project's file."""
+    found = [tail for tail, _, file in _placed(path) if file.scope == "project"]
+    return path.parents[len(max(found, key=len)) - 1] if found else path.parent
+
+
+def value_at(value: Any, path: FieldPath) -> Any:
+    """The value at a path of keys; None if there is none."""
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
             return None
-        server = entry.read() if not own.found else _as_far_as_known(value, self.defaults)
-        self.problems.warnings += own.warnings
-        if starts_toolcrib(server):
-            self.problems.warn(at, "starts toolcrib itself and is left out; give it a file of its own with --config")
-            return None
-        return replace(server, problem="; ".join(filter(None, (own.summary(), server.problem))))
+        value = value[part]
+    return value
 
 
-def _allows_all(value: Mapping[str, Any]) -> str | None:
-    """The key of `allowedTools`, if it allows every tool; written `"*"`, or as a list with it."""
-    keys = [key for key in value if snake(key) == "allowed_tools"]
-    star = [key for key in keys if value[key] == "*" or (isinstance(value[key], list) and "*" in value[key])]
-    return star[0] if len(keys) == 1 and star else None
+def is_server(entry: Any) -> bool:
+    """Whether a value looks like the entry of a server, and not like a setting or an extension of the client's own."""
+    return isinstance(entry, dict) and any(entry.get(key) for key in _SERVER_KEYS)
 
 
-def _as_far_as_known(value: Mapping[str, Any], defaults: ServerOptions) -> ServerOptions:
-    """What an entry that does not fit says about its server, to be shown beside the problem."""
-    texts = {key: item for key, item in value.items() if isinstance(item, str)}
-    required = value.get("required") is True
-    if "command" in texts or "url" not in texts:
-        return replace(defaults, transport="stdio", command=texts.get("command", ""), required=required)
-    return replace(defaults, transport="http", url=texts["url"], required=required)
+_SERVER_KEYS: Final = ("command", "cmd", "url", "uri", "serverUrl", "httpUrl")
 
 
-@dataclass(slots=True, kw_only=True)
-class _EntryReader:
-    """Reads one entry whose fields have the right types."""
-
-    place: Place[ServerEntry]
-    variables: VariableSource
-    defaults: ServerOptions
-    expander: VariableExpander = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.expander = VariableExpander(self.variables)
-
-    @property
-    def entry(self) -> ServerEntry:
-        return self.place.table
-
-    def read(self) -> ServerOptions:
-        """The server, with what is missing in its environment as its `problem`."""
-        entry = self.entry
-        reach = self._local() if self._transport() == "stdio" else self._remote()
-        if entry.show_all and entry.delegate_search:
-            self.place.add("has both show_all, which lists all its tools here, and delegate_search; keep one")
-        timeouts = {f"{key.removesuffix('_s')}_timeout_s": value for key, value in entry.timeouts.given().items()}
-        flags = (
-            "required",
-            "asks",
-            "prompts",
-            "resources",
-            "show_all",
-            "delegate_search",
-            "retries",
-            "retry_interval_s",
-        )
-        misspelt = self._warn_of_unknown_keys()
-        return replace(
-            reach,
-            allowed_tools=entry.allowed_tools,
-            namespace=self._namespace(),
-            problem="; ".join(dict.fromkeys((*self.expander.missing, *misspelt))),
-            **entry.given(*flags),
-            **timeouts,
-        )
-
-    def _namespace(self) -> str | None:
-        """The namespace that the entry states, which is never changed silently."""
-        stated = self.entry.namespace
-        if stated is not None and namespace_of(stated) != stated:
-            message = f"must not contain colons or control characters: {display(stated)}"
-            self.place.add(message, "namespace")
-        return stated
-
-    def _transport(self) -> TransportName:
-        """What the type says; else what the entry has: a command or a url."""
-        entry = self.entry
-        has_url = entry.url_key() is not None
-        if entry.type is not None and entry.transport is not None:
-            self.place.add("duplicates type; keep one of them", "transport")
-        key = "type" if entry.type is not None else "transport"
-        said = getattr(entry, key)
-        if said is None:
-            if entry.command is not None and has_url:
-                self.place.add('has both a command and a url; add "type": "stdio" or "http", or drop one')
-            return "http" if has_url and entry.command is None else "stdio"
-        transport = _TRANSPORTS.get(said.lower().replace("-", "").replace("_", "")) if isinstance(said, str) else None
-        if transport is None:
-            must = "must be stdio, http (also written streamable-http) or sse"
-            self.place.add(f"{must}, not {display(said)}", key)
-        return transport or ("http" if has_url else "stdio")
-
-    def _local(self) -> ServerOptions:
-        entry, fill = self.entry, self.expander.fill
-        if entry.command is None:
-            self._needs("command", "a command, or a url if it is remote")
-        command = fill(entry.command or "", "command")
-        if entry.command is not None and not command.strip() and not self.expander.missing:
-            names = dict.fromkeys(_VARIABLE.findall(entry.command))
-            self.expander.missing += [f"environment variable {name} is empty (command)" for name in names]
-        return replace(
-            self.defaults,
-            transport="stdio",
-            command=self._in_home(command),
-            args=tuple(fill(text, f"args[{position}]") for position, text in enumerate(entry.args)),
-            env=self._env(),
-            cwd=self._folder(fill(entry.cwd, "cwd")) if entry.cwd else None,
-        )
-
-    def _remote(self) -> ServerOptions:
-        key = self.entry.url_key()
-        url = str(getattr(self.entry, key)) if key else ""
-        if key is None:
-            self._needs("url", "a url")
-        older = self._transport() == "sse" or self._looks_like_sse(url)
-        filled = self._checked_url(key, url) if key else ""
-        return replace(self.defaults, transport="sse" if older else "http", url=filled, headers=self._headers())
-
-    def _needs(self, key: str, what: str) -> None:
-        misspelt = [other for other, near in self._unknown_keys() if near == key]
-        hint = f' (is "{misspelt[0]}" meant to be {key}?)' if misspelt else ""
-        self.place.add(f"needs {what}{hint}")
-
-    def _looks_like_sse(self, url: str) -> bool:
-        """A url without a type whose path ends with `/sse`: by convention the older transport."""
-        typed = self.entry.type is not None or self.entry.transport is not None
-        if typed or not url.partition("?")[0].endswith("/sse"):
-            return False
-        self.place.warn('is treated as an SSE server because of its url; add "type": "http" if it is not one')
-        return True
-
-    def _checked_url(self, key: str, url: str) -> str:
-        """The url with its variables filled in."""
-        before = len(self.expander.missing)
-        filled = self.expander.fill(url, "url").strip()
-        wrong = "" if len(self.expander.missing) > before else url_problem(filled)
-        if wrong and filled == url.strip():
-            self.place.add(wrong, key)
-        elif wrong:
-            self.expander.missing.append(f"url {wrong}, once its variables are filled in")
-        return filled
-
-    def _env(self) -> dict[str, str]:
-        env_file = self.entry.env_file
-        from_file = self._env_file(self.expander.fill(env_file, "envFile")) if env_file else {}
-        return {**from_file, **self._mapping("env")}
-
-    def _env_file(self, name: str) -> Mapping[str, str]:
-        try:
-            return env.parse_dotenv(self._folder(name).read_text(encoding="utf-8-sig"))
-        except (OSError, UnicodeDecodeError) as error:
-            why = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be read"
-            self.expander.missing.append(f"the file {name} {why} (envFile)")
-            return {}
-
-    def _headers(self) -> dict[str, str]:
-        headers = self._mapping("headers")
-        for name, value in headers.items():
-            if not _HEADER_NAME.fullmatch(name):
-                self.place.add("is not a header name", "headers", name)
-            elif _CONTROL.search(value):
-                self.expander.missing.append(f"headers.{name} holds a line break or another control character")
-        return headers
-
-    def _mapping(self, key: str) -> dict[str, str]:
-        """A table of strings. Numbers become strings, since some clients write ports so; null leaves one out."""
-        filled: dict[str, str] = {}
-        for name, value in getattr(self.entry, key).items():
-            if isinstance(value, str):
-                filled[name] = self.expander.fill(value, dotted((key, name)))
-            elif isinstance(value, (int, float)) and not isinstance(value, bool):
-                filled[name] = str(value)
-            elif value is not None:
-                self.place.add(f"must be a string, not {kind(value)}", key, name)
-        return filled
-
-    def _folder(self, name: str) -> Path:
-        return self.variables.workspace / self._in_home(name)
-
-    def _in_home(self, name: str) -> str:
-        return str(self.variables.home / name[2:]) if name.startswith("~/") else name
-
-    def _unknown_keys(self) -> list[tuple[str, str]]:
-        """Keys that toolcrib does not know, as the file spells them, each with the closest known key or ""."""
-        known = known_keys(ServerEntry)
-        extra = self.entry.model_extra or {}
-        return [(str(self.place.path(key)[-1]), closest(key, known)) for key in extra]
-
-    def _warn_of_unknown_keys(self) -> list[str]:
-        """Warn of other clients' keys and of likely misspellings.
-
-        Returns the problem of a misspelt allow-list: ignored, it would offer every tool.
-        """
-        place = self.place
-        ignored: list[str] = []
-        problems: list[str] = []
-        for key, near in self._unknown_keys():
-            if key == "timeout":
-                place.warn("is ignored, as clients disagree on its unit; " + _OWN_TIMEOUTS, key)
-            elif snake(key) in _RESTRICTIONS:
-                place.warn("is not applied; name the tools to keep in allowedTools", snake(key))
-            elif near == "allowed_tools":
-                problems.append(f'"{key}" is not a setting; did you mean "allowedTools"?')
-            elif near:
-                place.warn(f'is ignored; did you mean "{near}"?', snake(key))
-            else:
-                ignored.append(key)
-        if ignored:
-            place.warn(f"has settings of another client that are ignored: {', '.join(ignored)}")
-        return problems
+def _placed(path: Path) -> Iterator[tuple[tuple[str, ...], Client, ClientFile]]:
+    """The files of clients that are named like this one, each with the parts of the path that say so."""
+    for client in CLIENTS:
+        for file in client.files:
+            parts = _VARIABLE.sub(lambda match: match[2], file.path).split("/")
+            tail = tuple(part for part in parts if part != "~" and not part.startswith("{"))
+            last = path.parts[-len(tail) :]
+            if len(last) == len(tail) and all(name in ("*", part) for name, part in zip(tail, last, strict=True)):
+                yield tail, client, file
 
 
-def namespace_of(key: str) -> str:
-    """The key itself if it can be a namespace, else the most similar name that can.
-
-    >>> namespace_of("My Server"), namespace_of("io.github:files"), namespace_of(" notes ")
-    ('My Server', 'io.github-files', 'notes')
-    """
-    try:
-        check_namespace(key)
-    except InvalidName:
-        legal = "".join(char if char.isprintable() and char != ":" else "-" for char in key.strip())
-        return legal[:MAX_NAMESPACE].strip() or "server"
-    return key
-
-
-def url_problem(url: str) -> str:
-    """What is wrong with a url, or an empty string."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError:
-        return "is not a url"
-    if parts.scheme not in ("http", "https"):
-        return "must begin with http:// or https://"
-    return "" if parts.hostname else "must name a host"
-
-
-def starts_toolcrib(server: ServerOptions) -> bool:
-    """Whether the entry would start a toolcrib that reads the same file, and so itself, without end."""
-    programs = {Path(word).name for word in (server.command or "", *server.args)}
-    own_file = any(word == "-c" or word.startswith("--config") for word in server.args)
-    return bool(programs & {"toolcrib", "toolcrib.exe"}) and "serve" in server.args and not own_file
+def _holds_servers_of(client: Client, value: Any, syntax: Syntax) -> bool:
+    found, same_syntax = value_at(value, client.servers), client.files[0].syntax == syntax
+    if client.as_list:
+        return isinstance(found, list) and same_syntax
+    if not isinstance(found, dict):
+        return False
+    return (
+        any(map(is_server, found.values())) if client.servers != ("mcpServers",) else same_syntax and syntax != "json"
+    )

@@ -1,6 +1,7 @@
-"""Read a settings file, JSON with comments or TOML, and keep the line of every field.
+"""Read a settings file, JSON with comments, TOML or YAML, and keep the line of every field.
 
-Errors give file, line and column and, where possible, the likely cause. Knows nothing of individual settings.
+The format is recognized by the content, since clients do not agree on suffixes. Errors give file, line and column and,
+where possible, the likely cause. Knows nothing of individual settings.
 """
 
 import json
@@ -10,13 +11,15 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from toolcrib.errors import SettingsError
 
 _SIMPLE = re.compile(r"[\w-]+")
 _MAX_BYTES = 16 * 1024 * 1024
+Syntax = Literal["json", "toml", "yaml"]
 FieldPath = tuple[str | int, ...]
 """The path to a value: keys and list positions, from the top."""
 _SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
@@ -38,6 +41,19 @@ _TOML_TOKEN = re.compile(
     r"[^\[\]{}\n\"'\#]+",
     re.DOTALL,
 )
+_SUFFIXES: Final[Mapping[str, Syntax]] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
+_TOML_FIRST = re.compile(
+    rf"[ \t]*(?:\[\[?[^\[\]]+\]\]?[ \t]*(?:\#.*)?$|{_TOML_PART}(?:[ \t]*\.[ \t]*{_TOML_PART})*[ \t]*=)"
+)
+_YAML_FIRST = re.compile(r"""---|%YAML|[ \t]*(?:- |(?:[^\s:"'{\[][^:]*|"[^"]*"|'[^']*'):(?:\s|$))""")
+_YAML_NUMBER = re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?")
+_YAML_WORDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_MAX_YAML_CHARS: Final = 256 * 1024
+_MAX_YAML_NODES: Final = 100_000
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -50,6 +66,7 @@ class SettingsFile:
     """The path as messages show it."""
     value: Any
     lines: Mapping[FieldPath, int] = field(default_factory=dict)
+    syntax: Syntax = "json"
 
     def where(self, at: FieldPath) -> str:
         """The file and line of the field, or of its parent if it has none: `mcp.json:7`."""
@@ -115,19 +132,21 @@ def _quoted(part: str) -> str:
 
 
 def read_file(path: Path, shown: str) -> SettingsFile:
-    """Read a file as TOML or JSON, by its suffix or its first characters. Raises `SettingsError`."""
-    text = _read_text(path, shown)
+    """Read a file as JSON, TOML or YAML. Raises `SettingsError`."""
+    text = read_text(path, shown)
     try:
-        parsed = _parse(path.suffix.lower(), text)
+        syntax = syntax_of(text, path)
+        parsed = parse(text, syntax)
     except TextError as error:
         raise SettingsError(
             f"{shown}:{error.line}:{error.column}: {error.message}",
             data={"file": str(path), "problems": [{"line": error.line, "message": error.message}]},
         ) from error
-    return SettingsFile(path=path, shown=shown, value=parsed.value, lines=parsed.lines)
+    return SettingsFile(path=path, shown=shown, value=parsed.value, lines=parsed.lines, syntax=syntax)
 
 
-def _read_text(path: Path, shown: str) -> str:
+def read_text(path: Path, shown: str) -> str:
+    """The text of a file that is small enough to be settings. Raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
@@ -146,22 +165,36 @@ def _read_text(path: Path, shown: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The value, and the line where each field begins, from 1."""
+    """The value, and where each field is."""
 
     value: Any
     lines: Mapping[FieldPath, int]
+    """Where each field begins: lines from 1."""
+    keys: Mapping[FieldPath, int] = field(default_factory=dict)
+    """JSON and YAML: the offset of each key in the text."""
+    spans: Mapping[FieldPath, tuple[int, int]] = field(default_factory=dict)
+    """JSON and YAML: the offsets where each value begins and ends."""
 
 
-def _parse(suffix: str, text: str) -> Parsed:
-    if suffix == ".toml":
-        return parse_toml(text)
-    if suffix in {".json", ".jsonc", ".json5"} or text.lstrip()[:1] in ("{", "/", ""):
-        return parse_jsonc(text)
-    return parse_toml(text)
+def syntax_of(text: str, path: Path) -> Syntax:
+    """The format of a text, by its first statement; the suffix decides only if that could be anything."""
+    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    if first.lstrip().startswith(("{", "//", "/*")):
+        return "json"
+    if _TOML_FIRST.match(first):
+        return "toml"
+    if _YAML_FIRST.match(first):
+        return "yaml"
+    return _SUFFIXES.get(path.suffix.lower(), "json")
+
+
+def parse(text: str, syntax: Syntax) -> Parsed:
+    """Parse a text in this format. Raises `TextError`."""
+    return {"json": parse_jsonc, "toml": parse_toml, "yaml": parse_yaml}[syntax](text)
 
 
 class TextError(Exception):
-    """Invalid JSON or TOML. `line` and `column` count from 1."""
+    """Invalid JSON, TOML or YAML. `line` and `column` count from 1."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         super().__init__(message)
@@ -183,7 +216,7 @@ def parse_jsonc(text: str) -> Parsed:
     value = reader.value((), 0)
     if not reader.at_end():
         reader.fail("unexpected text after the end of the file's value; is a bracket closed too early?", reader.at)
-    return Parsed(value, reader.lines)
+    return Parsed(value, reader.lines, reader.keys, reader.spans)
 
 
 @dataclass(slots=True)
@@ -191,6 +224,8 @@ class _JsonReader:
     text: str
     at: int = 0
     lines: dict[FieldPath, int] = field(default_factory=dict)
+    keys: dict[FieldPath, int] = field(default_factory=dict)
+    spans: dict[FieldPath, tuple[int, int]] = field(default_factory=dict)
     breaks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -218,16 +253,19 @@ class _JsonReader:
         if depth > _MAX_DEPTH:
             self.fail(f"nested more than {_MAX_DEPTH} deep", self.at)
         self.skip()
-        self.lines.setdefault(path, self.line(self.at))
-        match self.text[self.at : self.at + 1]:
+        begin = self.at
+        self.lines.setdefault(path, self.line(begin))
+        match self.text[begin : begin + 1]:
             case "{":
-                return self.object(path, depth)
+                value: Any = self.object(path, depth)
             case "[":
-                return self.array(path, depth)
+                value = self.array(path, depth)
             case '"':
-                return self.string()
+                value = self.string()
             case _:
-                return self.scalar()
+                value = self.scalar()
+        self.spans[path] = (begin, self.at)
+        return value
 
     def object(self, path: FieldPath, depth: int) -> dict[str, Any]:
         begin, found = self.at, dict[str, Any]()
@@ -239,6 +277,7 @@ class _JsonReader:
             if key in found:
                 self.fail(f'"{key}" is a duplicate (first on line {self.lines[here]})', key_at)
             self.lines[here] = self.line(key_at)
+            self.keys[here] = key_at
             self.colon(key)
             found[key] = self.value(here, depth + 1)
             self.comma("}", begin)
@@ -427,3 +466,88 @@ def _end_of_value(text: str, at: int) -> int:
         elif token.group() == "\n" and depth == 0:
             return at
     return at
+
+
+def parse_yaml(text: str) -> Parsed:
+    """Parse YAML 1.2, as clients do: `yes` and `on` are strings. Raises `TextError`.
+
+    >>> parsed = parse_yaml("a:\\n  b: [1, no]\\n")
+    >>> parsed.value, parsed.lines[("a", "b")]
+    ({'a': {'b': [1, 'no']}}, 2)
+    """
+    if len(text) > _MAX_YAML_CHARS:
+        raise TextError(f"a YAML file may be at most {_MAX_YAML_CHARS // 1024} KiB", 1, 1)
+    yaml = import_module("yaml")
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise TextError(str(error.problem or error.context), mark.line + 1, mark.column + 1) from error
+    except yaml.YAMLError as error:
+        raise TextError("a character that YAML does not allow", 1, 1) from error
+    except RecursionError:
+        raise TextError(f"nested more than {_MAX_DEPTH} deep", 1, 1) from None
+    if node is None:
+        return Parsed({}, {(): 1})
+    reader = _YamlReader()
+    return Parsed(reader.value(node, ()), reader.lines, reader.keys, reader.spans)
+
+
+@dataclass(slots=True)
+class _YamlReader:
+    """Turns the nodes of a document into values, without the tags that could make objects of them."""
+
+    lines: dict[FieldPath, int] = field(default_factory=dict)
+    keys: dict[FieldPath, int] = field(default_factory=dict)
+    spans: dict[FieldPath, tuple[int, int]] = field(default_factory=dict)
+    nodes: int = 0
+
+    def value(self, node: Any, path: FieldPath) -> Any:
+        self.nodes += 1
+        if len(path) > _MAX_DEPTH or self.nodes > _MAX_YAML_NODES:
+            self.fail("nested too deep, or aliases that repeat too much", node)
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            self.fail(f"the tag {node.tag} cannot be used here", node)
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        self.spans[path] = (node.start_mark.index, node.end_mark.index)
+        match node.id:
+            case "mapping":
+                return self.mapping(node, path)
+            case "sequence":
+                return [self.value(item, (*path, position)) for position, item in enumerate(node.value)]
+            case _:
+                return _yaml_scalar(node.value) if node.style is None else node.value
+
+    def mapping(self, node: Any, path: FieldPath) -> dict[str, Any]:
+        found, merged = dict[str, Any](), dict[str, Any]()
+        for key, item in node.value:
+            if key.id != "scalar":
+                self.fail("a key must be a string", key)
+            name = str(key.value)
+            if name == "<<" and key.style is None:
+                merged.update(self.merged(item, path))
+                continue
+            if name in found:
+                self.fail(f'"{name}" is a duplicate (first on line {self.lines[*path, name]})', key)
+            self.lines[*path, name] = key.start_mark.line + 1
+            self.keys[*path, name] = key.start_mark.index
+            found[name] = self.value(item, (*path, name))
+        return merged | found
+
+    def merged(self, node: Any, path: FieldPath) -> dict[str, Any]:
+        """The entries that `<<` takes from other mappings; the first of several wins."""
+        values = [self.value(one, (*path, "<<")) for one in (node.value if node.id == "sequence" else [node])]
+        if not all(isinstance(value, dict) for value in values):
+            self.fail("<< must name a mapping", node)
+        return {name: value for one in reversed(values) for name, value in one.items()}
+
+    def fail(self, message: str, node: Any) -> NoReturn:
+        raise TextError(message, node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _yaml_scalar(text: str) -> Any:
+    if text in _YAML_WORDS:
+        return _YAML_WORDS[text]
+    if not _YAML_NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)

@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Final
 
 _OPEN = "${"
+_FOREIGN = re.compile(
+    r"\{env:(?P<braced>[A-Za-z_]\w*)\}"
+    r"|\$\{\{\s*(?:secrets\.)?(?P<secret>[A-Za-z_]\w*)\s*\}\}"
+    r"|\$(?P<plain>[A-Za-z_]\w*)"
+    r"|\{\{\s*(?P<placeholder>\w+)\s*\}\}"
+)
+"""`{env:NAME}` of OpenCode, `${{ secrets.NAME }}` of Continue, `$NAME` of Gemini CLI, `{{NAME}}` of LibreChat."""
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*")
 _QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
 CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
@@ -26,6 +33,8 @@ class VariableSource:
     """Sources of variables: the environment, and folders that editors have names for."""
 
     environ: Mapping[str, str]
+    inputs: Mapping[str, str | None] = field(default_factory=dict)
+    """Defaults of the `inputs` that VS Code would ask for; None for those without one."""
     workspace: Path
     """`${workspaceFolder}`: the folder of the settings file, or the parent of `.vscode` and the like."""
 
@@ -55,6 +64,10 @@ class VariableExpander:
 
     surroundings: VariableSource
     missing: list[str] = field(default_factory=list)
+    plain: bool = False
+    """Whether `$NAME` is a variable too."""
+    placeholders_of: str = ""
+    """The client that alone knows the values of `{{NAME}}`; empty if braces mean nothing."""
 
     def fill(self, text: str, where: str) -> str:
         """Expand the variables of a text; `where` names the field in the reasons."""
@@ -67,6 +80,10 @@ class VariableExpander:
         while at < len(text):
             if nested and text[at] == "}":
                 return "".join(parts), at + 1
+            if (match := self._other_forms(text, at)) is not None:
+                parts.append(self._foreign_variable(match, where))
+                at = match.end()
+                continue
             if not text.startswith(_OPEN, at):
                 parts.append(text[at])
                 at += 1
@@ -90,6 +107,20 @@ class VariableExpander:
             return value, end
         return default, end
 
+    def _other_forms(self, text: str, at: int) -> re.Match[str] | None:
+        """A variable as only some clients write it."""
+        match = _FOREIGN.match(text, at)
+        if match is None:
+            return None
+        ours = match["braced"] or match["secret"] or (match["plain"] and self.plain)
+        return match if ours or (match["placeholder"] and self.placeholders_of) else None
+
+    def _foreign_variable(self, match: re.Match[str], where: str) -> str:
+        if match["placeholder"]:
+            self.missing.append(f"{match.group()} is known to {self.placeholders_of} only ({where})")
+            return ""
+        return self._value(match["braced"] or match["secret"] or match["plain"], where)
+
     def _value(self, name: str, where: str) -> str:
         value = self.lookup(name)
         if value is None:
@@ -99,9 +130,25 @@ class VariableExpander:
     def lookup(self, name: str) -> str | None:
         """The value of a variable of the editor or the environment, or None."""
         known = self.surroundings.named(name)
-        if known is not None or name.startswith("input:"):
+        if known is not None:
             return known
+        if name.startswith("input:"):
+            return self._input(name.removeprefix("input:"))
         return self.surroundings.environ.get(name.removeprefix("env:"))
+
+    def _input(self, name: str) -> str | None:
+        """What an editor would ask for: the variable of that name, or the default of the input."""
+        environ = self.surroundings.environ
+        return environ.get(input_variable(name)) or environ.get(name) or self.surroundings.inputs.get(name)
+
+
+def input_variable(name: str) -> str:
+    """The environment variable that replaces an input of VS Code.
+
+    >>> input_variable("github-token")
+    'GITHUB_TOKEN'
+    """
+    return re.sub(r"\W", "_", name).upper()
 
 
 def _is_name(name: str) -> bool:
@@ -114,7 +161,7 @@ def _is_name(name: str) -> bool:
 def _reason(name: str) -> str:
     if name.startswith("input:"):
         asked = name.removeprefix("input:")
-        return f'input "{asked}" is known to the editor only; write ${{env:NAME}} and set that variable instead'
+        return f'input "{asked}" is asked for by the editor only; set the environment variable {input_variable(asked)}'
     if name.startswith(("command:", "config:")):
         return f"${{{name}}} is known to the editor only"
     return f"environment variable {name.removeprefix('env:')} is not set"

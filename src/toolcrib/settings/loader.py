@@ -13,8 +13,9 @@ from toolcrib.names import check_name
 from toolcrib.schema import Schema
 from toolcrib.scripting.files import read_script, script_files
 from toolcrib.settings import document
-from toolcrib.settings.clients import FORMS, ServerReader
+from toolcrib.settings.clients import ANY_CLIENT, identify, project_folder, value_at
 from toolcrib.settings.document import Problems, SettingsFile
+from toolcrib.settings.entries import FORMS, MIXED_FORMS, ServerReader, is_bare_map
 from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, search_paths
 from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
@@ -27,7 +28,6 @@ EXAMPLE: Final = (
     '{"mcpServers": {"time": {"command": "uvx", "args": ["--with", "mcp==2.3.0", "mcp-server-time==2026.10.19"]}}}'
 )
 """The smallest useful settings file."""
-_EDITOR_FOLDERS = frozenset({".vscode", ".cursor"})
 _TOP: Final = ("toolcrib", "mcpServers", "mcp_servers", "servers")
 
 
@@ -44,14 +44,14 @@ def load_settings(
     here = cwd or Path.cwd()
     chosen = here / Path(path).expanduser() if path else find_settings_file(environ, here)
     read = document.read_file(chosen, str(path) if path else display_path(chosen, here))
-    return _settings(read, environ)
+    return _settings(read, environ, here)
 
 
 def default_settings(*, environ: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Settings:
     """The settings without a file: the defaults, and what the environment sets; raises `SettingsError`."""
     here = cwd or Path.cwd()
     empty = SettingsFile(path=here / "toolcrib.json", shown="the environment", value={"toolcrib": {}})
-    return replace(_settings(empty, environ), source=None)
+    return replace(_settings(empty, environ, here), source=None)
 
 
 def find_settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
@@ -70,15 +70,21 @@ def find_settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
     )
 
 
-def _settings(read: SettingsFile, environ: Mapping[str, str]) -> Settings:
+def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Settings:
     problems = Problems(read)
     value = _top(read, problems)
-    folder = read.path.absolute().parent
-    variables = VariableSource(environ=environ, workspace=_workspace(folder))
-    secrets = SecretReader(variables=variables, folder=folder)
+    path = read.path.absolute()
+    variables = VariableSource(environ=environ, workspace=project_folder(path), inputs=_input_defaults(value))
+    secrets = SecretReader(variables=variables, folder=path.parent)
     section = validate(ToolcribTable, value.get("toolcrib") or {}, ("toolcrib",), problems)
     own = _own_settings(section, secrets)
-    servers = ServerReader(problems=problems, variables=variables, defaults=section.table.server_defaults()).read(value)
+    servers = ServerReader(
+        problems=problems,
+        variables=variables,
+        defaults=section.table.server_defaults(),
+        client=identify(path, value, read.syntax) or ANY_CLIENT,
+        project=cwd,
+    ).read(value)
     problems.raise_any()
     return replace(
         own,
@@ -149,8 +155,11 @@ def _with_longest_find_timeout(options: GatewayOptions, found: Sequence[ServerOp
     return replace(options, find_timeout_s=max(options.find_timeout_s, longest))
 
 
-def _workspace(folder: Path) -> Path:
-    return folder.parent if folder.name in _EDITOR_FOLDERS else folder
+def _input_defaults(value: Mapping[str, Any]) -> dict[str, str | None]:
+    """The inputs that VS Code would ask for, by id, with what it would suggest."""
+    inputs = value.get("inputs")
+    found = [item for item in inputs if isinstance(item, dict)] if isinstance(inputs, list) else []
+    return {str(item.get("id")): item["default"] if isinstance(item.get("default"), str) else None for item in found}
 
 
 def _top(read: SettingsFile, problems: Problems) -> Mapping[str, Any]:
@@ -161,15 +170,13 @@ def _top(read: SettingsFile, problems: Problems) -> Mapping[str, Any]:
         near = get_close_matches(key, _TOP, n=1, cutoff=0.8)
         if near and near[0] != key:
             problems.warn((key,), f'is ignored; did you mean "{near[0]}"?')
-    if "toolcrib" not in read.value and not any(_holds(read.value, form) for form in FORMS):
+    if "toolcrib" not in read.value and not _holds_servers(read.value):
         stray = f" {problems.warnings[0]}" if problems.warnings else ""
         raise SettingsError(f'{read.shown} has no section "mcpServers".{stray}', hint=f"It should look like {EXAMPLE}")
     return read.value
 
 
-def _holds(value: Any, form: tuple[str | int, ...]) -> bool:
-    for part in form:
-        if not isinstance(value, dict) or part not in value:
-            return False
-        value = value[part]
-    return True
+def _holds_servers(value: Mapping[str, Any]) -> bool:
+    if is_bare_map(value) or isinstance(value.get("projects"), dict):
+        return True
+    return any(value_at(value, form) is not None for form in (*FORMS, *MIXED_FORMS))

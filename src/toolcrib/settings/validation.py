@@ -21,7 +21,8 @@ M = TypeVar("M", bound="Table")
 _MAX_SHOWN = 60
 _CUTOFF: Final = 0.7
 """How similar a key must be to be suggested, 0 to 1."""
-_FREE: Final = frozenset({"synonyms", "roles", "tool_rates", "env", "headers"})
+NO_ALIASES: Final[Mapping[str, str]] = {}
+_FREE: Final = frozenset({"synonyms", "roles", "tool_rates", "env", "headers", "env_http_headers"})
 """Tables whose keys are the user's own words."""
 _SWITCHES: Final = frozenset({"breaker", "retry", "cache"})
 """Tables that `true` turns on as they are by default, and `false` turns off."""
@@ -82,9 +83,14 @@ class Place(Generic[M]):
         self.problems.warn(self.path(*keys), message)
 
 
-def validate(model: type[M], value: Any, at: FieldPath, problems: Problems) -> Place[M]:
-    """Validate the value that the file has at `at`. If it does not fit, report every problem and use the defaults."""
-    reader = _Normalizer(at=at, problems=problems)
+def validate(
+    model: type[M], value: Any, at: FieldPath, problems: Problems, aliases: Mapping[str, str] = NO_ALIASES
+) -> Place[M]:
+    """Validate the value that the file has at `at`. If it does not fit, report every problem and use the defaults.
+
+    `aliases` are other names of the table's own keys, in snake_case.
+    """
+    reader = _Normalizer(at=at, problems=problems, aliases=aliases)
     normal = reader.normalize(value, ())
     place: Place[M] = Place(table=model.model_construct(), at=at, problems=problems, paths=reader.paths)
     try:
@@ -103,6 +109,7 @@ class _Normalizer:
 
     at: FieldPath
     problems: Problems
+    aliases: Mapping[str, str]
     paths: dict[tuple[str | int, ...], FieldPath] = field(default_factory=dict)
 
     def normalize(self, value: Any, loc: tuple[str | int, ...]) -> Any:
@@ -125,6 +132,7 @@ class _Normalizer:
         spelled: dict[str, str] = {}
         for entry, item in table.items():
             key = entry if free else snake(entry)
+            key = key if loc else self.aliases.get(key, key)
             if item is None or (key in _SWITCHES and item is False):
                 continue
             if key in spelled:

@@ -203,12 +203,9 @@ class ChainedServer(UpstreamServer):
                 return
             raise self._search_failed(refusal)
         for found in parse_search_reply(reply, namespace=self.namespace, tags=filters.tags):
-            if self._is_allowed(found.tool.name) and _matches(found.tool, filters):
+            name = found.tool.name
+            if name not in META_TOOLS and self.options.offers(name) and _matches(found.tool, filters):
                 yield found
-
-    def _is_allowed(self, name: str) -> bool:
-        allowed = self.options.allowed_tools
-        return name not in META_TOOLS and (allowed is None or name in allowed)
 
     def _listed_tool(self, found: RemoteHit) -> Tool | None:
         """Return the listed tool that this hit is, if any; a toolcrib lists tools by their wire name."""

@@ -78,7 +78,7 @@ class ToolLister:
     def __init__(self, options: ServerOptions, fleet: FleetOptions) -> None:
         self._namespace = options.namespace or options.name
         self._hidden = META_TOOLS if options.delegate_search else frozenset[str]()
-        self._allowed = None if options.allowed_tools is None else self._hidden.union(options.allowed_tools)
+        self._offers = options.offers
         self._gateway = fleet.gateway_id if options.show_all else ""
         self._max_pages = fleet.max_pages
         self._max_tools = fleet.max_tools
@@ -123,7 +123,7 @@ class ToolLister:
 
     def _reader(self, known: Mapping[str, RemoteTool], *, modern: bool) -> "_ToolListReader":
         return _ToolListReader(
-            self._namespace, known, allowed=self._allowed, hidden=self._hidden, gateway=self._gateway, modern=modern
+            self._namespace, known, offers=self._offers, hidden=self._hidden, gateway=self._gateway, modern=modern
         )
 
 
@@ -135,14 +135,14 @@ class _ToolListReader:
         namespace: str,
         known: Mapping[str, RemoteTool],
         *,
-        allowed: frozenset[str] | None,
+        offers: Callable[[str], bool],
         hidden: frozenset[str],
         gateway: str,
         modern: bool,
     ) -> None:
         self._namespace = namespace
         self._known = known
-        self._allowed = allowed
+        self._offers = offers
         self._hidden = hidden
         self._gateway = gateway
         self._modern = modern
@@ -173,7 +173,7 @@ class _ToolListReader:
         self._digest.update(data)
         self._size += len(data)
         name = raw.get("name") if isinstance(raw, dict) else None
-        if self._allowed is not None and isinstance(name, str) and name not in self._allowed:
+        if isinstance(name, str) and name not in self._hidden and not self._offers(name):
             return
         if isinstance(name, str) and name in self._tools:
             self._rejected.append(Rejected(tool=name, reason="listed twice; the first is used"))

@@ -5,6 +5,7 @@ Imports nothing heavy, so that settings can be read without an MCP client.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -36,7 +37,9 @@ class ServerOptions:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """http, sse: sent with each request."""
     allowed_tools: tuple[str, ...] | None = None
-    """The only tools to offer, by the server's own names; None means all."""
+    """The only tools to offer, by the server's own names or patterns such as `get_*`; None means all."""
+    denied_tools: tuple[str, ...] = ()
+    """Tools never to offer, even if `allowed_tools` has them; names or patterns."""
     prompts: bool = True
     """Whether to offer its prompts."""
     resources: bool = True
@@ -66,6 +69,15 @@ class ServerOptions:
     """Why it cannot be started at all, such as a missing variable. The server is then `failed` and never tried."""
     max_message_bytes: int = 64 * 1024 * 1024
     """The largest single message accepted from it."""
+
+    def offers(self, tool: str) -> bool:
+        """Whether to offer the tool of this name: it is allowed and not denied.
+
+        >>> ServerOptions(name="git", allowed_tools=("git_*",), denied_tools=("git_push",)).offers("git_push")
+        False
+        """
+        allowed = self.allowed_tools is None or any(fnmatchcase(tool, pattern) for pattern in self.allowed_tools)
+        return allowed and not any(fnmatchcase(tool, pattern) for pattern in self.denied_tools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
