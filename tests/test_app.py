@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -28,14 +30,18 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.vectors import Vectors
 from toolcrib.server.options import HttpOptions
+from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
+from toolcrib.state.options import StateOptions
+from toolcrib.state.sqlite import SqliteStore
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider
-from toolcrib.types import Context, Object, SearchRequest, ServerState, Tool, ToolResult, Visibility
+from toolcrib.types import Context, Object, SearchRequest, ServerState, StateCodec, Tool, ToolResult, Visibility
 from toolcrib.upstream.options import ServerOptions
 
 pytestmark = pytest.mark.anyio
 
+NUMBERS: StateCodec[int] = StateCodec(int, int)
 NOTES = Path(__file__).parent / "e2e" / "servers" / "notes.py"
 
 
@@ -347,3 +353,51 @@ async def test_a_query_or_a_name_that_is_not_text_is_refused_with_a_message() ->
 async def test_one_text_as_queries_is_one_query() -> None:
     text: Any = "echo"
     assert SearchRequest(queries=text) == SearchRequest(queries=("echo",))
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_app_from_a_settings_file_keeps_state_on_disk_and_another_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "kept"))
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {}}')
+    with anyio.fail_after(10):
+        async with App() as app:
+            await app.gateway.state.table("numbers", NUMBERS, durable=True).set("n", 1)
+        assert [path.name for path in tmp_path.iterdir()] == ["mcp.json"]  # noqa: ASYNC240 - a local folder of one
+        for number in range(2):
+            async with App(load_settings(file)) as app:
+                table = app.gateway.state.table("numbers", NUMBERS, durable=True)
+                assert await table.update("n", lambda old: ((old or 0) + 1, old or 0)) == number
+    assert (tmp_path / "kept" / "toolcrib" / "state.sqlite").is_file()
+
+
+async def test_a_state_file_of_a_newer_version_prevents_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    settings = Settings(state=StateOptions(path=path), servers=(notes(),))
+    with anyio.fail_after(30):
+        async with App(settings) as app:
+            await app.settled()
+        with sqlite3.connect(path) as db:
+            db.execute("PRAGMA user_version = 99")
+        db.close()
+        with pytest.raises(SettingsError, match=r"written by a newer version of toolcrib.*set another `path`"):
+            async with App(settings):
+                pass
+
+
+async def test_a_store_that_the_program_gives_is_neither_opened_nor_closed(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "state.sqlite") as store:
+        for _ in range(2):
+            async with App(state=store) as app:
+                assert app.gateway.state is store
+            await store.table("numbers", NUMBERS, durable=True).set("n", 1)
+
+
+def test_sqlite_is_not_imported_by_an_app_that_keeps_state_in_memory() -> None:
+    program = "import sys; from toolcrib import App; App(); print('toolcrib.state.sqlite' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.strip() == "False"

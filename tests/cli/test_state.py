@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from tests.cli.conftest import Ran, toolbox
 
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import StateCodec
+from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 
 Command = Callable[..., Ran]
 SettingsFile = Callable[..., Path]
+SECRET = {"name": "secret"}
 PLAIN: StateCodec[Any] = StateCodec(lambda value: value, lambda value: value)
 
 
@@ -24,10 +27,9 @@ def config(settings: SettingsFile, tmp_path: Path) -> Path:
 
     async def fill() -> None:
         async with SqliteStore(path) as store:
-            catalogs = store.table("catalogs", PLAIN, durable=True)
             for server, tools in (("git", 3), ("files", 1)):
-                saved = {"server": server, "saved": time.time() - 7_300, "tools": [{"name": "secret"}] * tools}
-                await catalogs.set(f"key of {server}", saved)
+                catalog = StoredCatalog(server=server, read_at=time.time() - 7_300, tools=(SECRET,) * tools)
+                await CatalogCache(store).update(f"key of {server}", 100, asdict(catalog))
             await store.table("spent approvals", PLAIN, durable=True).set("secret token", 1.0, ttl_s=600)
 
     anyio.run(fill)
@@ -112,3 +114,14 @@ def test_show_takes_no_name(command: Command, config: Path) -> None:
     ran = command("state", "show", "git", "--config", config)
     assert ran.code == 2
     assert ran.err.splitlines() == ["toolcrib: show takes no name.", "To clear it: toolcrib state clear git"]
+
+
+def test_the_tools_of_a_server_are_kept_by_any_verb_that_starts_it_and_can_be_cleared(
+    command: Command, settings: SettingsFile, tmp_path: Path
+) -> None:
+    config = settings({"state": {"path": str(tmp_path / "state.sqlite")}}, box=toolbox())
+    assert command("tools", "--config", config).code == 0
+    (kept,) = command("state", "--json", "--config", config).json["catalogs"]
+    assert (kept["server"], kept["tools"]) == ("box", 4)
+    assert command("state", "clear", "box", "--config", config).out == "Deleted 1 value.\n"
+    assert command("state", "--json", "--config", config).json["catalogs"] == []

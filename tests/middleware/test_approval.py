@@ -1,6 +1,8 @@
 """Approval: a user agrees to this call of this tool with these arguments before any of it runs."""
 
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,6 +18,7 @@ from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.approval import APPROVAL_KEY, ApprovalTokens, approval_binding
 from toolcrib.middleware.options import CallOptions, RateOptions, RetryOptions
 from toolcrib.state.memory import MemoryStore
+from toolcrib.state.sqlite import SqliteStore
 from toolcrib.testing import FakeProvider, FakeSource, connect, running, text_of
 from toolcrib.types import Call, CallNext, Context, Object, ToolResult
 from toolcrib.wire import result_to_wire
@@ -439,3 +442,17 @@ async def test_the_memory_for_spent_tokens_is_bounded(monkeypatch: pytest.Monkey
     clock.now += 602
     await notes.spend(notes.read(notes.issue("asked", ABOUT), ABOUT))
     assert len(await notes._spent.items()) == 1
+
+
+@pytest.mark.parametrize("key", ["a key of a test, long enough", None])
+async def test_a_spent_token_stays_spent_after_a_restart_if_there_is_a_key(key: str | None, tmp_path: Path) -> None:
+    async def restarted(text: str) -> str:
+        async with SqliteStore(tmp_path / "state.sqlite") as store:
+            tokens = ApprovalTokens(key, store, expires_s=600, wall=time.time)
+            text = text or tokens.issue("asked", ABOUT)
+            await tokens.spend(tokens.read(text, ABOUT))
+            return text
+
+    token = await restarted("")
+    with pytest.raises(ApprovalRequired, match="used before" if key else "not one that this server gave out"):
+        await restarted(token)

@@ -232,9 +232,9 @@ async def test_the_file_stays_within_its_size(path: Path) -> None:
     assert file_size(path) < 1.5 * most
 
 
-async def test_values_that_expire_are_dropped_last(path: Path) -> None:
+async def test_a_large_table_does_not_push_out_the_values_of_a_small_one(path: Path) -> None:
     async with SqliteStore(path, max_bytes=1024 * 1024) as store:
-        await numbers(store, "spent").set("token", 1, ttl_s=600)
+        await numbers(store, "spent").set("token", 1)
         texts = store.table("texts", TEXTS, durable=True)
         for number in range(50):
             await texts.set(str(number), "x" * 50_000)
@@ -286,6 +286,17 @@ async def test_two_stores_of_one_file_see_each_others_changes(path: Path) -> Non
         assert await numbers(two).get("a") == 1
         assert await numbers(two).update("a", lambda old: ((old or 0) + 1, old)) == 1
         assert await numbers(one).get("a") == 2
+
+
+async def test_a_second_store_in_one_process_leaves_the_locks_of_the_first_alone(path: Path) -> None:
+    reader = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT * FROM entries'); db.close()"
+    async with SqliteStore(path) as one, SqliteStore(path) as two:
+        await numbers(one).set("a", 1)
+        await numbers(two).get("a")
+        await anyio.run_process([sys.executable, "-c", reader, str(path)])
+        assert "state.sqlite-wal" in file_names(path.parent), "the other process took itself for the last one"
+        await numbers(one).set("b", 1)
+        assert await numbers(two).get("b") == 1
 
 
 COUNT = """

@@ -13,7 +13,7 @@ from toolcrib.errors import NotFound
 from toolcrib.names import nearest
 from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore, TableOverview
-from toolcrib.types import JSON, StateCodec
+from toolcrib.types import StateCodec
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
@@ -93,15 +93,17 @@ async def _contents(path: Path) -> tuple[Sequence[TableOverview], list[SavedCata
 async def _catalogs(store: SqliteStore) -> dict[str, SavedCatalog]:
     """The saved catalogs, by key."""
     saved = await store.table(CATALOGS, _PLAIN, durable=True).items()
-    return {key: _catalog(value) for key, value in saved.items() if isinstance(value, dict)}
+    return {key: _catalog(value) for key, value in saved.items()}
 
 
-def _catalog(value: dict[str, JSON]) -> SavedCatalog:
-    tools, saved = value.get("tools"), value.get("saved")
+def _catalog(saved: Any) -> SavedCatalog:
+    """What an entry of the table holds; one that another version wrote may lack any of it."""
+    catalog = saved.get("catalog") if isinstance(saved, dict) else None
+    fields = catalog if isinstance(catalog, dict) else {}
     return SavedCatalog(
-        server=str(value.get("server", "?")),
-        tools=len(tools) if isinstance(tools, list) else 0,
-        saved=saved if isinstance(saved, int | float) else 0.0,
+        server=str(fields.get("server") or "?"),
+        tools=len(fields.get("tools") or ()),
+        saved=fields.get("read_at") or 0.0,
     )
 
 

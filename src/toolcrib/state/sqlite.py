@@ -65,7 +65,6 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
             UNIQUE (name, key)
         )""",
         "CREATE INDEX entries_by_use ON entries (name, used)",
-        "CREATE INDEX entries_by_eviction ON entries (expires IS NOT NULL, used)",
         "CREATE INDEX entries_by_expiry ON entries (expires) WHERE expires IS NOT NULL",
         # Counted by triggers, so that no write has to count a table.
         """CREATE TABLE totals (
@@ -110,7 +109,7 @@ class SqliteStore:
     def __init__(
         self, path: Path, *, max_bytes: int = DEFAULT_MAX_BYTES, clock: Callable[[], float] | None = None
     ) -> None:
-        """Keep at most about `max_bytes`; the least recently used values go first, those that expire last.
+        """Keep at most about `max_bytes`; beyond it, the least recently used values of the largest table go first.
 
         `clock` counts seconds since the epoch.
         """
@@ -434,8 +433,9 @@ class _StateFile:
         db = self.open()
         while self._exceeds(name, max_entries, max_size):
             db.execute("DELETE FROM entries WHERE id = (SELECT id FROM entries WHERE name = ? ORDER BY used)", (name,))
-        # What expires goes by itself, and losing it early may matter: a spent approval could be used again.
-        oldest = "SELECT id FROM entries ORDER BY expires IS NOT NULL, used"
+        # Small tables are spared: a spent approval that is dropped could be used again, and saves no space.
+        largest = "SELECT name FROM totals ORDER BY bytes DESC LIMIT 1"
+        oldest = f"SELECT id FROM entries WHERE name = ({largest}) ORDER BY used"  # noqa: S608 - a constant
         while self._sum("SELECT sum(bytes) FROM totals") > self._max_bytes:
             db.execute(f"DELETE FROM entries WHERE id = ({oldest})")  # noqa: S608 - a constant
 
@@ -493,9 +493,12 @@ def _create_private(path: Path) -> None:
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != stat.S_IRUSR | stat.S_IWUSR:
-        path.chmod(0o600)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        # An existing file is not opened: closing it would release the locks that this process has on it.
+        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != stat.S_IRUSR | stat.S_IWUSR:
+            path.chmod(0o600)
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:

@@ -52,6 +52,8 @@ class ToolDefinitions:
 class StoredCatalog:
     """What is known of a server from earlier connections."""
 
+    server: str = ""
+    """The server that wrote it last, by name."""
     read_at: float = 0.0
     """When its tools were last read, in seconds since the epoch."""
     protocol: str = ""
@@ -225,7 +227,7 @@ class ServerCatalog:
     async def _write(self) -> None:
         if self._cache is None or not self._changes:
             return
-        changes, self._changes = self._changes, {}
+        changes, self._changes = {**self._changes, "server": self._options.name}, {}
         try:
             await self._cache.update(self._key, sum(self._sizes.values()), changes)
         except Exception as error:  # noqa: BLE001 - as above: a cache that cannot be written is no reason to stop
