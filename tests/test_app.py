@@ -32,6 +32,7 @@ from toolcrib.search.vectors import Vectors
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
+from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.surfaces.options import SurfaceOptions
@@ -59,6 +60,74 @@ async def test_a_started_app_finds_and_calls() -> None:
             assert reply.hits[0].tool.id == "notes:add_note"
             result = await app.gateway.call(me, "notes:add_note", {"text": "x"})
             assert result.content[0]["text"] == "note 1 kept"
+
+
+class Unfinished:
+    """A policy without `decide`."""
+
+    def scope(self, caller: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"settings": "toolcrib.json"}, r"must be of type Settings, not str\. Load a file with load_settings"),
+        ({"policy": Unfinished()}, r"policy is of type Unfinished, without decide\(\)"),
+        ({"authenticator": "secret"}, r"authenticator is of type str, without authenticate\(\)"),
+        ({"state": MemoryStore}, "state is a class"),
+        ({"audit": "audit.log"}, "audit is of type str"),
+        ({"selector": 1}, "selector is of type int"),
+        ({"middleware": print}, "middleware must be a list of callables"),
+        ({"middleware": ["log"]}, "middleware must be a list of callables"),
+    ],
+)
+def test_an_app_of_wrong_parts_says_which_one(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        App(**wrong)
+
+
+def test_a_handler_in_place_of_its_tool_is_refused_with_the_right_order() -> None:
+    swapped: Any = (lambda: "done", Tool(name="lamp"))
+    with pytest.raises(InvalidRequest, match="Give the tool first and then its handler"):
+        App().register(*swapped)
+    server: Any = {"name": "time"}
+    with pytest.raises(InvalidRequest, match="A server must be of type ServerOptions, not dict"):
+        App().add_server(server)
+
+
+async def test_a_limit_that_is_no_number_is_refused() -> None:
+    limit: Any = "5"
+    with pytest.raises(InvalidRequest, match="The limit must be a whole number, not str"):
+        await App().search("lamp", limit)
+
+
+def test_the_decorator_of_an_app_is_documented() -> None:
+    assert "Register the decorated function" in (App.tool.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"address": "localhost"}, 'Use the form "127.0.0.1:8000"'),
+        ({"address": "127.0.0.1:8000", "port": 80}, "The address is given twice"),
+    ],
+)
+def test_an_address_that_cannot_be_served_is_refused(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises(SettingsError, match=why):
+        App().run(**arguments)
+
+
+def test_an_app_runs_at_a_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[tuple[Any, ...]] = []
+
+    async def serve(self: App, host: str | None, port: int | None, **_: Any) -> None:
+        served.append((host, port))
+
+    monkeypatch.setattr(App, "serve_http", serve)
+    App().run(host="127.0.0.1", port=8001)
+    App().run(port=8002)
+    App().run("127.0.0.1:8003")
+    assert served == [("127.0.0.1", 8001), (None, 8002), ("127.0.0.1", 8003)]
 
 
 async def test_clients_are_notified_of_a_new_script_in_the_folder(tmp_path: Path) -> None:

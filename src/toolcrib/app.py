@@ -23,6 +23,7 @@ from toolcrib.errors import (
     ServerUnavailable,
     SettingsError,
     ToolNotFound,
+    check_type,
 )
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
@@ -32,7 +33,7 @@ from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.combined import ProviderList
-from toolcrib.providers.functions import LocalTools
+from toolcrib.providers.functions import LocalTools, ToolDecorator
 from toolcrib.providers.request_scope import apply_scope
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.scripting.files import make_script
@@ -61,11 +62,19 @@ from toolcrib.types import (
 from toolcrib.upstream.fleet import Fleet, ServerManager
 from toolcrib.upstream.options import ServerOptions
 
+_PART_METHODS: Final = {
+    "policy": ("scope", "decide"),
+    "authenticator": ("authenticate",),
+    "selector": ("__call__",),
+    "audit": ("__call__",),
+    "state": ("table",),
+}
+"""The methods of what an app takes besides its settings."""
 _NAME: Final = "Give its id, such as files:read, or any usual spelling of it; search gives ids."
 _NOT_STARTED: Final = "The app is not started, so no remote server is connected: use it inside `async with`."
 
 
-class App(ServableApp):
+class App(ToolDecorator, ServableApp):
     """A gateway over functions of this process, providers, and the servers of its settings.
 
     `async with App(settings) as app` starts the servers without waiting for them; `settled` waits. Only an embedder
@@ -92,9 +101,15 @@ class App(ServableApp):
 
         Clients see `name`, `version` and `title` as those of the server. `audit` gets an event for every call and
         replaces the audit log. `state` keeps what several processes that serve one address share, and what should
-        survive a restart; the app neither opens nor closes it. By default, `settings.state` says where. Raises `SettingsError` for an unknown surface, and `MissingExtra` if the
+        survive a restart; the app neither opens nor closes it. By default, `settings.state` says where. Raises
+        `InvalidRequest` for a part of another type, `SettingsError` for an unknown surface, and `MissingExtra` if the
         tokenizer that the settings name is not installed.
         """
+        _check_parts(
+            middleware, policy=policy, authenticator=authenticator, selector=selector, audit=audit, state=state
+        )
+        if settings is not None:
+            check_type(settings, Settings, "The settings of an app", 'Load a file with load_settings("toolcrib.json").')
         self.settings = settings or Settings()
         self._own_state = None if state is not None else make_store(self.settings.state)
         self.local = LocalTools(
@@ -127,8 +142,6 @@ class App(ServableApp):
         self._identity = {"name": name, "version": version, "title": title or name}
         super().__init__(self.settings.http, authenticator=authenticator, problem=self.settings.http_problem)
         self.local.reserve(self.facade.meta_names)
-        self.tool = self.local.tool
-        """A decorator that registers a function: `@app.tool`, or with fields of `Tool` other than its schema."""
 
     @cached_property
     def changes(self) -> ChangeNotifier:
@@ -217,6 +230,10 @@ class App(ServableApp):
 
     # -- registering -----------------------------------------------------------------------------------------------
 
+    @property
+    def _own_tools(self) -> LocalTools:
+        return self.local
+
     def register(self, tool: Tool | ToolBuilder, handler: Callable[..., Any], *, strict: bool = False) -> Tool:
         """Register a function for a tool with an explicit schema.
 
@@ -240,6 +257,7 @@ class App(ServableApp):
 
     def add_server(self, options: ServerOptions) -> None:
         """Add a remote server; it connects at once if the app is started. Raises `InvalidRequest` for a taken name."""
+        check_type(options, ServerOptions, "A server", 'Such as ServerOptions(name="time", url="https://...").')
         self.servers.add(options)
 
     def remove_server(self, name: str) -> None:
@@ -284,7 +302,9 @@ class App(ServableApp):
         `cursor`, from the previous reply, gives the next page of a list. Raises `StaleCursor` if the list has changed,
         and `InvalidRequest` for a cursor together with a query.
         """
-        _check_text(query, "The query", 'Give one text, such as "send mail"; an empty one lists every tool.')
+        check_type(query, str, "The query", 'Give one text, such as "send mail"; an empty one lists every tool.')
+        if limit is not None:
+            check_type(limit, int, "The limit", "Give a number of tools, such as 5.")
         asker = ctx or self.local_context()
         request = SearchRequest(queries=(query,), limit=limit, cursor=cursor)
         reply = await self._in_app_loop(lambda: self.gateway.search(asker, request))
@@ -297,14 +317,14 @@ class App(ServableApp):
 
     async def find(self, name: str, *, ctx: Context | None = None) -> ResolvedTool:
         """Return the tool that a spelling names. Raises `ToolNotFound`, `AmbiguousName` or `ServerUnavailable`."""
-        _check_text(name, "The tool's name", _NAME)
+        check_type(name, str, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._hint_when_not_started():
             return await self._in_app_loop(lambda: self.gateway.find(asker, name))
 
     async def call(self, name: str, arguments: Object | None = None, *, ctx: Context | None = None) -> ToolResult:
         """Call a tool. Raises like `Gateway.call`; an error that the tool reports is a result with `is_error`."""
-        _check_text(name, "The tool's name", _NAME)
+        check_type(name, str, "The tool's name", _NAME)
         asker = ctx or self.local_context()
         with self._hint_when_not_started():
             return await self._in_app_loop(lambda: self.gateway.call(asker, name, arguments))
@@ -405,7 +425,12 @@ def _embedder(options: GatewayOptions) -> CachedEmbedder:
         ) from error
 
 
-def _check_text(value: object, what: str, hint: str) -> None:
-    """Raise `InvalidRequest` unless the value is a string."""
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{what} must be a text, not {type(value).__name__}.", hint=hint)
+def _check_parts(middleware: object, **parts: object) -> None:
+    """Raise `InvalidRequest` for a part of an app without the methods of its protocol."""
+    if not isinstance(middleware, Sequence) or not all(map(callable, middleware)):
+        raise InvalidRequest("middleware must be a list of callables.", hint="Give a list, such as [audit_calls].")
+    for name, part in parts.items():
+        missing = [method for method in _PART_METHODS[name] if not callable(getattr(part, method, None))]
+        if part is not None and (missing or (isinstance(part, type) and missing != ["__call__"])):
+            what = "a class" if isinstance(part, type) else f"of type {type(part).__name__}, without {missing[0]}()"
+            raise InvalidRequest(f"{name} is {what}.", hint="Give an object with the methods of its protocol.")

@@ -294,6 +294,18 @@ class MissingExtra(ToolcribError):
     code = "missing_extra"
 
 
+def check_type(value: object, kind: type, what: str, hint: str) -> None:
+    """Raise `InvalidRequest` unless the value is of this type.
+
+    >>> check_type("5", int, "The limit", "Give a number, such as 5.")
+    Traceback (most recent call last):
+    toolcrib.errors.InvalidRequest: The limit must be a whole number, not str. Give a number, such as 5.
+    """
+    if not isinstance(value, kind):
+        wanted = {str: "a text", int: "a whole number"}.get(kind, f"of type {kind.__name__}")
+        raise InvalidRequest(f"{what} must be {wanted}, not {type(value).__name__}.", hint=hint)
+
+
 def missing_extra(library: str | None, requirement: str, *, needed_by: str = "") -> MissingExtra:
     """The error for a library that is not installed, and that `pip install` of the requirement would install.
 

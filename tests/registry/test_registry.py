@@ -52,6 +52,17 @@ def weather(name: str = "weather") -> FastMCP:
     return server
 
 
+def test_a_registry_of_wrong_parts_says_which_one() -> None:
+    wrong: Any = Settings()
+    with pytest.raises(InvalidRequest, match=r"of type Config, not Settings\. Such as Config\(settings=Settings"):
+        Registry(wrong)
+    with pytest.raises(InvalidRequest, match="settings must be of type Settings, not str"):
+        Config(settings="toolcrib.json")  # type: ignore[arg-type]  # that is the point
+    backend: Any = {"name": "time"}
+    with pytest.raises(InvalidRequest, match="A backend must be of type BackendConfig, not dict"):
+        Registry().register_mcp(backend)
+
+
 async def test_a_registry_passes_audit_middleware_and_state_on_to_its_app() -> None:
     events: list[AuditEvent] = []
     state = MemoryStore()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar, overload
 
 from toolcrib.containment import WorkerThreads
-from toolcrib.errors import InvalidArguments, InvalidTool
+from toolcrib.errors import InvalidArguments, InvalidTool, check_type
 from toolcrib.fields import Parameter, object_schema
 from toolcrib.names import check_name, nearest
 from toolcrib.providers.callable_info import CallableInfo, inspect_callable
@@ -221,6 +221,16 @@ def new_tool(name: str, description: str = "", *parameters: Parameter) -> ToolBu
         visibility=Visibility.NATIVE,
     )
     return ToolBuilder(draft)
+
+
+def checked_tool(tool: Tool | ToolBuilder) -> Tool:
+    """Return a valid tool to register a handler for. Raises `InvalidTool`, `InvalidName` or `InvalidRequest`."""
+    if isinstance(tool, ToolBuilder):
+        return tool.to_tool()
+    check_type(
+        tool, Tool, "What is registered", 'Give the tool first and then its handler: register(Tool(name="add"), add).'
+    )
+    return validated(tool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

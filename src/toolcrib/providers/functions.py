@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Protocol, TypedDict, TypeVar, Unpack, cast, overload
@@ -28,7 +29,7 @@ from toolcrib.errors import (
 )
 from toolcrib.names import nearest
 from toolcrib.providers.base import CallbackList
-from toolcrib.providers.builder import ToolBuilder, bind_handler
+from toolcrib.providers.builder import ToolBuilder, bind_handler, checked_tool
 from toolcrib.providers.callable_info import CallableInfo, inspect_callable, parse_docstring
 from toolcrib.providers.definitions import invalid_words, validated
 from toolcrib.providers.function_schema import ParameterModel, ReturnConverter
@@ -179,7 +180,45 @@ class _LocalEntry:
     runner: ToolRunner
 
 
-class LocalTools(Provider):
+class ToolDecorator(ABC):
+    """Has the decorator `tool`, which makes a tool of a function."""
+
+    @property
+    @abstractmethod
+    def _own_tools(self) -> "LocalTools":
+        """Where decorated functions are registered."""
+
+    @overload
+    def tool(self, function: _F, /, *, strict: bool = False, **options: Unpack[ToolOptions]) -> _F: ...
+    @overload
+    def tool(
+        self, name: str | None = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]
+    ) -> Callable[[_F], _F]: ...
+    def tool(self, given: Any = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]) -> Any:
+        """Register the decorated function: `@app.tool` or `@app.tool("name", tags=(...))`. It stays a plain function.
+
+        Its parameters and docstring become the schema and the descriptions. The options are the fields of `Tool` except
+        the input schema, and `strict`, which refuses to replace another definition of the same name. Raises
+        `InvalidTool`, `InvalidName` or `NameCollision`.
+
+        >>> tools = LocalTools()
+        >>> @tools.tool("double", keywords=("twice",))
+        ... def twofold(n: int) -> int:
+        ...     return 2 * n
+        >>> tools.get("double").keywords, twofold(4)
+        (('twice',), 8)
+        """
+        if isinstance(given, str):
+            options["name"] = given
+
+        def register(function: _F) -> _F:
+            self._own_tools.register_function(function, strict=strict, **options)
+            return function
+
+        return register if given is None or isinstance(given, str) else register(given)
+
+
+class LocalTools(ToolDecorator, Provider):
     """The functions of this process: a provider of tools in any namespace, and the source of that provider.
 
     Safe to use from several threads and event loops. A definition is validated before it is registered; an invalid
@@ -212,7 +251,7 @@ class LocalTools(Provider):
         Raises `InvalidTool` or `InvalidName`, and `NameCollision` for a reserved name or, with `strict`, if another
         definition has the same key.
         """
-        own = tool.to_tool() if isinstance(tool, ToolBuilder) else validated(tool)
+        own = checked_tool(tool)
         return self._put(own, bind_handler(handler, own), strict=strict)
 
     def register_function(
@@ -222,30 +261,10 @@ class LocalTools(Provider):
         made = function_tool(function, **options)
         return self._put(made.tool, made, strict=strict)
 
-    @overload
-    def tool(self, function: _F, /, *, strict: bool = False, **options: Unpack[ToolOptions]) -> _F: ...
-    @overload
-    def tool(
-        self, name: str | None = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]
-    ) -> Callable[[_F], _F]: ...
-    def tool(self, given: Any = None, /, *, strict: bool = False, **options: Unpack[ToolOptions]) -> Any:
-        """Register the decorated function, with the options of `function_tool`; it stays a plain function.
-
-        >>> tools = LocalTools()
-        >>> @tools.tool("double", keywords=("twice",))
-        ... def twofold(n: int) -> int:
-        ...     return 2 * n
-        >>> tools.get("double").keywords, twofold(4)
-        (('twice',), 8)
-        """
-        if isinstance(given, str):
-            options["name"] = given
-
-        def register(function: _F) -> _F:
-            self.register_function(function, strict=strict, **options)
-            return function
-
-        return register if given is None or isinstance(given, str) else register(given)
+    @property
+    def _own_tools(self) -> "LocalTools":
+        """This provider."""
+        return self
 
     def unregister(self, tool: str | Key) -> None:
         """Remove a tool, by its id or key. Raises `ToolNotFound`, with similar names."""

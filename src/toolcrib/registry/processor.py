@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import anyio
 
-from toolcrib.errors import AlreadyStarted, InvalidRequest, InvalidTool, NotStarted, ToolcribError
+from toolcrib.errors import AlreadyStarted, InvalidRequest, InvalidTool, NotStarted, ToolcribError, check_type
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.options import BreakerOptions, CacheOptions, CallOptions, RateOptions, RetryOptions
@@ -120,6 +120,8 @@ class ToolProcessor:
         """
         if max_concurrency < 1:
             raise InvalidRequest(f"max_concurrency must be 1 or more, not {max_concurrency}.")
+        if registry is not None:
+            check_type(registry, ProcessorRegistry, "The registry of a processor", "Such as create_registry().")
         self.registry = registry or create_registry()
         self._max_concurrency = max_concurrency
         rates = tuple((pattern, _per_minute(rate)) for pattern, rate in (tool_rate_limits or {}).items())

@@ -9,12 +9,20 @@ import anyio
 from toolcrib._version import VERSION
 from toolcrib.app import App
 from toolcrib.containment import own_code
-from toolcrib.errors import InvalidRequest, NotFound, NotStarted, ServerUnavailable, StaleCursor, ToolNotFound
+from toolcrib.errors import (
+    InvalidRequest,
+    NotFound,
+    NotStarted,
+    ServerUnavailable,
+    StaleCursor,
+    ToolNotFound,
+    check_type,
+)
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
-from toolcrib.providers.builder import ToolBuilder
+from toolcrib.providers.builder import ToolBuilder, checked_tool
 from toolcrib.providers.content import unwrap
-from toolcrib.providers.definitions import validated
+from toolcrib.providers.functions import LocalTools, ToolDecorator
 from toolcrib.providers.request_scope import allow_recursion, guard_recursion
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.attach import attach
@@ -67,7 +75,14 @@ class Config:
     audit: AuditSink | None = None
     """Gets an event for every call, instead of the audit log."""
     state: StateStore | None = None
-    """Keeps what several processes that serve one address share; None means memory."""
+    """Keeps what several processes that serve one address share; None means what the settings say."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidRequest` for parts of another type."""
+        check_type(self.server_info, ServerInfo, "server_info", 'Such as ServerInfo(name="shop", version="1.0").')
+        check_type(self.settings, Settings, "settings", 'Load a file with load_settings("toolcrib.json").')
+        if self.search_config is not None:
+            check_type(self.search_config, SearchOptions, "search_config", "Such as SearchOptions(default_limit=10).")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +148,15 @@ class AppRegistry:
         return await self.app.call(name, arguments, ctx=ctx)
 
 
-class Registry(AppRegistry):
+class Registry(AppRegistry, ToolDecorator):
     """Local functions, providers and remote MCP servers in one registry.
 
     `async with registry` or `start` and `stop`; a stopped registry can be started again.
     """
 
     def __init__(self, config: Config | None = None) -> None:
+        if config is not None:
+            check_type(config, Config, "The set-up of a registry", "Such as Config(settings=Settings(...)).")
         self.config = config or Config()
         app = App(
             app_settings(self.config),
@@ -154,8 +171,6 @@ class Registry(AppRegistry):
             state=self.config.state,
         )
         super().__init__(app)
-        self.tool = self.app.tool
-        """A decorator: `@registry.tool`, with all that `App.tool` takes."""
 
     # -- life cycle ------------------------------------------------------------------------------------------------
 
@@ -185,6 +200,10 @@ class Registry(AppRegistry):
         await self.stop()
 
     # -- registration ----------------------------------------------------------------------------------------------
+
+    @property
+    def _own_tools(self) -> LocalTools:
+        return self.app.local
 
     def register_local_func(
         self,
@@ -225,6 +244,7 @@ class Registry(AppRegistry):
 
         Raises `InvalidRequest` for a name that is empty or taken, and for an invalid URL.
         """
+        check_type(backend, BackendConfig, "A backend", 'Such as BackendConfig(name="time", url="https://...").')
         self.app.add_server(server_options(backend))
 
     def unregister_mcp(self, name: str) -> None:
@@ -381,7 +401,7 @@ class ToolRegistry(AppRegistry, Provider):
         name is replaced; with `strict`, a different definition raises `NameCollision`. Raises `InvalidTool` or
         `InvalidName`, and then registers nothing.
         """
-        made = tool.to_tool() if isinstance(tool, ToolBuilder) else validated(tool)
+        made = checked_tool(tool)
         searched = replace(made, keywords=(*made.keywords, *keywords), visibility=Visibility.DISCOVERABLE)
         return self.app.register(searched, handler, strict=strict)
 

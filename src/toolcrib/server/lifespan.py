@@ -206,19 +206,27 @@ class ServableApp(Lifecycle):
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         """Whether to send traffic, and figures that identify no caller."""
 
-    def run(self, address: str | None = None) -> None:
-        """Serve until interrupted, over stdio or, with `host:port`, over HTTP. Starts its own event loop."""
-        anyio.run(self._run, address)
+    def run(self, address: str | None = None, *, host: str | None = None, port: int | None = None) -> None:
+        """Serve until interrupted. Starts its own event loop.
 
-    async def _run(self, address: str | None) -> None:
+        Without arguments, serves over stdio. With an address, such as `"127.0.0.1:8000"`, or with a host or a port,
+        serves over HTTP; the settings have what is not given. Raises `SettingsError`.
+        """
+        if address is not None:
+            if host is not None or port is not None:
+                raise SettingsError("The address is given twice.", hint='Use "127.0.0.1:8000", or host= and port=.')
+            host, _, digits = address.rpartition(":")
+            if not digits.isdecimal():
+                raise SettingsError(f"{address!r} is not an address.", hint='Use the form "127.0.0.1:8000".')
+            host, port = host or None, int(digits)
+        anyio.run(self._run, host, port)
+
+    async def _run(self, host: str | None, port: int | None) -> None:
         async with self.started():
-            if address is None:
+            if host is None and port is None:
                 await self.serve_stdio()
                 return
-            host, _, port = address.rpartition(":")
-            if not port.isdecimal():
-                raise SettingsError(f"{address!r} is not an address.", hint='Use the form "127.0.0.1:8000".')
-            await self.serve_http(host or None, int(port), started=lambda url: print(f"Serving {url}", file=sys.stderr))  # noqa: T201 - runs as a program
+            await self.serve_http(host, port, started=lambda url: print(f"Serving {url}", file=sys.stderr))  # noqa: T201 - runs as a program
 
     async def serve_stdio(self, *, stop: anyio.Event | None = None) -> None:
         """Serve one client over stdin and stdout until it disconnects, `stop`, or SIGTERM or SIGINT without it."""
