@@ -1,8 +1,11 @@
 """Shared by all tests: the event loop, one TLS context, and the number of examples for each property."""
 
+import os
 from collections.abc import Generator, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import httpcore2
 import hypothesis
@@ -28,11 +31,21 @@ def one_tls_context() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep the state of tests, and of programs that they start, out of the user's home."""
+    folder = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        yield
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def own_state_folder(state_folder: Path) -> Iterator[None]:
+    """Let no test see what another one has left, such as catalogs of the same server."""
+    before = os.environ["XDG_STATE_HOME"]
+    os.environ["XDG_STATE_HOME"] = str(state_folder / uuid4().hex)
+    yield
+    os.environ["XDG_STATE_HOME"] = before
 
 
 @pytest.fixture(scope="session")
