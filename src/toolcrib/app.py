@@ -116,7 +116,12 @@ class App(ToolDecorator, ServableApp):
             max_threads=self.settings.local.max_threads, mask_errors=self.settings.local.mask_errors
         )
         self.shared = ProviderList()
-        self.servers = ServerManager(self.settings.fleet, self.settings.servers, state=state or self._own_state)
+        self.servers = ServerManager(
+            self.settings.fleet,
+            self.settings.servers,
+            state=state or self._own_state,
+            wait_indexed=self._wait_indexed,
+        )
         self.gateway = Gateway(
             [self.local, self.shared, self.servers],
             policy=policy or self.settings.policy,
@@ -215,6 +220,9 @@ class App(ToolDecorator, ServableApp):
         with await anyio.to_thread.run_sync(_embedder, options, abandon_on_cancel=True) as embedder:
             self.gateway.use_embedder(embedder)
             yield
+
+    async def _wait_indexed(self) -> None:
+        await self.gateway.refresher.wait_current()
 
     async def _check_required(self) -> None:
         required = {server.name for server in self.settings.servers if server.required}

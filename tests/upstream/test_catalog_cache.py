@@ -13,8 +13,11 @@ import anyio
 import pytest
 from tests.upstream.support import FAST, MARK, READY, SERVERS, call_json, left_over, names, until
 
+from toolcrib.app import App
 from toolcrib.errors import StateUnavailable
+from toolcrib.settings.options import Settings
 from toolcrib.state.memory import MemoryStore
+from toolcrib.state.options import StateOptions
 from toolcrib.state.sqlite import SqliteStore
 from toolcrib.types import ServerState, StateCodec, StateStore, StateTable
 from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog
@@ -58,7 +61,7 @@ class ChangingServer:
         self.behave(gate=str(self.gate), **spec)
 
     async def open_gate(self) -> None:
-        await anyio.to_thread.run_sync(self.gate.write_text, "go")
+        await anyio.to_thread.run_sync(self.gate.write_text, "go", abandon_on_cancel=True)
 
 
 @pytest.fixture
@@ -102,6 +105,22 @@ async def test_tools_are_known_before_the_server_has_started(changing: ChangingS
         await until(server, lambda: server.status.state is READY)
         assert (server.status.cached, server.status.as_of) == (False, None)
         assert all(new is old for new, old in zip(server.tools, known, strict=True))
+
+
+async def test_after_a_restart_a_search_finds_the_tools_of_a_server_that_has_not_answered_yet(
+    changing: ChangingServer, tmp_path: Path
+) -> None:
+    settings = Settings(servers=(changing.options,), state=StateOptions(path=tmp_path / "state.sqlite"))
+    with anyio.fail_after(20):
+        async with App(settings) as app:
+            await app.settled()
+        changing.wait_at_gate()
+        async with App(settings) as app:
+            reply = await app.search("echo", limit=1)
+            assert [hit.tool.id for hit in reply.hits] == ["raw:echo"]
+            await changing.open_gate()
+            await app.settled()
+            assert [status.state for status in app.statuses()] == [READY]
 
 
 async def test_a_server_that_stays_down_keeps_its_tools_with_the_reason_and_their_age(changing: ChangingServer) -> None:

@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Self
 
 import anyio
 import anyio.abc
+from anyio.lowlevel import checkpoint
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, InvalidRequest, NameCollision, NotStarted, ToolcribError
 from toolcrib.types import (
@@ -41,6 +42,8 @@ _THREAD_TIMEOUT_S = 10.0
 """How long another thread waits for the event loop to apply a change, in seconds."""
 _RESTORE_TIMEOUT_S = 3.0
 """How long the start of servers waits for the catalogs of an earlier run."""
+_INDEX_TIMEOUT_S = 5.0
+"""How long servers whose catalogs were restored wait for these to be indexed."""
 _STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)
 
 
@@ -149,16 +152,26 @@ class Fleet:
 
     kind = BackendKind.MCP
 
-    def __init__(self, options: FleetOptions | None = None, cache: CatalogCache | None = None) -> None:
-        """`cache` keeps the catalogs of the servers for the next run."""
+    def __init__(
+        self,
+        options: FleetOptions | None = None,
+        cache: CatalogCache | None = None,
+        wait_indexed: Callable[[], Awaitable[None]] = checkpoint,
+    ) -> None:
+        """`cache` keeps the catalogs of the servers for the next run. Servers with a restored catalog are started
+        after `wait_indexed`, because connecting would delay the index of what is known already.
+        """
         options = options or FleetOptions()
         self._cache = cache
+        self._wait_indexed = wait_indexed
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._members: dict[str, _FleetMember] = {}
         self._unsubscribes: dict[str, Unsubscribe] = {}
         self._listeners = Listeners()
         self._group: anyio.abc.TaskGroup | None = None
         self._entered = False
+        self._quiet = False
+        """Whether changes are reported later, all at once."""
         self._changed = anyio.Event()
 
     @property
@@ -217,15 +230,31 @@ class Fleet:
         return _FleetMember(server, self._members.get(options.name))
 
     async def _run(self, group: anyio.abc.TaskGroup, members: Sequence[_FleetMember]) -> None:
-        """Restore what is known of the servers, before the first one takes the time to start."""
+        """Restore what is known of the servers, then start them: those first of which nothing is known."""
+        left = list(members)
         try:
             if self._cache is not None:
-                with anyio.move_on_after(_RESTORE_TIMEOUT_S):
-                    for member in members:
-                        await member.server.restore()
+                await self._restore(members)
+                for member in [one for one in members if not one.server.status.cached]:
+                    left.remove(member)
+                    group.start_soon(member.run)
+                if left:
+                    with anyio.move_on_after(_INDEX_TIMEOUT_S), contextlib.suppress(NotStarted):
+                        await self._wait_indexed()
         finally:
-            for member in members:
+            for member in left:
                 group.start_soon(member.run)
+
+    async def _restore(self, members: Sequence[_FleetMember]) -> None:
+        """Restore the catalogs of an earlier run, and report them all at once."""
+        self._quiet = True
+        try:
+            with anyio.move_on_after(_RESTORE_TIMEOUT_S):
+                for member in members:
+                    await member.server.restore()
+        finally:
+            self._quiet = False
+            self._notify()
 
     def servers(self) -> tuple[ServerOptions, ...]:
         """Return the options of the servers, by name."""
@@ -256,6 +285,8 @@ class Fleet:
             await self._changed.wait()
 
     def _notify(self) -> None:
+        if self._quiet:
+            return
         self._changed.set()
         self._changed = anyio.Event()
         self._listeners.notify()
@@ -267,21 +298,29 @@ class ServerManager:
     kind = BackendKind.MCP
 
     def __init__(
-        self, options: FleetOptions, servers: Iterable[ServerOptions] = (), *, state: StateStore | None = None
+        self,
+        options: FleetOptions,
+        servers: Iterable[ServerOptions] = (),
+        *,
+        state: StateStore | None = None,
+        wait_indexed: Callable[[], Awaitable[None]] = checkpoint,
     ) -> None:
-        """Start with these servers; nothing runs before `running`. `state` keeps their catalogs for the next run."""
+        """Start with these servers; nothing runs before `running`. `state` keeps their catalogs for the next run;
+        `wait_indexed` is as in `Fleet`.
+        """
+        self._wait_indexed = wait_indexed
         self._cache = None if state is None else CatalogCache(state)
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._servers = tuple(servers)
         self._listeners = Listeners()
         self._lock = threading.Lock()
         self._loop_ref: tuple[asyncio.AbstractEventLoop, int] | None = None
-        self.fleet = Fleet(self._options, self._cache)
+        self.fleet = Fleet(self._options, self._cache, self._wait_indexed)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Fleet]:
         """Run a fleet of the servers. They connect in the background; their connections are closed at the end."""
-        self.fleet = Fleet(self._options, self._cache)
+        self.fleet = Fleet(self._options, self._cache, self._wait_indexed)
         end = self.fleet.subscribe(self._listeners.notify)
         try:
             async with self.fleet as fleet:
@@ -293,7 +332,7 @@ class ServerManager:
                     self._loop_ref = None
         finally:
             end()
-            self.fleet = Fleet(self._options, self._cache)
+            self.fleet = Fleet(self._options, self._cache, self._wait_indexed)
             self._listeners.notify()
 
     def add(self, options: ServerOptions) -> None:
