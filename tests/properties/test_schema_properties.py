@@ -354,15 +354,15 @@ def test_an_example_fits_the_shapes_that_servers_use(shape: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "made"),
     [
-        ({"type": "object", "properties": {"n": False}, "required": ["n"]}, {"n": "example"}),
+        ({"type": "object", "properties": {"n": False}, "required": ["n"]}, {"n": "n"}),
         (
             {"type": "object", "properties": {"n": {"type": "string", "pattern": "^(?!)$"}}, "required": ["n"]},
             {"n": ""},
         ),
-        ({"type": "object", "properties": {"n": {"enum": []}}, "required": ["n"]}, {"n": "example"}),
+        ({"type": "object", "properties": {"n": {"enum": []}}, "required": ["n"]}, {"n": "n"}),
         (
             {"type": "object", "if": {}, "then": {"required": ["n"], "properties": {"m": {}}, "minProperties": 9}},
-            {"n": "example"},
+            {"n": "n"},
         ),
         ({"type": "object", "properties": {"n": {"type": "odd"}}, "required": ["n"]}, {}),
         ({"type": "object", "properties": {"n": {"minimum": 10**400}}, "required": ["n"]}, {"n": 1}),

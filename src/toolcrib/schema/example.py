@@ -47,6 +47,56 @@ _FORMATS = {
 }
 _NAME_FORMATS = (("url", "uri"), ("uri", "uri"), ("email", "email"), ("date", "date"))
 """Endings of parameter names that imply a format."""
+_NAME_TEXTS = (
+    ("timezone", "Europe/Berlin"),
+    ("time", "14:30"),
+    ("repo_path", "."),
+    ("dirpath", "."),
+    ("directory", "."),
+    ("folder", "."),
+    ("dir", "."),
+    ("path", "README.md"),
+    ("filepath", "README.md"),
+    ("file", "README.md"),
+    ("filename", "README.md"),
+    ("expression", "2 + 2"),
+    ("sql", "SELECT 1"),
+    ("query", "weather in Berlin"),
+    ("pattern", ".*"),
+    ("ticker", "AAPL"),
+    ("symbol", "AAPL"),
+    ("branch", "main"),
+    ("branch_name", "main"),
+    ("language", "en"),
+    ("currency", "EUR"),
+    ("country", "DE"),
+    ("city", "Berlin"),
+    ("location", "Berlin"),
+    ("domain", "example.com"),
+    ("host", "example.com"),
+    ("message", "Hello"),
+    ("text", "Hello"),
+    ("content", "Hello"),
+    ("body", "Hello"),
+    ("user", "alice"),
+    ("username", "alice"),
+    ("id", "1"),
+)
+"""Names of parameters, or their last words, and texts that fit most tools."""
+_DESCRIBED_TEXTS = (
+    (re.compile(r"YYYY-MM-DD[T ]HH:MM|ISO[ -]?8601|RFC ?3339", re.IGNORECASE), "2026-01-31T12:00:00Z"),
+    (re.compile(r"\bYYYY-MM-DD\b", re.IGNORECASE), "2026-01-31"),
+    (re.compile(r"\bHH:MM:SS\b", re.IGNORECASE), "14:30:00"),
+    (re.compile(r"\bHH:MM\b", re.IGNORECASE), "14:30"),
+    (re.compile(r"\bSQL\b"), "SELECT 1"),
+)
+"""What a description says about the form of a text, and a text of that form."""
+_CUE = re.compile(r"\be\.\s?g\.|\b(?:for example|for instance|examples?:|such as|like)\b", re.IGNORECASE)
+_QUOTED = re.compile(r"""(?<![\w])(?:'([^'\n]{1,80})'|"([^"\n]{1,80})"|`([^`\n]{1,80})`)""")
+_BARE = re.compile(r"[:,]?\s*((?=\S*[\d_/@:A-Z-]|\S*\.\w)[^\s,;()'\"`]{2,60}?)(?=\.?(?:[\s,;)]|$))")
+"""A word that is hardly plain English: with a digit, a capital letter or a mark in it."""
+_MAX_DESCRIPTION = 1_000
+_MAX_AFTER_CUE = 160
 _EMPTY_VALUES: dict[str, Any] = {"object": {}, "array": [], "integer": 1, "number": 1, "string": "", "boolean": True}
 _TYPE_KEYWORDS = (
     (("properties", "required", "additionalProperties", "minProperties"), "object"),
@@ -170,10 +220,10 @@ class _ExampleBuilder:
             return deepcopy(_EMPTY_VALUES.get(kind))
         makers: dict[str, Callable[[], Any]] = {
             "object": lambda: self._object(schema, level),
-            "array": lambda: self._array(schema, level),
+            "array": lambda: self._array(schema, name, level),
             "integer": lambda: _example_number(schema, seed),
             "number": lambda: _example_number(schema, seed),
-            "string": lambda: _example_string(schema, name, seed),
+            "string": lambda: _example_string(schema, name, seed, described=self._way.declared),
             "boolean": lambda: seed % 2 == 0,
         }
         return makers[kind]() if kind in makers else None
@@ -218,7 +268,7 @@ class _ExampleBuilder:
         extra = schema.get("additionalProperties", {})
         return {name: self.value(known.get(name, extra), name, level=level + 1) for name in wanted[:_MAX_VALUES]}
 
-    def _array(self, schema: Object, level: int) -> list[Any]:
+    def _array(self, schema: Object, name: str, level: int) -> list[Any]:
         first = [*_as_list(schema.get("prefixItems")), *_as_list(schema.get("items"))]
         rest = schema.get("items", {})
         if "contains" in schema:
@@ -226,7 +276,7 @@ class _ExampleBuilder:
         count = max(_int_or(schema.get("minItems"), 0), len(first), 1 if rest != {} else 0)
         count = min(count, _int_or(schema.get("maxItems"), _MAX_ITEMS), _MAX_ITEMS)
         nodes = [*first, *[rest] * max(0, count - len(first))][:count]
-        return [self.value(node, seed=place, level=level + 1) for place, node in enumerate(nodes)]
+        return [self.value(node, name.removesuffix("s"), seed=place, level=level + 1) for place, node in enumerate(nodes)]
 
 
 def _type_of(schema: Object) -> str:
@@ -296,7 +346,8 @@ def _fraction(value: Any) -> Fraction | None:
     return Fraction(value) if isinstance(value, int) else Fraction(str(value))
 
 
-def _example_string(schema: Object, name: str, seed: int) -> str:
+def _example_string(schema: Object, name: str, seed: int, *, described: bool) -> str:
+    """A text for the pattern, the format, the description or the name, in this order."""
     least, most = _int_or(schema.get("minLength"), 0), _int_or(schema.get("maxLength"), _MAX_TEXT)
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
@@ -305,9 +356,53 @@ def _example_string(schema: Object, name: str, seed: int) -> str:
         if fitting:
             return fitting[0]
     text = _FORMATS.get(str(schema.get("format")), "")
-    text = text or next((_FORMATS[form] for end, form in _NAME_FORMATS if name.lower().endswith(end)), "example")
+    if not text and described:
+        texts = [text for text in _described_texts(schema) if least <= len(text) <= most]
+        if texts:
+            return texts[seed % len(texts)]
+    text = text or _text_for_name(name)
     text = f"{text}{seed + 1}" if seed else text
     return text.ljust(min(least, _MAX_TEXT), "x")[: max(most, 0)]
+
+
+def _described_texts(schema: Object) -> list[str]:
+    """The examples that a description gives.
+
+    >>> _described_texts({"description": "IANA name (e.g., 'Asia/Tokyo', 'Europe/Paris'). Use 'UTC' if unknown."})
+    ['Asia/Tokyo', 'Europe/Paris']
+    >>> _described_texts({"description": "Local branches ('local') or all ('all')"})
+    ['local', 'all']
+    >>> _described_texts({"description": "A version, e.g. 1.2.3"}), _described_texts({"description": "like a boss"})
+    (['1.2.3'], [])
+    """
+    described = schema.get("description")
+    if not isinstance(described, str):
+        return []
+    description = described[:_MAX_DESCRIPTION]
+    cue = _CUE.search(description)
+    if cue:
+        rest = re.split(r"\)|\.\s", description[cue.end() : cue.end() + _MAX_AFTER_CUE])[0]
+        found = _quoted_texts(rest) or [match[1] for match in [_BARE.match(rest)] if match]
+        if found:
+            return found
+    form = next((text for mark, text in _DESCRIBED_TEXTS if mark.search(description)), None)
+    if form is not None:
+        return [form]
+    options = _quoted_texts(description)
+    return options if len(options) > 1 else []
+
+
+def _quoted_texts(text: str) -> list[str]:
+    return [first or second or third for first, second, third in _QUOTED.findall(text)]
+
+
+def _text_for_name(name: str) -> str:
+    """A text that fits the name of a parameter, or else the name itself."""
+    lowered = name.lower()
+    formatted = next((_FORMATS[form] for end, form in _NAME_FORMATS if lowered.endswith(end)), "")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    usual = (text for end, text in _NAME_TEXTS if words == end or words.endswith(f"_{end}"))
+    return formatted or next(usual, name or "text")
 
 
 def _int_or(value: Any, otherwise: int) -> int:
