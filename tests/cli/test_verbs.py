@@ -500,7 +500,9 @@ def test_names_that_the_policy_keeps_apart_do_not_collide_for_doctor(command: Co
 def test_doctor_gives_advice_that_fits_the_response_of_a_url(command: Command, settings: Settings) -> None:
     with answering() as base:
         servers = {name: {"url": f"{base}/{name}"} for name in ("broken", "moved", "page")}
-        file = settings(**servers, tls={"url": base.replace("http:", "https:")}, typo={"url": base, "allowTools": []})
+        file = settings(
+            **servers, tls={"url": base.replace("http:", "https:")}, typo={"url": base, "allowTools": ["a"]}
+        )
         reports = command("doctor", "--json", "-c", file).json["servers"]
     assert {one["name"]: one["advice"] for one in reports} == {
         "broken": "See its own log; it is tried again by itself.",

@@ -276,7 +276,9 @@ class _ExampleBuilder:
         count = max(_int_or(schema.get("minItems"), 0), len(first), 1 if rest != {} else 0)
         count = min(count, _int_or(schema.get("maxItems"), _MAX_ITEMS), _MAX_ITEMS)
         nodes = [*first, *[rest] * max(0, count - len(first))][:count]
-        return [self.value(node, name.removesuffix("s"), seed=place, level=level + 1) for place, node in enumerate(nodes)]
+        return [
+            self.value(node, name.removesuffix("s"), seed=place, level=level + 1) for place, node in enumerate(nodes)
+        ]
 
 
 def _type_of(schema: Object) -> str:
