@@ -3,14 +3,57 @@
 Imports nothing heavy, so that settings can be read without an MCP client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePath
+from typing import Final, Literal, get_args
+
+from toolcrib.errors import InvalidRequest
 
 TransportName = Literal["stdio", "http", "sse", "memory", "custom"]
 """`memory` is a server object in this process, `custom` a user-supplied transport; both need a `target`."""
+
+
+def _is_texts(value: object) -> bool:
+    return value is None or (isinstance(value, tuple) and all(isinstance(one, str) for one in value))
+
+
+def _is_text_map(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def _is_optional(is_valid: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or is_valid(value)
+
+
+_LISTS: Final = ("args", "allowed_tools", "denied_tools")
+_FIELD_RULES: Final[tuple[tuple[tuple[str, ...], Callable[[object], bool], str], ...]] = (
+    (("name", "command", "url", "problem"), lambda value: isinstance(value, str), "a text"),
+    (("namespace",), _is_optional(lambda value: isinstance(value, str)), "a text"),
+    (("args", "denied_tools"), lambda value: value is not None and _is_texts(value), "a list of texts"),
+    (("allowed_tools",), _is_texts, "a list of texts, or None"),
+    (("env",), _is_text_map, 'a mapping of texts, such as {"API_KEY": "..."}'),
+    (("headers",), _is_text_map, 'a mapping of texts, such as {"Authorization": "Bearer ..."}'),
+    (("cwd",), _is_optional(lambda value: isinstance(value, PurePath)), "a pathlib.Path, or None"),
+    (("transport",), lambda value: value in get_args(TransportName), f"one of {', '.join(get_args(TransportName))}"),
+    (
+        ("start_timeout_s", "list_timeout_s", "call_timeout_s", "find_timeout_s"),
+        _is_seconds,
+        "a number of seconds, not below 0",
+    ),
+    (("retry_interval_s",), _is_optional(_is_seconds), "a number of seconds, or None"),
+    (
+        ("retries",),
+        _is_optional(lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0),
+        "a whole number, not below 0, or None",
+    ),
+)
+"""What the fields of `ServerOptions` must be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +69,7 @@ class ServerOptions:
     `mcp.StdioServerParameters`, an SDK transport, or a function that returns one of these for each connection.
     """
     transport: TransportName = "stdio"
+    """With a `url` and no command, `http` unless it says `sse`."""
     command: str = ""
     """stdio: the program to start, looked up in PATH."""
     args: tuple[str, ...] = field(default=(), repr=False)
@@ -69,6 +113,22 @@ class ServerOptions:
     """Why it cannot be started at all, such as a missing variable. The server is then `failed` and never tried."""
     max_message_bytes: int = 64 * 1024 * 1024
     """The largest single message accepted from it."""
+
+    def __post_init__(self) -> None:
+        """Infer the transport of a url. Raises `InvalidRequest` for a value of the wrong type, without showing it."""
+        for name in _LISTS:
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+        for names, is_valid, expected in _FIELD_RULES:
+            for name in names:
+                if not is_valid(getattr(self, name)):
+                    raise InvalidRequest(f'The server "{self.name}": {name} must be {expected}.')
+        if self.transport == "stdio" and self.url and self.target is None:
+            if self.command:
+                raise InvalidRequest(
+                    f'The server "{self.name}" has a command and a url.', hint="Give only the one that reaches it."
+                )
+            object.__setattr__(self, "transport", "http")
 
     def offers(self, tool: str) -> bool:
         """Whether to offer the tool of this name: it is allowed and not denied.
