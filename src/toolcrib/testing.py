@@ -110,7 +110,7 @@ async def running(
     *sources: FakeSource, policy: Policy | None = None, options: GatewayOptions | None = None
 ) -> AsyncIterator[Gateway]:
     """Run a gateway over the sources, with all their tools in its snapshot."""
-    gateway = Gateway(sources, policy=policy, options=options or GatewayOptions(start_grace_s=0))
+    gateway = Gateway(sources, policy=policy, options=options or GatewayOptions(search_wait_s=0, list_wait_s=0))
     async with anyio.create_task_group() as group:
         await group.start(gateway.refresher.run)
         await gateway.refresher.wait_current()

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
 TOOL = Tool(name="search", namespace="web", description="Search the web.")
-QUIET = GatewayOptions(start_grace_s=0)
+QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0)
 
 
 class Named(FakeProvider):
@@ -151,7 +151,7 @@ async def test_a_function_that_keeps_failing_closes_no_other_function() -> None:
     tools.register(Tool(name="slow"), slow)
     tools.register(Tool(name="now"), lambda: "now")
     calls = CallOptions(deadline_s=0.01, breaker=BreakerOptions(failures=2))
-    one = Gateway([tools], options=GatewayOptions(start_grace_s=0, calls=calls))
+    one = Gateway([tools], options=GatewayOptions(search_wait_s=0, list_wait_s=0, calls=calls))
     with anyio.fail_after(5):
         for _ in range(2):
             with pytest.raises(CallTimeout):
@@ -184,7 +184,7 @@ class Nested(FakeProvider):
 
 
 AWAY = Tool(name="log", namespace="audit")
-RETRY = GatewayOptions(start_grace_s=0, calls=CallOptions(retry=RetryOptions(attempts=3, first_s=0.001)))
+RETRY = GatewayOptions(search_wait_s=0, list_wait_s=0, calls=CallOptions(retry=RetryOptions(attempts=3, first_s=0.001)))
 
 
 async def test_an_error_of_a_nested_call_does_not_repeat_the_outer_call() -> None:

@@ -34,7 +34,7 @@ from toolcrib.types import (
 pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
-QUIET = GatewayOptions(start_grace_s=0, list_timeout_s=30)
+QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0, list_timeout_s=30)
 GOOD, OTHER = Tool(name="good", description="Does good."), Tool(name="other", description="Does other things.")
 
 
@@ -338,7 +338,7 @@ async def test_a_provider_that_failed_is_left_alone_until_it_is_due_whatever_oth
 
 async def test_a_hanging_provider_is_asked_once_however_often_others_change() -> None:
     stuck, source = Stuck([OTHER]), FakeSource(FakeProvider([GOOD]))
-    options = GatewayOptions(start_grace_s=0, list_timeout_s=0.5)
+    options = GatewayOptions(search_wait_s=0, list_wait_s=0, list_timeout_s=0.5)
     gateway = Gateway([FakeSource(stuck), source], options=options)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
@@ -467,7 +467,7 @@ async def test_waiters_get_an_error_when_the_gateway_stops(wait: str) -> None:
 
 async def test_a_request_that_waits_for_the_start_continues_when_the_gateway_stops() -> None:
     source = FakeSource(FakeProvider([GOOD]), FakeProvider([], status=ready("slow", state=ServerState.CONNECTING)))
-    gateway = Gateway([source], options=GatewayOptions(start_grace_s=30))
+    gateway = Gateway([source], options=GatewayOptions(search_wait_s=30))
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             await group.start(gateway.refresher.run)

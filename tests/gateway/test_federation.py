@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 ME = Context(caller=Caller(id="me"))
 OWN = Tool(name="send_mail", description="Send an electronic letter.")
 FAR = Tool(name="send_parcel", namespace="post", description="Send a parcel.")
-QUIET = GatewayOptions(start_grace_s=0, find_timeout_s=0.2)
+QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0, find_timeout_s=0.2)
 
 
 class Finder:

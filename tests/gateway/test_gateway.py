@@ -210,7 +210,7 @@ async def test_a_provider_that_hangs_does_not_hold_up_the_others() -> None:
         async def list_tools(self, ctx: Context) -> Any:
             await anyio.sleep_forever()
 
-    options = GatewayOptions(list_timeout_s=0.05, start_grace_s=0)
+    options = GatewayOptions(list_timeout_s=0.05, search_wait_s=0, list_wait_s=0)
     with anyio.fail_after(5):
         async with running(FakeSource(Hanging([]), github()), options=options) as gateway:
             assert len(await gateway.tools(ME)) == 3
@@ -222,7 +222,7 @@ async def test_a_providers_exception_is_shown_unless_it_is_masked(masked: bool) 
         raise PermissionError("access denied")
 
     source = FakeSource(FakeProvider([tool("act")], fail))
-    gateway = Gateway([source], options=GatewayOptions(start_grace_s=0), mask_errors=masked)
+    gateway = Gateway([source], options=GatewayOptions(search_wait_s=0, list_wait_s=0), mask_errors=masked)
     async with anyio.create_task_group() as group:
         await group.start(gateway.refresher.run)
         with pytest.raises(ExecutionFailed) as failed:
@@ -250,7 +250,9 @@ async def test_the_first_provider_owns_a_key_that_two_offer() -> None:
 
 async def test_an_empty_query_lists_everything_in_pages() -> None:
     provider = FakeProvider([tool(f"t{number:03}", "many") for number in range(25)])
-    async with running(FakeSource(provider), options=GatewayOptions(page_size=10, start_grace_s=0)) as gateway:
+    async with running(
+        FakeSource(provider), options=GatewayOptions(page_size=10, search_wait_s=0, list_wait_s=0)
+    ) as gateway:
         found: list[str] = []
         cursor: str | None = None
         for _ in range(3):
@@ -265,7 +267,7 @@ async def test_an_empty_query_lists_everything_in_pages() -> None:
 async def test_a_cursor_of_an_older_list_is_refused() -> None:
     provider = FakeProvider([tool(f"t{number}", "many") for number in range(25)])
     source = FakeSource(provider)
-    async with running(source, options=GatewayOptions(page_size=10, start_grace_s=0)) as gateway:
+    async with running(source, options=GatewayOptions(page_size=10, search_wait_s=0, list_wait_s=0)) as gateway:
         cursor = (await gateway.search(ME, words(""))).cursor
         provider.tools.append(tool("new", "many"))
         source.changed()
@@ -285,18 +287,18 @@ async def test_filters_narrow_a_list_and_a_search_alike() -> None:
 
 
 async def test_a_search_follows_the_settings_of_ranking() -> None:
-    one = GatewayOptions(start_grace_s=0, search=SearchOptions(default_limit=1))
+    one = GatewayOptions(search_wait_s=0, list_wait_s=0, search=SearchOptions(default_limit=1))
     async with running(FakeSource(github(), files()), options=one) as gateway:
         assert len((await gateway.search(ME, words("search"))).hits) == 1
-    nothing = GatewayOptions(start_grace_s=0, search=SearchOptions(nothing_below=1.0, weak_below=1.0))
+    nothing = GatewayOptions(search_wait_s=0, list_wait_s=0, search=SearchOptions(nothing_below=1.0, weak_below=1.0))
     async with running(FakeSource(github()), options=nothing) as gateway:
         assert (await gateway.search(ME, words("merge"))).hits == ()
 
 
 async def test_words_of_ones_own_stand_for_each_other() -> None:
     grow = tool("water_plants", "garden", description="Water the plants.")
-    own = GatewayOptions(start_grace_s=0, synonyms=(("frobnicate", ("water",)),))
-    for options, found in ((own, ["garden:water_plants"]), (GatewayOptions(start_grace_s=0), [])):
+    own = GatewayOptions(search_wait_s=0, list_wait_s=0, synonyms=(("frobnicate", ("water",)),))
+    for options, found in ((own, ["garden:water_plants"]), (GatewayOptions(search_wait_s=0, list_wait_s=0), [])):
         async with running(FakeSource(FakeProvider([grow])), options=options) as gateway:
             reply = await gateway.search(ME, words("frobnicate"))
             assert [hit.tool.id for hit in reply.hits] == found
@@ -382,7 +384,7 @@ async def test_a_call_waits_for_a_server_that_is_still_connecting() -> None:
 async def test_a_search_right_after_the_start_waits_for_servers_a_moment_only() -> None:
     slow = FakeProvider([], status=ready("slow", state=ServerState.CONNECTING))
     with anyio.fail_after(5):
-        async with running(FakeSource(github(), slow), options=GatewayOptions(start_grace_s=0.05)) as gateway:
+        async with running(FakeSource(github(), slow), options=GatewayOptions(search_wait_s=0.05)) as gateway:
             reply = await gateway.search(ME, words("create an issue"))
     assert reply.hits[0].tool.id == "github:create_issue"
     assert reply.servers[0].name == "slow"

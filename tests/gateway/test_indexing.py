@@ -19,7 +19,7 @@ from toolcrib.types import Caller, Context, SearchRequest, Tool
 pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
-AT_ONCE = GatewayOptions(start_grace_s=0, idle_s=0, retry_s=0)
+AT_ONCE = GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=0, retry_s=0)
 MAIL = Tool(name="deliver", namespace="post", description="Hand over a letter.")
 CLOCK = Tool(name="now", namespace="time", description="Tell the hour.")
 
@@ -174,7 +174,7 @@ async def test_a_failing_embedder_leaves_a_search_by_words_with_a_note() -> None
 async def test_tools_that_could_not_be_embedded_are_there_and_embedded_later() -> None:
     topics = Topics()
     topics.broken = True
-    async with embedding(topics, options=GatewayOptions(start_grace_s=0, idle_s=0, retry_s=0.01)) as it:
+    async with embedding(topics, options=GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=0, retry_s=0.01)) as it:
         assert (await it.found("hand over a letter"))[:1] == ["post:deliver"]
         topics.broken = False
         while (await it.found("zorblax"))[:1] != ["post:deliver"]:
@@ -183,7 +183,9 @@ async def test_tools_that_could_not_be_embedded_are_there_and_embedded_later() -
 
 async def test_a_tool_that_comes_while_the_embedder_fails_is_embedded_later() -> None:
     topics = Topics()
-    async with embedding(topics, CLOCK, options=GatewayOptions(start_grace_s=0, idle_s=0, retry_s=0.01)) as it:
+    async with embedding(
+        topics, CLOCK, options=GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=0, retry_s=0.01)
+    ) as it:
         topics.broken = True
         await it.changed(CLOCK, MAIL)
         assert (await it.found("hand over a letter"))[:1] == ["post:deliver"]

@@ -205,7 +205,7 @@ class World:
 
 @asynccontextmanager
 async def world(*tenants: str, embedding: bool = False) -> AsyncIterator[World]:
-    options = GatewayOptions(start_grace_s=0, idle_s=0, page_size=30, request_tools=200)
+    options = GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=0, page_size=30, request_tools=200)
     async with running(FakeSource(*shared(tenants)), policy=POLICY, options=options) as gateway:
         if embedding:
             gateway.use_embedder(Letters())
@@ -486,7 +486,9 @@ async def tools_of(request: Request) -> ToolProvider:
 @asynccontextmanager
 async def served(*tenants: str) -> AsyncIterator[ASGIApp]:
     """A complete app with these tenants, over HTTP without sockets."""
-    app = App(Settings(gateway=GatewayOptions(start_grace_s=0)), policy=POLICY, authenticator=AUTHENTICATOR)
+    app = App(
+        Settings(gateway=GatewayOptions(search_wait_s=0, list_wait_s=0)), policy=POLICY, authenticator=AUTHENTICATOR
+    )
     for provider in shared(tenants):
         app.add_provider(provider)
     async with app:

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
 OTHER = Context(caller=Caller(id="other"))
-NEVER = GatewayOptions(start_grace_s=0, idle_s=float("inf"))
-AT_ONCE = GatewayOptions(start_grace_s=0, idle_s=0)
+NEVER = GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=float("inf"))
+AT_ONCE = GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=0)
 NEW = Tool(name="water_plants", namespace="garden", description="Water the plants.")
 
 
@@ -69,7 +69,7 @@ async def test_a_view_keeps_its_cache_when_only_the_index_changes() -> None:
     provider = FakeProvider(tools())
     source = FakeSource(provider)
     with anyio.fail_after(10):
-        async with running(source, options=GatewayOptions(start_grace_s=0, idle_s=0.05)) as gateway:
+        async with running(source, options=GatewayOptions(search_wait_s=0, list_wait_s=0, idle_s=0.05)) as gateway:
             provider.tools.append(NEW)
             source.changed()
             await gateway.refresher.wait_current()

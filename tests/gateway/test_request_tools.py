@@ -92,7 +92,7 @@ class Broken:
 
 @pytest.mark.parametrize(("hangs", "why"), [(False, "RuntimeError"), (True, "did not list its tools within 0.05 s")])
 async def test_a_provider_that_fails_or_hangs_costs_the_others_nothing_and_is_named(hangs: bool, why: str) -> None:
-    options = GatewayOptions(start_grace_s=0, list_timeout_s=0.05)
+    options = GatewayOptions(search_wait_s=0, list_wait_s=0, list_timeout_s=0.05)
     with anyio.fail_after(5):
         async with running(FakeSource(FakeProvider([SHARED])), options=options) as gateway:
             ctx = ANN.with_providers(Broken(hangs=hangs), FakeProvider([OWN], answer))

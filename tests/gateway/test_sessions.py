@@ -278,7 +278,7 @@ async def test_a_question_to_the_user_is_not_yet_a_success() -> None:
 
 
 async def test_a_gateway_that_does_not_learn_ranks_as_before() -> None:
-    options = GatewayOptions(start_grace_s=0, sessions=SessionOptions(learn=False))
+    options = GatewayOptions(search_wait_s=0, list_wait_s=0, sessions=SessionOptions(learn=False))
     async with running(FakeSource(FakeProvider(tools(), respond)), options=options) as gateway:
         before = await ranks(gateway, ANN)
         await gateway.call(ANN, "post:send_postcard", {})

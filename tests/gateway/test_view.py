@@ -15,7 +15,7 @@ from toolcrib.types import Caller, Context, Hit, Object, SearchRequest, Tool, To
 pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
-QUIET = GatewayOptions(start_grace_s=0, list_timeout_s=5)
+QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0, list_timeout_s=5)
 DANGEROUS = Tool(name="delete_all", namespace="admin", description="Delete everything.")
 OWN = Tool(name="delete_all", description="Delete my drafts.")
 

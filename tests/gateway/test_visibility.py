@@ -20,7 +20,7 @@ from toolcrib.types import Caller, Context, ServerState, Tool
 pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
-QUIET = GatewayOptions(start_grace_s=0)
+QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0)
 BROKEN = {"type": "object", "properties": {"a": {"type": "banana"}}}
 GOOD = Tool(name="good", namespace="bank")
 BAD = Tool(name="pay", namespace="bank", input_schema=BROKEN)

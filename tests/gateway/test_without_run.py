@@ -17,7 +17,7 @@ from toolcrib.types import Caller, Context, SearchRequest, Tool
 pytestmark = pytest.mark.anyio
 
 ME = Context(caller=Caller(id="me"))
-QUIET = GatewayOptions(start_grace_s=0)
+QUIET = GatewayOptions(search_wait_s=0, list_wait_s=0)
 
 
 def tool(number: int) -> Tool:

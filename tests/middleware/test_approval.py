@@ -345,7 +345,7 @@ async def test_in_every_protocol_version_a_client_with_a_person_runs_the_tool_an
         return ElicitResult(action="accept", content={"approve": True})
 
     provider = FakeProvider([DROP.tool])
-    options = GatewayOptions(start_grace_s=0, calls=CallOptions(approval="destructive"))
+    options = GatewayOptions(search_wait_s=0, list_wait_s=0, calls=CallOptions(approval="destructive"))
     arguments: dict[str, Any] = {"name": "github:drop", "arguments": {"name": "db"}}
     async with running(FakeSource(provider), options=options) as gateway:
         async with connect(gateway, mode=mode) as client:

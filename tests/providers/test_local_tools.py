@@ -678,7 +678,7 @@ def test_eight_threads_may_register_unregister_list_and_call_at_once() -> None:
 async def test_a_gateway_notices_registrations_of_another_thread() -> None:
     tools = LocalTools()
     with anyio.fail_after(10):
-        async with running(anything(tools), options=GatewayOptions(start_grace_s=0)) as gateway:
+        async with running(anything(tools), options=GatewayOptions(search_wait_s=0, list_wait_s=0)) as gateway:
             await anyio.to_thread.run_sync(functools.partial(tools.register_function, echo, namespace="text"))
             while not (await gateway.view(ME)).tools():
                 await gateway.refresher.wait_changed()

@@ -86,7 +86,7 @@ class Shelf:
 def gateway_of(*shelves: Shelf, **more: Any) -> Gateway:
     source = FakeSource(*shelves)
     source.kind = BackendKind.MCP
-    options = more.pop("options", GatewayOptions(start_grace_s=0))
+    options = more.pop("options", GatewayOptions(search_wait_s=0, list_wait_s=0))
     return Gateway([source], options=options, **more)
 
 
@@ -111,7 +111,7 @@ async def test_a_request_goes_through_the_call_pipeline_and_is_audited_under_its
 async def test_reads_are_never_cached() -> None:
     shelf = Shelf("a", "memo://x")
     calls = CallOptions(cache=CacheOptions())
-    gateway = gateway_of(shelf, options=GatewayOptions(start_grace_s=0, calls=calls))
+    gateway = gateway_of(shelf, options=GatewayOptions(search_wait_s=0, list_wait_s=0, calls=calls))
     for _ in range(2):
         await read(gateway, "memo://x")
     assert len(shelf.asked) == 2
@@ -442,7 +442,9 @@ async def test_completion_and_subscription_are_audited_and_limited_like_calls() 
     events: list[AuditEvent] = []
     shelf = Shelf("a", "memo://x", prompts=["greet"])
     calls = CallOptions(rate=RateOptions(per_second=0.001, burst=2))
-    gateway = gateway_of(shelf, options=GatewayOptions(start_grace_s=0, calls=calls), audit=events.append)
+    gateway = gateway_of(
+        shelf, options=GatewayOptions(search_wait_s=0, list_wait_s=0, calls=calls), audit=events.append
+    )
     params = {"ref": {"type": "ref/prompt", "name": "a__greet"}, "argument": {"name": "who", "value": ""}}
     await gateway.resources.complete(ANN, params)
     end = await gateway.resources.subscribe(ANN, "memo://x", print)

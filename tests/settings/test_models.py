@@ -52,7 +52,8 @@ start = 1
 list = 2
 call = 3
 find = 7
-start_grace = 4
+search_wait = 4
+list_wait = 6
 call_grace = 5
 
 [toolcrib.providers]
@@ -120,7 +121,8 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
             embedder="model2vec:some/model",
             embedder_cache=tmp_path / "vectors",
             synonyms=(("sprint", ("iteration", "cycle")), ("ticket", ("issue",))),
-            start_grace_s=4,
+            search_wait_s=4,
+            list_wait_s=6,
             call_grace_s=5,
             find_timeout_s=7,
             list_timeout_s=8,

@@ -245,7 +245,7 @@ async def test_an_elicitation_passes_through(mode: str) -> None:
         asked.append(params.message)
         return ElicitResult(action="accept", content={"approve": True})
 
-    options = GatewayOptions(start_grace_s=0, calls=CallOptions(approval="always"))
+    options = GatewayOptions(search_wait_s=0, list_wait_s=0, calls=CallOptions(approval="always"))
     provider = shelf()
     async with client_of(provider, mode=mode, options=options, elicitation_callback=yes) as client:
         envelope = await answer(client, "call_tool", tool_name="math:add", arguments={"a": 1, "b": 2})
@@ -315,7 +315,7 @@ async def test_a_refused_call_reaches_no_tool_and_is_an_error() -> None:
 
 
 async def test_a_guard_is_forgotten_with_its_session() -> None:
-    options = GatewayOptions(start_grace_s=0, sessions=SessionOptions(sessions=3))
+    options = GatewayOptions(search_wait_s=0, list_wait_s=0, sessions=SessionOptions(sessions=3))
     async with running(FakeSource(shelf()), options=options) as gateway:
         surface = guarded(gateway)
         for number in range(20):

@@ -278,7 +278,7 @@ async def test_a_client_that_disconnects_ends_its_script_and_the_scripts_calls()
         return ToolResult()
 
     provider = FakeProvider([Tool(name="wait", namespace="slow")], wait)
-    gateway = Gateway([FakeSource(provider)], options=GatewayOptions(start_grace_s=0))
+    gateway = Gateway([FakeSource(provider)], options=GatewayOptions(search_wait_s=0, list_wait_s=0))
     scripts = make_script_runner(gateway)
     with anyio.fail_after(60):
         async with scripts.engines:

@@ -52,7 +52,7 @@ def sdk_server(*names: str, answer: Answer = say_again, name: str = "inside", **
 @asynccontextmanager
 async def gateway_of(*sources: ProviderSource) -> AsyncIterator[Gateway]:
     """A gateway over the sources, with everything they offer in its snapshot."""
-    gateway = Gateway(sources, options=GatewayOptions(start_grace_s=0))
+    gateway = Gateway(sources, options=GatewayOptions(search_wait_s=0, list_wait_s=0))
     async with anyio.create_task_group() as group:
         await group.start(gateway.refresher.run)
         await gateway.refresher.wait_current()

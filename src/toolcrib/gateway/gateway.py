@@ -29,6 +29,7 @@ from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.result_shapes import ResultShapes
 from toolcrib.gateway.sessions import Sessions
+from toolcrib.gateway.startup import StartupWait, missing_note
 from toolcrib.gateway.view import OverlayCache, ResolvedTool, View, ViewCache
 from toolcrib.gateway.visibility import (
     ExclusionReasons,
@@ -149,7 +150,11 @@ class Gateway:
             mask_errors=mask_errors,
             state=self.state,
         )
-        self.resources = ResourceManager(self.refresher, self._policy, self._pipeline, self.options, self.state)
+        self.first_search = StartupWait(self.refresher, self.options.search_wait_s, self._known_servers)
+        self.first_list = StartupWait(self.refresher, self.options.list_wait_s, self._known_servers)
+        self.resources = ResourceManager(
+            self.refresher, self._policy, self._pipeline, self.options, self.state, self.first_list.wait
+        )
         """Prompts and resources of the servers."""
         self.sessions = Sessions(self.options.sessions, self.state)
         self.result_shapes = ResultShapes(self.state)
@@ -173,13 +178,17 @@ class Gateway:
         """Return what the caller sees at this moment."""
         return (await self._view_and_failures(ctx))[0]
 
-    async def _view_and_failures(self, ctx: Context) -> tuple[View, tuple[ServerStatus, ...]]:
-        """Return the caller's view, and the statuses of request providers that failed to list their tools."""
-        await self.refresher.wait_ready()
+    def _shared_view(self, ctx: Context) -> View:
+        """Return what the caller sees of the current snapshot."""
         snapshot = self.refresher.snapshot
         if self._views.snapshot is not snapshot:
             self._views = self._views.rebase(snapshot)
-        view = self._views.for_caller(ctx.caller)
+        return self._views.for_caller(ctx.caller)
+
+    async def _view_and_failures(self, ctx: Context) -> tuple[View, tuple[ServerStatus, ...]]:
+        """Return the caller's view, and the statuses of request providers that failed to list their tools."""
+        await self.refresher.wait_ready()
+        view = self._shared_view(ctx)
         if not ctx.providers and not ctx.overriding:
             return view, ()
         wanted = (ctx.caller, ctx.providers, ctx.overriding)
@@ -195,31 +204,37 @@ class Gateway:
     # -- finding ---------------------------------------------------------------------------------------------------
 
     async def search(self, ctx: Context, request: SearchRequest) -> SearchReply:
-        """Return the tools that match; a request without words lists all, a page at a time."""
-        await self.refresher.wait_startup()
+        """Return the tools that match; a request without words lists all, a page at a time.
+
+        A session's first search waits for servers that are still starting. The reply says how many are missing.
+        """
         if self._is_own_request(ctx):
             return SearchReply()
+        await self.first_search.wait(ctx, request.filters.namespaces)
         view, failed = await self._view_and_failures(ctx)
+        servers = unavailable_servers(self._servers(ctx, view), request.filters)
+        missing = missing_note(servers)
         if any(parse_query(query).words for query in request.queries):
             if request.cursor:
                 raise InvalidRequest(
                     "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
                 )
-            reply = await self._run(view, self._search, view, request, await self.sessions.boosts(ctx))
+            boosts = await self.sessions.boosts(ctx)
+            reply = await self._run(view, self._search, view, request, boosts, not missing)
             asked = await self.federation.search(ctx, view, request)
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
                 reply, failed = merge_hits(reply, asked.hits, request, max(1, limit)), (*failed, *asked.failed)
         else:
             reply = self._list(view, request)
-        return replace(reply, servers=(*unavailable_servers(self._servers(ctx, view), request.filters), *failed))
+        return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *failed))
 
-    def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float]) -> SearchReply:
+    def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float], complete: bool) -> SearchReply:  # noqa: FBT001 - called through `_run`
         """Search a view; if the embedder fails, the reply has a note."""
         if view.snapshot.index.model.embedder is None:
-            return view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts)
+            return view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts, complete=complete)
         with embedder_failures() as failures:
-            reply = view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts)
+            reply = view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts, complete=complete)
         if not failures:
             return reply
         note = f"The embedder failed ({failures[0]}), so only words were compared."
@@ -249,8 +264,8 @@ class Gateway:
         return SearchReply(hits=hits, total=len(tools), cursor=part.cursor)
 
     async def tools(self, ctx: Context) -> tuple[Tool, ...]:
-        """Return every tool the caller sees, by id, except hidden ones."""
-        await self.refresher.wait_startup()
+        """Return every tool the caller sees, by id, except hidden ones; wait for servers as `search` does."""
+        await self.first_search.wait(ctx)
         return searchable_tools(await self.view(ctx))
 
     async def describe(self, ctx: Context, name: str) -> ToolDescription:
@@ -401,6 +416,9 @@ class Gateway:
         A caller that already has the view passes it.
         """
         return self._servers(ctx, await self.view(ctx) if view is None else view)
+
+    def _known_servers(self, ctx: Context) -> tuple[ServerStatus, ...]:
+        return self._servers(ctx, self._shared_view(ctx))
 
     def _servers(self, ctx: Context, view: View) -> tuple[ServerStatus, ...]:
         return visible_servers(view, self.refresher.statuses(), self._policy, ctx.caller, self.exclusions)

@@ -40,8 +40,10 @@ class GatewayOptions:
     """Whether near-duplicates are grouped if a request does not say."""
     page_size: int = 100
     """Tools on each page of a list."""
-    start_grace_s: float = 3.0
-    """How long after the start lists and searches wait for servers that are still connecting, in seconds."""
+    search_wait_s: float = 20.0
+    """How long a session's first search waits for servers that are still starting, in seconds from the search."""
+    list_wait_s: float = 5.0
+    """The same for a session's first list of all tools by name, of prompts or of resources."""
     call_grace_s: float = 15.0
     """How long a call waits for its server's first connection, in seconds."""
     list_timeout_s: float = 10.0

@@ -99,7 +99,6 @@ class CatalogRefresher:
         self._last_build_s = 0.0
         self._listeners: dict[object, Callable[[], None]] = {}
         self._statuses: tuple[ServerStatus, ...] | None = None
-        self._grace_until: float | None = None
         self._lock = threading.Lock()
         """Guards the counts below and those of the registry: changes are reported from any thread."""
         self._changes = 0
@@ -127,7 +126,6 @@ class CatalogRefresher:
         self._home = LoopRef.here()
         self._dirty = anyio.Event()
         self._release_waiters()
-        self._grace_until = anyio.current_time() + self._options.start_grace_s
         with self._lock:
             self._registry.force_all()
             self._local_changes += 1  # so that the first request waits for the first round
@@ -279,15 +277,10 @@ class CatalogRefresher:
             await self._changed.wait()
             self._check_running(home)
 
-    async def wait_startup(self) -> None:
-        """Wait like `wait_settled`, but only during the grace period after the start."""
+    def runs_here(self) -> bool:
+        """Whether `run` runs in the current thread, so that its changes can be waited for."""
         home = self._running()
-        if self._grace_until is None or home is None or not home.is_here():
-            return
-        if (left := self._grace_until - anyio.current_time()) > 0:
-            with anyio.move_on_after(left), contextlib.suppress(NotStarted):
-                await self.wait_settled()
-        self._grace_until = None
+        return home is not None and home.is_here()
 
     def _running(self) -> LoopRef | None:
         """Return where `run` runs; None if it does not run, or its loop was closed."""

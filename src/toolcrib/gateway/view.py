@@ -153,10 +153,12 @@ class View:
         *,
         lexicon: Lexicon | None = None,
         boosts: Mapping[str, float] | None = None,
+        complete: bool = True,
     ) -> SearchReply:
         """Search the view; the gateway adds the servers to the reply.
 
-        `boosts` maps ids of tools to the factor by which their odds are raised, 1 or more.
+        `boosts` maps ids of tools to the factor by which their odds are raised, 1 or more. Where the snapshot is not
+        `complete`, the reply does not say that nothing fits.
         """
         return search(
             self.snapshot.index,
@@ -166,6 +168,7 @@ class View:
             options=options,
             lexicon=lexicon,
             boosts=boosts,
+            complete=complete,
         )
 
     @property

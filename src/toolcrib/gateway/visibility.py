@@ -33,13 +33,19 @@ def unready_server(servers: Iterable[ServerStatus], name: str) -> str | None:
 
 
 def unavailable_servers(servers: Iterable[ServerStatus], filters: Filters) -> tuple[ServerStatus, ...]:
-    """Return the servers that are missing from such a search, or whose tools are stale."""
+    """Return the servers whose tools are missing from such a search, or stale."""
     wanted = filters.namespaces
-    return tuple(
-        status
-        for status in servers
-        if (status.state is not ServerState.READY or status.stale) and (not wanted or namespace_of(status) in wanted)
-    )
+    return tuple(status for status in servers if has_problem(status) and (not wanted or namespace_of(status) in wanted))
+
+
+def has_problem(status: ServerStatus) -> bool:
+    """Whether a user of the server should know its state: its tools are missing or stale.
+
+    A server that is not connected, but whose tools are known from an earlier run, has none.
+    """
+    if status.state is ServerState.IDLE or (status.is_connecting and status.cached):
+        return status.stale
+    return status.state is not ServerState.READY or status.stale
 
 
 def namespace_counts(view: View) -> Mapping[str, int]:

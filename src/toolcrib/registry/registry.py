@@ -178,7 +178,7 @@ class Registry(AppRegistry, ToolDecorator):
         """Connect the remote servers; those that fail are left out. Raises `AlreadyStarted`."""
         await self.app.start()
         try:
-            with anyio.move_on_after(self.app.settings.gateway.start_grace_s):
+            with anyio.move_on_after(self.app.settings.gateway.list_wait_s):
                 await self.app.settled()
         except BaseException:
             await self.app.stop()

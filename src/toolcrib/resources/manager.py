@@ -79,11 +79,14 @@ class ResourceManager:
         pipeline: CallPipeline,
         options: GatewayOptions,
         state: StateStore,
+        wait_for_start: Callable[[Context], Awaitable[None]],
     ) -> None:
+        """`wait_for_start` waits for servers that are still starting, before a list."""
         self._refresher = refresher
         self._policy = policy
         self._pipeline = pipeline
         self._options = options
+        self._wait_for_start = wait_for_start
         self._collections = CollectionCache(refresher.backends, policy)
         self._router = UriRouter(self._collections, policy, state)
         self.subscribed_uris = SubscribedUris(state)
@@ -100,7 +103,7 @@ class ResourceManager:
         return await self._collections.for_caller(ctx.caller)
 
     async def _wait_for_lists(self, ctx: Context) -> None:
-        await self._refresher.wait_startup()
+        await self._wait_for_start(ctx)
         await self._refresher.wait_ready()
         await self._wait_for_listing(ctx.caller)
 
@@ -140,7 +143,7 @@ class ResourceManager:
             for backend, documents in self._collections.sources()
             if documents is None and backend.provider not in self._listed and self._may_see_server(caller, backend)
         ]
-        with anyio.move_on_after(self._options.start_grace_s), contextlib.suppress(NotStarted):
+        with anyio.move_on_after(self._options.list_wait_s), contextlib.suppress(NotStarted):
             while any(_is_still_listing(provider) for provider in late):
                 await self._refresher.wait_changed()
         for provider in late:

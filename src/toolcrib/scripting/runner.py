@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from toolcrib.errors import ApprovalRequired, ExecutionFailed, InvalidRequest, ScriptFailed, ToolcribError
 from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
-from toolcrib.gateway.visibility import describe_state, namespace_of
+from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
 from toolcrib.providers.content import as_tool_result, json_text, script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
@@ -29,11 +29,11 @@ from toolcrib.scripting.options import ScriptOptions
 from toolcrib.scripting.tools import (
     LookedUpTools,
     ToolsByName,
-    has_problem,
     look_up_tools,
     may_name_server,
     mocked_tools,
     reachable_tools,
+    reaches_any_server,
     tools_by_server,
     wait_for_servers,
 )
@@ -125,7 +125,8 @@ class ScriptRunner:
         if not source.strip():
             raise InvalidRequest("The script is empty.", hint="Write what to call, and give the result.")
         level = self._next_level(ctx)
-        await self._gateway.refresher.wait_startup()
+        if reaches_any_server(source):
+            await self._gateway.first_search.wait(ctx)
         view = await self._gateway.view(ctx)
         statuses = await self._gateway.servers(ctx, view)
         if problems := _named_problems(statuses, source):

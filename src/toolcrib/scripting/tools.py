@@ -15,10 +15,11 @@ import anyio
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
+from toolcrib.gateway.startup import is_missing
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import namespace_of
 from toolcrib.sandbox.languages import LANGUAGES
-from toolcrib.types import Context, Key, Object, ServerState, ServerStatus, Tool, Visibility, is_read_only
+from toolcrib.types import Context, Key, Object, ServerStatus, Tool, Visibility, is_read_only
 
 BARE_SERVER: Final = "tools"
 """The server of tools without a namespace."""
@@ -107,19 +108,14 @@ def _grouped(
 
 
 async def wait_for_servers(gateway: Gateway, ctx: Context, servers: Iterable[str]) -> None:
-    """Wait until none of these servers is still connecting, at most for the grace that a call gets."""
+    """Wait until none of these servers is missing because it is still starting, at most for the grace of a call."""
     names = frozenset(servers)
     if not names:
         return
     with anyio.move_on_after(gateway.options.call_grace_s):
-        while any(status.is_connecting and namespace_of(status) in names for status in await gateway.servers(ctx)):
+        while any(is_missing(status) and namespace_of(status) in names for status in await gateway.servers(ctx)):
             await gateway.refresher.wait_changed()
     await gateway.refresher.wait_current()
-
-
-def has_problem(status: ServerStatus) -> bool:
-    """Whether a user of the server should know its state: it is not ready, or its tools are stale."""
-    return status.state is not ServerState.READY or status.stale
 
 
 # -- what a script names -------------------------------------------------------------------------------------------
@@ -131,7 +127,7 @@ def reachable_tools(grouped: ToolsByServer, source: str) -> dict[str, ToolsByNam
     A server that the source does not name gets no tools, unless the script may reach servers dynamically. A hidden tool
     never changes the identifier of another tool: where it would, only its canonical id reaches it.
     """
-    everything = _DYNAMIC_ACCESS.search(source) is not None
+    everything = reaches_any_server(source)
     servers: dict[str, ToolsByName] = {
         name: tools if everything or may_name_server(source, name) else {} for name, tools in grouped.listed.items()
     }
@@ -144,6 +140,11 @@ def reachable_tools(grouped: ToolsByServer, source: str) -> dict[str, ToolsByNam
             if free:
                 servers[server] = {**tools, free[0]: tool}
     return servers
+
+
+def reaches_any_server(source: str) -> bool:
+    """Whether the script may reach servers that it does not name."""
+    return _DYNAMIC_ACCESS.search(source) is not None
 
 
 def mocked_tools(grouped: ToolsByServer, answers: Object) -> dict[str, ToolsByName]:

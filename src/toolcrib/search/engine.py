@@ -34,12 +34,14 @@ def search(
     options: SearchOptions | None = None,
     lexicon: Lexicon | None = None,
     boosts: Mapping[str, float] | None = None,
+    complete: bool = True,
 ) -> SearchReply:
     """Search for the tools that fit each query, best first. A query without words lists all tools by id, with score 0.
 
     Only the tools that the mask shows and those of the overlay exist for the search, in its results and in the
     statistics of words. Filters narrow the results, not the statistics. `boosts` maps ids of tools to multipliers of
-    their odds, 1 or more. `total` is the sum over the queries. Limits out of range are clamped.
+    their odds, 1 or more. Where the index is not `complete`, the note does not say that nothing fits. `total` is the
+    sum over the queries. Limits out of range are clamped.
     Raises `ValueError` for a mask of the wrong length, and for an overlay built with another embedder.
     """
     options = options or index.options
@@ -54,7 +56,7 @@ def search(
         total=sum(answer.total for answer in answers),
         unmatched=tuple(dict.fromkeys(word for answer in answers for word in answer.unmatched)),
         nearest=tuple(dict.fromkeys(id_ for answer in answers for id_ in answer.nearest)),
-        note=_search_note(answers, queries, len(request.queries) - len(queries)),
+        note=_search_note(answers if complete else (), queries, len(request.queries) - len(queries)),
     )
 
 

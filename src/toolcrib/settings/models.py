@@ -92,7 +92,8 @@ class TimeoutsTable(Table):
     list_s: Seconds | None = None
     call_s: Seconds | None = None
     find_s: Seconds | None = None
-    start_grace_s: Seconds | None = None
+    search_wait_s: Seconds | None = None
+    list_wait_s: Seconds | None = None
     call_grace_s: Seconds | None = None
 
 
@@ -240,7 +241,7 @@ class ToolcribTable(Table):
 
     def gateway(self, folder: Path) -> GatewayOptions:
         """How the gateway lists, searches and waits; `folder` is where relative paths begin."""
-        search, waits = self.search.given(), self.timeouts.given("start_grace_s", "call_grace_s")
+        search, waits = self.search.given(), self.timeouts.given("search_wait_s", "list_wait_s", "call_grace_s")
         options: dict[str, Any] = {name: search[name] for name in ("embedder", "group", "page_size") if name in search}
         if "embedder_cache" in search:
             options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()

@@ -13,6 +13,7 @@ from toolcrib.discovery.results import describe_match
 from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
+from toolcrib.gateway.startup import missing_note
 from toolcrib.gateway.view import View
 from toolcrib.providers.content import json_text
 from toolcrib.search.options import PointsOptions
@@ -50,6 +51,8 @@ class DynamicSurface:
         session = await self._gateway.sessions.get(ctx)
         meta = MetaTools(port, guard=self._guard(ctx), turn=lambda: session.turn)
         answer = await meta.run(name, arguments)
+        if port.note and answer["success"] is True:
+            answer = {**answer, "note": port.note}
         result = port.result
         if result is not None and result.kind == "input_required":
             return result
@@ -77,15 +80,19 @@ class GatewayPort:
         self._ctx = ctx
         self.result: ToolResult | None = None
         """The whole result of the last call."""
+        self.note = ""
+        """What the last list or search says about servers that are still starting."""
 
     async def list(self, limit: int) -> ToolPage:
         """The first tools, by id."""
         tools = await self._gateway.tools(self._ctx)
+        self.note = missing_note(await self._gateway.servers(self._ctx))
         return ToolPage(entries=[_short_entry(tool, _LIST_CHARS) for tool in tools[:limit]], total=len(tools))
 
     async def find(self, query: str, limit: int) -> Sequence[Object]:
         """The best matches first."""
         reply = await self._gateway.search(self._ctx, SearchRequest(queries=(query,), limit=limit))
+        self.note = missing_note(reply.servers)
         options = self._gateway.options.search
         return [
             {

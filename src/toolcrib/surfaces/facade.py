@@ -212,8 +212,12 @@ class ToolFacade:
         return frozenset(self._handlers)
 
     async def page(self, ctx: Context, cursor: str | None = None) -> Page[ListedTool]:
-        """One page of the list. Raises `StaleCursor`."""
-        await self._gateway.refresher.wait_startup()
+        """One page of the list. Raises `StaleCursor`.
+
+        A session's first list of all tools waits for servers that are still starting; a list of meta-tools never does.
+        """
+        if self._everything(ctx):
+            await self._gateway.first_list.wait(ctx)
         view = await self._gateway.view(ctx)
         entries = [*await self._meta_tools(ctx, view), *self._native_tools(ctx, view)]
         return page(

@@ -10,8 +10,9 @@ from operator import ne
 from typing import Any, Final, get_args
 
 from toolcrib.errors import ToolcribError
+from toolcrib.gateway.startup import is_missing
 from toolcrib.gateway.view import View
-from toolcrib.gateway.visibility import describe_state, namespace_of
+from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
 from toolcrib.providers.content import json_text
 from toolcrib.schema import example, signature
 from toolcrib.tokens import LabelledCounter, estimate_tokens
@@ -168,13 +169,16 @@ def reply_note(reply: SearchReply) -> str:
     lines = [reply.note] if reply.note else []
     if not reply.hits and not reply.note:
         lines.append("There are no tools to list.")
-    if any(hit.fallback for hit in reply.hits) and "instead" not in reply.note:
+    missing = any(map(is_missing, reply.servers))
+    if any(hit.fallback for hit in reply.hits) and "instead" not in reply.note and not missing:
         lines.append(_FALLBACK_NOTE)
     if reply.nearest:
         lines.append("Nearest names: " + ", ".join(reply.nearest))
     if reply.unmatched:
         lines.append("Words that match nothing: " + ", ".join(reply.unmatched))
     for status in reply.servers:
+        if is_missing(status):  # the note counts it
+            continue
         stale = "; its last known tools are listed" if status.stale else ""
         lines.append(f"Server {status.name} {describe_state(status)}{stale}")
     if reply.cursor:
@@ -384,9 +388,9 @@ def _described_lines(
     spaces: Mapping[str, _Namespace], known: Mapping[str, ServerStatus], names: Sequence[str]
 ) -> Iterator[str]:
     for name in names:
-        line = f"- {name}: {_state_text(spaces.get(name, _EMPTY), known.get(name))}"
-        about = _first_sentence(known.get(name)) or ", ".join(spaces.get(name, _EMPTY).samples)
-        yield (f"{line}; {about}" if about else line)[:_LINE_CHARS]
+        space, status = spaces.get(name, _EMPTY), known.get(name)
+        about = _first_sentence(status) or ", ".join(space.samples)
+        yield _server_line(name, _state_text(space, status), about)[:_LINE_CHARS]
     if "" in spaces:
         yield f"- (no namespace): {_tool_count(spaces[''].count)}; {', '.join(spaces[''].samples)}"[:_LINE_CHARS]
 
@@ -395,7 +399,12 @@ def _plain_lines(
     spaces: Mapping[str, _Namespace], known: Mapping[str, ServerStatus], names: Sequence[str]
 ) -> Iterator[str]:
     for name in names:
-        yield f"- {name}: {_state_text(spaces.get(name, _EMPTY), known.get(name))}"
+        yield _server_line(name, _state_text(spaces.get(name, _EMPTY), known.get(name)))
+
+
+def _server_line(name: str, *parts: str) -> str:
+    text = "; ".join(filter(None, parts))
+    return f"- {name}: {text}" if text else f"- {name}"
 
 
 def _clip(lines: Iterator[str], total: int, last: Sequence[str], tokens: int) -> str:
@@ -423,8 +432,11 @@ def _failure_line(names: Sequence[str]) -> str:
 
 
 def _state_text(space: _Namespace, status: ServerStatus | None) -> str:
-    if status is None or status.state is ServerState.READY:
+    """The number of tools, and the server's state if that matters to a client that may keep the text for hours."""
+    if status is None or not has_problem(status):
         return _tool_count(space.count)
+    if is_missing(status):
+        return ""
     return f"{_tool_count(space.count)}, {status.state}" if space.count else f"{status.state}"
 
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 from toolcrib.errors import BackendNotFound, ExecutionFailed, InvalidRequest, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.result_shapes import shape_of
-from toolcrib.gateway.visibility import describe_state, namespace_of
+from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
 from toolcrib.names import nearest
 from toolcrib.providers.content import script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
 from toolcrib.schema import example
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
-from toolcrib.scripting.tools import ToolsByServer, has_problem, tools_by_server, wait_for_servers
+from toolcrib.scripting.tools import ToolsByServer, tools_by_server, wait_for_servers
 from toolcrib.surfaces.reply import shorten, text_result
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
@@ -71,7 +71,7 @@ class ToolDiscoveryService:
 
     async def list_servers(self) -> ToolResult:
         """The servers and their identifiers; failed ones with the reason."""
-        await self._gateway.refresher.wait_startup()
+        await self._gateway.first_search.wait(self._ctx)
         grouped, statuses = await self._tools_by_server()
         pages = self._pages(grouped, statuses)
         return text_result(servers_page(pages), structured={"servers": [_server_entry(page) for page in pages]})
