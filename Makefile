@@ -48,8 +48,8 @@ test-all: $(VENV)/.ready  ## Run the tests that `make test` leaves out, and repo
 	@echo "This is the coverage of the slow tests alone: run 'make test COVERAGE=1' first for that of all.")
 
 check: $(VENV)/.ready  ## Lint, types and layers
-	$(BIN)/ruff format --check src tests bench examples training
-	$(BIN)/ruff check src tests bench examples training
+	$(BIN)/ruff format --check src tests bench examples training scripts
+	$(BIN)/ruff check src tests bench examples training scripts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
