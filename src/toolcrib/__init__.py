@@ -45,6 +45,7 @@ _HOMES: Final = {
     "SettingsError": "errors:SettingsError",
     "StaticTokens": "server.auth:StaticTokens",
     "StoredScripts": "scripting.stored:StoredScripts",
+    "SyncApp": "sync:SyncApp",
     "Tool": "types:Tool",
     "ToolBuilder": "providers.builder:ToolBuilder",
     "ToolDiscoveryService": "surfaces.tool_discovery:ToolDiscoveryService",

@@ -31,6 +31,7 @@ from toolcrib.server.auth import StaticTokens as StaticTokens
 from toolcrib.settings.loader import load_settings as load_settings
 from toolcrib.settings.options import Settings as Settings
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService as ToolDiscoveryService
+from toolcrib.sync import SyncApp as SyncApp
 from toolcrib.types import Action as Action
 from toolcrib.types import Authenticator as Authenticator
 from toolcrib.types import Caller as Caller
@@ -81,6 +82,7 @@ __all__ = [
     "SettingsError",
     "StaticTokens",
     "StoredScripts",
+    "SyncApp",
     "Tool",
     "ToolBuilder",
     "ToolDiscoveryService",
