@@ -14,7 +14,7 @@ import pytest
 
 from toolcrib import App, Settings, SyncApp, Tool, with_tool_providers
 from toolcrib.errors import AlreadyStarted, ExecutionFailed, InvalidRequest, NotStarted, SettingsError, ToolNotFound
-from toolcrib.options import ServerOptions
+from toolcrib.options import GatewayOptions, ServerOptions
 from toolcrib.testing import FakeProvider
 
 pytestmark = pytest.mark.anyio
@@ -74,10 +74,10 @@ def test_a_settings_file_is_all_it_needs_and_the_first_search_waits_for_its_serv
 
 def test_a_server_that_hangs_delays_a_search_by_no_more_than_the_limit() -> None:
     hangs = ServerOptions(name="hangs", command=sys.executable, args=("-c", "import time; time.sleep(60)"))
-    app = shop()
-    app.add_server(hangs)
-    with SyncApp(app, wait_s=0.01) as tools:
-        assert tools.search("sum of two numbers").hits[0].tool.id == "add"
+    tools = SyncApp(Settings(servers=(hangs,), gateway=GatewayOptions(search_wait_s=0.01)))
+    tools.app.tool("add")(lambda a, b: a + b)
+    with tools:
+        assert tools.search("add").hits[0].tool.id == "add"
 
 
 async def test_it_works_where_an_event_loop_is_running_as_in_a_notebook() -> None:

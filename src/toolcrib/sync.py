@@ -3,13 +3,11 @@
 import atexit
 import contextlib
 import os
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from toolcrib.app import App
@@ -19,9 +17,6 @@ from toolcrib.settings.options import Settings
 from toolcrib.types import JSON, Object, SearchReply, ServerStatus, Tool, ToolResult
 
 _T = TypeVar("_T")
-
-WAIT_S: Final = 20.0
-"""How long a search or a list waits for servers that are still connecting, in seconds after the start."""
 
 
 class SyncApp:
@@ -43,17 +38,12 @@ class SyncApp:
     8
     """
 
-    def __init__(
-        self, source: str | os.PathLike[str] | Settings | App | None = None, *, wait_s: float = WAIT_S
-    ) -> None:
+    def __init__(self, source: str | os.PathLike[str] | Settings | App | None = None) -> None:
         """Read the settings without starting anything; None means an app without servers.
 
-        A search and a list of tools wait for servers that are still connecting, until `wait_s` seconds after the start.
         Raises `SettingsError`, and `InvalidRequest` for anything else than these sources.
         """
         self.app: Final = _make_app(source)
-        self._wait_s = wait_s
-        self._deadline = 0.0
         self._portal: BlockingPortal | None = None
         self._stack = contextlib.ExitStack()
 
@@ -70,7 +60,7 @@ class SyncApp:
             portal = stack.enter_context(start_blocking_portal(name="toolcrib"))
             stack.enter_context(portal.wrap_async_context_manager(self.app))
             self._stack = stack.pop_all()
-        self._portal, self._deadline = portal, time.monotonic() + self._wait_s
+        self._portal = portal
         atexit.register(self.stop)
 
     def stop(self) -> None:
@@ -89,22 +79,15 @@ class SyncApp:
     # -- use -------------------------------------------------------------------------------------------------------
 
     def search(self, query: str = "", limit: int | None = None) -> SearchReply:
-        """Return the tools that match, best first; an empty query lists all of them. Iterate over it for the hits."""
+        """Return the tools that match, best first; an empty query lists all of them. Iterate over it for the hits.
 
-        async def search() -> SearchReply:
-            await self._wait_for_servers()
-            return await self.app.search(query, limit)
-
-        return self._run(search)
+        The first search waits for servers that are still connecting, at most as long as the settings say (20 s).
+        """
+        return self._run(lambda: self.app.search(query, limit))
 
     def tools(self) -> tuple[Tool, ...]:
-        """Return every tool that a search can find, by id."""
-
-        async def tools() -> tuple[Tool, ...]:
-            await self._wait_for_servers()
-            return await self.app.tools()
-
-        return self._run(tools)
+        """Return every tool that a search can find, by id; waits for servers as `search` does."""
+        return self._run(self.app.tools)
 
     def describe(self, name: str) -> Tool:
         """Return the definition of a tool, by any usual spelling of its id. Raises as `App.find` does."""
@@ -138,10 +121,6 @@ class SyncApp:
             return self.app.statuses()
 
         return self._run(servers)
-
-    async def _wait_for_servers(self) -> None:
-        with anyio.move_on_after(max(0.0, self._deadline - time.monotonic())):
-            await self.app.settled()
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Run the work in the app's thread; an interrupt of this thread, such as Ctrl-C, cancels it."""
