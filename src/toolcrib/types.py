@@ -313,7 +313,7 @@ class ServerStatus:
     since: float
     """When it entered the state; seconds since the epoch."""
     reason: str = ""
-    """Why it is not ready; empty when it is."""
+    """Why it is not ready, or why it offers nothing although it is; else empty."""
     tools: int = 0
     rejected: tuple[Rejected, ...] = ()
     stale: bool = False

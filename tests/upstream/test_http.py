@@ -368,7 +368,14 @@ NOT_TODAY = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": 
         (Response("", 503, {"retry-after": "9"}), "HTTP 503 Service Unavailable, retry after 9"),
         (Response("", 500), "HTTP 500 Internal Server Error"),
         (Response("", 599), "HTTP 599"),
-        (Response("<html>", media_type="text/html"), "Unexpected content type: text/html; charset=utf-8"),
+        (
+            Response("<html><title>Sign in</title>", media_type="text/html"),
+            'a web page ("Sign in") came back, not an MCP message; check the url',
+        ),
+        (
+            Response("<html>", 501, media_type="text/html"),
+            "HTTP 501 Not Implemented: a web page came back, not an MCP message; check the url",
+        ),
         (Response("{bad", media_type="application/json"), NO_MESSAGE),
         (JSONResponse([]), NO_MESSAGE),
         (JSONResponse({"hello": "world"}), NO_MESSAGE),
@@ -485,7 +492,7 @@ async def test_an_event_of_several_megabytes_arrives_whole() -> None:
 @pytest.mark.parametrize(
     ("tool", "error", "message"),
     [
-        ("page", UpstreamError, "Unexpected content type: text/html"),
+        ("page", UpstreamError, "a web page came back, not an MCP message; check the url"),
         ("garbage", UpstreamError, "is not a JSON-RPC message; check the url"),
         ("cut", ConnectionLost, "was lost during the call"),
     ],

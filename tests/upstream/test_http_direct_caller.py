@@ -131,7 +131,7 @@ async def test_a_stream_is_read_to_its_response_and_earlier_messages_are_handled
         (httpx2.Response(200, headers=EVENTS, text="data: {nope\n\n"), FailureKind.ANSWER, "does not answer"),
         (httpx2.Response(200, json=[1]), FailureKind.ANSWER, "does not answer"),
         (httpx2.Response(200, json={"result": "text"}), FailureKind.ANSWER, "does not answer"),
-        (httpx2.Response(200, html="<p>hello</p>"), FailureKind.ANSWER, "Unexpected content type: text/html"),
+        (httpx2.Response(200, text="hello"), FailureKind.ANSWER, "Unexpected content type: text/plain"),
         (httpx2.Response(202), FailureKind.ANSWER, "Unexpected content type: none"),
         (
             httpx2.Response(200, headers={"content-type": "application/json"}, text="{"),

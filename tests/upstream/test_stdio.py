@@ -136,6 +136,68 @@ async def test_a_child_that_exits_at_once_is_reported_with_code_and_stderr() -> 
         assert server.status.retry_at is not None
 
 
+NPM = """npm warn Unknown user config "nodedir".
+npm error code E404
+npm error 404 Not Found - GET https://registry.npmjs.org/@acme%2fserver
+npm error 404
+npm error 404 Note that you can also install from a
+npm error 404 tarball, folder, http url, or git url.
+npm error A complete log of this run can be found in: /root/.npm/_logs/debug-0.log"""
+UV = """error: No solution found when resolving tool dependencies
+  cause: Because acme-server was not found in the package registry and you require acme-server, we can conclude that
+your requirements are unsatisfiable.
+help: use `uvx --from`"""
+OLDER_UV = """  x No solution found when resolving tool dependencies:
+  ╰─▶ Because acme-server was not found in the package registry, we can
+      conclude that your requirements are unsatisfiable."""
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/app/main.py", line 5, in <module>
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | KeyError: 'DATABASE_URL'
+    +------------------------------------
+INFO: no error was reported"""
+OLDER_MCP = """Traceback (most recent call last):
+  File "/app/server.py", line 173, in main
+    @server.list_resources()
+     ^^^^^^^^^^^^^^^^^^^^^
+AttributeError: 'Server' object has no attribute 'list_resources'"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [
+        (NPM, "npm error 404 Not Found - GET https://registry.npmjs.org/@acme%2fserver"),
+        (
+            UV,
+            (
+                "Because acme-server was not found in the package registry and you require acme-server, we can conclude "
+                "that your requirements are unsatisfiable."
+            ),
+        ),
+        (
+            OLDER_UV,
+            (
+                "Because acme-server was not found in the package registry, we can conclude that your requirements are "
+                "unsatisfiable."
+            ),
+        ),
+        (GROUP, "KeyError: 'DATABASE_URL'"),
+        (
+            OLDER_MCP,
+            (
+                "AttributeError: 'Server' object has no attribute 'list_resources'; it needs an older MCP library: with "
+                'uvx, put "--with", "mcp<2" before its name in args'
+            ),
+        ),
+    ],
+    ids=["npm", "uv", "older uv", "exception group", "older mcp"],
+)
+async def test_the_reason_is_the_line_of_stderr_that_says_most(stderr: str, reason: str) -> None:
+    async with server_of(raw(exit=1, say=stderr), SLOW_RETRY) as server:
+        assert server.status.reason == f"exited with code 1: {reason}"
+
+
 async def test_a_child_that_exits_at_once_silently_is_reported_with_its_code() -> None:
     async with server_of(raw(exit=0), SLOW_RETRY) as server:
         assert server.status.reason == "exited with code 0"

@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -167,3 +168,19 @@ async def test_a_server_may_set_its_own_first_pause(tmp_path: Path) -> None:
     given = replace(raw(twice=str(tmp_path / "tried")), retry_interval_s=0.01)
     async with server_of(given, replace(NEVER_AGAIN, backoff_max_s=5000)) as server:
         await until(server, lambda: server.status.state is READY)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "reason"),
+    [
+        ({"pages": [{"tools": []}]}, {}, "connected, but it offers no tools"),
+        ({"pages": [{"tools": [{"name": "bad"}]}]}, {}, "connected, but all of its tools were set aside"),
+        ({}, {"allowed_tools": ()}, "connected, but none of its tools is allowed by its settings"),
+        ({"pages": [{"tools": []}], "capabilities": {"prompts": {}}}, {}, ""),
+    ],
+)
+async def test_a_connected_server_that_offers_nothing_says_why(
+    spec: dict[str, Any], options: dict[str, Any], reason: str
+) -> None:
+    async with server_of(raw(options=options, **spec)) as server:
+        assert (server.status.state, server.status.reason) == (READY, reason)

@@ -59,6 +59,7 @@ _URL: Final[_AdviceTable] = (
     (r"\bHTTP 40[13]\b", _CREDENTIALS),
     (r"\bHTTP 407\b", "Put the proxy's credentials into the proxy's address, where toolcrib is started."),
     (r"\bHTTP 40[45]\b", 'Correct its url, or its "type": "http" or "sse".'),
+    (r"\ba web page\b", "Correct its url: it leads to a page for people, not to an MCP endpoint."),
     (r"\bHTTP \d+", "See its own log; it is tried again by itself."),
     (r"\bRedirect to", "Write the address that it names into url, if that is the server you mean."),
     (r"certificate", "Set SSL_CERT_FILE where toolcrib is started, if that certificate is to be trusted."),

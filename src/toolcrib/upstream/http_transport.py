@@ -61,6 +61,8 @@ _ADVICE: Final = {
 }
 _NO_STREAM: Final = 'there is no event stream of an older server at this path; check the url, or set type "http"'
 _ADVICE_SSE: Final = {**_ADVICE, **dict.fromkeys((400, 404, 405, 406), _NO_STREAM)}
+_TITLE: Final = re.compile(rb"<title[^>]*>(?P<title>[^<]*)<", re.IGNORECASE)
+_MAX_TITLE: Final = 80
 _MESSAGE_KEYS: Final = ("error_description", "message", "detail", "error")
 _ERROR_TEXTS: Final = (
     (httpx2.ConnectTimeout, "no connection in time"),
@@ -161,6 +163,10 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         if self.session_headers and VERSION_HEADER in request.headers:
             self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
         self.plain = response.headers.get("content-type", "").lower().startswith("application/json")
+        if _is_web_page(response.headers):
+            self._refresh_needed.set()
+            body = await _read(response, _ERROR_BODY_BYTES)
+            return self._error(FailureKind.ANSWER, _describe_web_page(body or b""))
         if not self.plain:
             return self._without_secrets(response)
         body = await _read(response, self._limit)
@@ -377,9 +383,27 @@ def describe_status(status: int, headers: httpx2.Headers, body: bytes, *, sse: b
         text = f"HTTP {status}"
     if (after := headers.get("retry-after")) is not None:
         text += f", retry after {after}"
+    if _is_web_page(headers) and status not in _ADVICE:
+        return f"{text}: {_describe_web_page(body)}"
     detail = _body_message(body)
     advice = (_ADVICE_SSE if sse else _ADVICE).get(status, "")
     return ": ".join(part for part in (text, advice) if part) + (f' (its message: "{detail}")' if detail else "")
+
+
+def _is_web_page(headers: httpx2.Headers) -> bool:
+    return headers.get("content-type", "").lower().startswith("text/html")
+
+
+def _describe_web_page(body: bytes) -> str:
+    """Explain an answer that is a page for people, by its title.
+
+    >>> _describe_web_page(b"<html><title>Sign in</title>")
+    'a web page ("Sign in") came back, not an MCP message; check the url'
+    """
+    found = _TITLE.search(body)
+    title = " ".join(found["title"].decode(errors="replace").split()) if found else ""
+    page = f'a web page ("{title[:_MAX_TITLE]}")' if title else "a web page"
+    return f"{page} came back, not an MCP message; check the url"
 
 
 def _body_message(body: bytes) -> str:

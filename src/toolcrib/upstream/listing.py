@@ -272,12 +272,13 @@ class DocumentLister:
 
     def attach(self, connection: Connection) -> None:
         """Start with a new connection. A server without prompts and resources is never asked for them."""
-        if self._has_none(connection):
+        if not self.may_have(connection):
             self.documents = Documents()
 
-    def _has_none(self, connection: Connection) -> bool:
+    def may_have(self, connection: Connection) -> bool:
+        """Whether the server declares prompts or resources that are wanted."""
         prompts = self._options.prompts and connection.capabilities.prompts is not None
-        return not prompts and not (self._options.resources and connection.capabilities.resources is not None)
+        return prompts or (self._options.resources and connection.capabilities.resources is not None)
 
     async def restore(self, documents: Documents) -> None:
         """Take over lists of an earlier run; each entry is checked again."""
@@ -295,7 +296,7 @@ class DocumentLister:
 
     async def maintain(self, connection: Connection) -> None:
         """Read the lists, and again after each change. A list that cannot be read keeps its last good content."""
-        if self._has_none(connection):
+        if not self.may_have(connection):
             return
         first_s = gap_s = self._fleet.refresh_gap_s
         failures = 0

@@ -64,11 +64,24 @@ _PIPE_CLOSED: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, any
 _CHUNK_BYTES: Final = 65536
 _CLOSED_FD: Final = -1
 _TAIL_BYTES: Final = 4096
-_NOISE: Final = re.compile(r"^(at |File \"|[\^~ ]+$|Node\.js v|npm (ERR!|error)( *$| A complete log))")
+_FRAME: Final = re.compile(r"^[|+\s-]+")
+"""What exception groups are drawn with."""
+_NOISE: Final = re.compile(r"^(at |File \"|[\^~ ]+$|Node\.js v|npm (warn|notice) )|complete log of this run")
+_NPM_ERROR: Final = re.compile(r"^npm (?:ERR!|error)\s*")
+_NPM_DETAIL: Final = re.compile(r"^(code|errno|syscall|path|dest) |^\w+$|^$")
+"""Lines of npm's errors without an explanation."""
+_UV_CAUSE: Final = re.compile(r"^(?:(?:cause|Caused by):|╰─▶)\s*")
+_EXCEPTION: Final = re.compile(r"^[\w.]*(Error|Exception)\b.*:")
 _ERROR_WORDS: Final = re.compile(
     r"error|exception|missing|required|not found|no such|denied|fail|refused|invalid|unable|cannot|could not|must ",
     re.IGNORECASE,
 )
+_OLDER_SDK: Final = re.compile(
+    r"No module named 'mcp\.|cannot import name '\w+' from 'mcp\b|module 'mcp[\w.]*' has no attribute"
+    r"|'Server' object has no attribute '(list_|call_tool|read_|get_|set_|subscribe|request_context)"
+)
+"""How a Python server fails that was written for version 1 of the MCP SDK, and runs with version 2."""
+_OLDER_SDK_HINT: Final = """; it needs an older MCP library: with uvx, put "--with", "mcp<2" before its name in args"""
 
 
 def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) -> Channel:
@@ -78,7 +91,7 @@ def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) 
         transport=_child_transport(options, fleet, redact, closed, tail),
         closed=closed,
         refresh_needed=AutoResetEvent(),
-        stderr_tail=lambda: redact(tail.line()),
+        stderr_tail=lambda: tail.explanation(redact),
     )
 
 
@@ -91,18 +104,39 @@ class StderrTail:
     def add(self, chunk: bytes) -> None:
         self._kept = (self._kept + chunk)[-_TAIL_BYTES:]
 
+    def explanation(self, redact: Redactor) -> str:
+        """Return the line that says most about why the child ended, and what to do about it if that is known."""
+        line = self.line()
+        return redact(line) + (_OLDER_SDK_HINT if _OLDER_SDK.search(line) else "")
+
     def line(self) -> str:
-        """Return the last line that mentions an error, else the last line; empty if there is none.
+        """Return the line that says most about why the child ended; empty if there is none.
+
+        That is npm's first line with an explanation, uv's last cause, the last exception, the last line that mentions
+        an error, or else the last line.
 
         >>> tail = StderrTail()
         >>> tail.add(b"starting\\nError: API_KEY is missing\\n    at main (index.js:3)\\n\\nNode.js v20.1.0\\n")
         >>> tail.line()
         'Error: API_KEY is missing'
         """
-        lines = [plain(line) for line in self._kept.decode(errors="replace").splitlines()]
+        lines = [_FRAME.sub("", plain(line)) for line in self._kept.decode(errors="replace").splitlines()]
         lines = [line for line in lines if line and not _NOISE.search(line)]
+        npm = [_NPM_ERROR.sub("", line) for line in lines if _NPM_ERROR.search(line)]
+        if explained := [line for line in npm if not _NPM_DETAIL.search(line)]:
+            return f"npm error {explained[0]}"
+        causes = [place for place, line in enumerate(lines) if _UV_CAUSE.search(line)]
+        if causes:
+            return _UV_CAUSE.sub("", _paragraph(lines[causes[-1] :]))
+        exceptions = [line for line in lines if _EXCEPTION.search(line)]
         telling = [line for line in lines if _ERROR_WORDS.search(line)]
-        return (telling or lines or [""])[-1]
+        return (exceptions or telling or lines or [""])[-1]
+
+
+def _paragraph(lines: list[str]) -> str:
+    """Join a sentence that is wrapped over several lines."""
+    end = next((number for number, line in enumerate(lines) if line.endswith(".")), 0)
+    return " ".join(lines[: end + 1])
 
 
 @asynccontextmanager
@@ -288,7 +322,7 @@ class _ChildProcess:
             text = f"ended by {_signal_name(-code)}"
         else:
             text = f"exited with code {code}"
-        detail = self._redact(self._tail.line())
+        detail = self._tail.explanation(self._redact)
         return f"{text}: {detail}" if detail else text
 
     # -- shutdown ---------------------------------------------------------------------------------------------------

@@ -339,7 +339,7 @@ class Supervisor:
         self.status_store.update(
             ServerState.DEGRADED if tool_list.problem else ServerState.READY,
             tools_changed=changed,
-            reason=tool_list.problem,
+            reason=tool_list.problem or self._explain_no_tools(connection, tool_list),
             tools=len(tool_list.tools),
             rejected=tool_list.rejected,
             stale=False,
@@ -351,6 +351,16 @@ class Supervisor:
             retry_at=None,
         )
         return changed
+
+    def _explain_no_tools(self, connection: Connection, tool_list: ToolList) -> str:
+        """Say why a server offers nothing although it is connected; empty if it offers something."""
+        if tool_list.tools or self._options.delegate_search or self.document_lister.may_have(connection):
+            return ""
+        if tool_list.rejected:
+            return "connected, but all of its tools were set aside"
+        if tool_list.definitions.entries:
+            return "connected, but none of its tools is allowed by its settings"
+        return "connected, but it offers no tools"
 
     async def _serve(self, connection: Connection) -> None:
         """Keep the lists current until the connection ends."""
