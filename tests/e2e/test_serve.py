@@ -60,6 +60,18 @@ async def test_the_whole_road_over_stdio(files: Files, mode: Any) -> None:
             assert await walk_the_road(client) == {"notes": ["hello"]}
 
 
+@SLOW
+async def test_the_first_search_over_stdio_finds_the_tools_of_every_server(files: Files) -> None:
+    servers = {f"notes_{number}": notes() for number in range(6)}
+    config = files.config({**servers, "broken": BROKEN}, state={"memory": True})
+    with anyio.fail_after(60):
+        async with mcp.Client(stdio(config), mode="legacy") as client:
+            found = (await call(client, "tool_search", {"query": "write down a note"})).structured_content
+    assert {hit["name"] for hit in found["hits"]} >= {f"{name}:add_note" for name in servers}
+    assert [server["name"] for server in found["servers"]] == ["broken"]
+    assert "starting" not in found["note"]
+
+
 @pytest.mark.parametrize("mode", ["legacy", pytest.param("auto", marks=SLOW), pytest.param("2026-07-28", marks=SLOW)])
 async def test_the_whole_road_over_http(files: Files, tmp_path: Path, mode: Any) -> None:
     with anyio.fail_after(40), http_notes(tmp_path) as upstream:
