@@ -390,6 +390,23 @@ async def test_each_refusal_has_its_own_reason(refusal: Response, reason: str) -
         assert (server.status.state, server.status.reason) == (ServerState.FAILED, reason)
 
 
+async def test_a_redirect_to_another_origin_is_logged_once_and_not_at_each_attempt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    web = Web()
+    web.refusal = RedirectResponse(f"{ELSEWHERE}?key=tiger")
+    attempts: set[float | None] = set()
+    async with web_of(web) as server:
+
+        def has_tried_often() -> bool:
+            attempts.add(server.status.retry_at)
+            return len(attempts) > 3
+
+        await until(server, has_tried_often)
+    logged = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert logged == [f"web has failed: {NOT_FOLLOWED}"]
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [

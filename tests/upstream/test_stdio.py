@@ -171,8 +171,8 @@ AttributeError: 'Server' object has no attribute 'list_resources'"""
         (
             UV,
             (
-                "Because acme-server was not found in the package registry and you require acme-server, we can conclude "
-                "that your requirements are unsatisfiable."
+                "Because acme-server was not found in the package registry and you require acme-server, we can "
+                "conclude that your requirements are unsatisfiable."
             ),
         ),
         (
@@ -186,8 +186,8 @@ AttributeError: 'Server' object has no attribute 'list_resources'"""
         (
             OLDER_MCP,
             (
-                "AttributeError: 'Server' object has no attribute 'list_resources'; it needs an older MCP library: with "
-                'uvx, put "--with", "mcp<2" before its name in args'
+                "AttributeError: 'Server' object has no attribute 'list_resources'; it needs an older MCP library: "
+                'with uvx, put "--with", "mcp<2" before its name in args'
             ),
         ),
     ],

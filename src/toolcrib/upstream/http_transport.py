@@ -24,7 +24,7 @@ from yarl import URL
 from toolcrib.upstream.channel import FAILURE_MARK, AutoResetEvent, CloseEvent, FailureKind
 from toolcrib.upstream.framing import repair_json
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.redact import Redactor, bare_url
 
 SESSION_HEADER: Final = "mcp-session-id"
 VERSION_HEADER: Final = "mcp-protocol-version"
@@ -61,6 +61,7 @@ _ADVICE: Final = {
 }
 _NO_STREAM: Final = 'there is no event stream of an older server at this path; check the url, or set type "http"'
 _ADVICE_SSE: Final = {**_ADVICE, **dict.fromkeys((400, 404, 405, 406), _NO_STREAM)}
+_NOT_FOLLOWED: Final = "not followed; use that URL as the endpoint if it is the intended server"
 _TITLE: Final = re.compile(rb"<title[^>]*>(?P<title>[^<]*)<", re.IGNORECASE)
 _MAX_TITLE: Final = 80
 _MESSAGE_KEYS: Final = ("error_description", "message", "detail", "error")
@@ -163,6 +164,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         if self.session_headers and VERSION_HEADER in request.headers:
             self.session_headers[VERSION_HEADER] = request.headers[VERSION_HEADER]
         self.plain = response.headers.get("content-type", "").lower().startswith("application/json")
+        if response.has_redirect_location:
+            return self._redirect(request, response)
         if _is_web_page(response.headers):
             self._refresh_needed.set()
             body = await _read(response, _ERROR_BODY_BYTES)
@@ -173,6 +176,13 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         if body is None:
             return self._error(FailureKind.ANSWER, f"its response is larger than {self._limit:,} bytes and was dropped")
         return _with_body(response, repair_json(body))
+
+    def _redirect(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Return a redirect within the origin; any other is an error, which the SDK would also log at each attempt."""
+        target = request.url.join(response.headers["location"])
+        if _same_origin(self._url, target):
+            return self._without_secrets(response)
+        return self._error(FailureKind.STATUS, f"Redirect to {bare_url(str(target))} {_NOT_FOLLOWED}")
 
     def _refusal(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
         status = response.status_code
