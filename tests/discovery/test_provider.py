@@ -163,6 +163,23 @@ async def test_plain_functions_may_stand_for_coroutines() -> None:
     assert await Plain().call_tool("add", {"a": 1}) == {"success": True, "result": 1}
 
 
+async def test_wrong_arguments_of_a_plain_function_are_refused_before_it_runs() -> None:
+    def add(a: int, b: int = 1) -> int:
+        """Add two numbers."""
+        return a + b
+
+    class Plain(FakeProvider):
+        def get_all_tools(self) -> Any:
+            return [add]
+
+        def execute_tool(self, tool_name: str, arguments: dict[str, Any]) -> Any:
+            return add(**arguments)
+
+    assert await Plain().call_tool("add", {"a": 1}) == {"success": True, "result": 2}
+    refused = await Plain().call_tool("add", {"a": "x"})
+    assert refused["error"] == 'add: "a" must be integer, not string. Valid: add(a: integer, b?: integer)'
+
+
 def test_one_provider_serves_several_event_loops_in_turn() -> None:
     provider = FakeProvider()
     for _ in range(2):

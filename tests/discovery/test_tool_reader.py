@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
 
 from toolcrib.discovery import ToolSearchEngine
+from toolcrib.discovery.tool_reader import read_tool
 from toolcrib.types import Tool
 
 PARAMETERS = {"type": "object", "properties": {"invoice": {"type": "string"}}, "required": ["invoice"]}
@@ -57,6 +58,31 @@ def test_parameters_are_found_in_every_kind_of_definition(tool: Any) -> None:
     assert found.tool is tool
     assert "param:'invoice'" in found.match_reasons
     assert found.name == "zz"
+
+
+def test_the_signature_of_a_function_is_its_schema() -> None:
+    def send(
+        to: Annotated[str, "Who gets it."],
+        size: Literal["a", "b"] = "a",
+        tags: list[str] | None = None,
+        *,
+        other: [int] = 5,  # type: ignore[misc, valid-type]  # an annotation that is no type
+        **more: object,
+    ) -> None:
+        """Send it."""
+
+    assert read_tool(send, "send", "").input_schema == {
+        "type": "object",
+        "properties": {
+            "to": {"type": "string", "description": "Who gets it."},
+            "size": {"enum": ["a", "b"], "default": "a"},
+            "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+            "other": {"default": 5},
+        },
+        "required": ["to"],
+        "additionalProperties": True,
+    }
+    assert read_tool(min, "min", "").input_schema == {"type": "object"}
 
 
 def test_a_function_is_a_tool_by_its_name_and_docstring() -> None:

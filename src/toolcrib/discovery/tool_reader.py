@@ -4,13 +4,29 @@ A tool needs a name. A namespace, a description and parameters are used if prese
 them; missing parts raise nothing. A `ToolSet` is such a list, read once, with its catalog and index.
 """
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Lock
-from typing import Any, Final, Generic, Protocol, TypeGuard, TypeVar, runtime_checkable
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Protocol,
+    TypeGuard,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from toolcrib.catalog.catalog import Catalog
 from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound
@@ -40,6 +56,18 @@ _SCHEMAS: Final = (
     "args_schema",
 )
 """Where the kinds of definitions keep the schema of the arguments."""
+_JSON_TYPES: Final = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    NoneType: "null",
+    dict: "object",
+    list: "array",
+    tuple: "array",
+    set: "array",
+}
+"""The JSON types of annotations."""
 _KEYWORDS: Final = frozenset({"properties", "$ref", "$defs", "anyOf", "oneOf", "allOf", "required", "$schema"})
 _MAX_SHOWN: Final = 60
 
@@ -317,7 +345,7 @@ def read_tool(tool: object, name: Any, namespace: Any) -> Tool:
         namespace=namespace,
         title=_text(core, "title") or None,
         description=_description(tool, core),
-        input_schema=_schema(core),
+        input_schema=_signature_schema(core) if _is_function(core) else _schema(core),
         annotations=_object(core, "annotations"),
         keywords=_texts(core, "keywords", "search_keywords"),
         tags=_texts(core, "tags"),
@@ -334,6 +362,42 @@ def _schema(core: object) -> Object:
         if _is_mapping(given):
             return _whole_schema(given)
     return {"type": "object"}
+
+
+def _signature_schema(function: Any) -> Object:
+    """Return the schema of a plain function's parameters: their names, defaults, and types as far as JSON has them."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, ValueError):  # a built-in without a signature, or a type that is not defined
+        return {"type": "object"}
+    named = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    return {
+        "type": "object",
+        "properties": {one.name: _parameter_schema(hints.get(one.name), one.default) for one in named},
+        "required": [one.name for one in named if one.default is one.empty],
+        "additionalProperties": any(one.kind is one.VAR_KEYWORD for one in parameters),
+    }
+
+
+def _parameter_schema(annotation: Any, default: Any) -> dict[str, Any]:
+    schema = _type_schema(annotation)
+    return {**schema, "default": default} if type(default) in (str, int, float, bool) else schema
+
+
+def _type_schema(annotation: Any) -> dict[str, Any]:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        texts = [one for one in arguments[1:] if isinstance(one, str)]
+        return {**_type_schema(arguments[0]), **({"description": texts[0]} if texts else {})}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, UnionType):
+        return {"anyOf": [_type_schema(one) for one in arguments]}
+    kind = origin or annotation
+    name = _JSON_TYPES.get(kind) if isinstance(kind, type) else None
+    items = _type_schema(arguments[0]) if name == "array" and arguments else {}
+    return ({"type": name} if name else {}) | ({"items": items} if items else {})
 
 
 def _whole_schema(given: Mapping[str, Any]) -> Object:
