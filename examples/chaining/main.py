@@ -39,9 +39,9 @@ async def main() -> None:
         for need in ("write to a colleague by email", "an old paper about the roof"):
             best = (await front.search(need)).hits[0]
             print(f"{need}: {best.tool.id}")
-        print((await front.call("office:mail__send_email", {"to": "bo@example.com"})).content[0]["text"])
+        print((await front.call("office:mail__send_email", {"to": "bo@example.com"})).text)
         paper = (await front.search("an old paper about the roof")).hits[0].tool.id
-        print((await front.call(paper, {"words": "roof"})).content[0]["text"])
+        print((await front.call(paper, {"words": "roof"})).text)
 
 
 if __name__ == "__main__":

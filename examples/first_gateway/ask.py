@@ -14,7 +14,7 @@ async def main() -> None:
         best = reply.hits[0]
         print(best.tool.id, round(best.score, 2), best.signature)
         result = await app.gateway.call(me, best.tool.id, {"timezone": "Asia/Tokyo"})
-        print(result.content[0]["text"])
+        print(result.text)
 
 
 anyio.run(main)

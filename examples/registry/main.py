@@ -50,7 +50,7 @@ registry.register_mcp(BackendConfig(name="clock", transport=clock, max_retries=3
 async def main() -> None:
     """Find and run tools in the same way, wherever they are."""
     async with registry:
-        await registry.app.settled()  # starting waits three seconds, then continues without slow servers
+        await registry.app.settled()  # starting waits five seconds, then continues without slow servers
         print([tool.id for tool in await registry.list_all()])
         print((await registry.search("what time will it be in five hours")).hits[0].tool.id)
         print(await registry.execute("utility:echo", {"message": "hi"}))

@@ -13,7 +13,7 @@ async def main() -> None:
             reply = await app.search(need, limit=1)
         print(f"{need}: {reply.hits[0].tool.id}")
     sent = await app.call("send_email", {"to": "bo@example.com", "subject": "Hello"})
-    print(sent.content[0]["text"])
+    print(sent.text)
     nobody = await app.search("open my bookmark")
     print("without Ann:", [hit.tool.id for hit in nobody.hits])
 

@@ -73,8 +73,9 @@ class Tool:
     annotations: Object = field(default_factory=dict)
     """MCP's hints: readOnlyHint, destructiveHint, idempotentHint, openWorldHint, title."""
     icons: Sequence[Object] = ()
+    """MCP's icons, as wire JSON."""
     keywords: tuple[str, ...] = ()
-    """Searched, never listed."""
+    """Words that a search finds it by, and that no list shows."""
     tags: tuple[str, ...] = ()
     visibility: Visibility = Visibility.DISCOVERABLE
     version: str | None = None
@@ -180,11 +181,11 @@ class Reason(NamedTuple):
     """Why a tool was found: a word of the query, the field that it matched, and how."""
 
     word: str
-    """The word as typed; several for a phrase, empty for the query as a whole."""
+    """The word as it was typed. A phrase has several; it is empty if the query as a whole matches."""
     field: str
-    """name, namespace, title, description, keywords, tags, parameters, domain, session, or all."""
+    """Where it matched: name, namespace, title, description, keywords, tags, parameters, domain, session, or all."""
     how: str
-    """exact, stem, prefix, part, synonym, spelling, meaning, phrase, type, verb, use, or mismatch."""
+    """How it matched: exact, stem, prefix, part, synonym, spelling, meaning, phrase, type, verb, use, or mismatch."""
     matched: str = ""
     """The matched word of the tool, if it differs from the query's."""
     gain: float = 0.0
@@ -205,27 +206,27 @@ class Hit:
 
     tool: Tool
     score: float
-    """0..1; the same meaning across queries and catalogs."""
+    """How well it matches, from 0 to 1. A value means the same for every query and catalog."""
     raw: float
-    """The score in the scorer's own units."""
+    """The score in the scorer's own units, which have no upper bound."""
     reasons: Sequence[Reason] = ()
-    """The largest gain first."""
+    """Why it was found; the reason with the largest gain comes first."""
     matched: tuple[str, ...] = ()
     """The query words that the tool covers, in the query's order."""
     signature: str = ""
-    """One line: the name, its parameters and their types."""
+    """The tool on one line: its name, its parameters and their types."""
     query: int = 0
-    """Index of the query it answers."""
+    """Which of the request's queries it answers, counted from 0."""
     detail: Detail = "full"
     """How much of the tool a reply shows; a budget may lower it."""
     weak: bool = False
-    """Shown although the search is not sure that anything matches."""
+    """Whether it is shown although the search is not sure that anything matches."""
     fallback: bool = False
-    """Does not match; shown because the settings require an answer in any case."""
+    """Whether it does not match at all, and is shown because the settings require an answer in any case."""
     similar: tuple[str, ...] = ()
-    """Ids of near-duplicates that are grouped under it, if the request asked for groups."""
+    """The ids of near-duplicates that are grouped under it, if the request asked for groups."""
     parts: tuple[ScorePart, ...] = ()
-    """The terms of `raw`, if the request asked to explain."""
+    """The terms that add up to `raw`, if the request asked to explain the score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +237,9 @@ class Filters:
     tags: frozenset[str] = frozenset()
     """A tool passes if it has all of them."""
     read_only: bool | None = None
+    """True keeps the tools that are marked as changing nothing, False the others."""
     visibility: frozenset[Visibility] = frozenset()
+    """A tool passes if it has one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,19 +247,19 @@ class SearchRequest:
     """One search. A query without words lists every visible tool, by id."""
 
     queries: tuple[str, ...] = ("",)
-    """A single string is one query."""
+    """What to search for. A single string is one query; the hits of several say which one they answer."""
     limit: int | None = None
-    """Hits for each query; None means the default. Values out of range are clamped."""
+    """The maximum number of hits for each query; None means the default. Values out of range are clamped."""
     filters: Filters = Filters()
     detail: Detail = "full"
     budget: int | None = None
-    """Tokens a reply may cost; None means no limit."""
+    """How many tokens the reply may cost; None means no limit."""
     explain: bool = False
-    """Add the terms of the score to each hit."""
+    """Whether each hit has the terms of its score."""
     group: bool = False
-    """Group near-duplicates, mostly of other servers, under the best of them."""
+    """Whether near-duplicates, mostly of other servers, are grouped under the best of them."""
     cursor: str | None = None
-    """Continues a list; only for a query without words."""
+    """The cursor of the reply before, to continue a list; only for a query without words."""
 
     def __post_init__(self) -> None:
         """Coerce a string to one query, not one for each character."""
@@ -325,9 +328,9 @@ class ServerStatus:
     hung: bool = False
     """Its last start, perhaps in an earlier run, ended without an answer in time. A search should not wait for it."""
     transport: str = ""
-    """stdio, http, sse, or local."""
+    """How it is reached: stdio, http, sse, or local."""
     protocol: str = ""
-    """The protocol version that was agreed on; empty before."""
+    """The protocol version that was agreed on; empty before it is connected."""
     info: ServerInfo = ServerInfo()
     retry_at: float | None = None
     """When the next attempt is due; seconds since the epoch."""
@@ -346,15 +349,15 @@ class SearchReply:
 
     hits: tuple[Hit, ...] = ()
     unmatched: tuple[str, ...] = ()
-    """Words of the queries that match no tool in view."""
+    """The words of the queries that match no tool in view."""
     nearest: tuple[str, ...] = ()
-    """Ids of tools with names close to the query, if nothing matches."""
+    """The ids of tools with names close to the query, if nothing matches."""
     servers: tuple[ServerStatus, ...] = ()
-    """Servers that are not available, or whose tools are stale."""
+    """The servers that are not available, or whose tools are stale."""
     note: str = ""
-    """What to try next, or what was left out."""
+    """A sentence for the model: what to try next, or what was left out."""
     cursor: str | None = None
-    """Continues a list; None at its end."""
+    """Give it to the next request to continue a list; None at the end of the list."""
     total: int = 0
     """How many tools matched before the limit."""
 
@@ -370,8 +373,11 @@ class Caller:
     """The identity behind a request."""
 
     id: str
+    """Who it is, unique within its tenant."""
     tenant: str | None = None
+    """The organization that it belongs to, if there are several."""
     scopes: frozenset[str] = frozenset()
+    """What its credential allows, for policies to judge."""
 
 
 class Action(StrEnum):
@@ -426,14 +432,19 @@ class Context:
 
     caller: Caller
     session: str | None = None
+    """The id of the client's session; None if the request belongs to none."""
     show_all: bool = False
+    """Whether lists show every tool by name, as a gateway in front of this one needs."""
     providers: tuple["ToolProvider", ...] = ()
-    """Providers of this request only; shared tools of the same name take precedence."""
+    """The providers of this request only; shared tools of the same name take precedence."""
     overriding: tuple["ToolProvider", ...] = ()
-    """Providers of this request only, whose tools take precedence over shared ones of the same name."""
+    """The providers of this request only, whose tools take precedence over shared ones of the same name."""
     client: Client | None = None
+    """The client behind the request; None if the program itself makes it."""
     input_responses: Object | None = None
+    """The answers of a client to what a tool asked for, in a repeated call (protocol 2026-07-28)."""
     request_state: str | None = None
+    """The value that the tool's first answer carried, in a repeated call."""
     meta: Object = field(default_factory=dict)
     """The request's own `_meta`, without what belongs to the transport."""
     memo: MutableMapping[Hashable, Any] | None = field(default=None, compare=False, repr=False)
@@ -473,11 +484,11 @@ class Documents:
 
     prompts: Mapping[str, Object] = field(default_factory=dict)
     resources: Mapping[str, Object] = field(default_factory=dict)
-    """By URI."""
+    """Resources by their URI."""
     templates: Mapping[str, Object] = field(default_factory=dict)
     """Resource templates, by `uriTemplate`."""
     reads: bool = False
-    """Whether it has resources at all, listed or not."""
+    """Whether it has any resources, listed or not."""
     completes: bool = False
     """Whether it completes arguments of prompts and templates."""
     watches: bool = False
