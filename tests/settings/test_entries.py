@@ -335,8 +335,11 @@ def test_a_file_that_is_not_a_settings_file_is_refused(loading: Loading, text: s
 def test_a_key_that_limits_the_tools_in_an_unknown_way_disables_its_server(loading: Loading, key: str) -> None:
     (server,) = loading(entry(command="run", **{key: ["x"]})).servers
     assert server.problem == f'"{key}" is not a setting; use allowedTools or deniedTools'
-    (server,) = loading(entry(command="run", **{key: []})).servers
-    assert server.problem == ""
+
+
+def test_an_empty_list_of_an_unknown_key_disables_its_server_unless_it_denies(loading: Loading) -> None:
+    assert loading(entry(command="run", blockedTools=[])).servers[0].problem == ""
+    assert loading(entry(command="run", allowTools=[])).servers[0].problem != ""
 
 
 @pytest.mark.parametrize("key", ["autoApprove", "alwaysAllow", "disabledAutoApproveTools", "autoAllowTools"])

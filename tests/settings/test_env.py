@@ -1,8 +1,10 @@
 """Variables in server entries."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,7 +98,7 @@ def test_variables_are_filled_in_as_other_clients_write_them(loading: Loading) -
 
 def test_an_env_file_that_never_ends_is_refused(loading: Loading) -> None:
     (server,) = loading('{"mcpServers": {"a": {"command": "run", "envFile": "/dev/zero"}}}').servers
-    assert server.problem == "/dev/zero is not a regular file (envFile)"
+    assert server.problem == "the file /dev/zero is not a regular file (envFile)"
 
 
 @pytest.mark.parametrize(
@@ -123,3 +125,30 @@ def test_what_only_a_value_makes_wrong_fails_the_server_and_never_shows_the_valu
     )
     assert settings.servers[0].problem == problem
     assert "hunter2" not in repr(settings)
+
+
+def test_variables_of_the_env_file_fill_in_for_those_of_the_environment(loading: Loading, tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets.env"
+    secrets.write_text("A='from file'\nB=from file\n")
+    secrets.chmod(0o600)
+    text = """{"toolcrib": {"env_file": "secrets.env"},
+      "mcpServers": {"a": {"command": "run", "env": {"A": "${A}", "B": "${B}"}}}}"""
+    settings = loading(text, B="from environment")
+    assert (settings.servers[0].env, settings.warnings) == ({"A": "from file", "B": "from environment"}, ())
+    secrets.chmod(0o644)
+    assert "toolcrib.env_file can be read by other users of this machine" in loading(text).warnings[0]
+    secrets.unlink()
+    settings = loading(text)
+    assert "toolcrib.env_file cannot be read" in settings.warnings[0]
+    assert "environment variable A is not set" in settings.servers[0].problem
+
+
+def test_a_secret_of_the_keyring_is_filled_in(loading: Loading, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {("toolcrib", "MAIL"): "secret"}
+    keyring = SimpleNamespace(get_password=lambda service, name: kept.get((service, name)), __spec__=object())
+    monkeypatch.setitem(sys.modules, "keyring", keyring)
+    text = """{"mcpServers": {"a": {"command": "run", "env": {"A": "${keyring:MAIL}"}},
+      "b": {"command": "run", "env": {"A": "${keyring:OTHER}"}}}}"""
+    first, second = loading(text).servers
+    assert first.env == {"A": "secret"}
+    assert second.problem == "the keyring has no secret OTHER (env.A)"

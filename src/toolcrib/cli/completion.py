@@ -142,6 +142,13 @@ def complete_server(ctx: click.Context, _: click.Parameter, begun: str) -> list[
     return _items(begun, _names(ctx, "server_names"))
 
 
+def complete_client(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The ids of the known clients."""
+    from toolcrib.settings.clients import CLIENTS  # noqa: PLC0415 - slow
+
+    return _items(begun, [(client.id, client.title) for client in CLIENTS])
+
+
 def _names(ctx: click.Context, function: str, *arguments: str) -> Iterable[Any]:
     """What a function of the module of cached catalogs gives; nothing on any error, since a shell shows none."""
     try:

@@ -17,7 +17,7 @@ import click
 
 from toolcrib._version import VERSION
 from toolcrib.cli import output
-from toolcrib.cli.completion import complete_server, completion_options
+from toolcrib.cli.completion import complete_client, complete_server, completion_options
 from toolcrib.cli.options import ServerSource, reports, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError
 from toolcrib.errors import SettingsError
@@ -426,6 +426,67 @@ def state(*, action: str, name: str | None, config: Path | None, as_json: bool, 
         show_state(options, as_json=as_json)
     else:
         clear_state(options, name, as_json=as_json)
+
+
+_own_file_option = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file to add servers to, instead of ~/.config/toolcrib/config.json.",
+)
+_keyring_option = click.option("--keyring", is_flag=True, help="Move secrets to the system's keyring, not to a file.")
+_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+_yes_option = click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
+_project_option = click.option("--project", is_flag=True, help="Change the client's file of the current folder.")
+
+
+@app.command("import")
+@click.argument("names", nargs=-1, metavar="[CLIENT|FILE]...", shell_complete=complete_client)
+@_own_file_option
+@_keyring_option
+@_dry_run_option
+@_yes_option
+@reports()
+def import_servers(*, names: tuple[str, ...], debug: bool, **options: Any) -> None:
+    """Add the servers of other MCP clients to toolcrib's own file.
+
+    Without a name, all clients are looked for. You see what would be added, and are asked. Literal secrets move to
+    ~/.config/toolcrib/secrets.env, which only you can read. The clients' files are not changed.
+    """
+    from toolcrib.cli import clients
+
+    clients.import_servers(names, **options)
+
+
+@app.command()
+@click.argument("client", shell_complete=complete_client)
+@_own_file_option
+@_project_option
+@_keyring_option
+@_dry_run_option
+@_yes_option
+@reports()
+def connect(*, client: str, debug: bool, **options: Any) -> None:
+    """Make toolcrib the only server of a client, such as cursor, and move its servers to toolcrib's file.
+
+    What the client's file held is kept, and `toolcrib disconnect` restores it.
+    """
+    from toolcrib.cli import clients
+
+    clients.connect_client(client, **options)
+
+
+@app.command()
+@click.argument("client", shell_complete=complete_client)
+@_dry_run_option
+@_yes_option
+@reports()
+def disconnect(*, client: str, debug: bool, **options: Any) -> None:
+    """Restore the file of a client as it was before `toolcrib connect`."""
+    from toolcrib.cli import clients
+
+    clients.disconnect_client(client, **options)
 
 
 @app.command()

@@ -22,7 +22,8 @@ _MAX_BYTES = 16 * 1024 * 1024
 Syntax = Literal["json", "toml", "yaml"]
 FieldPath = tuple[str | int, ...]
 """The path to a value: keys and list positions, from the top."""
-_SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+SPACE: Final = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
+"""White space and comments of JSON, possibly none."""
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _SCALAR = re.compile(r"-?\d[\w.+-]*|[A-Za-z_]\w*")
 _WORDS = {"true": True, "false": False, "null": None}
@@ -237,7 +238,7 @@ class _JsonReader:
 
     def skip(self) -> None:
         """Skip white space and comments."""
-        match = _SPACE.match(self.text, self.at)
+        match = SPACE.match(self.text, self.at)
         self.at = match.end() if match else self.at
         if self.text.startswith("/*", self.at):
             self.fail("a comment begins here and is not closed with */", self.at)
@@ -387,7 +388,9 @@ def parse_toml(text: str) -> Parsed:
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(str(error), text) from error
     lines: dict[FieldPath, int] = {(): 1}
-    for path, line in _lines(text):
+    line, counted = 1, 0
+    for path, begin, _ in toml_statements(text):
+        line, counted = line + text.count("\n", counted, begin), begin
         for length in range(1, len(path) + 1):
             lines.setdefault(path[:length], line)
     return Parsed(value, lines)
@@ -402,22 +405,21 @@ def _syntax_error(message: str, text: str) -> TextError:
     return TextError(f"{said} (at the end of the file)", last.count("\n") + 1, len(last) - last.rfind("\n"))
 
 
-def _lines(text: str) -> Iterator[tuple[FieldPath, int]]:
-    """Each key and table header of a valid text, with its line."""
+def toml_statements(text: str) -> Iterator[tuple[FieldPath, int, int]]:
+    """Each key and table header of a valid text: its path, and the offsets where it begins and ends."""
     table: FieldPath = ()
     elements: Counter[FieldPath] = Counter()
-    at, line = 0, 1
+    at = 0
     while at < len(text):
+        begin, path = at, None
         rest = text[at:].lstrip(" \t")
         if rest.startswith("["):
-            table = _header(rest, elements)
-            yield table, line
+            path = table = _header(rest, elements)
         elif match := _TOML_KEY.match(text, at):
-            yield (*table, *_parts(match[1])), line
-            at = match.end()
-        end = _end_of_value(text, at)
-        line += text.count("\n", at, end)
-        at = end
+            path, at = (*table, *_parts(match[1])), match.end()
+        at = _end_of_value(text, at)
+        if path is not None:
+            yield path, begin, at
 
 
 def _header(rest: str, elements: Counter[FieldPath]) -> FieldPath:

@@ -18,10 +18,9 @@ from pydantic import ConfigDict, Field
 from toolcrib.errors import InvalidName
 from toolcrib.names import MAX_NAMESPACE, check_namespace
 from toolcrib.ranges import Natural, Seconds
-from toolcrib.settings import env
 from toolcrib.settings.clients import ANY_CLIENT, MILLISECONDS, Client, TimeoutKind, is_server, value_at
 from toolcrib.settings.document import FieldPath, Problems, dotted
-from toolcrib.settings.env import VariableExpander, VariableSource
+from toolcrib.settings.env import VariableExpander, VariableSource, read_dotenv
 from toolcrib.settings.validation import (
     NonEmpty,
     Place,
@@ -75,6 +74,10 @@ TIMEOUTS: Final[Mapping[str, tuple[TimeoutKind, float]]] = {
     "request_timeout_ms": ("call", MILLISECONDS),
 }
 """Clients' keys for timeouts: what each limits, and its unit in seconds."""
+FLAGS: Final = (
+    *("required", "asks", "prompts", "resources", "show_all", "delegate_search", "retries", "retry_interval_s"),
+)
+"""Our own keys that are options of the server under the same name."""
 _TRANSPORTS: Final[Mapping[str, TransportName]] = {
     "stdio": "stdio",
     "local": "stdio",
@@ -88,6 +91,7 @@ _NARROWING: Final = re.compile(
     r"(allow|deny|denied|block|permit|include|exclude|enable|disable|avail|hid|white|black|filter)\w*tool"
     r"|tool\w*(allow|deny|denied|block|filter|include|exclude|enable|disable|hid|white|black)"
 )
+_DENYING: Final = re.compile(r"den|block|exclude|disable|hid|black")
 _APPROVING: Final = re.compile(r"auto_?(approve|allow)|always_allow|approval|confirm")
 _OUR_LISTS: Final = {"allowed_tools": "allowedTools", "denied_tools": "deniedTools"}
 _SILENT: Final = frozenset(
@@ -98,7 +102,6 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"\$\{(?:env:)?([^}:]+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OWN_TIMEOUTS: Final = 'write "timeouts": {"start": 60, "list": 30, "call": 60}, in seconds'
-_MAX_ENV_BYTES: Final = 1024 * 1024
 
 
 class ServerTimeouts(Table):
@@ -208,19 +211,11 @@ class ServerReader:
                 continue
             server = self._read_entry(entry, at)
             keys[name] = at
-            if server is not None and self._is_wanted(value, key, at):
-                servers[name] = _switched(replace(server, name=name), key, value_at(value, self.client.tool_switches))
+            if where := excluded_by(self.client, value, key):
+                self.problems.warn(at, f"is left out, as {where} says")
+            elif server is not None:
+                servers[name] = switched(self.client, value, key, replace(server, name=name))
         return tuple(servers[name] for name in sorted(servers))
-
-    def _is_wanted(self, value: Mapping[str, Any], key: str, at: FieldPath) -> bool:
-        """Whether the client's lists of servers leave this one in."""
-        allowed = value_at(value, self.client.allowed_servers) if self.client.allowed_servers else None
-        excluded = value_at(value, self.client.excluded_servers) if self.client.excluded_servers else None
-        if (isinstance(allowed, list) and key not in allowed) or (isinstance(excluded, list) and key in excluded):
-            where = self.client.allowed_servers if isinstance(allowed, list) and key not in allowed else ()
-            self.problems.warn(at, f"is left out, as {dotted(where or self.client.excluded_servers)} says")
-            return False
-        return True
 
     def _name(self, key: str, at: FieldPath) -> str:
         name = namespace_of(key)
@@ -233,8 +228,8 @@ class ServerReader:
         if not isinstance(value, dict):
             own.add(at, f"must be an object with command or url, not {kind(value)}")
             return replace(self.defaults, problem=own.summary())
-        place = validate(ServerEntry, _common_form(value), at, own, ALIASES)
-        entry = _EntryReader(place=place, variables=self.variables, defaults=self.defaults, client=self.client)
+        place = validate(ServerEntry, common_form(value), at, own, ALIASES)
+        entry = EntryReader(place=place, variables=self.variables, defaults=self.defaults, client=self.client)
         if value.get("disabled") is True or value.get("enabled") is False or value.get("isActive") is False:
             self.problems.warn(at, "is disabled and left out")
             return None
@@ -246,8 +241,18 @@ class ServerReader:
         return replace(server, problem="; ".join(filter(None, (own.summary(), server.problem))))
 
 
-def _switched(server: ServerOptions, key: str, switches: Any) -> ServerOptions:
-    """The server without the tools that the client turns off by patterns of `SERVER_TOOL`."""
+def excluded_by(client: Client, value: Mapping[str, Any], key: str) -> str:
+    """The list of servers in the client's file that leaves this one out; empty if none does."""
+    allowed = value_at(value, client.allowed_servers) if client.allowed_servers else None
+    excluded = value_at(value, client.excluded_servers) if client.excluded_servers else None
+    if isinstance(allowed, list) and key not in allowed:
+        return dotted(client.allowed_servers)
+    return dotted(client.excluded_servers) if isinstance(excluded, list) and key in excluded else ""
+
+
+def switched(client: Client, value: Mapping[str, Any], key: str, server: ServerOptions) -> ServerOptions:
+    """The server without the tools that the client's file turns off by patterns of `SERVER_TOOL`."""
+    switches = value_at(value, client.tool_switches) if client.tool_switches else None
     off = [name for name, on in switches.items() if on is False] if isinstance(switches, dict) else []
     if not off:
         return server
@@ -258,7 +263,7 @@ def _switched(server: ServerOptions, key: str, switches: Any) -> ServerOptions:
     return replace(server, denied_tools=(*server.denied_tools, *denied))
 
 
-def _common_form(value: Mapping[str, Any]) -> dict[str, Any]:
+def common_form(value: Mapping[str, Any]) -> dict[str, Any]:
     """An entry whose values have the form that most clients write: the command apart from its arguments, for one."""
     entry = dict(value)
     for key, item in value.items():
@@ -296,7 +301,7 @@ def _as_far_as_known(value: Mapping[str, Any], defaults: ServerOptions) -> Serve
 
 
 @dataclass(slots=True, kw_only=True)
-class _EntryReader:
+class EntryReader:
     """Reads one entry whose fields have the right types."""
 
     place: Place[ServerEntry]
@@ -304,6 +309,8 @@ class _EntryReader:
     defaults: ServerOptions
     client: Client
     expander: VariableExpander = field(init=False)
+    narrowing: list[str] = field(default_factory=list)
+    """Problems of keys that limit the tools and cannot be applied."""
 
     def __post_init__(self) -> None:
         client = self.client
@@ -321,25 +328,15 @@ class _EntryReader:
         reach = self._local() if self._transport() == "stdio" else self._remote()
         if entry.show_all and entry.delegate_search:
             self.place.add("has both show_all, which lists all its tools here, and delegate_search; keep one")
-        flags = (
-            "required",
-            "asks",
-            "prompts",
-            "resources",
-            "show_all",
-            "delegate_search",
-            "retries",
-            "retry_interval_s",
-        )
-        narrowing = self._check_unknown_keys()
+        self.narrowing = self._check_unknown_keys()
         return replace(
             reach,
             allowed_tools=self._allowed_tools(),
             denied_tools=self._denied_tools(),
             namespace=self._namespace(),
-            problem="; ".join(dict.fromkeys((*self.expander.missing, *narrowing))),
-            **entry.given(*flags),
-            **self._timeouts(),
+            problem="; ".join(dict.fromkeys((*self.expander.missing, *self.narrowing))),
+            **entry.given(*FLAGS),
+            **self.timeouts(),
         )
 
     def _allowed_tools(self) -> tuple[str, ...] | None:
@@ -363,7 +360,7 @@ class _EntryReader:
             return ()
         return (*self.entry.denied_tools, *(name for name, on in switches.items() if on is False))
 
-    def _timeouts(self) -> dict[str, Any]:
+    def timeouts(self) -> dict[str, Any]:
         """Our own timeouts, and for those that they leave out the client's."""
         known = {**TIMEOUTS, **({"timeout": self.client.timeout} if self.client.timeout else {})}
         found: dict[str, float] = {}
@@ -473,15 +470,10 @@ class _EntryReader:
         return self.expander.fill(f"${{{name}}}", where)
 
     def _env_file(self, name: str) -> Mapping[str, str]:
-        path = self._folder(name)
         try:
-            if path.exists() and not path.is_file():
-                self.expander.missing.append(f"{name} is not a regular file (envFile)")
-                return {}
-            with path.open("rb") as file:
-                return env.parse_dotenv(file.read(_MAX_ENV_BYTES).decode("utf-8-sig"))
-        except (OSError, UnicodeDecodeError) as error:
-            why = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be read"
+            return read_dotenv(self._folder(name))
+        except OSError as error:
+            why = "does not exist" if isinstance(error, FileNotFoundError) else error.strerror or error
             self.expander.missing.append(f"the file {name} {why} (envFile)")
             return {}
 
@@ -546,7 +538,7 @@ class _EntryReader:
                 continue
             if name == "timeout":
                 self.place.warn("is ignored, as clients disagree on its unit; " + _OWN_TIMEOUTS, key)
-            elif narrows and not _APPROVING.search(name) and (self.entry.model_extra or {})[name]:
+            elif narrows and not _APPROVING.search(name) and not self._denies_nothing(name):
                 meant = get_close_matches(name, _OUR_LISTS, n=1, cutoff=0.85)
                 advice = f'did you mean "{_OUR_LISTS[meant[0]]}"?' if meant else "use allowedTools or deniedTools"
                 problems.append(f'"{key}" is not a setting; {advice}')
@@ -557,6 +549,10 @@ class _EntryReader:
         if ignored:
             self.place.warn(f"has settings of another client that are ignored: {', '.join(ignored)}")
         return problems
+
+    def _denies_nothing(self, name: str) -> bool:
+        """Whether a key only takes tools away, and names none."""
+        return bool(_DENYING.search(name)) and not (self.entry.model_extra or {})[name]
 
 
 def namespace_of(key: str) -> str:
@@ -585,8 +581,13 @@ def url_problem(url: str) -> str:
     return "" if parts.hostname else "must name a host"
 
 
+def runs_toolcrib(server: ServerOptions) -> bool:
+    """Whether the server is a toolcrib."""
+    programs = {Path(word).name for word in (server.command or "", *server.args)}
+    return bool(programs & {"toolcrib", "toolcrib.exe"}) and "serve" in server.args
+
+
 def starts_toolcrib(server: ServerOptions) -> bool:
     """Whether the entry would start a toolcrib that reads the same file, and so itself, without end."""
-    programs = {Path(word).name for word in (server.command or "", *server.args)}
     own_file = any(word == "-c" or word.startswith("--config") for word in server.args)
-    return bool(programs & {"toolcrib", "toolcrib.exe"}) and "serve" in server.args and not own_file
+    return runs_toolcrib(server) and not own_file

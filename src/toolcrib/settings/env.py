@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,9 @@ _FOREIGN = re.compile(
 """`{env:NAME}` of OpenCode, `${{ secrets.NAME }}` of Continue, `$NAME` of Gemini CLI, `{{NAME}}` of LibreChat."""
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*?)\s*")
 _QUOTED = re.compile(r"""(["'])(.*)\1\s*(?:#.*)?""")
+_MAX_ENV_BYTES: Final = 1024 * 1024
+KEYRING_SERVICE: Final = "toolcrib"
+"""The service that toolcrib's secrets belong to in the system's keyring."""
 CONFIG_VARIABLE: Final = "TOOLCRIB_CONFIG"
 """Names the settings file, and replaces the default locations."""
 PROJECT_FILES: Final = ("toolcrib.toml", "toolcrib.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
@@ -134,12 +139,24 @@ class VariableExpander:
             return known
         if name.startswith("input:"):
             return self._input(name.removeprefix("input:"))
+        if name.startswith("keyring:"):
+            return keyring_secret(name.removeprefix("keyring:"))
         return self.surroundings.environ.get(name.removeprefix("env:"))
 
     def _input(self, name: str) -> str | None:
         """What an editor would ask for: the variable of that name, or the default of the input."""
         environ = self.surroundings.environ
         return environ.get(input_variable(name)) or environ.get(name) or self.surroundings.inputs.get(name)
+
+
+def keyring_secret(name: str) -> str | None:
+    """A secret of the system's keyring; None if it is not there, or the keyring cannot be used."""
+    try:
+        keyring = import_module("keyring")
+        secret: str | None = keyring.get_password(KEYRING_SERVICE, name)
+    except Exception:  # noqa: BLE001 - backends raise errors of their own, and a missing secret is reported as such
+        return None
+    return secret
 
 
 def input_variable(name: str) -> str:
@@ -153,18 +170,31 @@ def input_variable(name: str) -> str:
 
 def _is_name(name: str) -> bool:
     bare = name.removeprefix("env:")
-    if name.startswith(("input:", "command:", "config:")) or name == "/":
+    if name.startswith(("input:", "command:", "config:", "keyring:")) or name == "/":
         return True
     return bare.replace("_", "a").isalnum() and not bare[0].isdigit()
 
 
 def _reason(name: str) -> str:
+    if name.startswith("keyring:"):
+        has_keyring = find_spec("keyring") is not None
+        wanted = name.removeprefix("keyring:")
+        install = 'install it with: pip install "toolcrib[keyring]"'
+        return f"the keyring has no secret {wanted}" if has_keyring else f"the keyring is not available; {install}"
     if name.startswith("input:"):
         asked = name.removeprefix("input:")
         return f'input "{asked}" is asked for by the editor only; set the environment variable {input_variable(asked)}'
     if name.startswith(("command:", "config:")):
         return f"${{{name}}} is known to the editor only"
     return f"environment variable {name.removeprefix('env:')} is not set"
+
+
+def read_dotenv(path: Path) -> dict[str, str]:
+    """The variables of a `.env` file. Raises `OSError` for a file that cannot be read, or has no end."""
+    if path.exists() and not path.is_file():
+        raise OSError("is not a regular file")
+    with path.open("rb") as file:
+        return parse_dotenv(file.read(_MAX_ENV_BYTES).decode("utf-8-sig", errors="replace"))
 
 
 def parse_dotenv(text: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from toolcrib.settings import document
 from toolcrib.settings.clients import ANY_CLIENT, identify, project_folder, value_at
 from toolcrib.settings.document import Problems, SettingsFile
 from toolcrib.settings.entries import FORMS, MIXED_FORMS, ServerReader, is_bare_map
-from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, search_paths
+from toolcrib.settings.env import CONFIG_VARIABLE, VariableSource, display_path, read_dotenv, search_paths
 from toolcrib.settings.models import ToolcribTable, check_combinations
 from toolcrib.settings.options import Settings
 from toolcrib.settings.secrets import SecretReader
@@ -74,9 +74,10 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
     problems = Problems(read)
     value = _top(read, problems)
     path = read.path.absolute()
+    section = validate(ToolcribTable, value.get("toolcrib") or {}, ("toolcrib",), problems)
+    environ = {**_env_file(section, path.parent), **environ}
     variables = VariableSource(environ=environ, workspace=project_folder(path), inputs=_input_defaults(value))
     secrets = SecretReader(variables=variables, folder=path.parent)
-    section = validate(ToolcribTable, value.get("toolcrib") or {}, ("toolcrib",), problems)
     own = _own_settings(section, secrets)
     servers = ServerReader(
         problems=problems,
@@ -94,6 +95,22 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
         source=read.path,
         warnings=tuple(problems.warnings),
     )
+
+
+def _env_file(place: Place[ToolcribTable], folder: Path) -> Mapping[str, str]:
+    """The variables of the section's own file, which those of the environment override."""
+    name = place.table.env_file
+    if name is None:
+        return {}
+    path = folder / Path(name).expanduser()
+    try:
+        found = read_dotenv(path)
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            place.warn(f"can be read by other users of this machine; run: chmod 600 {path}", "env_file")
+    except OSError as error:
+        place.warn(f"cannot be read: {path} {error.strerror or error}", "env_file")
+        return {}
+    return found
 
 
 def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Settings:

@@ -232,6 +232,7 @@ class ToolcribTable(Table):
     sessions: SessionOptions = Field(default_factory=SessionOptions)
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
+    env_file: NonEmpty | None = None
     state: StateFileTable = Field(default_factory=StateFileTable)
 
     def fleet(self) -> FleetOptions:

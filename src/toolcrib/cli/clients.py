@@ -1,0 +1,239 @@
+"""Take over other clients' servers, and make toolcrib their server: preview, question, and result. Shows no secret."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, pluralize, print_columns
+from toolcrib.errors import SettingsError, ToolcribError
+from toolcrib.names import nearest
+from toolcrib.settings.clients import CLIENTS, Client, Places, Platform, client_named, existing_files
+from toolcrib.settings.connections import (
+    Connection,
+    ConnectionStore,
+    FileChange,
+    client_file,
+    plan_connect,
+    plan_disconnect,
+    program,
+)
+from toolcrib.settings.document import dotted
+from toolcrib.settings.env import display_path, user_folder
+from toolcrib.settings.imports import FoundServer, ImportPlan, PlannedServer, plan_import, read_servers
+
+_PROJECT_FILE: Final = "toolcrib.json"
+
+
+def import_servers(
+    names: Sequence[str], config: Path | None, *, keyring: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Add the servers of these clients or files, or of all that are found, to our own file."""
+    target = _target(config)
+    found: list[FoundServer] = []
+    problems: list[str] = []
+    for path in _files(names):
+        if path.resolve() == target.resolve():
+            continue
+        try:
+            found += read_servers(path, os.environ)
+        except ToolcribError as error:
+            problems.append(error.message)
+    plan = plan_import(found, target, os.environ, keyring=keyring)
+    if not as_json:
+        _print_plan(plan, problems)
+    written = bool(plan.added) and _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
+    if written:
+        plan.write()
+    if as_json:
+        echo_json({**_plan_json(plan), "problems": problems, "written": written})
+    elif written:
+        echo(f"Added {pluralize(len(plan.added), 'server')} to {_shown(target)}.")
+
+
+def connect_client(
+    name: str, config: Path | None, *, project: bool, keyring: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Move a client's servers to our own file, and make toolcrib its server."""
+    client, target = _client(name), _target(config, project=project)
+    file, path = client_file(client, _places(), project=project)
+    store = ConnectionStore.of_user(os.environ)
+    if any(one.path == path for one in store.find(client)):
+        raise SettingsError(
+            f"{client.title} is already connected: {_shown(path)}", hint=f"To undo it: toolcrib disconnect {client.id}"
+        )
+    found = [one for one in read_servers(path, os.environ) if one.at[0] != "projects"] if path.exists() else []
+    plan = plan_import(found, target, os.environ, keyring=keyring)
+    moved = [one.found.key for one in plan.servers if one.action != "skip"]
+    argv = (*program(), "serve", "--config", str(target.absolute()))
+    change = plan_connect(client, file, path, argv, moved)
+    if not as_json:
+        _print_plan(plan, ())
+        echo(f"toolcrib becomes the server of {client.title}: {_shown(path)}")
+    written = _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
+    if written:
+        plan.write()
+        _make(store, client, change)
+    if as_json:
+        echo_json({**_plan_json(plan), **_change_json(client, change), "written": written})
+    elif written:
+        echo(f"Connected. Restart {client.title}; to undo it: toolcrib disconnect {client.id}")
+
+
+def _make(store: ConnectionStore, client: Client, change: FileChange) -> None:
+    """Remember first, so that what is changed can always be undone."""
+    store.save(client, change)
+    try:
+        change.make()
+    except BaseException:
+        for one in store.find(client):
+            if one.path == change.path:
+                store.forget(one)
+        raise
+
+
+def disconnect_client(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Restore the files of a client as they were before."""
+    client = _client(name)
+    store = ConnectionStore.of_user(os.environ)
+    connections = store.find(client)
+    if not connections:
+        raise SettingsError(f"{client.title} is not connected to toolcrib", hint=_connected_hint(store.find()))
+    changes = [plan_disconnect(one) for one in connections]
+    if not as_json:
+        for change in changes:
+            done = "is removed again" if change.after is None else "is restored"
+            back = f", with {', '.join(change.moved)}" if change.moved else ""
+            echo(f"{_shown(change.path)} {done}{back}")
+    written = _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
+    if written:
+        for connection, change in zip(connections, changes, strict=True):
+            change.make()
+            store.forget(connection)
+    if as_json:
+        echo_json({"files": [_change_json(client, change) for change in changes], "written": written})
+    elif written:
+        echo(f"Disconnected. Restart {client.title}. The servers stay in toolcrib's file too.")
+
+
+def _connected_hint(connections: Iterable[Connection]) -> str:
+    names = sorted({one.client for one in connections})
+    return f"Connected are: {', '.join(names)}." if names else "No client is."
+
+
+# -- where -------------------------------------------------------------------------------------------------------------
+
+
+def _places() -> Places:
+    platform: Platform = "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
+    home = Path(os.environ.get("HOME") or os.environ.get("USERPROFILE") or Path.home())
+    return Places(platform=platform, home=home, project=Path.cwd(), environ=os.environ)
+
+
+def _client(name: str) -> Client:
+    client = client_named(name)
+    if client is None:
+        known = [one.id for one in CLIENTS]
+        raise UsageError(
+            f'There is no client "{name}".', hint=f"There are {', '.join(known)}.", suggestions=nearest(name, known)
+        )
+    return client
+
+
+def _files(names: Sequence[str]) -> list[Path]:
+    """The files of these clients, or the files that are named; without names, those of all clients."""
+    places, found = _places(), list[Path]()
+    for name in names:
+        if client_named(name) is None and Path(name).expanduser().is_file():
+            found.append(Path(name).expanduser())
+        else:
+            client = _client(name)
+            files = [path for one, _, path in existing_files(places) if one is client]
+            if not files:
+                raise SettingsError(f"{client.title} has no configuration file here")
+            found += files
+    return found if names else [path for _, _, path in existing_files(places)]
+
+
+def _target(config: Path | None, *, project: bool = False) -> Path:
+    """Our own file to write: the one that is named, or that of the project or of the user."""
+    if config is not None:
+        return config.expanduser()
+    if project:
+        return Path.cwd() / _PROJECT_FILE
+    folder = user_folder(os.environ)
+    toml = folder / "config.toml"
+    return toml if toml.is_file() else folder / "config.json"
+
+
+def _shown(path: Path) -> str:
+    return display_path(path, Path.cwd())
+
+
+def _agreed(*, dry_run: bool, yes: bool, as_json: bool) -> bool:
+    """Whether to go on. Asks at a terminal; anywhere else, only `--yes` agrees."""
+    if dry_run:
+        return False
+    if yes:
+        return True
+    if as_json or not sys.stdin.isatty():
+        raise UsageError("Nothing was written, as there is no one to ask.", hint="Give --yes, or --dry-run to look.")
+    if click.confirm("Write this?", err=True):
+        return True
+    echo("Nothing was written.")
+    raise click.exceptions.Exit(ExitCode.REFUSED)
+
+
+# -- preview -----------------------------------------------------------------------------------------------------------
+
+_WORDS: Final = {"add": "add", "same": "has it", "skip": "leave out"}
+
+
+def _print_plan(plan: ImportPlan, problems: Sequence[str]) -> None:
+    rows = [(_WORDS[one.action], one.name, one.endpoint, _note(one), _shown(one.found.path)) for one in plan.servers]
+    print_columns(rows, head=("", "SERVER", "STARTS", "NOTE", "FROM"))
+    for problem in problems:
+        echo(f"cannot be read: {problem}")
+    if not rows:
+        echo("No servers of other clients were found.")
+    elif not plan.added:
+        echo(f"\n{_shown(plan.file)} has all of them." if any(one.action == "same" for one in plan.servers) else "")
+    else:
+        echo(f"\n{pluralize(len(plan.added), 'server')} to add to {_shown(plan.file)}.")
+        if plan.secrets:
+            where = "the keyring" if plan.keyring else f"{_shown(plan.env_file)}, which only you can read"
+            echo(f"{pluralize(len(plan.secrets), 'secret')} to move to {where}.")
+
+
+def _note(server: PlannedServer) -> str:
+    if server.action == "skip":
+        return server.reason
+    renamed = "" if server.name == server.found.key else f'called "{server.found.key}" there'
+    moved = pluralize(len(server.secrets), "secret") if server.secrets and server.action == "add" else ""
+    return "; ".join(filter(None, (renamed, moved)))
+
+
+def _plan_json(plan: ImportPlan) -> dict[str, Any]:
+    return {
+        "config": str(plan.file),
+        "secrets": "keyring" if plan.keyring else str(plan.env_file),
+        "servers": [
+            {
+                "name": one.name,
+                "action": one.action,
+                "reason": one.reason,
+                "client": one.found.client.id,
+                "file": str(one.found.path),
+                "field": dotted(one.found.at),
+                "secrets": list(one.secrets),
+            }
+            for one in plan.servers
+        ],
+    }
+
+
+def _change_json(client: Client, change: FileChange) -> dict[str, Any]:
+    return {"client": client.id, "file": str(change.path), "moved": list(change.moved)}
