@@ -1,6 +1,6 @@
 """The first search of a session, right after the gateway starts over stdio with twelve real servers from PyPI.
 
-`python bench/first_search.py` starts `toolcrib serve` anew for each run, without remembered catalogs, connects like an
+`python bench/first_search.py` starts `toolcrib serve` for each run, without remembered catalogs, connects like an
 agent, and searches at once. A run is right if the first hit is a tool of the expected server, and complete if no server
 is missing from the reply. The servers are pinned and started with uvx, which downloads them before the first run.
 

@@ -81,6 +81,50 @@ async def test_a_script_learns(lua: LuaSandbox, tools: Tools, source: str, said:
     assert said in (await error(lua, source, tools)).message
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("local p = 1\nreturn slow.fail{}:await()", 2),
+        ("local t = slow.fail\nlocal p = t{}\nreturn p:await()", 2),
+        ("local function f()\n  return slow.fail{}:await()\nend\nlocal x = f()", 2),
+        ("local list = {slow.echo{}, slow.fail{}}\nreturn await_all(list)", 1),
+    ],
+)
+async def test_the_error_of_a_tool_has_a_line_after_a_tail_call_too(
+    lua: LuaSandbox, tools: Tools, source: str, line: int
+) -> None:
+    failed = await error(lua, source, tools)
+    assert (failed.line, failed.message) == (line, f"script:{line}: slow.fail: boom")
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        ("setmetatable({}, {__index = slow.echo{}})", "a table that is no call"),
+        ("slow.echo", "a function"),
+        ("slow", "a server"),
+    ],
+)
+async def test_await_all_refuses_what_is_neither_a_call_nor_a_value(
+    lua: LuaSandbox, tools: Tools, item: str, kind: str
+) -> None:
+    failed = await error(lua, f"local all = await_all{{slow.echo{{}}, {item}}}", tools)
+    assert failed.message == f"script:1: await_all needs calls such as server.tool{{...}}; item 2 is {kind}"
+
+
+async def test_await_all_passes_values_through(lua: LuaSandbox, tools: Tools) -> None:
+    given = await value(lua, "return await_all{1, 'x', {y = 2}, null, slow.echo{v = 3}}", tools)
+    assert given == [1, "x", {"y": 2}, None, {"v": 3}]
+
+
+async def test_a_text_has_functions_and_no_fields(lua: LuaSandbox, tools: Tools) -> None:
+    own = "function string.twice(text) return text .. text end return ('ab'):twice():upper()"
+    assert await value(lua, own, tools) == "ABAB"
+    failed = await error(lua, "local text = 'hello'\nreturn text.message", tools)
+    assert (failed.line, failed.message) == (2, 'script:2: a text has no field message; it is "hello"')
+    assert failed.hint.startswith("A tool that answers with text gives a string")
+
+
 async def test_a_variable_that_hides_result_is_pointed_out(lua: LuaSandbox, tools: Tools) -> None:
     shadowed = await error(lua, "local result = slow.echo{}:await()\nresult({x = 1})", tools)
     assert (shadowed.line, shadowed.hint) == (

@@ -274,6 +274,58 @@ async def test_an_error_for_a_wrong_name_suggests_the_closest() -> None:
     assert done.structured["error"]["suggestions"] == ["calc.add"]
 
 
+LUA_MISTAKES = {
+    "local now = os.time()": "there is no os.",
+    'local file = io.open("x")': "there is no io.",
+    'local json = require("json")': "No module can be loaded; json is there without require.",
+    "calculator.add{a = 1, b = 2}": "calculator is neither a server nor a variable. The servers: ",
+    "add{a = 1, b = 2}": "add is a tool of calc: write calc.add.",
+    "calc{a = 1, b = 2}": "calc is a server: call one of its tools, as in calc.tool{...}.",
+    "```lua\nreturn 1\n```": "Send the script alone, without Markdown's ``` lines.",
+    "r = await calc.add(a=1, b=2)": "This is Python, but it was run as Lua: set the language to python, or write Lua.",
+    "import json\nprint(1)": "This is Python, but it was run as Lua: set the language to python, or write Lua.",
+    "const r = 1;": "This is JavaScript, but it was run as Lua: write local x = 1.",
+    "local x = 1\nif x != 2 then end": 'In Lua, "not equal" is written ~=.',
+    "local x = 1\nx += 1": "Lua has no +=: write x = x + 1.",
+    "for i = 1, 3 do if i == 2 then continue end end": "Lua has no continue: use an if, or goto with a label.",
+    "local r = calc.add{a = 1, b = 2}\nreturn r + 1": "A call starts at once; add :await() to get its answer.",
+    "return 'a' + 'b'": "Lua joins texts with .. instead of +.",
+    "local t = {}\nreturn t.user.name": "There is no user. To see what a value holds, print(json.encode(value)).",
+}
+PYTHON_MISTAKES = {
+    "calculator.add(a=1, b=2)": "calculator is neither a server nor a variable. The servers: ",
+    "add(a=1, b=2)": "add is a tool of calc: write calc.add.",
+    "```python\n1\n```": "Send the script alone, without Markdown's ``` lines.",
+    "local r = calc.add{a = 1}:await()": "This is Lua, but it was run as Python: set the language to lua, or write Python.",
+    "const r = await calc.add({a: 1})": "This is JavaScript, but it was run as Python: write x = 1.",
+    "r = calc.add(a=1, b=2)\nr + 1": "A tool's answer comes with await: r = await server.tool(name=value).",
+    "await calc.add(1, 2)": "Pass arguments by name: server.tool(name=value).",
+    "text = 'x'\ntext['message']": "A tool that answers with text gives a string: use it as it is",
+    "text = await data_server.text(say='x')\ntext['message']": "A tool that answers with text gives a string: use it as it is",
+    "open('x').read()": "there is no open.",
+}
+
+
+@pytest.mark.parametrize(("language", "mistakes"), [("lua", LUA_MISTAKES), ("python", PYTHON_MISTAKES)])
+async def test_the_error_of_a_usual_mistake_says_what_to_write(language: str, mistakes: dict[str, str]) -> None:
+    async with scripts() as run:
+        for source, hint in mistakes.items():
+            failed = await run.run(ME, source, language=language)
+            assert failed.is_error
+            assert hint in said(failed), source
+
+
+async def test_the_text_of_a_tools_error_is_not_taken_for_a_mistake_of_the_script() -> None:
+    async def refuse(ctx: Context, name: str, arguments: Object) -> ToolResult:
+        raise ExecutionFailed("near '!' is a nil value (global 'os'), 'coroutine', PermissionError, and no text")
+
+    strict = FakeProvider([Tool(name="refuse", namespace="odd")], refuse)
+    async with scripts(strict) as run:
+        for language, source in (("lua", "return odd.refuse{}:await()"), ("python", "await odd.refuse()")):
+            failed = await run.run(ME, source, language=language)
+            assert "hint" not in failed.structured["error"]
+
+
 async def test_a_script_has_a_budget_of_calls() -> None:
     async with scripts() as run:
         done = await run.run(ME, "for i = 1, 9 do calc.add{a=1, b=1}:await() end", limits=Limits(calls=3))

@@ -151,7 +151,6 @@ async def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: p
     with monkeypatch.context() as broken:
         steps = ("ALTER TABLE entries ADD COLUMN note TEXT", "ALTER TABLE nothing ADD COLUMN x")
         broken.setattr(module, "_MIGRATIONS", (*module._MIGRATIONS, steps))
-        broken.setattr(module, "_OPEN_TRIES", 1)
         async with SqliteStore(path) as store:
             with pytest.raises(StateUnavailable):
                 await numbers(store).set("b", 1)

@@ -33,10 +33,10 @@ import pydantic_core
 
 from toolcrib.errors import SandboxUnavailable
 from toolcrib.sandbox.calls import CallFailed, ScriptCalls, fix_empty_arrays
-from toolcrib.sandbox.languages import ScriptLanguage, ServerNames
+from toolcrib.sandbox.languages import ScriptLanguage, ServerNames, hint_for
 from toolcrib.sandbox.limits import KIB, Limits
 from toolcrib.sandbox.process import Worker, cpu_seconds
-from toolcrib.sandbox.result import FailureKind, ScriptError, ScriptResult, hint_for, script_error, suggestions_for
+from toolcrib.sandbox.result import FailureKind, ScriptError, ScriptResult, script_error, suggestions_for
 from toolcrib.types import JSON, Object
 
 T = TypeVar("T")
@@ -221,10 +221,12 @@ class Conversation:
         schemas: Mapping[str, Mapping[str, Object]],
         *,
         language: ScriptLanguage,
+        source: str,
     ) -> None:
         """`schemas` are input schemas by server and tool, under their original names; any may be missing."""
         self._worker = worker
         self._language = language
+        self._source = source
         self._computing_pid = worker.process.pid
         self._calls = calls
         self._limits = limits
@@ -436,7 +438,7 @@ class Conversation:
             line=line,
             traceback=trace,
             printed=self._printed_text(),
-            hint=hint_for(message),
+            hint=hint_for(message, self._source, self._language),
             suggestions=suggestions_for(message, self._suggestable),
             refused=details.get("stage") == "syntax",
         )

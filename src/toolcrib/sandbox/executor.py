@@ -86,11 +86,12 @@ class ScriptExecutor:
         tools: Tools,
         on_call: OnCall | None,
         *,
+        source: str,
         limits: Limits,
         servers: Mapping[str, ServerNames],
         schemas: Schemas,
     ) -> ScriptResult:
-        """Run the job in a worker. Raises `ScriptError` and `SandboxUnavailable`."""
+        """Run the job, which holds the source, in a worker. Raises `ScriptError` and `SandboxUnavailable`."""
         requested = time.monotonic()
         async with self._running.track(), self._slots.acquire():
             for _ in range(_MAX_ATTEMPTS):
@@ -100,7 +101,9 @@ class ScriptExecutor:
                 worker = await pool.acquire()
                 start = time.monotonic()
                 calls = ScriptCalls(tools, on_call)
-                conversation = Conversation(worker, calls, limits, servers, schemas, language=self._language)
+                conversation = Conversation(
+                    worker, calls, limits, servers, schemas, language=self._language, source=source
+                )
                 try:
                     result = await self._converse(conversation, job, worker, calls)
                 except WorkerLost:

@@ -102,7 +102,9 @@ class LuaSandbox:
         job_source = _without_shebang(check_source(source, limits))
         servers = script_names(tools, LUA)
         job = _encode_job(job_source, servers, limits, self.options.seccomp, check=check)
-        return await self._workers.run(job, tools, on_call, limits=limits, servers=servers, schemas=schemas)
+        return await self._workers.run(
+            job, tools, on_call, source=job_source, limits=limits, servers=servers, schemas=schemas
+        )
 
     def _check_seccomp(self) -> None:
         missing = seccomp.missing()

@@ -145,7 +145,7 @@ class PythonSandbox:
             "limits": _all_limits(limits),
         }
         text = json.dumps(job).encode()
-        return await self._workers.run(text, tools, on_call, limits=limits, servers=servers, schemas={})
+        return await self._workers.run(text, tools, on_call, source=source, limits=limits, servers=servers, schemas={})
 
 
 def _entries_with_stubs(servers: Mapping[str, ServerNames], schemas: Schemas) -> list[dict[str, Any]]:

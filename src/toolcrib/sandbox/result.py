@@ -137,26 +137,11 @@ def script_error(
 
 # -- hints ---------------------------------------------------------------------------------------------------------
 
-_SHADOWED_FUNCTION = re.compile(
-    r"attempt to call a \w+ value \((?:local|upvalue|global) '(result|print|await|await_all|json)'\)"
-)
 _UNKNOWN_TOOL = re.compile(r"(?:server|[Mm]odule) ['`]([^'`]*)['`] has no (?:tool|member|attribute) ['`]([^'`]*)['`]")
-_UNKNOWN_GLOBAL = re.compile(r"\(global '([^']*)'\)|[Nn]ame ['`]([^'`]*)['`] (?:is not|used when not) defined")
-
-
-def hint_for(message: str) -> str:
-    """One sentence that helps the author of a script with that error, or an empty string.
-
-    >>> hint_for("script:2: attempt to call a table value (local 'result')")
-    '"result" is a variable of the script here and hides the function of that name; rename the variable.'
-    """
-    shadowed = _SHADOWED_FUNCTION.search(message)
-    if shadowed:
-        name = shadowed[1]
-        return f'"{name}" is a variable of the script here and hides the function of that name; rename the variable.'
-    if "attempt to index a nil value (global" in message or "attempt to call a nil value (global" in message:
-        return "Call servers and functions by the identifiers that discovery shows."
-    return ""
+_UNKNOWN_GLOBAL = re.compile(
+    r"^\S+:\d+: (?:attempt to \w+ a nil value \(global '([^']*)'\)|Name `([^`]*)` used when not)"
+    r"|^NameError: name '([^']*)' is not defined"
+)
 
 
 def suggestions_for(message: str, servers: Mapping[str, Sequence[str]]) -> list[str]:
@@ -169,5 +154,15 @@ def suggestions_for(message: str, servers: Mapping[str, Sequence[str]]) -> list[
     if no_tool:
         server, wanted = no_tool[1], no_tool[2]
         return [f"{server}.{name}" for name in nearest(wanted, servers.get(server, ()))]
-    no_global = _UNKNOWN_GLOBAL.search(message)
-    return nearest(no_global[1] or no_global[2], servers) if no_global else []
+    name = unknown_name(message)
+    return nearest(name, servers) if name else []
+
+
+def unknown_name(message: str) -> str:
+    """The name that the script uses and that nothing has; empty if that is not what is wrong.
+
+    >>> unknown_name("script:1: attempt to index a nil value (global 'calculator')")
+    'calculator'
+    """
+    found = _UNKNOWN_GLOBAL.search(message)
+    return next(filter(None, found.groups()), "") if found else ""

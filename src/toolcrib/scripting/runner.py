@@ -17,7 +17,7 @@ from toolcrib.gateway.visibility import describe_state, has_problem, namespace_o
 from toolcrib.providers.content import as_tool_result, json_text, script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, ScriptLanguage
 from toolcrib.sandbox.limits import Limits, SandboxOptions
-from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptResult
+from toolcrib.sandbox.result import CallTrace, CheckResult, ScriptResult, unknown_name
 from toolcrib.scripting.engines import (
     EngineFactory,
     EnginePool,
@@ -49,6 +49,8 @@ _LEVEL_MEMO: Final = "scripts.level"
 _READ_ONLY_NOTE: Final = "The script could see only tools that are marked as read-only."
 _MAX_TRACED_CALLS: Final = 200
 _MAX_ERROR_CHARS: Final = 200
+_MAX_NAMED: Final = 10
+"""Servers that a hint names."""
 
 
 class ScriptRunner:
@@ -144,6 +146,7 @@ class ScriptRunner:
             source=source,
             language=known,
             level=level,
+            listed=grouped.listed,
             tools=reachable_tools(grouped, source) if answers is None else mocked_tools(grouped, answers),
             call=partial(self._call, inner) if answers is None else partial(_mocked_answer, answers),
             notes=(*states, *looked_up.notes, *([_READ_ONLY_NOTE] if read_only else [])),
@@ -192,6 +195,8 @@ class ScriptRun:
     """How many scripts this one is nested in."""
     tools: Mapping[str, ToolsByName]
     """The tools that the script can reach, by server."""
+    listed: Mapping[str, ToolsByName]
+    """All tools of its caller, by server."""
     call: Callable[[Tool, dict[str, Any]], Awaitable[JSON]]
     notes: tuple[str, ...]
     """What an author should know if the script fails: problems of servers that it names, and tools it could not see."""
@@ -263,8 +268,8 @@ def _success(done: ScriptResult) -> ToolResult:
 
 def _failure(error: ScriptFailed, run: ScriptRun) -> ToolResult:
     """Why the script failed: as text, and as data with kind, line, traceback and suggestions."""
-    error.hint = " ".join(filter(None, [error.hint, *run.notes]))
-    lines = [str(error)]
+    error.hint = " ".join(filter(None, [error.hint or _hint_for_unknown_name(error, run), *run.notes]))
+    lines = [error.message, *([error.hint] if error.hint else [])]
     if error.suggestions:
         lines.append(f"Did you mean: {', '.join(error.suggestions)}?")
     if isinstance(error.data.get("line"), int) and f":{error.data['line']}:" not in error.message:
@@ -274,12 +279,33 @@ def _failure(error: ScriptFailed, run: ScriptRun) -> ToolResult:
     return ToolResult(content=(_text_block("\n".join(lines)),), structured={"error": error.payload()}, is_error=True)
 
 
+def _hint_for_unknown_name(error: ScriptFailed, run: ScriptRun) -> str:
+    """Where a name that the script lacks is to be found: as a tool of some server, or among the servers."""
+    name, identifier = unknown_name(error.message), run.language.identifier
+    if not name:
+        return ""
+    owners = [identifier(server) for server, tools in run.listed.items() if name in tools]
+    if owners:
+        written = " or ".join(f"{owner}.{name}" for owner in owners[:_MAX_NAMED])
+        return f"{name} is a tool of {_listing(owners)}: write {written}."
+    if not run.listed:
+        return f"{name} is neither a server nor a variable, and no server has tools here."
+    return f"{name} is neither a server nor a variable. The servers: {_listing(sorted(map(identifier, run.listed)))}."
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_NAMED
+    return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _checked(found: CheckResult, run: ScriptRun) -> ToolResult:
     """The calls found in a script that was not run."""
     calls = [
         {"name": run.tool_id(call.server, call.tool), "line": call.line, "known": call.known} for call in found.calls
     ]
-    head = "The script can be run; nothing was called."
+    unknown = [call["name"] for call in calls if not call["known"]]
+    head = "The script calls tools that do not exist." if unknown else "The script can be run."
+    head += " Nothing was called."
     head += " Calls found in it:" if calls else " No calls were found in it."
     lines = [
         f"- line {call['line']}: {call['name']}{'' if call['known'] else ' (there is no such tool)'}" for call in calls

@@ -334,8 +334,8 @@ class _StateFile:
                 try:
                     _prepare(db)
                     break
-                except sqlite3.OperationalError:
-                    if tries == _OPEN_TRIES:
+                except sqlite3.OperationalError as error:
+                    if tries == _OPEN_TRIES or _primary_code(error) != sqlite3.SQLITE_BUSY:
                         raise
                     time.sleep(_OPEN_PAUSE_S)
         except BaseException:
@@ -485,7 +485,12 @@ class _StateFile:
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE in _DAMAGED
+    return _primary_code(error) in _DAMAGED
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """SQLite's code of the error, without what extended codes add; 0 if it is Python's own."""
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
 
 
 def _create_private(path: Path) -> None:

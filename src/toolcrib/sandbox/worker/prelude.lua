@@ -14,7 +14,7 @@ local byte, find, match, pack, sub, unpack_binary = string.byte, string.find, st
   string.unpack
 local concat, sort, unpack = table.concat, table.sort, table.unpack
 local math_type, to_integer = math.type, math.tointeger
-local clock, traceback, sethook = os.clock, debug.traceback, debug.sethook
+local clock, traceback, sethook, getinfo = os.clock, debug.traceback, debug.sethook, debug.getinfo
 local create, resume, status, close_coroutine = coroutine.create, coroutine.resume, coroutine.status, coroutine.close
 
 local started, config, VALUE -- set when there is a script
@@ -146,7 +146,9 @@ local function start(server, tool, arguments)
   if not ok then error(body, 3) end
   local id = calls + 1
   local promise = setmetatable({}, promise_type)
-  local state = { id = id, name = tool.label }
+  local from = getinfo(3, "Sl")
+  local line = from and from.short_src == "script" and from.currentline > 0 and from.currentline
+  local state = { id = id, name = tool.label, line = line }
   local call = { id = id, server = server.index, tool = tool.index, body = body }
   promises[promise] = state
   if queue_from <= queue_to or not room_for(#body) then
@@ -189,9 +191,17 @@ local function state_of(promise, what, level)
   return state
 end
 
+-- Raise a tool's error where the function that calls this one was called. After `return tool():await()` that is
+-- unknown, and the line is that of the call.
+local function raise(state, value)
+  if state.line and getinfo(2, "t").istailcall then error("script:" .. state.line .. ": " .. value, 0) end
+  error(value, 3)
+end
+
 local function await(promise)
-  local ok, value = settled(state_of(promise, "await", 2))
-  if not ok then error(value, 2) end
+  local state = state_of(promise, "await", 2)
+  local ok, value = settled(state)
+  if not ok then raise(state, value) end
   return value
 end
 
@@ -203,7 +213,7 @@ local function await_all(list)
   if type(list) ~= "table" or promises[list] then
     error("await_all needs a table of calls, such as await_all{a, b}", 2)
   end
-  local values, wrong = {}, nil
+  local values, wrong, wrong_state = {}, nil, nil
   local is_list = true
   local keys = {}
   for key in next, list do
@@ -218,13 +228,17 @@ local function await_all(list)
     local item = list[key]
     if promises[item] then
       local ok, value = settled(promises[item])
-      if not ok and not wrong then wrong = value end
+      if not ok and not wrong then wrong, wrong_state = value, promises[item] end
       item = value
+    elseif type(item) == "function" or servers[item] or (type(item) == "table" and getmetatable(item) ~= nil
+      and not rawequal(item, null)) then
+      error("await_all needs calls such as server.tool{...}; item " .. clean(tostring(key), 60) .. " is "
+        .. (type(item) == "function" and "a function" or servers[item] and "a server" or "a table that is no call"), 2)
     end
     if item == nil then item = null end
     values[key] = item
   end
-  if wrong then error(wrong, 2) end
+  if wrong then raise(wrong_state, wrong) end
   return values
 end
 
@@ -415,7 +429,15 @@ script.json = {
   end,
 }
 local text_type = getmetatable("")
-text_type.__index, text_type.__metatable = script.string, false
+local text_functions = script.string
+text_type.__metatable = false
+text_type.__index = function(text, key)
+  local found = text_functions[key]
+  if found == nil then
+    error("a text has no field " .. clean(tostring(key), 60) .. "; it is \"" .. clean(text, 60) .. "\"", 2)
+  end
+  return found
+end
 
 -- The run ------------------------------------------------------------------------------------------------------------
 
