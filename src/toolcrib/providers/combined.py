@@ -256,27 +256,25 @@ class ProviderList:
         not added.
         """
         added = adapt(provider)
-        with self._lock:
-            if _contains(self._providers, added):
-                return
-            self._providers = (*self._providers, added)
-            self._count_change(added)
+        if _contains(self._providers, added):
+            return
         try:
             unsubscribe = self._subscribe_to(added)
         except Exception as error:
-            with self._lock:
-                self._drop(added)
             raise InvalidRequest(
                 f"{display_name(added)} cannot be added: its subscribe() failed ({type(error).__name__}).",
                 hint="subscribe takes a callback and returns a function that ends the subscription.",
             ) from error
         with self._lock:
-            stays = _contains(self._providers, added)
-            if stays:
+            is_new = not _contains(self._providers, added)
+            if is_new:
+                self._providers = (*self._providers, added)
                 self._unsubscribes[id(added)] = unsubscribe
-        if not stays:  # removed by another thread in the meantime
+                self._count_change(added)
+        if is_new:
+            self._callbacks.notify()
+        else:  # added by another thread in the meantime
             call_logged(unsubscribe)
-        self._callbacks.notify()
 
     def remove(self, provider: object) -> None:
         """Stop offering a provider, given as the object that was added. Raises `BackendNotFound`."""
@@ -288,10 +286,10 @@ class ProviderList:
                     hint="Remove the same object that was added.",
                     suggestions=sorted({display_name(one) for one in self._providers}),
                 )
-            self._drop(gone[0])
-            unsubscribe = self._unsubscribes.pop(id(gone[0]), None)
-        if unsubscribe is not None:
-            call_logged(unsubscribe)
+            self._providers = tuple(one for one in self._providers if one is not gone[0])
+            self._change_counts.pop(id(gone[0]), None)
+            unsubscribe = self._unsubscribes.pop(id(gone[0]))
+        call_logged(unsubscribe)
         self._callbacks.notify()
 
     def providers(self) -> Sequence[Provider]:
@@ -320,10 +318,6 @@ class ProviderList:
     def _count_change(self, provider: Provider) -> None:
         self._changes += 1
         self._change_counts[id(provider)] = self._changes
-
-    def _drop(self, provider: Provider) -> None:
-        self._providers = tuple(one for one in self._providers if one is not provider)
-        self._change_counts.pop(id(provider), None)
 
 
 def _no_op() -> None:
