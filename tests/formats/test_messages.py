@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.formats.samples import PICTURE, Words, said
 
-from toolcrib.formats.messages import File, Text, make_call, pieces, result_text
+from toolcrib.formats.messages import File, Text, joined, make_call, pieces
 from toolcrib.types import ToolResult
 
 
@@ -48,16 +48,16 @@ def test_a_result_without_anything_says_so() -> None:
 
 
 def test_a_tool_that_asks_for_more_says_so() -> None:
-    assert "asks for more input" in result_text(ToolResult(kind="input_required"))
+    assert "asks for more input" in joined(pieces(ToolResult(kind="input_required")))
 
 
 def test_in_plain_text_a_file_is_described_in_a_note() -> None:
-    found = result_text(ToolResult(content=({"type": "text", "text": "Here:"}, PICTURE)))
+    found = joined(shown({"type": "text", "text": "Here:"}, PICTURE))
     assert found == "Here:\n[image/png, 6 bytes, not shown here]"
 
 
 def test_a_long_text_loses_its_middle_and_says_how_much() -> None:
-    found = result_text(said("first " + "word " * 10_000 + "last"), budget=100, counter=Words())
+    found = joined(pieces(said("first " + "word " * 10_000 + "last"), budget=100, counter=Words()))
     assert found.startswith("first word")
     assert found.endswith("word last")
     assert "characters left out" in found
@@ -73,7 +73,7 @@ def test_short_texts_stay_whole_beside_a_long_one() -> None:
 
 
 def test_a_result_within_the_budget_is_not_touched() -> None:
-    assert result_text(said("noon"), budget=1_000) == "noon"
+    assert joined(pieces(said("noon"), budget=1_000)) == "noon"
 
 
 @given(st.lists(st.text(max_size=300), max_size=4), st.integers(-5, 60))

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from toolcrib.errors import InvalidRequest
-from toolcrib.providers.adapters import adapt, unadapted
+from toolcrib.providers.adapters import unadapted
 from toolcrib.providers.request_scope import (
     allow_recursion,
     apply_scope,
@@ -18,11 +18,9 @@ from toolcrib.providers.request_scope import (
     get_tool_providers,
     guard_recursion,
     show_all_from_request,
-    show_all_in_scope,
     with_request_providers,
     with_show_all,
     with_tool_providers,
-    without_providers,
 )
 from toolcrib.testing import FakeProvider
 from toolcrib.types import Caller, Context, Tool
@@ -166,12 +164,12 @@ async def test_a_scope_can_be_carried_outside_its_block() -> None:
 
 async def test_the_code_around_has_the_last_word_on_showing_all() -> None:
     asking_ = Context(caller=Caller(id="me"), show_all=True)
-    assert not show_all_in_scope()
+    assert not current_scope().show_all
     with with_show_all():
-        assert show_all_in_scope()
+        assert current_scope().show_all
         assert apply_scope(ME).show_all
         with with_show_all(False):
-            assert not show_all_in_scope()
+            assert not current_scope().show_all
             assert not apply_scope(asking_).show_all
     assert not apply_scope(ME).show_all
     assert apply_scope(asking_).show_all
@@ -233,9 +231,8 @@ class Asks:
                 return ()
             self.asked += 1
             found = list(self.tools)
-            inner = without_providers(ctx, self)
-            for other in (*self.others, *inner.providers, *inner.overriding):
-                found.extend(await other.list_tools(inner))
+            for other in (*self.others, *ctx.providers, *ctx.overriding):
+                found.extend(await other.list_tools(ctx))
             return found
 
     async def call_tool(self, ctx: Context, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -244,9 +241,8 @@ class Asks:
                 return None
             if any(tool.name == name for tool in self.tools):
                 return name
-            inner = without_providers(ctx, self)
-            for other in (*self.others, *inner.providers, *inner.overriding):
-                if (result := await other.call_tool(inner, name, arguments)) is not None:
+            for other in (*self.others, *ctx.providers, *ctx.overriding):
+                if (result := await other.call_tool(ctx, name, arguments)) is not None:
                     return result
             return None
 
@@ -293,9 +289,3 @@ async def test_a_tools_own_code_may_ask_again() -> None:
             assert not nested
     with guard_recursion(A, "x") as afterwards:
         assert afterwards
-
-
-async def test_a_context_is_parted_from_providers_by_the_originals_too() -> None:
-    ctx = ME.with_providers(A, adapt(F)).with_providers(B, override=True)
-    assert without_providers(ctx, F, B) == ME.with_providers(A)
-    assert without_providers(ctx, C) is ctx

@@ -6,7 +6,7 @@ request's `toolConfig` (mode `VALIDATED`), not by a field of a declaration.
 
 from typing import Any, Final
 
-from toolcrib.formats.messages import File, Text, ToolCall, make_call, pieces, read_field, read_list
+from toolcrib.formats.messages import File, ToolCall, joined, make_call, pieces, read_field, read_list
 from toolcrib.formats.rules import GEMINI, GEMINI_OPENAPI
 from toolcrib.formats.schema_transform import adapt_schema, describe_tool
 from toolcrib.formats.tool_list import request_name
@@ -60,10 +60,10 @@ def function_response(
     """
     found = pieces(result, budget=budget, counter=counter)
     shown = [piece for piece in found if files and isinstance(piece, File) and piece.mime in _FILE_TYPES]
-    words = [piece.text if isinstance(piece, Text) else piece.note for piece in found if piece not in shown]
+    words = joined(piece for piece in found if piece not in shown)
     key = "error" if result.is_error or result.kind == "input_required" else "output"
     plain = result.structured if budget is None and key == "output" else None
-    response: dict[str, Any] = {"name": to.name, "response": {key: "\n".join(words) if plain is None else plain}}
+    response: dict[str, Any] = {"name": to.name, "response": {key: words if plain is None else plain}}
     if to.id:
         response["id"] = to.id
     if shown:

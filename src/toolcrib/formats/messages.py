@@ -4,7 +4,7 @@ Results become the few kinds of pieces that every provider has, texts and files,
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 from typing import Any, Final
@@ -139,10 +139,9 @@ def pieces(result: ToolResult, *, budget: int | None = None, counter: TokenCount
     return found if budget is None else _cut_to_budget(found, max(0, budget), counter or _EstimatedTokens())
 
 
-def result_text(result: ToolResult, *, budget: int | None = None, counter: TokenCounter | None = None) -> str:
-    """Format a result as one text; a file becomes a note."""
-    found = pieces(result, budget=budget, counter=counter)
-    return "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
+def joined(parts: Iterable[Piece]) -> str:
+    """Join the pieces of a result to one text; a file becomes a note."""
+    return "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in parts)
 
 
 def _pieces(result: ToolResult) -> Iterator[Piece]:

@@ -7,7 +7,7 @@ JSON or the objects of the `openai` library.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from toolcrib.formats.messages import File, Text, ToolCall, make_call, pieces, read_field, read_list
+from toolcrib.formats.messages import File, Text, ToolCall, joined, make_call, pieces, read_field, read_list
 from toolcrib.formats.rules import OPENAI, OPENAI_STRICT
 from toolcrib.formats.schema_transform import adapt_schema, describe_tool
 from toolcrib.formats.tool_list import SEARCH_DESCRIPTION, Names, partition, request_name, search_arguments
@@ -82,8 +82,7 @@ def tool_message(
     >>> tool_message("c1", ToolResult(content=({"type": "text", "text": "no such city"},), is_error=True))
     {'role': 'tool', 'tool_call_id': 'c1', 'content': 'Error: no such city'}
     """
-    found = pieces(result, budget=budget, counter=counter)
-    words = "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
+    words = joined(pieces(result, budget=budget, counter=counter))
     return {"role": "tool", "tool_call_id": call_id, "content": _with_error_prefix(words, result)}
 
 
@@ -107,8 +106,8 @@ def function_call_output(
     """Format a result as an input item of Responses: a text, or a list of texts, images and documents."""
     found = pieces(result, budget=budget, counter=counter)
     if all(isinstance(piece, Text) or not _is_displayable(piece) for piece in found):
-        words = "\n".join(piece.text if isinstance(piece, Text) else piece.note for piece in found)
-        return {"type": "function_call_output", "call_id": call_id, "output": _with_error_prefix(words, result)}
+        output = _with_error_prefix(joined(found), result)
+        return {"type": "function_call_output", "call_id": call_id, "output": output}
     marker = [{"type": "input_text", "text": "Error:"}] if result.is_error else []
     return {
         "type": "function_call_output",

@@ -123,11 +123,6 @@ def with_show_all(on: bool = True) -> ScopeManager:  # noqa: FBT001, FBT002 - it
     return ScopeManager(lambda around: replace(around, show_all=on))
 
 
-def show_all_in_scope() -> bool:
-    """Whether an enclosing block lists every tool by name."""
-    return bool(_current_scope.get().show_all)
-
-
 def current_scope() -> RequestScope:
     """The current scope, to carry it where context variables do not reach."""
     return _current_scope.get()
@@ -194,19 +189,7 @@ def _show_all_header(headers: Mapping[str, str]) -> str | None:
     return next((value for name, value in headers.items() if name.lower() == SHOW_ALL_HEADER), None)
 
 
-# -- providers that stand for others -------------------------------------------------------------------------------
-
-
-def without_providers(ctx: Context, *providers: object) -> Context:
-    """Remove these providers, adapted or not, from a context; the same context if it has none of them."""
-
-    def others(present: tuple[ToolProvider, ...]) -> tuple[ToolProvider, ...]:
-        return tuple(one for one in present if not any(gone is one or gone is unadapted(one) for gone in providers))
-
-    kept, overriding = others(ctx.providers), others(ctx.overriding)
-    if (len(kept), len(overriding)) == (len(ctx.providers), len(ctx.overriding)):
-        return ctx
-    return replace(ctx, providers=kept, overriding=overriding)
+# -- providers that ask others -----------------------------------------------------------------------------------------
 
 
 @contextmanager
