@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 _THREAD_TIMEOUT_S = 10.0
 """How long another thread waits for the event loop to apply a change, in seconds."""
-_RESTORE_TIMEOUT_S = 3.0
-"""How long the start of servers waits for the catalogs of an earlier run."""
+_RESTORE_TIMEOUT_S = 15.0
+"""How long the start of servers waits for the catalogs of an earlier run, even if the state store hangs."""
 _INDEX_TIMEOUT_S = 5.0
 """How long servers whose catalogs were restored wait for these to be indexed."""
 _STARTING = (ServerState.CONFIGURED, ServerState.CONNECTING)

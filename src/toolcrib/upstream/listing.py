@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
-from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
+from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types import METHOD_NOT_FOUND, methods
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
@@ -35,6 +35,8 @@ META_TOOLS: Final = frozenset({SEARCH_TOOL, EXECUTE_TOOL})
 """How a server that hides its tools capabilities them. Used by `chaining`, not offered again."""
 _TOOLS_PER_CHECKPOINT: Final = 10
 """Definitions read before other tasks get a turn."""
+_HEADER_ANNOTATION: Final = f'"{X_MCP_HEADER_KEY}"'.encode()
+"""Only a definition with this key in its JSON has to be searched for such annotations."""
 _MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 _MAX_URI: Final = 8192
 _ENTRIES_PER_CHECKPOINT: Final = 50
@@ -195,7 +197,7 @@ class _ToolListReader:
         tool = mark_listed(read, self._gateway) if isinstance(read, Tool) and self._gateway else read
         if tool is None or isinstance(tool, Rejected):
             return tool
-        if not self._modern:
+        if not self._modern or _HEADER_ANNOTATION not in data:
             return RemoteTool(tool=tool, digest=digest)
         if (invalid := find_invalid_x_mcp_header(tool.input_schema)) is not None:
             return Rejected(tool=tool.name, reason=invalid)
