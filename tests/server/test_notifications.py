@@ -31,8 +31,8 @@ from toolcrib.server.notifications import ListChangeNotifier
 from toolcrib.server.options import HttpOptions
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.testing import FakeSource, running
-from toolcrib.types import Caller, Context, Unsubscribe
+from toolcrib.testing import FakeSource, ready, running
+from toolcrib.types import Caller, Context, ServerState, Unsubscribe
 
 pytestmark = pytest.mark.anyio
 
@@ -124,6 +124,26 @@ async def test_no_client_is_notified_of_tools_it_cannot_see() -> None:
                 await until(lambda: sorted(notified) == ["ann", "ann", "bob", "bob"])
                 group.cancel_scope.cancel()
     assert notified[:2] == ["ann", "bob"]
+
+
+async def test_a_client_is_notified_when_a_server_that_the_digest_only_named_has_started() -> None:
+    async def servers(client: mcp.Client) -> str:
+        search = (await client.list_tools(cache_mode="bypass")).tools[0]
+        return (search.description or "").partition("Servers:\n")[2]
+
+    notices = Notices()
+    with anyio.fail_after(10):
+        async with crib() as served:
+            tools, served.provider.tools = served.provider.tools, []
+            served.provider.status = ready("x", state=ServerState.CONNECTING)
+            served.source.changed()
+            await served.gateway.refresher.wait_current()
+            async with over("memory", served, mode="legacy", message_handler=notices) as client:
+                assert await servers(client) == "- x"
+                served.provider.tools, served.provider.status = tools, ready("x", tools=1)
+                served.source.changed()
+                await notices.next()
+                assert await servers(client) == "- x: 1 tool; echo"
 
 
 async def test_a_tool_that_is_only_searchable_changes_no_list() -> None:
