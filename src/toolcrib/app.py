@@ -28,7 +28,6 @@ from toolcrib.errors import (
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.sessions import LOCAL
-from toolcrib.gateway.startup import is_missing
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
@@ -421,7 +420,7 @@ class App(ToolDecorator, ServableApp):
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         live, names = self.gateway.refresher, {server.name for server in self.fleet.servers()}
         counts = dict(Counter(str(status.state) for status in live.statuses() if status.name in names))
-        starting = any(map(is_missing, live.statuses()))
+        starting = any(status.is_missing for status in live.statuses())
         return self.running and not starting, {"servers": counts, "tools": len(live.snapshot.catalog)}
 
 

@@ -342,6 +342,11 @@ class ServerStatus:
         """Whether its first attempt to connect is not over yet."""
         return self.state in (ServerState.CONFIGURED, ServerState.CONNECTING)
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing is known yet of its tools, because it is still starting."""
+        return self.is_connecting and not self.cached
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchReply:

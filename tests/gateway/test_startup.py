@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 import pytest
 
+from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.surfaces.options import SurfaceOptions
@@ -288,3 +289,16 @@ async def test_an_idle_server_is_not_a_problem() -> None:
             reply = await gateway.search(ME, NOTHING_FITS)
             assert (reply.hits[0].tool.name, reply.servers, reply.note) == ("convert_time", (), "")
             assert "- time: 1 tool; convert_time" in await server_lines(gateway)
+
+
+@pytest.mark.parametrize("state", [ServerState.IDLE, ServerState.CONNECTING])
+async def test_a_misspelt_tool_of_a_server_with_known_tools_is_refused_at_once_with_the_nearest_names(
+    state: ServerState,
+) -> None:
+    tools = [Tool(name="convert_time", namespace="time", description="Convert the time.")]
+    known = FakeProvider(tools, status=ready("time", state=state, cached=True, tools=1))
+    with anyio.fail_after(5):
+        async with running(FakeSource(notes(), known), options=LONG) as gateway:
+            with pytest.raises(ToolNotFound) as caught:
+                await gateway.call(ME, "time:convert_tmie")
+    assert caught.value.suggestions == ("time:convert_time",)

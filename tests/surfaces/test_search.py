@@ -1,6 +1,7 @@
 """The surface `search`, through an MCP client in memory."""
 
 import json
+import time
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -129,6 +130,18 @@ async def test_a_failing_server_is_named_with_its_reason_in_the_reply() -> None:
         result = await call(client, "tool_search", {"query": "send an email"})
     assert structured(result)["servers"] == [{"name": "git", "state": "failed", "reason": "exited with code 1"}]
     assert "git has failed: exited with code 1" in text_of(result)
+
+
+async def test_a_reply_says_how_old_the_tools_of_a_server_are_that_cannot_be_reached() -> None:
+    as_of = time.time() - 2.5 * 3600
+    tools = [Tool(name="commit", namespace="git", description="Commit changes.")]
+    status = ready("git", state=ServerState.DEGRADED, reason="no such file", stale=True, cached=True, as_of=as_of)
+    async with running(FakeSource(FakeProvider(tools, status=status))) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": "commit changes"})
+    assert structured(result)["hits"][0]["name"] == "git:commit"
+    assert "Server git is degraded: no such file; its tools are 2 hours old" in text_of(result)
+    (entry,) = structured(result)["servers"]
+    assert entry == {"name": "git", "state": "degraded", "reason": "no such file", "stale": True, "as_of": as_of}
 
 
 async def test_no_query_lists_every_tool_page_by_page() -> None:

@@ -369,7 +369,7 @@ class Gateway:
             if (refusal := self._explain_rejected(ctx, name)) is not None:
                 self._pipeline.audit_refused(ctx, name, refusal)
                 raise refusal from None
-            late = [status.name for status in self._servers(ctx, view) if status.is_connecting]
+            late = [status.name for status in self._servers(ctx, view) if status.is_missing]
             if late:
                 missing.hint = f"{missing.hint} Still connecting: {', '.join(late)}.".strip()
             for status in failed:

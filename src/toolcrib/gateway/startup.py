@@ -25,11 +25,6 @@ _MAX_SESSIONS: Final = 10_000
 """Sessions whose deadlines are kept; the one that began to wait first is forgotten first."""
 
 
-def is_missing(status: ServerStatus) -> bool:
-    """Whether nothing is known yet of the server's tools, because it is still starting."""
-    return status.is_connecting and not status.cached
-
-
 def missing_note(servers: Sequence[ServerStatus]) -> str:
     """Say how many of the servers are missing; empty if none is.
 
@@ -37,7 +32,7 @@ def missing_note(servers: Sequence[ServerStatus]) -> str:
     >>> missing_note([ServerStatus(name="git", state=ServerState.CONNECTING, since=0)])
     '1 server is still starting; search again in a few seconds.'
     """
-    count = sum(map(is_missing, servers))
+    count = sum(status.is_missing for status in servers)
     if not count:
         return ""
     return f"{'1 server is' if count == 1 else f'{count} servers are'} still starting; search again in a few seconds."
@@ -85,7 +80,7 @@ class StartupWait:
         return [
             status
             for status in self._servers(ctx)
-            if is_missing(status) and not status.hung and (not namespaces or namespace_of(status) in namespaces)
+            if status.is_missing and not status.hung and (not namespaces or namespace_of(status) in namespaces)
         ]
 
     def _deadline(self, ctx: Context) -> float:

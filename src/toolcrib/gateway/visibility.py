@@ -1,5 +1,6 @@
 """What a caller may know of servers, namespaces, tags and rejected tools: only what follows from the tools they see."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +24,11 @@ def namespace_of(status: ServerStatus) -> str:
 
 
 def unready_server(servers: Iterable[ServerStatus], name: str) -> str | None:
-    """Return the server that is not ready and whose namespace the spelling begins with."""
+    """Return the server with a problem whose namespace the spelling begins with."""
     for status in servers:
         start = namespace_of(status).casefold()
         named = any(name.casefold().startswith(start + separator) for separator in NAMESPACE_SEPARATORS)
-        if named and status.state is not ServerState.READY:
+        if named and has_problem(status):
             return status.name
     return None
 
@@ -171,6 +172,7 @@ def filters_digest(filters: Filters) -> str:
     return f"/{crc32(repr(parts).encode('utf-8', 'replace')):x}"
 
 
+_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 _STATE_PHRASES: Final = {
     ServerState.CONFIGURED: "was not tried yet",
     ServerState.IDLE: "is not started",
@@ -182,10 +184,29 @@ _STATE_PHRASES: Final = {
 
 
 def describe_state(status: ServerStatus) -> str:
-    """Describe the server's state and its reason as the end of a sentence, without a full stop.
+    """Describe the server's state, its reason and the age of stale tools, as the end of a sentence without a full stop.
 
     >>> describe_state(ServerStatus(name="git", state=ServerState.FAILED, since=0, reason="exited with code 1"))
     'has failed: exited with code 1'
     """
     words = _STATE_PHRASES[status.state]
-    return f"{words}: {status.reason}" if status.reason else words
+    parts = [f"{words}: {status.reason}" if status.reason else words]
+    if status.stale:
+        parts.append(
+            "its last known tools are listed" if status.as_of is None else f"its tools are {_age(status.as_of)}"
+        )
+    return "; ".join(parts)
+
+
+def _age(moment: float) -> str:
+    """Say how old something of that moment is, in seconds since the epoch.
+
+    >>> _age(time.time() - 7300), _age(time.time())
+    ('2 hours old', 'less than a minute old')
+    """
+    passed = time.time() - moment
+    for seconds, unit in _UNITS:
+        if passed >= seconds:
+            count = int(passed // seconds)
+            return f"{count} {unit}{'' if count == 1 else 's'} old"
+    return "less than a minute old"

@@ -15,7 +15,6 @@ import anyio
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.startup import is_missing
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import namespace_of
 from toolcrib.sandbox.languages import LANGUAGES
@@ -113,7 +112,7 @@ async def wait_for_servers(gateway: Gateway, ctx: Context, servers: Iterable[str
     if not names:
         return
     with anyio.move_on_after(gateway.options.call_grace_s):
-        while any(is_missing(status) and namespace_of(status) in names for status in await gateway.servers(ctx)):
+        while any(status.is_missing and namespace_of(status) in names for status in await gateway.servers(ctx)):
             await gateway.refresher.wait_changed()
     await gateway.refresher.wait_current()
 

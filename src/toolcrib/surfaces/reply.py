@@ -10,7 +10,6 @@ from operator import ne
 from typing import Any, Final, get_args
 
 from toolcrib.errors import ToolcribError
-from toolcrib.gateway.startup import is_missing
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import describe_state, has_problem, namespace_of
 from toolcrib.providers.content import json_text
@@ -161,7 +160,9 @@ def _structured(reply: SearchReply, entries: list[dict[str, Any]], note: str) ->
 def server_entry(status: ServerStatus) -> dict[str, Any]:
     """The status of a server with a problem, as JSON."""
     entry = {"name": status.name, "state": str(status.state), "reason": status.reason}
-    return {**entry, "stale": True} if status.stale else entry
+    if not status.stale:
+        return entry
+    return {**entry, "stale": True} | ({"as_of": status.as_of} if status.as_of is not None else {})
 
 
 def reply_note(reply: SearchReply) -> str:
@@ -169,18 +170,15 @@ def reply_note(reply: SearchReply) -> str:
     lines = [reply.note] if reply.note else []
     if not reply.hits and not reply.note:
         lines.append("There are no tools to list.")
-    missing = any(map(is_missing, reply.servers))
+    missing = any(status.is_missing for status in reply.servers)
     if any(hit.fallback for hit in reply.hits) and "instead" not in reply.note and not missing:
         lines.append(_FALLBACK_NOTE)
     if reply.nearest:
         lines.append("Nearest names: " + ", ".join(reply.nearest))
     if reply.unmatched:
         lines.append("Words that match nothing: " + ", ".join(reply.unmatched))
-    for status in reply.servers:
-        if is_missing(status):  # the note counts it
-            continue
-        stale = "; its last known tools are listed" if status.stale else ""
-        lines.append(f"Server {status.name} {describe_state(status)}{stale}")
+    known = [status for status in reply.servers if not status.is_missing]  # the note counts the others
+    lines.extend(f"Server {status.name} {describe_state(status)}" for status in known)
     if reply.cursor:
         lines.append(f"{reply.total} in total; continue with cursor {reply.cursor}")
     return "\n".join(lines)
@@ -435,7 +433,7 @@ def _state_text(space: _Namespace, status: ServerStatus | None) -> str:
     """The number of tools, and the server's state if that matters to a client that may keep the text for hours."""
     if status is None or not has_problem(status):
         return _tool_count(space.count)
-    if is_missing(status):
+    if status.is_missing:
         return ""
     return f"{_tool_count(space.count)}, {status.state}" if space.count else f"{status.state}"
 

@@ -348,14 +348,8 @@ def _server_text(page: ServerPage) -> str:
         lines.extend([f"Version: {info.version}"] if info.version else [])
         if instructions and instructions != about:
             lines.append(f"Instructions: {shorten(instructions, _INSTRUCTIONS_CHARS)}")
-        if status.state is not ServerState.READY:
-            lines.append(
-                f"Not available: it {describe_state(status)}"
-                if not page.tools
-                else f"Note: it {describe_state(status)}"
-            )
-        elif status.stale:
-            lines.append("Note: its tools are those of an earlier connection.")
+        if has_problem(status):
+            lines.append(f"{'Note' if page.tools else 'Not available'}: it {describe_state(status)}")
     return "\n".join(lines)
 
 
