@@ -141,6 +141,17 @@ def test_a_file_of_our_own_keeps_its_comments_and_settings(home: Home) -> None:
     assert home.folder.joinpath("s.env").read_text() == "TOOLCRIB_A_B_KEY='secret'\n"
 
 
+@pytest.mark.parametrize(
+    "text", ["[toolcrib]\nprefix = false\n", "[toolcrib.search]\ngroup = true\n", "toolcrib:\n  prefix: false\n"]
+)
+def test_a_section_of_our_own_learns_where_the_secrets_are(text: str, home: Home) -> None:
+    home.config = home.file("toolcrib", text)
+    path = home.file("mcp.json", '{"mcpServers": {"a": {"command": "run", "env": {"KEY": "secret"}}}}')
+    home.plan(path).write()
+    assert "~/.config/toolcrib/secrets.env" in home.config.read_text()
+    assert home.load(home.config).servers == home.load(path).servers
+
+
 def test_relative_folders_and_files_are_meant_from_the_clients_project(home: Home) -> None:
     home.file("work/.env", "A=1")
     text = """{"mcpServers": {"a": {"command": "${workspaceFolder}/run", "cwd": "src", "envFile": ".env"}}}"""

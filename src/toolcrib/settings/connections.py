@@ -73,7 +73,7 @@ class FileChange:
         if self.after is None:
             self.path.unlink(missing_ok=True)
         else:
-            write_atomically(self.path, self.after)
+            write_atomically(self.path, self.after, mode=0o644)
 
 
 def client_file(client: Client, places: Places, *, project: bool = False) -> tuple[ClientFile, Path]:
@@ -206,7 +206,7 @@ class ConnectionStore:
             "table": list(change.table),
             "moved": list(change.moved),
         }
-        write_atomically(self._file(client.id, change.path), json.dumps(record, indent=1).encode(), mode=0o600)
+        write_atomically(self._file(client.id, change.path), json.dumps(record, indent=1).encode(), keep=False)
 
     def forget(self, connection: Connection) -> None:
         """Drop what is no longer needed, once the file is as it was."""

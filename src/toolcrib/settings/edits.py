@@ -203,10 +203,18 @@ def _cut_line(text: str, begin: int, end: int) -> str:
 
 def _add_to_toml(text: str, _: Parsed, table: FieldPath, key: str | None, value: Any) -> str:
     newline = _newline(text)
-    lines = [f"[{'.'.join(_toml_key(part) for part in (*table, key or ''))}]"]
-    lines += [f"{_toml_key(name)} = {_toml_value(item)}" for name, item in value.items() if item is not None]
+    if not isinstance(value, dict):
+        line = f"{_toml_key(key or '')} = {_toml_value(value)}{newline}"
+        at = next((end for path, _, end in toml_statements(text) if path == table), None)
+        return _append_toml(text, table, line) if at is None else text[:at] + line + text[at:]
+    lines = [f"{_toml_key(name)} = {_toml_value(item)}{newline}" for name, item in value.items() if item is not None]
+    return _append_toml(text, (*table, key or ""), "".join(lines))
+
+
+def _append_toml(text: str, table: FieldPath, lines: str) -> str:
+    newline = _newline(text)
     gap = "" if not text else newline if text.endswith("\n") else newline * 2
-    return text + gap + newline.join(lines) + newline
+    return f"{text}{gap}[{'.'.join(map(_toml_key, table))}]{newline}{lines}"
 
 
 def _toml_key(key: str | int) -> str:

@@ -323,17 +323,17 @@ class ImportPlan:
         """Store the secrets, then add the servers to the file, which is made if need be."""
         if not self.added and self.file.exists():
             return
-        if self.secrets and self.keyring:
-            _fill_keyring(self.secrets)
-        elif self.secrets:
-            _fill_env_file(self.env_file, self.secrets)
         exists = self.file.exists()
         text = document.read_text(self.file, str(self.file)) if exists else new_text("json", TABLE)
         syntax = document.syntax_of(text, self.file)
         for server in self.added:
             text = add_entry(text, syntax, TABLE, server.name, dict(server.entry))
         if self.secrets and not self.keyring and not _names_env_file(document.parse(text, syntax).value):
-            text = _add_env_file(text, syntax, self.env_file)
+            text = add_entry(text, syntax, ("toolcrib",), "env_file", _from_home(self.env_file))
+        if self.secrets and self.keyring:
+            _fill_keyring(self.secrets)
+        elif self.secrets:
+            _fill_env_file(self.env_file, self.secrets)
         write_atomically(self.file, text.encode())
 
 
@@ -342,16 +342,9 @@ def _names_env_file(value: Any) -> bool:
     return isinstance(section, dict) and ("env_file" in section or "envFile" in section)
 
 
-def _add_env_file(text: str, syntax: document.Syntax, path: Path) -> str:
-    home = str(Path.home())
-    name = str(path).replace(home, "~", 1) if str(path).startswith(home + os.sep) else str(path)
-    if syntax != "toml":
-        return add_entry(text, syntax, ("toolcrib",), "env_file", name)
-    if "toolcrib" in document.parse(text, syntax).value:
-        raise SettingsError(
-            "the section toolcrib has no env_file for the secrets", hint=f"Add to it: env_file = {json.dumps(name)}"
-        )
-    return add_entry(text, syntax, (), "toolcrib", {"env_file": name})
+def _from_home(path: Path) -> str:
+    """The path as a file can name it on any machine of the user."""
+    return f"~/{path.relative_to(Path.home()).as_posix()}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def plan_import(
@@ -410,7 +403,7 @@ def _fill_env_file(path: Path, secrets: Mapping[str, str]) -> None:
     known = read_dotenv(path) if path.exists() else {}
     gap = "" if not before or before.endswith("\n") else "\n"
     new = "".join(_dotenv_line(name, value) for name, value in secrets.items() if known.get(name) != value)
-    write_atomically(path, (before + gap + new).encode(), mode=0o600)
+    write_atomically(path, (before + gap + new).encode(), keep=False)
 
 
 def _keyring() -> Any:
@@ -431,21 +424,21 @@ def _fill_keyring(secrets: Mapping[str, str]) -> None:
         ) from None
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Replace a file in one step, keeping its permissions; a new one is readable by its owner only.
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o600, keep: bool = True) -> None:
+    """Replace a file in one step. `mode` is that of a new file, or of any if the permissions are not to be kept.
 
     A link stays a link: the file that it points to is replaced.
     """
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    kept = mode or (path.stat().st_mode & 0o777 if path.exists() else 0o600)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
+    chosen = path.stat().st_mode & 0o777 if keep and path.exists() else mode
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(kept)
+        Path(name).chmod(chosen)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
