@@ -161,6 +161,18 @@ def test_tools_that_opencode_turns_off_are_not_offered(
     assert (server.allowed_tools, server.denied_tools) == (allowed, denied)
 
 
+@pytest.mark.parametrize(
+    ("references", "allowed"),
+    [('["*"]', None), ('["@git"]', None), ('["fs_read", "@git/log", "@other"]', ("log",)), ('["@builtin"]', ())],
+)
+def test_an_agent_of_amazon_q_offers_the_tools_that_it_lists(
+    references: str, allowed: tuple[str, ...] | None, loading: Loading
+) -> None:
+    text = f"""{{"mcpServers": {{"git": {{"command": "run"}}}}, "tools": {references}, "allowedTools": ["@git"]}}"""
+    (server,) = loading(text, ".aws/amazonq/cli-agents/mine.json").servers
+    assert server.allowed_tools == allowed
+
+
 PLACES = {
     "claude-desktop": (
         "/home/me/.config/Claude/claude_desktop_config.json",

@@ -226,6 +226,7 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ),
         ({"surfaces": []}, f"mcp.json:3: toolcrib.surfaces must name one of {', '.join(SURFACES)}"),
         ({"http": {"port": 70000}}, "mcp.json:4: toolcrib.http.port must be a whole number from 0 to 65535, not 70000"),
+        ({"http": {"path": "/healthz"}}, "http.path cannot be /healthz, which answers health checks"),
         ({"http": {"path": "mcp"}}, 'mcp.json:4: toolcrib.http.path must begin with "/", not "mcp"'),
         ({"search": {"default_limit": 0}}, "toolcrib.search.default_limit must be a whole number of at least 1, not 0"),
         (

@@ -120,3 +120,10 @@ def test_a_wrong_rule_is_refused_with_file_line_and_field(loading: Loading, text
     with pytest.raises(SettingsError) as caught:
         loading(text)
     assert said in caught.value.message
+
+
+def test_roles_that_include_themselves_are_warned_of(loading: Loading) -> None:
+    settings = loading(policy(roles={"a": ["b"], "b": ["c"], "c": ["a", "d"], "e": ["a"]}))
+    assert [warning.partition("toolcrib.")[2] for warning in settings.warnings] == [
+        f"policy.roles.{role} includes itself through other roles" for role in "abc"
+    ]

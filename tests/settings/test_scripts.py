@@ -184,3 +184,9 @@ def test_limits_that_fit_each_other_are_taken(loading: Loading, limits: dict[str
     taken = loading(scripts(limits=limits)).limits
     assert {name: getattr(taken, name) for name in limits} == limits
     assert taken.inflight <= taken.calls
+
+
+def test_a_soft_limit_that_never_applies_is_warned_of(loading: Loading) -> None:
+    (warning,) = loading(scripts(limits={"cpu": 2})).warnings
+    assert "toolcrib.scripts.limits has a soft_cpu greater than its cpu of 2" in warning
+    assert loading(scripts(limits={"cpu": 2, "soft_cpu": 1.5})).warnings == ()

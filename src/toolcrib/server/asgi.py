@@ -36,7 +36,7 @@ from toolcrib.server.auth import (
 )
 from toolcrib.server.context import OVERRIDING_KEY, PROVIDERS_KEY, capture_request_scope, request_caller
 from toolcrib.server.lifespan import AsgiApp
-from toolcrib.server.options import HttpOptions
+from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.types import Authenticator, AuthenticatorWithChallenge, Caller, ToolProvider
 
 logger = logging.getLogger(__name__)
@@ -55,9 +55,6 @@ A provider is anything that `toolcrib.providers.adapters.adapt` accepts.
 
 ResolveCallerProviders = Callable[[Caller, Request], object | Awaitable[object]]
 """Returns the providers of a request by this caller."""
-
-HEALTH_PATHS: Final = ("/healthz", "/readyz")
-"""Paths that need no token; their responses identify no caller."""
 
 _WELL_KNOWN: Final = "/.well-known/"
 _NO_ENDPOINT: Final = NotFound("There is no MCP endpoint at this path.", hint="Check the path; by default it is /mcp.")

@@ -4,6 +4,10 @@ Frozen values without heavy imports, so that reading settings does not load the 
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+HEALTH_PATHS: Final = ("/healthz", "/readyz")
+"""Paths that need no token; their responses identify no caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

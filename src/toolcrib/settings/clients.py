@@ -8,6 +8,7 @@ wherever they occur, and are known to `entries`.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Final, Literal
 
@@ -31,7 +32,7 @@ class ClientFile:
 
     The path may begin with `~`, `{config}` (the folder for applications' settings on that system), `{xdg}` (the same,
     but `~/.config` on macOS too), or a variable of the environment with a default, as in `{CODEX_HOME:~/.codex}`.
-    A project's file is relative. A `*` matches any folder.
+    A project's file is relative. A `*` matches any name.
     """
 
     path: str
@@ -67,6 +68,8 @@ class Client:
     """Where the file lists servers not to use."""
     tool_switches: FieldPath = ()
     """Where the file turns tools on and off, by patterns of `SERVER_TOOL`."""
+    tool_references: FieldPath = ()
+    """Where the file lists the only tools to use, as `@SERVER` and `@SERVER/TOOL`."""
     entry: Mapping[str, Any] = field(default_factory=lambda: {"command": COMMAND, "args": ARGS})
     """How `connect` writes toolcrib's own entry."""
     note: str = ""
@@ -277,10 +280,14 @@ CLIENTS: Final[tuple[Client, ...]] = (
             ClientFile("~/.aws/amazonq/mcp.json"),
             ClientFile("~/.aws/amazonq/default.json", "profile"),
             ClientFile("~/.aws/amazonq/agents/default.json", "profile"),
+            ClientFile("~/.aws/amazonq/cli-agents/*.json", "profile"),
             ClientFile(".amazonq/mcp.json", "project"),
+            ClientFile(".amazonq/cli-agents/*.json", "project"),
         ),
         timeout=("call", MILLISECONDS),
-        sources=(_AGENT_SCAN, "github.com/dagger/container-use: docs (timeout)"),
+        tool_references=("tools",),
+        note="the `allowedTools` of an agent only approve calls",
+        sources=("github.com/aws/amazon-q-developer-cli: docs/agent-format.md", _AGENT_SCAN),
     ),
     Client(
         id="continue",
@@ -452,7 +459,7 @@ def _placed(path: Path) -> Iterator[tuple[tuple[str, ...], Client, ClientFile]]:
             parts = _VARIABLE.sub(lambda match: match[2], file.path).split("/")
             tail = tuple(part for part in parts if part != "~" and not part.startswith("{"))
             last = path.parts[-len(tail) :]
-            if len(last) == len(tail) and all(name in ("*", part) for name, part in zip(tail, last, strict=True)):
+            if len(last) == len(tail) and all(map(fnmatchcase, last, tail)):
                 yield tail, client, file
 
 

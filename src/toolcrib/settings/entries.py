@@ -251,11 +251,13 @@ def excluded_by(client: Client, value: Mapping[str, Any], key: str) -> str:
 
 
 def switched(client: Client, value: Mapping[str, Any], key: str, server: ServerOptions) -> ServerOptions:
-    """The server without the tools that the client's file turns off by patterns of `SERVER_TOOL`."""
+    """The server without the tools that other parts of the client's file turn off."""
+    references = value_at(value, client.tool_references) if client.tool_references else None
+    if isinstance(references, list) and not {"*", f"@{key}"} & {str(one) for one in references}:
+        named = [str(one).removeprefix(f"@{key}/") for one in references if str(one).startswith(f"@{key}/")]
+        server = replace(server, allowed_tools=tuple(named))
     switches = value_at(value, client.tool_switches) if client.tool_switches else None
     off = [name for name, on in switches.items() if on is False] if isinstance(switches, dict) else []
-    if not off:
-        return server
     if any(fnmatchcase(key, pattern) or pattern == f"{key}_*" for pattern in off):
         return replace(server, allowed_tools=())
     denied = [pattern.removeprefix(f"{key}_") for pattern in off if pattern.startswith(f"{key}_")]

@@ -4,6 +4,7 @@ A table whose keys are those of an options class is validated as that class. The
 can set.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -25,7 +26,7 @@ from toolcrib.ranges import Constraint, Count, Natural, Seconds, Share, whole_fr
 from toolcrib.sandbox.limits import Limits, SandboxOptions
 from toolcrib.scripting.options import ScriptOptions
 from toolcrib.search.options import Scorer, SearchOptions
-from toolcrib.server.options import HttpOptions
+from toolcrib.server.options import HEALTH_PATHS, HttpOptions
 from toolcrib.settings.options import LocalOptions
 from toolcrib.settings.validation import NonEmpty, Place, Table, Words, checked, display, one_of
 from toolcrib.state.options import StateOptions
@@ -56,6 +57,8 @@ def _empty_problem(items: tuple[str, ...]) -> str:
 
 
 def _path_problem(path: str) -> str:
+    if path.rstrip("/") in HEALTH_PATHS:
+        return f"cannot be {path}, which answers health checks; choose another path, such as /mcp"
     return "" if path.startswith("/") else f'must begin with "/", not {display(path)}'
 
 
@@ -319,6 +322,11 @@ def check_combinations(place: Place[ToolcribTable]) -> None:
     fleet = table.fleet()
     if fleet.backoff_first_s > fleet.backoff_max_s:
         place.add(f"has first greater than max ({fleet.backoff_max_s:g})", "backoff")
+    if (limits := table.scripts.limits).soft_cpu_s > limits.cpu_s:
+        message = f"has a soft_cpu greater than its cpu of {limits.cpu_s}, which ends a script without a reason"
+        place.warn(message, "scripts", "limits")
+    for role in _circular_roles(table.policy.roles if table.policy else {}):
+        place.warn("includes itself through other roles", "policy", "roles", role)
     if table.state.memory and table.state.path is not None:
         place.add("has a path, but memory = true keeps nothing on disk; remove one of them", "state")
     if table.meta_only and "direct" in table.surfaces:
@@ -326,3 +334,15 @@ def check_combinations(place: Place[ToolcribTable]) -> None:
             "cannot be combined with the surface direct, which lists every tool by name; remove one of them",
             "meta_only",
         )
+
+
+def _circular_roles(roles: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for role in roles:
+        known, new = set[str](), list(roles[role])
+        while new:
+            scope = new.pop()
+            if scope not in known:
+                known.add(scope)
+                new += roles.get(scope, ())
+        if role in known:
+            yield role
