@@ -15,7 +15,7 @@ import pytest
 from toolcrib.settings.loader import load_settings
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/tutorial/first-gateway.md")
+PAGES = ("README.md", "docs/tutorial/first-gateway.md", "docs/index.md")
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = pytest.mark.network
@@ -32,11 +32,18 @@ INSTALLS = re.compile(r"pip install|-m venv|^source ")
 """Steps that make the environment which these tests run in."""
 
 
-def commands() -> Iterator[tuple[str, str]]:
+def commands() -> Iterator[tuple[str, str, str]]:
+    """Each command of a page, with the output that the page shows for it."""
     for page, block in blocks("console"):
-        for line in block.splitlines():
-            if line.startswith("$ ") and not INSTALLS.search(line[2:]):
-                yield page, line[2:].partition("  #")[0].strip()
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            line, _, output = part.partition("\n")
+            if not INSTALLS.search(line):
+                yield page, line.partition("  #")[0].strip(), output
+
+
+def pattern(output: str) -> str:
+    """A regular expression for an output in which `…` is anything: a part of a line, or several lines."""
+    return re.escape(output.strip()).replace("…\\\n", "(?:.*\n)*?").replace("…", ".*").replace("\\ ", " +")
 
 
 def ran(words: list[str], folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -78,8 +85,8 @@ def test_a_python_block_runs(page: str, block: str, folder: Path) -> None:
     assert done.stdout
 
 
-@pytest.mark.parametrize(("page", "command"), [*commands()])
-def test_a_command_does_what_the_page_says(page: str, command: str, folder: Path) -> None:
+@pytest.mark.parametrize(("page", "command", "output"), [*commands()])
+def test_a_command_does_what_the_page_says(page: str, command: str, output: str, folder: Path) -> None:
     if command.startswith("make "):
         assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
     elif "serve" in command.split():
@@ -89,10 +96,15 @@ def test_a_command_does_what_the_page_says(page: str, command: str, folder: Path
         teaches = "get_curent_time" in command
         assert done.returncode == (4 if teaches else 0), done.stdout + done.stderr
         assert done.stdout or done.stderr
+        assert re.search(pattern(output), done.stdout + done.stderr), done.stdout + done.stderr
 
 
 def assert_serves(command: str, folder: Path) -> None:
     words = command.replace(":8000", ":0").split()
+    if "--http" not in words:  # an agent that leaves at once
+        done = subprocess.run(words, cwd=folder, env=environment(), input=b"", timeout=120, check=False)
+        assert done.returncode == 0
+        return
     process = subprocess.Popen(words, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
