@@ -12,6 +12,10 @@ PAGE = ROOT / "docs" / "explanation" / "retrieval.md"
 PICTURE = ROOT / "docs" / "assets" / "retrieval.svg"
 BEGIN, END = "<!-- figures: written by make bench-retrieval -->", "<!-- end of figures -->"
 
+README = ROOT / "README.md"
+README_BEGIN, README_END = "<!-- retrieval: written by make bench-retrieval -->", "<!-- end of retrieval -->"
+README_ENGINES = (OURS, "fastmcp", "bm25s", "toolregistry", "chuk-tool-processor")
+
 CAPTION = "nDCG@10 of the main track against the time of a search"
 
 TRACKS = ("main", "typo", "ident", "name_typo")
@@ -31,6 +35,30 @@ def publish(kept: Figures) -> None:
         PICTURE.write_text(drawn)
         shown = f"![{CAPTION}](../assets/{PICTURE.name})\n\n"
     PAGE.write_text(f"{before}{BEGIN}\n\n{shown}{markdown(kept)}\n\n{END}{after}")
+
+
+def publish_shipped(kept: Figures) -> None:
+    """Write the table of the sets that everyone has into the README."""
+    before, _, rest = README.read_text().partition(README_BEGIN)
+    _, _, after = rest.partition(README_END)
+    shown = shipped_table(kept)
+    README.write_text(f"{before}{README_BEGIN}\n\n{shown}\n\n{README_END}{after}")
+    print(shown)
+
+
+def shipped_table(kept: Figures) -> str:
+    """Each engine's recall and nDCG on each set, with typos, and how often it answers a query that no tool fits."""
+    names = list(kept["sets"])
+    rows = []
+    for engine in README_ENGINES:
+        cells = kept["quality"][engine]
+        typos = mean(cells[name]["tracks"]["typo"]["recall@5"] for name in names)
+        answered = mean(each["false"]["shown"] for each in kept["nothing"][engine].values() if each["queries"])
+        label = "**toolcrib**" if engine == OURS else kept["engines"][engine]
+        mains = [_triple(cells[name]["tracks"]["main"]) for name in names]
+        rows.append([label, *mains, f"{typos * 100:.1f}", f"{answered * 100:.0f} %"])
+    sizes = [f"`{name}`, {kept['sets'][name]['tools']:,} tools" for name in names]
+    return table(["R@1 / R@5 / nDCG@10, x100", *sizes, "R@5 with a typo", "no tool fits: answers anyway"], rows)
 
 
 def markdown(kept: Figures) -> str:

@@ -27,6 +27,9 @@ OWN = "real_servers"
 """Tools of real MCP servers, and requests that were never used for tuning; requests that no tool fits are left out."""
 
 BFCL = "bfcl_v4"
+SHIPPED = (OWN, BFCL)
+"""The sets that everyone has."""
+
 PACKAGE, VERSION = "bfcl-eval", "2026.3.23"
 """The Berkeley Function Calling Leaderboard, Apache-2.0. It is unpacked, never installed or imported."""
 
