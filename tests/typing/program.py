@@ -12,6 +12,7 @@ from toolcrib import (
     Context,
     SearchReply,
     Settings,
+    SyncApp,
     Tool,
     ToolcribError,
     ToolNotFound,
@@ -72,8 +73,22 @@ async def main() -> None:
     engine.set_tools([{"name": "mean", "description": "The arithmetic mean."}])
     names: list[str] = [found.name for found in engine.search("average")]
     server = ServerOptions(name="time", command="uvx", args=("mcp-server-time",))
-    print(signatures, result.structured, names, server.name, SearchOptions().scorer)
+    text: str = result.raise_for_error().text
+    print(signatures, text, result.data, names, server.name, SearchOptions().scorer)
+
+
+def script() -> None:
+    with SyncApp(App()) as tools:
+
+        @tools.app.tool
+        def twice(n: int) -> int:
+            return 2 * n
+
+        found: list[str] = [hit.tool.id for hit in tools.search("twice")]
+        answer: ToolResult = tools.call("twice", n=2)
+        print(found, answer.text, twice(3), tools.describe("twice").name, len(tools.servers()))
 
 
 if __name__ == "__main__":
     anyio.run(main)
+    script()
