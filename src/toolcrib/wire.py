@@ -18,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from toolcrib.errors import UpstreamError
-from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult, Visibility
+from toolcrib.formats.mcp import read_entry
+from toolcrib.types import PATH_META, Context, Object, Rejected, Tool, ToolResult
 
 _KNOWN_BLOCKS: Final = {
     "2024-11-05": frozenset({"text", "image", "resource"}),
@@ -81,18 +82,7 @@ def read_tool(raw: Any, *, namespace: str) -> Tool | Rejected:
         return Rejected(tool=replace_surrogates(label), reason=_first_problem(error))
     except ValueError:
         return Rejected(tool=replace_surrogates(label), reason="it contains a number that is not valid JSON")
-    return Tool(
-        name=label,
-        namespace=namespace,
-        title=raw.get("title"),
-        description=raw.get("description") or "",
-        input_schema=raw["inputSchema"],
-        output_schema=raw.get("outputSchema"),
-        annotations=raw.get("annotations") or {},
-        icons=tuple(raw.get("icons") or ()),
-        visibility=Visibility.DISCOVERABLE,
-        meta=raw.get("_meta") or {},
-    )
+    return read_entry(raw, namespace)
 
 
 def _check_listable(raw: Mapping[str, Any]) -> None:

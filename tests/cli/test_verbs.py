@@ -360,7 +360,7 @@ def test_a_policy_hides_tools_from_verbs_that_use_them_but_not_from_a_look_at_th
     file = settings(hiding, a=toolbox())
     assert command("tools", "-c", file).out == ""
     assert command("describe", "a:greet", "-c", file).code == 4
-    assert command("servers", "-c", file).out.splitlines()[1].split()[:3] == ["a", "ready", "4"]
+    assert command("servers", "--fresh", "-c", file).out.splitlines()[1].split()[:3] == ["a", "ready", "4"]
     assert "All is well: 1 server, 4 tools." in command("doctor", "-c", file).out
 
 
@@ -399,7 +399,7 @@ def test_a_wrong_entry_disables_its_server_alone(command: Command, tmp_path: Pat
     ran = command("tools")
     assert (ran.code, ran.err) == (0, f"toolcrib: server time has failed: {said}\n")
     assert "good:greet" in ran.out
-    assert {row["name"]: row["state"] for row in command("servers", "--json").json["servers"]} == {
+    assert {row["name"]: row["state"] for row in command("servers", "--fresh", "--json").json["servers"]} == {
         "good": "ready",
         "time": "failed",
     }

@@ -131,7 +131,10 @@ def serve(source: ServerSource, *, http: str | None, sse: bool, log_level: str, 
 
 def _verbs(source: ServerSource) -> Any:
     """The module that has the verbs for this source."""
-    return import_module("toolcrib.cli.session" if source.gateway is None else "toolcrib.cli.remote")
+    if source.gateway is not None:
+        return import_module("toolcrib.cli.remote")
+    from_file = not source.commands and not source.urls
+    return import_module("toolcrib.cli.cached" if source.on_demand and from_file else "toolcrib.cli.session")
 
 
 def _load(source: ServerSource) -> Any:
@@ -141,7 +144,7 @@ def _load(source: ServerSource) -> Any:
 
 
 @app.command()
-@takes_servers(gateway=True)
+@takes_servers(gateway=True, on_demand=True)
 @reports()
 def servers(source: ServerSource, *, as_json: bool, debug: bool) -> None:
     """Show the state of each server, and how many tools it offers."""
@@ -156,7 +159,7 @@ _namespace_option = click.option(
 
 @app.command()
 @_namespace_option
-@takes_servers(gateway=True)
+@takes_servers(gateway=True, on_demand=True)
 @reports()
 def tools(source: ServerSource, *, namespace: str | None, as_json: bool, debug: bool) -> None:
     """List every tool by id."""
@@ -185,7 +188,7 @@ _scorer_option = click.option(
 )
 @_scorer_option
 @click.option("--explain", is_flag=True, help="Show how each score is computed.")
-@takes_servers(gateway=True)
+@takes_servers(gateway=True, on_demand=True)
 @reports()
 def search(
     source: ServerSource,
@@ -224,7 +227,7 @@ _tool_argument = click.argument("name")
 
 @app.command()
 @_tool_argument
-@takes_servers(gateway=True)
+@takes_servers(gateway=True, on_demand=True)
 @reports()
 def describe(source: ServerSource, *, name: str, as_json: bool, debug: bool) -> None:
     """Show how to call a tool: its parameters, and an example call.
@@ -252,7 +255,7 @@ _approve_option = click.option("--yes", "-y", is_flag=True, help="Approve calls 
     help="The arguments: a JSON object, @FILE, or - for standard input; KEY=VALUE comes on top.",
 )
 @_approve_option
-@takes_servers(gateway=True)
+@takes_servers(gateway=True, on_demand=True)
 @reports()
 def call(
     source: ServerSource, *, name: str, words: tuple[str, ...], args: str, yes: bool, as_json: bool, debug: bool

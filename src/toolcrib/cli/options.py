@@ -24,6 +24,8 @@ class ServerSource:
     variables: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     gateway: str | None = None
+    on_demand: bool = False
+    """Use what the servers listed last, and start one only to call a tool."""
 
 
 _ONE_OFF: Final[tuple[_Decorator, ...]] = (
@@ -50,11 +52,15 @@ _GATEWAY: Final = click.option(
     metavar="URL",
     help="Ask a gateway that already runs, such as http://127.0.0.1:8000/mcp; its token is $TOOLCRIB_TOKEN.",
 )
+_FRESH: Final = click.option("--fresh", is_flag=True, help="Ask the servers, instead of using what they listed last.")
 
 
-def takes_servers(*, gateway: bool = False) -> _Decorator:
-    """Add the options that say where the servers are; the verb gets them as `source`."""
-    added = [*_ONE_OFF, *([_GATEWAY] if gateway else [])]
+def takes_servers(*, gateway: bool = False, on_demand: bool = False) -> _Decorator:
+    """Add the options that say where the servers are; the verb gets them as `source`.
+
+    With `on_demand`, the verb uses what the servers listed last, unless `--fresh` is given.
+    """
+    added = [*_ONE_OFF, *([_GATEWAY] if gateway else []), *([_FRESH] if on_demand else [])]
 
     def decorate(verb: Callable[Concatenate[ServerSource, P], None]) -> Callable[..., None]:
         @functools.wraps(verb)
@@ -64,6 +70,7 @@ def takes_servers(*, gateway: bool = False) -> _Decorator:
                 config=given.pop("config"),
                 variables=given.pop("env"),
                 gateway=given.pop("gateway", None),
+                on_demand=on_demand and not given.pop("fresh"),
                 **one_off,
             )
             verb(source, **given)  # type: ignore[call-arg]

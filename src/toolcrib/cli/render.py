@@ -20,6 +20,7 @@ from toolcrib.cli.output import (
     print_wrapped,
 )
 from toolcrib.errors import BackendNotFound
+from toolcrib.gateway.visibility import describe_state
 from toolcrib.names import nearest, wire_name
 from toolcrib.schema import parameters, signature
 from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
@@ -38,6 +39,9 @@ _ANNOTATION_WORDS = {
 
 USABLE = frozenset({ServerState.READY, ServerState.IDLE})
 """States of a server that lacks nothing."""
+
+
+_PLURALS = {"has": "have", "is": "are"}
 
 
 _MAX_SERVERS_NAMED = 20
@@ -86,6 +90,19 @@ def group_by_text(statuses: Iterable[ServerStatus], text: Callable[[ServerStatus
         if said := text(status):
             groups.setdefault(said, []).append(status.name)
     return groups
+
+
+def print_failing(statuses: Iterable[ServerStatus]) -> None:
+    """Print a line to standard error for each reason why servers are not ready."""
+    failing = (status for status in statuses if status.state not in USABLE)
+    for said, names in group_by_text(failing, _failure).items():
+        verb, _, rest = said.partition(" ")
+        subject, verb = ("server", verb) if len(names) == 1 else ("servers", _PLURALS.get(verb, verb))
+        echo_error(f"toolcrib: {subject} {join_words(names)} {verb} {rest}")
+
+
+def _failure(status: ServerStatus) -> str:
+    return f"{one_line(describe_state(status))}{'; its last known tools are used' if status.stale else ''}"
 
 
 def print_tools(tools: Sequence[Tool], statuses: Sequence[ServerStatus], *, as_json: bool) -> None:

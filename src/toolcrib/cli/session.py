@@ -19,25 +19,21 @@ from toolcrib.cli.output import (
     echo,
     echo_error,
     echo_json,
-    join_words,
-    one_line,
     pluralize,
     printable,
 )
 from toolcrib.cli.render import (
-    USABLE,
     check_server,
-    group_by_text,
     print_description,
+    print_failing,
     print_outcome,
     print_search,
     print_servers,
     print_tools,
     server_note,
 )
-from toolcrib.errors import ApprovalRequired, ExecutionFailed, ToolNotFound
+from toolcrib.errors import ApprovalRequired, ExecutionFailed, ServerUnavailable, ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.visibility import describe_state
 from toolcrib.scripting.files import read_script
 from toolcrib.scripting.stored import SCRIPTS_NAMESPACE, run_script_test
 from toolcrib.search.options import Scorer
@@ -54,9 +50,6 @@ _MAX_NAMED = 5
 
 _SEPARATORS = (":", "__", ".", "/")
 """Separators between a namespace and a name."""
-
-
-_PLURALS = {"has": "have", "is": "are"}
 
 
 _WAITING = (ServerState.CONFIGURED, ServerState.CONNECTING)
@@ -191,29 +184,30 @@ def with_gateway(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
 
 
 def with_tool(settings: Settings, name: str, use: Callable[[App], Awaitable[T]]) -> T:
-    """Like `with_gateway`, but start only the server that the name of the tool begins with.
+    """Like `with_gateway`, but start only the server that the name of the tool begins with, or that listed it last.
 
     If that server does not have the tool, start all of them: `server.tool` may be the bare name of another's tool.
     """
     settings = _without_embedder(settings)
+    asking = replace(settings, fleet=replace(settings.fleet, connect="start"))
     named = servers_in_name(name, settings.servers)
-    if not named:
-        return run_with(settings, use)
-
+    if not named and settings.fleet.connect == "start":
+        return run_with(asking, use)
+    unknown = (ToolNotFound,) if named else (ToolNotFound, ServerUnavailable)
     results: list[T] = []
 
-    async def with_named(app: App) -> None:
+    async def with_known(app: App) -> None:
         try:
             await app.gateway.find(app.local_context(), name)
-        except ToolNotFound:
-            if ":" in name:
+        except unknown:
+            if named and ":" in name:
                 raise
             return
         await report_failing(app)
         results.append(await use(app))
 
-    run_with(replace(settings, servers=named), with_named, quiet=True)
-    return results[0] if results else run_with(settings, use)
+    run_with(replace(asking, servers=named) if named else settings, with_known, quiet=True)
+    return results[0] if results else run_with(asking, use)
 
 
 def servers_in_name(name: str, servers: Sequence[ServerOptions]) -> tuple[ServerOptions, ...]:
@@ -279,15 +273,7 @@ async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
 
 async def report_failing(app: App) -> None:
     """Print a line to standard error for each reason why servers are not ready."""
-    failing = [one for one in await app.gateway.servers(app.local_context()) if one.state not in USABLE]
-    for said, names in group_by_text(failing, _failure).items():
-        verb, _, rest = said.partition(" ")
-        subject, verb = ("server", verb) if len(names) == 1 else ("servers", _PLURALS.get(verb, verb))
-        echo_error(f"toolcrib: {subject} {join_words(names)} {verb} {rest}")
-
-
-def _failure(status: ServerStatus) -> str:
-    return f"{one_line(describe_state(status))}{'; its last known tools are used' if status.stale else ''}"
+    print_failing(await app.gateway.servers(app.local_context()))
 
 
 def describe_status(status: ServerStatus) -> str:

@@ -36,7 +36,10 @@ def load_source(source: ServerSource) -> Settings:
         return _settings([_gateway_server(source, source.gateway)])
     if source.commands or source.urls:
         return _settings(_with_distinct_names(list(_servers(source))))
-    return load_settings(source.config)
+    settings = load_settings(source.config)
+    if source.on_demand:
+        return replace(settings, fleet=replace(settings.fleet, connect="on_demand"))
+    return settings
 
 
 def _check(source: ServerSource) -> None:

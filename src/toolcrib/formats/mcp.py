@@ -3,11 +3,12 @@
 Schemas are not adapted: MCP accepts any JSON Schema of an object.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from toolcrib.formats.messages import ToolCall, make_call, read_field
 from toolcrib.formats.tool_list import request_name
-from toolcrib.types import Tool, ToolResult
+from toolcrib.types import Tool, ToolResult, Visibility
 
 
 def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
@@ -27,6 +28,26 @@ def tool(tool: Tool, *, name: str | None = None) -> dict[str, Any]:
         "_meta": dict(tool.meta),
     }
     return {key: value for key, value in entry.items() if value or key in ("name", "inputSchema")}
+
+
+def read_entry(entry: Mapping[str, Any], namespace: str = "") -> Tool:
+    """Read an entry of `tools/list` that is known to be valid.
+
+    >>> read_entry({"name": "now", "inputSchema": {"type": "object"}}, "clock").id
+    'clock:now'
+    """
+    return Tool(
+        name=entry["name"],
+        namespace=namespace,
+        title=entry.get("title"),
+        description=entry.get("description") or "",
+        input_schema=entry["inputSchema"],
+        output_schema=entry.get("outputSchema"),
+        annotations=entry.get("annotations") or {},
+        icons=tuple(entry.get("icons") or ()),
+        visibility=Visibility.DISCOVERABLE,
+        meta=entry.get("_meta") or {},
+    )
 
 
 def tool_call(request: Any) -> ToolCall:

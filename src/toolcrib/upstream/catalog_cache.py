@@ -19,7 +19,7 @@ import anyio
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from toolcrib.types import Documents, ServerInfo, StateCodec, StateStore
+from toolcrib.types import Documents, Rejected, ServerInfo, StateCodec, StateStore
 from toolcrib.upstream.options import ServerOptions
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,9 @@ class ToolDefinitions:
 
     entries: tuple[Any, ...] = ()
     """All of them, also those that are invalid or not offered."""
+    accepted: tuple[str, ...] = ()
+    """Names of the entries that can be offered."""
+    rejected: tuple[Rejected, ...] = ()
     digest: bytes = b""
     size: int = 0
     """Bytes of the entries as JSON."""
@@ -60,6 +63,9 @@ class StoredCatalog:
     info: ServerInfo = field(default_factory=ServerInfo)
     tools: tuple[Any, ...] | None = None
     """The definitions as the server listed them, valid or not; None if it never did."""
+    accepted: tuple[str, ...] = ()
+    """Names of the definitions that could be offered when they were stored, for a reader that does not check again."""
+    rejected: tuple[Rejected, ...] = ()
     documents: Documents | None = None
     """Its prompts and resources; None before they were read."""
     hung: bool = False
@@ -182,7 +188,14 @@ class ServerCatalog:
             logger.info("%s: its catalog is too large to be cached (%d bytes)", self._options.name, tools.size)
         elif self._tools != fresh:
             self._tools, self._sizes["tools"] = fresh, tools.size
-            self._save(tools=tools.entries, protocol=protocol, info=info, read_at=now)
+            self._save(
+                tools=tools.entries,
+                accepted=tools.accepted,
+                rejected=tools.rejected,
+                protocol=protocol,
+                info=info,
+                read_at=now,
+            )
         elif now - self._read_at > _CONFIRM_S:
             self._save(read_at=now)
         else:

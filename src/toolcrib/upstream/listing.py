@@ -211,7 +211,11 @@ class _ToolListReader:
             rejected=tuple(self._rejected),
             problem=problem,
             definitions=ToolDefinitions(
-                entries=tuple(self._definitions), digest=self._digest.digest(), size=self._size
+                entries=tuple(self._definitions),
+                accepted=tuple(name for name in self._tools if name not in self._hidden),
+                rejected=tuple(self._rejected),
+                digest=self._digest.digest(),
+                size=self._size,
             ),
         )
 

@@ -1,0 +1,222 @@
+"""The verbs that look at tools, from what the servers listed last: no server is started, and no MCP library loaded.
+
+Whatever the state file cannot answer is left to `toolcrib.cli.session`, which asks the servers: a server that was never
+listed, stored scripts, an embedder, and a search that a server runs itself.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from types import ModuleType
+from typing import Final
+
+import anyio
+
+from toolcrib.catalog.catalog import Catalog
+from toolcrib.cli.render import check_server, print_description, print_failing, print_search, print_servers, print_tools
+from toolcrib.errors import ToolNotFound
+from toolcrib.formats.mcp import read_entry
+from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.sessions import LOCAL
+from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot
+from toolcrib.gateway.view import View, ViewCache
+from toolcrib.gateway.visibility import unavailable_servers, visible_servers
+from toolcrib.schema import example
+from toolcrib.search.index import Index
+from toolcrib.search.lexicon import Lexicon
+from toolcrib.search.options import Scorer
+from toolcrib.search.text import parse_query
+from toolcrib.settings.options import Settings
+from toolcrib.state.options import make_store
+from toolcrib.types import Backend, BackendKind, Provider, Rejected, SearchRequest, ServerState, ServerStatus, Tool
+from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
+from toolcrib.upstream.options import ServerOptions
+
+_HUNG: Final = "it did not answer in time when it was last started; --fresh tries it again"
+
+
+class _Unknown(Exception):
+    """The state file does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedServers:
+    """What the servers of the settings listed last."""
+
+    settings: Settings
+    offers: tuple[ProviderTools, ...]
+    statuses: tuple[ServerStatus, ...]
+
+    def view(self, *, to_search: bool) -> View:
+        """What a local caller sees. Only a view that is made to be searched has an index."""
+        merged = MergedTools.merge(self.offers)
+        catalog = Catalog.build(merged.tools)
+        index = Index.build(catalog.tools if to_search else (), options=self.settings.gateway.search)
+        snapshot = Snapshot.from_parts(merged, catalog, index)
+        return ViewCache(snapshot, self.settings.policy or AllowAll()).for_caller(LOCAL)
+
+    def seen_from(self, view: View) -> tuple[ServerStatus, ...]:
+        """The servers that the caller of the view may know of."""
+        return visible_servers(view, self.statuses, self.settings.policy or AllowAll(), LOCAL)
+
+
+def list_servers(settings: Settings, *, as_json: bool) -> None:
+    """Print the state of each server."""
+    cached = read_cached(settings)
+    if cached is None:
+        _session().list_servers(settings, as_json=as_json)
+        return
+    print_servers(cached.statuses, as_json=as_json)
+
+
+def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> None:
+    """Print every tool, or those of one namespace."""
+    cached = read_cached(settings)
+    if cached is None:
+        _session().list_tools(settings, namespace, as_json=as_json)
+        return
+    view = cached.view(to_search=False)
+    statuses = cached.seen_from(view)
+    print_failing(statuses)
+    if namespace is not None:
+        check_server(namespace, statuses)
+    tools = [tool for tool in view.tools() if namespace in (None, tool.namespace)]
+    print_tools(tools, statuses, as_json=as_json)
+
+
+def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *, as_json: bool) -> None:
+    """Search, and print the hits. Raises `BackendNotFound` for a namespace that no server has."""
+    plain = settings.gateway.embedder == GatewayOptions().embedder and parse_query(request.queries[0]).words
+    cached = read_cached(settings) if plain else None
+    if cached is None:
+        _session().search(settings, request, scorer, as_json=as_json)
+        return
+    options = settings.gateway.search if scorer is None else replace(settings.gateway.search, scorer=scorer)
+    view = cached.view(to_search=True)
+    statuses = cached.seen_from(view)
+    print_failing(statuses)
+    for namespace in request.filters.namespaces:
+        check_server(namespace, statuses)
+    synonyms = settings.gateway.synonyms
+    reply = view.search(
+        replace(request, group=request.group or settings.gateway.group),
+        options,
+        lexicon=Lexicon.default().with_pairs(synonyms) if synonyms else None,
+    )
+    missing = unavailable_servers(statuses, request.filters)
+    print_search(replace(reply, servers=missing), as_json=as_json, explain=request.explain)
+
+
+def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
+    """Print how to call a tool. If no server listed it, they are asked."""
+    cached = read_cached(settings)
+    try:
+        tool = cached.view(to_search=False).find(name).tool if cached is not None else None
+    except ToolNotFound:
+        tool = None
+    if tool is None:
+        _session().describe_tool(settings, name, as_json=as_json)
+    else:
+        print_description(tool, example(tool), as_json=as_json)
+
+
+def call_tool(settings: Settings, *arguments: object, **options: object) -> bool:
+    """Call a tool, which starts its server."""
+    failed: bool = _session().call_tool(settings, *arguments, **options)
+    return failed
+
+
+def _session() -> ModuleType:
+    return import_module("toolcrib.cli.session")
+
+
+# -- the state file ----------------------------------------------------------------------------------------------------
+
+
+def read_cached(settings: Settings) -> CachedServers | None:
+    """Read what the servers listed last; None if the servers must be asked."""
+    by_itself = any(server.delegate_search or server.target for server in settings.servers)
+    broken = any(server.required and server.problem for server in settings.servers)
+    state = settings.state.path
+    if by_itself or broken or settings.script_folder is not None or state is None or not state.is_file():
+        return None
+    try:
+        catalogs = zip(settings.servers, anyio.run(_read_catalogs, settings), strict=True)
+        return _cached_servers(settings, [(server, catalog, _tools(server, catalog)) for server, catalog in catalogs])
+    except _Unknown:
+        return None
+
+
+def _cached_servers(
+    settings: Settings, known: Sequence[tuple[ServerOptions, StoredCatalog | None, tuple[Tool, ...]]]
+) -> CachedServers:
+    now = time.time()
+    statuses = [_status(server, catalog, len(tools), now) for server, catalog, tools in known]
+    offers = [
+        ProviderTools(Backend(kind=BackendKind.MCP, name=server.name, provider=Provider()), tools)
+        for server, _, tools in known
+    ]
+    return CachedServers(settings, tuple(offers), tuple(sorted(statuses, key=lambda status: status.name)))
+
+
+async def _read_catalogs(settings: Settings) -> list[StoredCatalog | None]:
+    """The catalog of each server; None for one that cannot be started, or hung."""
+    async with make_store(settings.state) as store:
+        cache = CatalogCache(store)
+        return [await _read_catalog(cache, server) for server in settings.servers]
+
+
+async def _read_catalog(cache: CatalogCache, server: ServerOptions) -> StoredCatalog | None:
+    if server.problem:
+        return None
+    catalog = await cache.load(await cache.key(server, ""))
+    if catalog is None or (catalog.tools is None and not catalog.hung):
+        raise _Unknown
+    return catalog
+
+
+def _status(server: ServerOptions, catalog: StoredCatalog | None, tools: int, now: float) -> ServerStatus:
+    known = ServerStatus(
+        name=server.name,
+        state=ServerState.FAILED,
+        since=now,
+        reason=server.problem or _HUNG,
+        transport=server.transport,
+        namespace=server.namespace or "",
+    )
+    if catalog is None or catalog.tools is None:
+        return known
+    return replace(
+        known,
+        state=ServerState.IDLE,
+        reason="",
+        tools=tools,
+        rejected=_rejected(server, catalog),
+        cached=True,
+        as_of=catalog.read_at,
+        hung=catalog.hung,
+        protocol=catalog.protocol,
+        info=catalog.info,
+    )
+
+
+def _rejected(server: ServerOptions, catalog: StoredCatalog) -> tuple[Rejected, ...]:
+    return tuple(one for one in catalog.rejected if server.offers(one.tool))
+
+
+def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, ...]:
+    """The tools of a catalog that the server's options let it offer. Raises `_Unknown` for one never checked."""
+    if catalog is None:
+        return ()
+    accepted, rejected = set(catalog.accepted), {one.tool for one in catalog.rejected}
+    tools = []
+    for raw in catalog.tools or ():
+        name = raw.get("name") if isinstance(raw, dict) else None
+        if not isinstance(name, str) or not server.offers(name) or (name in rejected and name not in accepted):
+            continue
+        if name not in accepted or name in rejected:
+            raise _Unknown
+        tools.append(read_entry(raw, server.namespace or server.name))
+    return tuple(tools)

@@ -1,0 +1,139 @@
+"""Verbs that look at tools answer from what the servers listed last, and start none."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import TOOLBOX, Ran, broken, toolbox
+
+Command = Callable[..., Ran]
+Settings = Callable[..., Path]
+
+
+class CountedServer:
+    """A server entry that notes each start."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._notes = folder / f"{name}.starts"
+
+    @property
+    def starts(self) -> int:
+        return len(self._notes.read_text()) if self._notes.exists() else 0
+
+    def entry(self, **fields: Any) -> dict[str, Any]:
+        program = f"open({str(self._notes)!r}, 'a').write('x'); import sys; exec(open({TOOLBOX!r}).read())"
+        return {"command": sys.executable, "args": ["-c", program], **fields}
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Callable[[str], CountedServer]:
+    return lambda name: CountedServer(tmp_path, name)
+
+
+LOOKS = (
+    ("search", "say hello"),
+    ("search", "say hello", "--scorer", "bm25"),
+    ("search", "xyzzy"),
+    ("tools",),
+    ("tools", "-n", "a"),
+    ("describe", "a:greet"),
+    ("describe", "a__ring"),
+)
+
+
+def test_a_second_look_starts_no_server_and_says_the_same(
+    command: Command, settings: Settings, counted: Callable[[str], CountedServer]
+) -> None:
+    a, b = counted("a"), counted("b")
+    file = settings(a=a.entry(), b=b.entry(allowedTools=["greet"]))
+    asked = {words: command(*words, "--json", "--fresh", "-c", file).json for words in LOOKS}
+    starts = (a.starts, b.starts)
+    for words, answer in asked.items():
+        again = command(*words, "--json", "-c", file)
+        assert (again.json, again.err) == (answer, "")
+    assert (a.starts, b.starts) == starts
+
+
+def test_the_table_of_servers_says_that_they_are_idle_and_how_old_their_tools_are(
+    command: Command, settings: Settings, counted: Callable[[str], CountedServer]
+) -> None:
+    a = counted("a")
+    file = settings(a=a.entry(), off={"command": "x", "env": {"K": "${NO_SUCH_KEY}"}})
+    first = {row["name"]: row for row in command("servers", "--json", "-c", file).json["servers"]}
+    again = {row["name"]: row for row in command("servers", "--json", "-c", file).json["servers"]}
+    assert (first["a"]["state"], again["a"]["state"]) == ("ready", "idle")
+    assert (again["a"]["tools"], again["a"]["cached"], again["a"]["info"]) == (4, True, first["a"]["info"])
+    assert again["off"]["reason"] == "environment variable NO_SUCH_KEY is not set (env.K)"
+    assert "a: its last known tools are used, of 20" in command("servers", "-c", file).out
+    assert a.starts == 1
+
+
+def test_a_call_starts_its_server_alone(
+    command: Command, settings: Settings, counted: Callable[[str], CountedServer]
+) -> None:
+    a, b = counted("a"), counted("b")
+    file = settings(a=a.entry(), b=b.entry())
+    command("tools", "-c", file)
+    assert command("call", "b:greet", "person=Ada", "-c", file) == Ran(0, "Hello, Ada!\n", "")
+    assert (a.starts, b.starts) == (1, 2)
+
+
+def test_only_a_server_that_was_never_listed_is_started(
+    command: Command, settings: Settings, counted: Callable[[str], CountedServer]
+) -> None:
+    a, b = counted("a"), counted("b")
+    command("tools", "-c", settings(a=a.entry()))
+    out = command("tools", "-c", settings(a=a.entry(), b=b.entry())).out
+    assert len(out.splitlines()) == 8
+    assert (a.starts, b.starts) == (1, 1)
+
+
+def test_other_lists_of_allowed_tools_and_policies_apply_to_what_is_remembered(
+    command: Command, settings: Settings
+) -> None:
+    assert len(command("tools", "-c", settings(a=toolbox(allowedTools=["greet"]))).out.splitlines()) == 1
+    assert len(command("tools", "-c", settings(a=toolbox())).out.splitlines()) == 4
+    assert len(command("tools", "-c", settings(a=toolbox(deniedTools=["ring"]))).out.splitlines()) == 3
+    hiding = {"policy": {"rules": [{"tools": ["a:ring"], "scopes": ["admin"]}]}}
+    file = settings(hiding, a=toolbox())
+    assert len(command("tools", "-c", file).out.splitlines()) == 3
+    assert command("describe", "a:ring", "-c", file).code == 4
+
+
+def test_a_broken_server_is_named_by_a_second_look_too(command: Command, settings: Settings) -> None:
+    unset = {"command": "x", "env": {"K": "${NO_SUCH_KEY}"}}
+    for bad in (broken(), unset):
+        file = settings(good=toolbox(), bad=bad)
+        for words in (("tools",), ("tools",), ("search", "hello")):
+            ran = command(*words, "-c", file)
+            assert "good:greet" in ran.out
+            assert "toolcrib: server bad has failed" in ran.err
+
+
+def test_a_namespace_that_no_server_has_is_refused_without_asking(command: Command, settings: Settings) -> None:
+    file = settings(a=toolbox())
+    command("tools", "-c", file)
+    assert command("tools", "-n", "b", "-c", file).code == 4
+    assert command("search", "x", "-n", "b", "-c", file).code == 4
+
+
+def test_a_remembered_search_loads_no_library_of_mcp(
+    command: Command, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = settings(a=toolbox())
+    command("tools", "-c", file)
+    heavy = ("mcp", "mcp_types", "starlette", "uvicorn", "aiohttp", "httpx2", "rich")
+    program = f"""
+import sys
+from toolcrib.cli.main import app
+app(["search", "hello", "-c", {str(file)!r}], standalone_mode=False)
+print([name for name in {heavy!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    hit, heavy_modules = done.stdout.splitlines()
+    assert "a:greet" in hit
+    assert json.loads(heavy_modules.replace("'", '"')) == []
