@@ -505,9 +505,9 @@ def test_doctor_gives_advice_that_fits_the_response_of_a_url(command: Command, s
         )
         reports = command("doctor", "--json", "-c", file).json["servers"]
     assert {one["name"]: one["advice"] for one in reports} == {
-        "broken": "See its own log; it is tried again by itself.",
+        "broken": "Correct its url: it leads to a page for people, not to an MCP endpoint.",
         "moved": "Write the address that it names into url, if that is the server you mean.",
-        "page": "Check that its url is that of an MCP endpoint, and see its own log.",
+        "page": "Correct its url: it leads to a page for people, not to an MCP endpoint.",
         "tls": 'Write "http://" in its url, if it speaks no TLS; otherwise correct the port.',
         "typo": "Write allowedTools in place of allowTools.",
     }
