@@ -1,5 +1,6 @@
 """A server is reported ready only when its tools can be found."""
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -81,6 +82,25 @@ async def test_a_server_is_ready_for_all_to_see_only_once_its_tools_can_be_found
         reply = await gateway.search(ME, SearchRequest(queries=("send a mail",)))
         assert (reply.servers, reply.hits[0].tool) == ((), MAIL[0])
         assert gateway.refresher.statuses() == (mail.status,)
+
+
+@pytest.mark.parametrize("state", [ServerState.IDLE, ServerState.CONNECTING, ServerState.DEGRADED])
+async def test_the_first_search_waits_until_remembered_tools_can_be_found(held: Held, state: ServerState) -> None:
+    mail = FakeProvider([], status=ready("mail", state=ServerState.CONFIGURED))
+    source = FakeSource(FakeProvider(FILES), mail)
+    with anyio.fail_after(10):
+        async with running(source, options=GatewayOptions(search_wait_s=1000)) as gateway:
+            mail.tools, mail.status = list(MAIL), ready("mail", state=state, cached=True, tools=1)
+            source.changed()
+            await anyio.to_thread.run_sync(held.begun.wait)
+            (status,) = gateway.refresher.statuses()
+            assert (status.state, status.cached) == (ServerState.CONNECTING, False)
+            search = asyncio.ensure_future(gateway.search(ME, SearchRequest(queries=("send a mail",))))
+            await anyio.wait_all_tasks_blocked()
+            assert not search.done()
+            held.go_on.set()
+            assert (await search).hits[0].tool == MAIL[0]
+            assert gateway.refresher.statuses() == (mail.status,)
 
 
 async def test_a_call_of_a_tool_that_is_being_taken_in_waits_for_it(held: Held) -> None:

@@ -331,7 +331,7 @@ def _is_valid_status(status: object) -> bool:
 def statuses_for_snapshot(
     now: Sequence[ServerStatus], taken: Sequence[ServerStatus], *, failed: bool = False
 ) -> tuple[ServerStatus, ...]:
-    """Return statuses in which a server is ready only once its tools can be found.
+    """Return statuses in which a server is ready, or its tools are known, only once these can be found.
 
     `taken` are the statuses that came with the tools in the snapshot; `failed` means that the last build failed.
     """
@@ -340,13 +340,14 @@ def statuses_for_snapshot(
 
 
 def _status_for_snapshot(now: ServerStatus, taken: ServerStatus | None, *, failed: bool) -> ServerStatus:
-    if not _lists_current_tools(now) or (taken is not None and _lists_current_tools(taken)):
+    is_current = _lists_current_tools(now)
+    if not (is_current or now.cached) or (taken is not None and _lists_current_tools(taken)):
         return now
-    if taken is not None and (taken.stale or taken.cached):  # connected, but the snapshot still has the old tools
-        return taken
+    if taken is not None and (taken.stale or taken.cached):  # the snapshot has its older tools
+        return taken if is_current else now
     if failed:
         return replace(now, state=ServerState.DEGRADED, reason=_NOT_LOADED_REASON, tools=0)
-    return replace(now, state=ServerState.CONNECTING, reason=_LOADING_REASON, tools=0)
+    return replace(now, state=ServerState.CONNECTING, reason=_LOADING_REASON, tools=0, cached=False, hung=False)
 
 
 def _lists_current_tools(status: ServerStatus) -> bool:
