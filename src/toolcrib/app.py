@@ -205,6 +205,7 @@ class App(ToolDecorator, ServableApp):
             await group.start(self.gateway.refresher.run)
             await group.start(self.changes.run)
             group.start_soon(watch_always_visible, self.gateway.refresher, self.settings.surfaces.always_visible)
+            group.start_soon(self.stored.keep_checked)
             if self.settings.script_folder is not None:
                 await group.start(self.stored.watch_folder, self.settings.scripts.watch_s)
             yield group

@@ -76,3 +76,16 @@ def test_run_takes_a_line_for_the_shell_and_a_mark_of_byte_order(
     script.write_text(text, "utf-8")
     assert command("run", script, "--args", '{"n": 5}', "--config", config).out == "5\n"
     assert command("run", "-", "--args", '{"n": 5}', "--config", config, stdin=text).out == "5\n"
+
+
+def test_doctor_reports_scripts_that_do_not_parse_or_call_tools_that_do_not_exist(
+    command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "broken.lua").write_text("local x = = 1")
+    (folder / "wrong.lua").write_text("return good.ad{a = 1}:await()")
+    ran = command("doctor", "--config", settings({"scripts": {"folder": str(folder)}}, good=toolbox()))
+    assert ran.code == 6
+    assert "Problem: skipped a stored script: broken: script:1: unexpected symbol near '='" in ran.out
+    assert "Note: script wrong, line 1: there is no tool good:ad" in ran.out

@@ -11,6 +11,7 @@ import pytest
 from toolcrib.errors import InvalidArguments, InvalidName, InvalidRequest, InvalidTool, SettingsError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.providers.combined import ProviderList
+from toolcrib.scripting import stored
 from toolcrib.scripting.files import make_script, read_script
 from toolcrib.scripting.runner import CALLS_META, make_script_runner
 from toolcrib.scripting.stored import StoredScripts
@@ -186,6 +187,47 @@ async def test_a_file_that_cannot_be_read_is_skipped_and_named(tmp_path: Path) -
     first, second = kept.problems
     assert "bad.lua: there is no field descriptoin" in first
     assert "broken.lua" in second
+
+
+async def test_a_script_that_does_not_parse_is_rejected_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "folder.lua").write_text("local y = 1\nlocal x = = 1")
+    (tmp_path / "snake.py").write_text("x = calc.add(\n")
+    (tmp_path / "unknown.py").write_text("nobody.knows(this=1)")
+    async with library() as (gateway, kept):
+        kept.load(tmp_path)
+        kept.add(make_script("added", "local x = = 1"))
+        kept.add(make_script("good", "return 1"))
+        await kept.check()
+        tools = {tool.id for tool in await gateway.tools(ME) if tool.namespace == "scripts"}
+        assert tools == {"scripts:good", "scripts:unknown"}
+        added, folder, snake = kept.problems
+        assert "added: script:1: unexpected symbol near '='" in added
+        assert "folder: script:2: unexpected symbol near '='" in folder
+        assert snake.startswith("snake: ")
+        assert [one.tool for one in kept.statuses()[0].rejected] == ["added", "folder", "snake"]
+        kept.add(make_script("added", "return 1"))
+        assert "scripts:added" in {tool.id for tool in await gateway.tools(ME)}
+
+
+async def test_scripts_are_checked_soon_after_they_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "_CHECK_DELAY_S", 0.001)
+    async with library() as (_, kept), anyio.create_task_group() as group:
+        group.start_soon(kept.keep_checked)
+        for name in ("first", "second"):
+            kept.add(make_script(name, f"local {name} = = 1"))
+            rejected = anyio.Event()
+            unsubscribe = kept.subscribe(rejected.set)
+            await rejected.wait()
+            unsubscribe()
+            assert kept.problems[-1].startswith(f"{name}: ")
+        group.cancel_scope.cancel()
+
+
+async def test_calls_of_tools_that_do_not_exist_are_found() -> None:
+    async with library() as (_, kept):
+        kept.add(make_script("double", DOUBLE))
+        kept.add(make_script("wrong", "local a = 1\nreturn calc.addd{a = a}:await()"))
+        assert await kept.unknown_calls(ME) == ("script wrong, line 2: there is no tool calc:addd",)
 
 
 async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:

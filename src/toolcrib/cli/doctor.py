@@ -132,6 +132,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
     The app has no policy, to see every tool, and no embedder; both are checked separately.
     """
     ctx, policy = app.local_context(), settings.policy
+    await app.stored.check()
     tools = await app.gateway.tools(ctx)
     refusals = [*_check_http(app), *await _check_embedder(settings), *await _check_names(app, policy)]
     problems = [*refusals, *_check_allowed_tools(settings, app, tools)]
@@ -140,7 +141,9 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
             await app.gateway.describe(ctx, spelling)
         except (ToolNotFound, AmbiguousName) as error:
             problems.append(f"toolcrib.always_visible: {error}")
-    statuses = await app.gateway.servers(ctx)
+    problems += [f"skipped a stored script: {problem}" for problem in app.stored.problems]
+    options = {server.name: server for server in settings.servers}
+    statuses = tuple(status for status in await app.gateway.servers(ctx) if status.name in options)
     complete = all(status.state is ServerState.READY for status in statuses)
     return DoctorReport(
         settings=settings,
@@ -149,8 +152,8 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
         ),
         statuses=statuses,
         problems=tuple(problems),
-        options={server.name: server for server in settings.servers},
-        notes=tuple(_unmatched_patterns(settings, policy, tools)) if complete else (),
+        options=options,
+        notes=(*_unmatched_patterns(settings, policy, tools), *await app.stored.unknown_calls(ctx)) if complete else (),
     )
 
 

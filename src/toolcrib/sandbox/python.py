@@ -114,12 +114,12 @@ class PythonSandbox:
     async def check(
         self, source: str, tools: Tools, *, limits: Limits | None = None, schemas: Schemas | None = None
     ) -> CheckResult:
-        """Check that a script parses and that its calls fit the schemas, and find the calls in it. No tool is called.
+        """Check that a script parses and, with `schemas`, that its calls fit them; find the calls in it. Calls no tool.
 
         What comes before the first call is run, for at most 50 ms. Raises `ScriptNotRun`, with the line, for a script
         that would be refused.
         """
-        await self._run(source, tools, limits or self.limits, schemas or {}, None, check=True)
+        await self._run(source, tools, limits or self.limits, schemas, None, check=True)
         return calls_in(source, tools, PYTHON)
 
     async def _run(

@@ -119,6 +119,11 @@ class ScriptRunner:
         except ScriptFailed as error:
             return _failure(error, run)
 
+    async def parse(self, source: str, language: str) -> None:
+        """Check only that a script parses. Raises `ScriptFailed`, `MissingExtra` and `SandboxUnavailable`."""
+        async with self.engines.engine(self.engines.language(language), 0) as engine:
+            await engine.check(source, {})
+
     async def _prepare(
         self, ctx: Context, source: str, language: str, *, read_only: bool, answers: Object | None = None
     ) -> "ScriptRun":

@@ -16,7 +16,15 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from toolcrib.errors import InvalidTool, SettingsError, ToolcribError, ToolNotFound
+from toolcrib.errors import (
+    InvalidTool,
+    MissingExtra,
+    SandboxUnavailable,
+    ScriptFailed,
+    SettingsError,
+    ToolcribError,
+    ToolNotFound,
+)
 from toolcrib.names import check_key, nearest
 from toolcrib.providers.base import CallbackList
 from toolcrib.providers.content import unwrap
@@ -40,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 
 SCRIPTS_NAMESPACE: Final = "scripts"
+
+
+_CHECK_DELAY_S: Final = 1.0
+"""How long after the start or a change scripts are checked: a program that ends soon starts no engine for it."""
 
 
 _MIN_WATCH_S: Final = 0.001
@@ -99,6 +111,11 @@ class _StoredTool:
     tool: Tool
     script: StoredScript
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What decides whether the script parses."""
+        return self.script.language, self.script.source
+
 
 class StoredScripts(Provider):
     """A provider of scripts. Its methods may be called from any thread."""
@@ -119,6 +136,8 @@ class StoredScripts(Provider):
         self._folder_state: FolderState | None = None
         self._since = time.time()
         self._rejected: tuple[Rejected, ...] = ()
+        self._parsed: dict[tuple[str, str], str] = {}
+        """By language and source: why a script does not parse; empty if it does."""
 
     # -- what is stored --------------------------------------------------------------------------------------------
 
@@ -147,19 +166,91 @@ class StoredScripts(Provider):
 
     def scripts(self) -> tuple[StoredScript, ...]:
         """All scripts, by name."""
-        stored = self._all()
+        stored = self._stored()
         return tuple(stored[name].script for name in sorted(stored))
 
-    def _all(self) -> Mapping[str, "_StoredTool"]:
+    def _stored(self) -> Mapping[str, "_StoredTool"]:
         with self._lock:
             return {**self._loaded, **self._added}
+
+    def _all(self) -> Mapping[str, "_StoredTool"]:
+        """The scripts without those that are known not to parse."""
+        return {name: one for name, one in self._stored().items() if not self._parsed.get(one.key)}
+
+    def _all_rejected(self) -> tuple[Rejected, ...]:
+        stored = sorted(self._stored().items())
+        unparsed = (Rejected(tool=name, reason=reason) for name, one in stored if (reason := self._parsed.get(one.key)))
+        return (*self._rejected, *unparsed)
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Reject the scripts that do not parse; `problems` says why. Each version of a script is parsed once."""
+        stored, found = self._stored(), dict[tuple[str, str], str]()
+        for name, one in stored.items():
+            if one.key in self._parsed:
+                found[one.key] = self._parsed[one.key]
+                continue
+            try:
+                await self._scripts.parse(one.script.source, one.script.language)
+            except (MissingExtra, SandboxUnavailable) as error:
+                logger.debug("stored scripts cannot be checked: %s", error)
+                return
+            except ScriptFailed as error:
+                found[one.key] = str(error)
+                logger.warning("rejected a stored script: %s: %s", name, error)
+            else:
+                found[one.key] = ""
+        has_news = any(reason and key not in self._parsed for key, reason in found.items())
+        self._parsed = found
+        if has_news:
+            self._since = time.time()
+            self._callbacks.notify()
+
+    async def keep_checked(self) -> None:
+        """Check scripts soon after they were added or changed. Never returns."""
+        changed = anyio.Event()
+
+        def note() -> None:
+            changed.set()
+
+        unsubscribe = self._callbacks.add(note)
+        try:
+            while True:
+                if not self._stored():
+                    await changed.wait()
+                await anyio.sleep(_CHECK_DELAY_S)
+                changed = anyio.Event()
+                await self.check()
+                await changed.wait()
+        finally:
+            unsubscribe()
+
+    async def unknown_calls(self, ctx: Context) -> tuple[str, ...]:
+        """The calls of scripts that reach no tool of this caller, as far as can be seen without running them."""
+        found: list[str] = []
+        for name, one in sorted(self._all().items()):
+            seen = await self._scripts.check(ctx, one.script.source, language=one.script.language)
+            if seen.is_error:
+                found.append(f"script {name}: {seen.text}")
+            else:
+                found.extend(
+                    f"script {name}, line {call['line']}: there is no tool {call['name']}"
+                    for call in seen.structured["calls"]
+                    if not call["known"]
+                )
+        return tuple(found)
 
     # -- a folder --------------------------------------------------------------------------------------------------
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was wrong with files when the folder was last read; those files are skipped."""
-        return tuple(one.reason for one in self._rejected)
+        """What is wrong with files that were skipped when the folder was last read, and with scripts that `check`
+        rejected.
+        """
+        return tuple(
+            one.reason if one in self._rejected else f"{one.tool}: {one.reason}" for one in self._all_rejected()
+        )
 
     def load(self, folder: Path) -> tuple[Tool, ...]:
         """Load the scripts of a folder; they replace those loaded before.
@@ -229,7 +320,8 @@ class StoredScripts(Provider):
 
     def statuses(self) -> Sequence[ServerStatus]:
         """A status with the rejected scripts of the folder, if there are any."""
-        if not self._rejected:
+        rejected = self._all_rejected()
+        if not rejected:
             return ()
         return (
             ServerStatus(
@@ -237,7 +329,7 @@ class StoredScripts(Provider):
                 state=ServerState.READY,
                 since=self._since,
                 tools=len(self._all()),
-                rejected=self._rejected,
+                rejected=rejected,
                 transport="local",
                 namespace=self._namespace,
             ),
@@ -274,7 +366,7 @@ class StoredScripts(Provider):
         return tuple([await run_script_test(self._scripts, ctx, script, test) for test in script.tests])
 
     def _find(self, name: str) -> StoredScript:
-        stored = self._all()
+        stored = self._stored()
         if name not in stored:
             raise ToolNotFound(f"No stored script is called {name[:80]!r}.", suggestions=nearest(name, stored))
         return stored[name].script
