@@ -107,6 +107,19 @@ def test_a_client_is_recognized_by_what_only_it_writes(client: str) -> None:
     assert identify(Path("/w/settings"), parse(text, syntax).value, syntax) == client_named(client)
 
 
+@pytest.mark.parametrize(
+    ("place", "client"),
+    [
+        ("/home/me/.config/Code/User/profiles/1a2b/mcp.json", "vscode"),
+        ("/home/me/.aws/amazonq/cli-agents/mine.json", "amazon-q"),
+        ("/work/.kilocode/mcp.json", "kilo-code"),
+        ("/work/.roo/mcp.json", "roo-code"),
+    ],
+)
+def test_a_client_is_recognized_by_the_place_of_its_file(place: str, client: str) -> None:
+    assert identify(Path(place), {}, "json") == client_named(client)
+
+
 def test_a_bare_map_of_servers_is_read(loading: Loading) -> None:
     text = """{"local": {"command": "run", "args": ["a", "b"], "env": {"KEY": "v"}},
       "remote": {"type": "http", "url": "https://example.com/mcp", "headers": {"X-Key": "k"}}}"""

@@ -100,18 +100,17 @@ def plan_connect(client: Client, file: ClientFile, path: Path, argv: Sequence[st
     syntax = document.syntax_of(text, path) if before is not None and text.strip() else file.syntax
     if not text.strip():
         text = new_text(syntax, client.servers)
-    value = document.parse(text, syntax).value
+    value = document.parse(text, syntax, ()).value
     table = _table_of(client, value)
-    if value_at(value, table) and NAME in _names(value_at(value, table)):
+    servers = value_at(value, table)
+    names = _names(servers)
+    taken = [name for name in moved if name != NAME and name in names]
+    if NAME in names:
         text = _without(text, syntax, table, NAME)
-    as_list = isinstance(value_at(value, table), list) or (client.as_list and value_at(value, table) is None)
-    entry = _own_entry(client, argv)
-    text = add_entry(text, syntax, table, None if as_list else NAME, entry)
-    taken: list[str] = []
-    for name in moved:
-        if name != NAME and name in _names(value_at(value, table)):
-            text = _without(text, syntax, table, name)
-            taken.append(name)
+    as_list = isinstance(servers, list) or (client.as_list and servers is None)
+    text = add_entry(text, syntax, table, None if as_list else NAME, _own_entry(client, argv))
+    for name in taken:
+        text = _without(text, syntax, table, name)
     bom = _BOM if before is not None and before.startswith(_BOM) else b""
     return FileChange(path=path, before=before, after=bom + text.encode(), moved=tuple(taken), table=table)
 
@@ -133,9 +132,8 @@ def _names(table: Any) -> list[str]:
 
 
 def _without(text: str, syntax: Syntax, table: FieldPath, name: str) -> str:
-    found = value_at(document.parse(text, syntax).value, table)
-    key = _names(found).index(name) if isinstance(found, list) else name
-    return remove_entry(text, syntax, (*table, key))
+    found = value_at(document.parse(text, syntax, table).value, table)
+    return remove_entry(text, syntax, (*table, _names(found).index(name) if isinstance(found, list) else name))
 
 
 def _own_entry(client: Client, argv: Sequence[str]) -> dict[str, Any]:
@@ -156,7 +154,7 @@ def plan_disconnect(connection: Connection) -> FileChange:
         return FileChange(path=path, before=now, after=original, moved=connection.moved, table=connection.table)
     text = document.read_text(path, str(path))
     syntax, table = document.syntax_of(text, path), connection.table
-    current = value_at(document.parse(text, syntax).value, table)
+    current = value_at(document.parse(text, syntax, table).value, table)
     before = _original_entries(connection, syntax)
     kept = _names(current)
     for name in connection.moved:

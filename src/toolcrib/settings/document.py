@@ -29,6 +29,7 @@ _SCALAR = re.compile(r"-?\d[\w.+-]*|[A-Za-z_]\w*")
 _WORDS = {"true": True, "false": False, "null": None}
 _MISSPELT = {"True": "true", "False": "false", "None": "null", "undefined": "null", "NaN": "null", "Infinity": "null"}
 _MAX_DEPTH = 100
+_PLAIN_JSON: Final = json.JSONDecoder()
 _TOML_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _TOML_KEY = re.compile(rf"[ \t]*({_TOML_PART}(?:[ \t]*\.[ \t]*{_TOML_PART})*)[ \t]*")
 _TOML_PARTS = re.compile(_TOML_PART)
@@ -189,9 +190,15 @@ def syntax_of(text: str, path: Path) -> Syntax:
     return _SUFFIXES.get(path.suffix.lower(), "json")
 
 
-def parse(text: str, syntax: Syntax) -> Parsed:
-    """Parse a text in this format. Raises `TextError`."""
-    return {"json": parse_jsonc, "toml": parse_toml, "yaml": parse_yaml}[syntax](text)
+def parse(text: str, syntax: Syntax, focus: FieldPath | None = None) -> Parsed:
+    """Parse a text in this format. Raises `TextError`.
+
+    With a focus, only the places of that field, and of what is in and around it, need be in the result. That makes
+    large JSON files faster.
+    """
+    if syntax == "json":
+        return parse_jsonc(text, focus)
+    return parse_toml(text) if syntax == "toml" else parse_yaml(text)
 
 
 class TextError(Exception):
@@ -204,14 +211,14 @@ class TextError(Exception):
         self.column = column
 
 
-def parse_jsonc(text: str) -> Parsed:
+def parse_jsonc(text: str, focus: FieldPath | None = None) -> Parsed:
     """Parse JSON with comments. Raises `TextError`, also for a key that an object has twice.
 
     >>> parsed = parse_jsonc('{"a": [1, 2,], // why not\\n "b": null}')
     >>> parsed.value, parsed.lines[("b",)]
     ({'a': [1, 2], 'b': None}, 2)
     """
-    reader = _JsonReader(text=text)
+    reader = _JsonReader(text=text, focus=focus)
     if reader.at_end():
         reader.fail("the file is empty; it must hold an object such as {}", 0)
     value = reader.value((), 0)
@@ -223,6 +230,7 @@ def parse_jsonc(text: str) -> Parsed:
 @dataclass(slots=True)
 class _JsonReader:
     text: str
+    focus: FieldPath | None = None
     at: int = 0
     lines: dict[FieldPath, int] = field(default_factory=dict)
     keys: dict[FieldPath, int] = field(default_factory=dict)
@@ -256,9 +264,17 @@ class _JsonReader:
         self.skip()
         begin = self.at
         self.lines.setdefault(path, self.line(begin))
+        if self.focus is not None and path != self.focus[: len(path)] and self.focus != path[: len(self.focus)]:
+            try:
+                value, self.at = _PLAIN_JSON.raw_decode(self.text, begin)
+            except (ValueError, RecursionError):
+                self.at = begin  # it has comments, or an error whose cause is to be named
+            else:
+                self.spans[path] = (begin, self.at)
+                return value
         match self.text[begin : begin + 1]:
             case "{":
-                value: Any = self.object(path, depth)
+                value = self.object(path, depth)
             case "[":
                 value = self.array(path, depth)
             case '"':

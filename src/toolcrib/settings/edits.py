@@ -7,11 +7,21 @@ meant, or the edit is refused.
 import json
 import re
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy
 from typing import Any, Final
 
 from toolcrib.errors import SettingsError
-from toolcrib.settings.document import SPACE, FieldPath, Parsed, Syntax, TextError, dotted, parse, toml_statements
+from toolcrib.settings.document import (
+    SPACE,
+    FieldPath,
+    Parsed,
+    Syntax,
+    TextError,
+    dotted,
+    parse,
+    parse_yaml,
+    toml_statements,
+)
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _END_OF_LINE: Final = re.compile(r"[ \t]*(?://[^\n]*|/\*[^\n]*?\*/[ \t]*)?\r?")
@@ -24,9 +34,8 @@ def add_entry(text: str, syntax: Syntax, table: FieldPath, key: str | None, valu
     >>> print(add_entry('{"a": {"b": 1}} // why', "json", ("a",), "c", 2))
     {"a": {"b": 1, "c": 2}} // why
     """
-    parsed = parse(text, syntax)
-    wanted = deepcopy(parsed.value)
-    _put(wanted, table, key, value)
+    parsed = parse(text, syntax, table)
+    wanted = _put(parsed.value, table, key, value)
     edit = {"json": _add_to_json, "toml": _add_to_toml, "yaml": _add_to_yaml}[syntax]
     return _checked(edit(text, parsed, table, key, value), syntax, wanted, table)
 
@@ -38,12 +47,8 @@ def remove_entry(text: str, syntax: Syntax, path: FieldPath) -> str:
     # why
     [a.d]
     """
-    parsed = parse(text, syntax)
-    wanted = deepcopy(parsed.value)
-    parent = wanted
-    for part in path[:-1]:
-        parent = parent[part]
-    del parent[path[-1]]
+    parsed = parse(text, syntax, path[:-1])
+    wanted = _dropped(parsed.value, path)
     edit = {"json": _remove_from_json, "toml": _remove_from_toml, "yaml": _remove_from_yaml}[syntax]
     return _checked(edit(text, parsed, path), syntax, wanted, path)
 
@@ -60,7 +65,8 @@ def new_text(syntax: Syntax, table: FieldPath) -> str:
 
 def _checked(text: str, syntax: Syntax, wanted: Any, at: FieldPath) -> str:
     try:
-        right = _without_empty(parse(text, syntax).value) == _without_empty(wanted)
+        got = parse(text, syntax, at).value
+        right = got == wanted or _without_empty(got) == _without_empty(wanted)
     except TextError:
         right = False
     if not right:
@@ -76,15 +82,22 @@ def _without_empty(value: Any) -> Any:
     return {key: item for key, item in parts.items() if item not in ({}, None)}
 
 
-def _put(value: Any, table: FieldPath, key: str | None, item: Any) -> None:
-    for part in table:
-        if value.get(part) is None:
-            value[part] = [] if key is None and part == table[-1] else {}
-        value = value[part]
-    if key is None:
-        value.append(item)
+def _put(value: Any, table: FieldPath, key: str | None, item: Any) -> Any:
+    """A copy of the value with one more entry; only what is on the way to it is copied."""
+    if not table and key is None:
+        return [*(value or []), item]
+    here = key if not table else table[0]
+    return {**(value or {}), here: item if not table else _put((value or {}).get(here), table[1:], key, item)}
+
+
+def _dropped(value: Any, path: FieldPath) -> Any:
+    """A copy of the value without one entry."""
+    copied = copy(value)
+    if len(path) == 1:
+        del copied[path[0]]
     else:
-        value[key] = item
+        copied[path[0]] = _dropped(copied[path[0]], path[1:])
+    return copied
 
 
 def _nested(value: Any, path: FieldPath) -> Any:
@@ -252,7 +265,7 @@ def _add_to_yaml(text: str, parsed: Parsed, table: FieldPath, key: str | None, v
         key = str(table[len(there)])
         if there == table[:-1] and table in parsed.keys:  # an empty value: written again below its key
             text = _remove_from_yaml(text, parsed, table)
-            parsed = parse(text, "yaml")
+            parsed = parse_yaml(text)
     newline = _newline(text)
     if there in parsed.spans and text[parsed.spans[there][0] :][:1] in ("{", "["):
         return _rewrite_flow(text, parsed, there, lambda flow: _put(flow, (), key, value))
@@ -294,19 +307,17 @@ def _end_of_block(text: str, parsed: Parsed, path: FieldPath) -> int:
 def _remove_from_yaml(text: str, parsed: Parsed, path: FieldPath) -> str:
     parent = path[:-1]
     if text[parsed.spans[parent][0]] in "{[":
-        return _rewrite_flow(text, parsed, parent, lambda flow: flow.__delitem__(path[-1]))
+        return _rewrite_flow(text, parsed, parent, lambda flow: _dropped(flow, path[-1:]))
     begin = _line_start(text, parsed.keys.get(path, parsed.spans[path][0]))
     return text[:begin] + text[_end_of_block(text, parsed, path) :]
 
 
-def _rewrite_flow(text: str, parsed: Parsed, path: FieldPath, change: Callable[[Any], None]) -> str:
+def _rewrite_flow(text: str, parsed: Parsed, path: FieldPath, change: Callable[[Any], Any]) -> str:
     """The text with a table in braces written again, as JSON on one line."""
     value = parsed.value
     for part in path:
         value = value[part]
-    value = deepcopy(value)
-    change(value)
     begin, end = parsed.spans[path]
     if re.search(r"\s#", text[begin:end]):
         raise SettingsError(f"{dotted(path)} has comments between its braces", hint="Edit it by hand.")
-    return text[:begin] + json.dumps(value, ensure_ascii=False) + text[end:]
+    return text[:begin] + json.dumps(change(value), ensure_ascii=False) + text[end:]
