@@ -117,6 +117,17 @@ def test_an_address_that_cannot_be_served_is_refused(arguments: dict[str, Any], 
         App().run(**arguments)
 
 
+def test_a_port_in_place_of_an_address_is_refused() -> None:
+    port: Any = 8000
+    with pytest.raises(InvalidRequest, match=r"The address must be a text, not int\. Use .* or port=8000"):
+        App().run(port)
+
+
+async def test_an_app_cannot_be_run_inside_of_a_running_loop() -> None:
+    with pytest.raises(InvalidRequest, match=r"Await serve_stdio\(\) or serve_http\(\)"):
+        App().run()
+
+
 def test_an_app_runs_at_a_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[tuple[Any, ...]] = []
 

@@ -18,7 +18,7 @@ import anyio
 import anyio.abc
 
 from toolcrib.containment import InternalCancellation, contained, record_call_error
-from toolcrib.errors import AlreadyStarted, NotStarted, SettingsError, ToolcribError
+from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, SettingsError, ToolcribError, check_type
 from toolcrib.server.options import HttpOptions
 from toolcrib.types import Authenticator
 
@@ -210,15 +210,22 @@ class ServableApp(Lifecycle):
         """Serve until interrupted. Starts its own event loop.
 
         Without arguments, serves over stdio. With an address, such as `"127.0.0.1:8000"`, or with a host or a port,
-        serves over HTTP; the settings have what is not given. Raises `SettingsError`.
+        serves over HTTP; the settings have what is not given. Raises `SettingsError`, and `InvalidRequest` where an event
+        loop is running already.
         """
         if address is not None:
+            check_type(address, str, "The address", 'Use "127.0.0.1:8000", or port=8000.')
             if host is not None or port is not None:
                 raise SettingsError("The address is given twice.", hint='Use "127.0.0.1:8000", or host= and port=.')
             host, _, digits = address.rpartition(":")
             if not digits.isdecimal():
                 raise SettingsError(f"{address!r} is not an address.", hint='Use the form "127.0.0.1:8000".')
             host, port = host or None, int(digits)
+        with contextlib.suppress(RuntimeError):  # there is none, as it should be
+            asyncio.get_running_loop()
+            raise InvalidRequest(
+                "run() starts an event loop, and one is running already.", hint="Await serve_stdio() or serve_http()."
+            )
         anyio.run(self._run, host, port)
 
     async def _run(self, host: str | None, port: int | None) -> None:
