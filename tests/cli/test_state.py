@@ -98,7 +98,7 @@ def test_without_a_state_file_there_is_nothing_to_show(
 def test_state_in_memory_is_said_to_be_there(command: Command, settings: SettingsFile) -> None:
     config = settings({"state": {"memory": True}})
     ran = command("state", "--config", config)
-    assert ran.out == "State is kept in memory only, as toolcrib.state.memory says.\n"
+    assert ran.out == "State is kept in memory only.\n"
     assert command("state", "--json", "--config", config).json == {"path": None}
 
 

@@ -13,6 +13,7 @@ from toolcrib.errors import ExecutionFailed, SettingsError
 from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.options import HttpOptions, Token
+from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.state.options import StateOptions
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
@@ -409,3 +410,13 @@ def test_state_is_kept_below_the_users_state_folder_unless_the_file_says_otherwi
 def test_an_unusable_place_for_state_is_refused(loading: Loading, state: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         loading(own(state=state))
+
+
+def test_without_a_home_state_is_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    file = tmp_path / "mcp.json"
+    file.write_text(own())
+    assert load_settings(file, environ={}).state == StateOptions()

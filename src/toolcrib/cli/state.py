@@ -17,7 +17,7 @@ from toolcrib.types import StateCodec
 
 CATALOGS: Final = "catalogs"
 """The table of the servers' last good catalogs."""
-_IN_MEMORY: Final = "State is kept in memory only, as toolcrib.state.memory says."
+_IN_MEMORY: Final = "State is kept in memory only."
 _UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 _PLAIN: Final[StateCodec[Any]] = StateCodec(lambda value: value, lambda value: value)
 

@@ -184,8 +184,11 @@ class ConnectionStore:
 
     @classmethod
     def of_user(cls, environ: Mapping[str, str]) -> "ConnectionStore":
-        """The store beside the user's other state."""
-        return cls(default_state_file(environ).parent / "clients")
+        """The store beside the user's other state. Raises `SettingsError` for a user without a home."""
+        state = default_state_file(environ)
+        if state is None:
+            raise SettingsError("This user has no home folder.", hint="Set HOME or XDG_STATE_HOME.")
+        return cls(state.parent / "clients")
 
     def find(self, client: Client | None = None) -> tuple[Connection, ...]:
         """The connections of a client, or of all."""

@@ -291,7 +291,7 @@ class ToolcribTable(Table):
         """How scripts run."""
         return ScriptOptions(**self.scripts.given("levels", "read_only", "watch_s"))
 
-    def state_options(self, folder: Path, default: Path) -> StateOptions:
+    def state_options(self, folder: Path, default: Path | None) -> StateOptions:
         """Where state is kept: in the default file, unless the table says otherwise."""
         path = default if self.state.path is None else folder / Path(self.state.path).expanduser()
         return StateOptions(path=None if self.state.memory else path, **self.state.given("max_bytes"))

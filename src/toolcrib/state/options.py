@@ -39,19 +39,24 @@ def make_store(options: StateOptions) -> OpenableStore:
     return store
 
 
-def default_state_file(environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform) -> Path:
+def default_state_file(environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform) -> Path | None:
     """The state file of this user: below `$XDG_STATE_HOME`, else where the system keeps such files.
 
-    >>> default_state_file({"HOME": "/home/ann"}, platform="linux").as_posix()
-    '/home/ann/.local/state/toolcrib/state.sqlite'
-    >>> default_state_file({"HOME": "/Users/ann"}, platform="darwin").as_posix()
-    '/Users/ann/Library/Application Support/toolcrib/state.sqlite'
+    None for a user without a home, as in some containers.
+
+    >>> print(default_state_file({"HOME": "/home/ann"}, platform="linux"))
+    /home/ann/.local/state/toolcrib/state.sqlite
+    >>> print(default_state_file({"HOME": "/Users/ann"}, platform="darwin"))
+    /Users/ann/Library/Application Support/toolcrib/state.sqlite
     """
     base = environ.get("XDG_STATE_HOME")
     if base and Path(base).is_absolute():
         return Path(base) / "toolcrib" / _FILE
     home = environ.get("HOME") or environ.get("USERPROFILE")
-    user = Path(home) if home else Path.home()
+    try:
+        user = Path(home) if home else Path.home()
+    except RuntimeError:
+        return None
     if platform == "win32":
         local = environ.get("LOCALAPPDATA")
         return (Path(local) if local else user / "AppData" / "Local") / "toolcrib" / _FILE
