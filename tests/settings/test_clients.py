@@ -162,7 +162,7 @@ def test_servers_that_gemini_excludes_are_left_out(loading: Loading) -> None:
         ('{"git_*": false}', (), ()),
         ('{"git": false}', (), ()),
         ('{"git_push": false, "git_log": true}', None, ("push",)),
-        ('{"*_push": false}', None, ("*_push", "push")),
+        ('{"*_push": false, "g*_pull": false}', None, ("*push", "*pull")),
         ('{"mail_*": false}', None, ()),
     ],
 )

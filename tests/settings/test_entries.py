@@ -349,6 +349,19 @@ def test_a_key_that_only_approves_calls_does_not_limit_what_is_offered(loading: 
     assert settings.warnings == (f"mcp.json:3: mcpServers.it has settings of another client that are ignored: {key}",)
 
 
+def test_tools_that_are_switched_off_one_by_one_are_denied(loading: Loading) -> None:
+    tools = {"a": False, "b": True, "c": {"enabled": False}, "d": {"approval_mode": "approve"}}
+    (server,) = loading(entry(command="run", tools=tools)).servers
+    assert (server.allowed_tools, server.denied_tools) == (None, ("a", "c"))
+    (server,) = loading(entry(command="run", tools="some")).servers
+    assert "mcpServers.it.tools limits the tools in a way that toolcrib does not know" in server.problem
+
+
+def test_a_timeout_of_its_own_wins_over_the_general_one(loading: Loading) -> None:
+    text = json.dumps({"mcpServers": {"a": {"command": "run", "timeout": 1000, "requestTimeout": 2000}}})
+    assert loading(text, ".config/1mcp/mcp.json").servers[0].call_timeout_s == 2
+
+
 @pytest.mark.parametrize("key", ["alowedTools", "allowdTools", "allowed_tool"])
 def test_a_misspelt_allow_list_disables_its_server_rather_than_offering_everything(loading: Loading, key: str) -> None:
     settings = loading(json.dumps({"mcpServers": {"a": {"command": "run", key: ["x"]}, "b": {"command": "run"}}}))

@@ -255,14 +255,26 @@ def switched(client: Client, value: Mapping[str, Any], key: str, server: ServerO
     references = value_at(value, client.tool_references) if client.tool_references else None
     if isinstance(references, list) and not {"*", f"@{key}"} & {str(one) for one in references}:
         named = [str(one).removeprefix(f"@{key}/") for one in references if str(one).startswith(f"@{key}/")]
-        server = replace(server, allowed_tools=tuple(named))
+        server = replace(server, allowed_tools=tuple(name for name in named if server.offers(name)))
     switches = value_at(value, client.tool_switches) if client.tool_switches else None
     off = [name for name, on in switches.items() if on is False] if isinstance(switches, dict) else []
     if any(fnmatchcase(key, pattern) or pattern == f"{key}_*" for pattern in off):
         return replace(server, allowed_tools=())
-    denied = [pattern.removeprefix(f"{key}_") for pattern in off if pattern.startswith(f"{key}_")]
-    denied += [ending for pattern in off if pattern.startswith("*") for ending in (pattern, pattern.lstrip("*_"))]
+    denied = [pattern for switch in off if (pattern := _tool_pattern(switch, f"{key}_"))]
     return replace(server, denied_tools=(*server.denied_tools, *denied))
+
+
+def _tool_pattern(switch: str, prefix: str) -> str:
+    """The tools of a server that a pattern of `SERVER_TOOL` turns off, and perhaps a few more; empty if there is none.
+
+    >>> _tool_pattern("git_push", "git_"), _tool_pattern("*_push", "git_"), _tool_pattern("mail_*", "git_")
+    ('push', '*push', '')
+    """
+    if switch.startswith(prefix):
+        return switch.removeprefix(prefix)
+    literal = re.split(r"[*?\[]", switch, maxsplit=1)[0]
+    is_pattern = literal != switch and prefix.startswith(literal)
+    return "*" + switch[len(literal) :].lstrip("*?_") if is_pattern else ""
 
 
 def common_form(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,16 +372,18 @@ class EntryReader:
         if not isinstance(switches, dict) or not all(isinstance(on, (bool, dict)) for on in switches.values()):
             self.place.add("limits the tools in a way that toolcrib does not know; use allowedTools", "tools")
             return ()
-        return (*self.entry.denied_tools, *(name for name, on in switches.items() if on is False))
+        off = (name for name, on in switches.items() if on is False or on in ({"enabled": False}, {"disabled": True}))
+        return (*self.entry.denied_tools, *off)
 
     def timeouts(self) -> dict[str, Any]:
         """Our own timeouts, and for those that they leave out the client's."""
         known = {**TIMEOUTS, **({"timeout": self.client.timeout} if self.client.timeout else {})}
         found: dict[str, float] = {}
-        for key, value in (self.entry.model_extra or {}).items():
-            if key not in known:
+        extra = self.entry.model_extra or {}
+        for key, (option, unit) in known.items():
+            value = extra.get(key)
+            if value is None:
                 continue
-            option, unit = known[key]
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
                 self.place.add(f"must be a number above 0, not {display(value)}", key)
             elif value > 0:
