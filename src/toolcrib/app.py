@@ -231,7 +231,7 @@ class App(ToolDecorator, ServableApp):
             return
         await self.fleet.settled(required)
         for status in self.fleet.statuses():
-            if status.name in required and status.state is not ServerState.READY:
+            if status.name in required and status.state not in (ServerState.READY, ServerState.IDLE):
                 raise ServerUnavailable(
                     f"Server {status.name} is required and {describe_state(status)}.",
                     hint="Fix the server, or set `required` to false.",

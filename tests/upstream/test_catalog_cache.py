@@ -204,6 +204,21 @@ async def test_on_demand_a_known_server_is_started_by_its_first_call(changing: C
         assert (server.status.state, server.status.cached) == (READY, False)
 
 
+async def test_on_demand_a_required_server_that_is_known_is_not_started_either(
+    changing: ChangingServer, tmp_path: Path
+) -> None:
+    required = replace(changing.options, required=True)
+    settings = Settings(servers=(required,), state=StateOptions(path=tmp_path / "state.sqlite"))
+    with anyio.fail_after(20):
+        async with App(settings):
+            pass
+        async with App(replace(settings, fleet=ON_DEMAND)) as app:
+            assert left_over() == []
+            assert [hit.tool.id for hit in (await app.search("echo", limit=1)).hits] == ["raw:echo"]
+            result = await app.call("raw:echo", {"n": 3})
+            assert result.content[0]["text"] == '{"n": 3}'
+
+
 async def test_on_demand_an_unknown_server_is_started_at_once(changing: ChangingServer) -> None:
     async with run_of(changing.options, MemoryStore(), ON_DEMAND) as server:
         await until(server, lambda: server.status.state is READY)
