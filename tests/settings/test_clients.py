@@ -134,6 +134,14 @@ def test_the_servers_of_the_current_project_come_before_the_users_own(loading: L
     assert {server.name: server.command for server in settings.servers} == {"a": "projects", "b": "users"}
 
 
+def test_servers_that_a_project_of_claude_code_disables_are_left_out(loading: Loading, tmp_path: Path) -> None:
+    text = f"""{{"mcpServers": {{"a": {{"command": "run"}}, "b": {{"command": "run"}}}},
+      "projects": {{"{tmp_path}": {{"disabledMcpServers": ["b"]}}, "/elsewhere": {{"disabledMcpServers": ["a"]}}}}}}"""
+    settings = loading(text, ".claude.json")
+    assert [server.name for server in settings.servers] == ["a"]
+    assert "mcpServers.b is left out, as projects." in settings.warnings[0]
+
+
 def test_a_placeholder_of_librechat_disables_the_server_that_needs_it(loading: Loading) -> None:
     text = """mcpServers:
   mail:

@@ -119,7 +119,8 @@ def test_what_cannot_be_imported_is_left_out_with_the_reason(home: Home) -> None
       "own": {"command": "toolcrib", "args": ["serve", "--config", "x.json"]},
       "list": [],
       "good": {"command": "run"}
-    }, "projects": {"/p": {"mcpServers": {"of-project": {"command": "run"}}}}}"""
+    }, "projects": {"/p": {"mcpServers": {"of-project": {"command": "run"}, "off-there": {"command": "run"}},
+                           "disabledMcpServers": ["off-there", "good"]}}}"""
     plan = home.plan(home.file(".claude.json", text))
     assert {server.name: server.reason for server in plan.servers if server.action == "skip"} == {
         "off": "it is disabled",
@@ -127,6 +128,7 @@ def test_what_cannot_be_imported_is_left_out_with_the_reason(home: Home) -> None
         "narrow": '"blockedTools" is not a setting; use allowedTools or deniedTools',
         "own": "it is toolcrib itself",
         "list": "mcpServers.list is not the entry of a server",
+        "off-there": 'projects."/p".disabledMcpServers leaves it out',
     }
     assert [server.name for server in plan.added] == ["good", "of-project"]
 

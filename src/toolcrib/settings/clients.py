@@ -7,12 +7,13 @@ wherever they occur, and are known to `entries`.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, Final, Literal
 
-from toolcrib.settings.document import FieldPath, Syntax
+from toolcrib.settings.document import FieldPath, Syntax, dotted
+from toolcrib.upstream.options import ServerOptions
 
 Platform = Literal["linux", "darwin", "win32"]
 PLATFORMS: Final[tuple[Platform, ...]] = ("linux", "darwin", "win32")
@@ -65,7 +66,7 @@ class Client:
     allowed_servers: FieldPath = ()
     """Where the file lists the only servers to use."""
     excluded_servers: FieldPath = ()
-    """Where the file lists servers not to use."""
+    """Where the file lists servers not to use; `*` is the current project."""
     tool_switches: FieldPath = ()
     """Where the file turns tools on and off, by patterns of `SERVER_TOOL`."""
     tool_references: FieldPath = ()
@@ -100,6 +101,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         id="claude-code",
         title="Claude Code",
         files=(ClientFile("~/.claude.json"), ClientFile(".mcp.json", "project")),
+        excluded_servers=("projects", "*", "disabledMcpServers"),
         entry=_STDIO,
         note="`projects.FOLDER.mcpServers` of `~/.claude.json` is read for the current folder",
         sources=(_ADD_MCP, _AGENT_SCAN),
@@ -472,3 +474,43 @@ def _holds_servers_of(client: Client, value: Any, syntax: Syntax) -> bool:
     return (
         any(map(is_server, found.values())) if client.servers != ("mcpServers",) else same_syntax and syntax != "json"
     )
+
+
+# -- what a file says about its servers elsewhere ----------------------------------------------------------------------
+
+
+def excluded_by(client: Client, value: Mapping[str, Any], key: str, project: str = "") -> str:
+    """The list of servers in the client's file that leaves this one out; empty if none does."""
+    allowed = value_at(value, client.allowed_servers) if client.allowed_servers else None
+    if isinstance(allowed, list) and key not in allowed:
+        return dotted(client.allowed_servers)
+    path = tuple(project if part == "*" else part for part in client.excluded_servers)
+    excluded = value_at(value, path) if path else None
+    return dotted(path) if isinstance(excluded, list) and key in excluded else ""
+
+
+def switched(client: Client, value: Mapping[str, Any], key: str, server: ServerOptions) -> ServerOptions:
+    """The server without the tools that other parts of the client's file turn off."""
+    references = value_at(value, client.tool_references) if client.tool_references else None
+    if isinstance(references, list) and not {"*", f"@{key}"} & {str(one) for one in references}:
+        named = [str(one).removeprefix(f"@{key}/") for one in references if str(one).startswith(f"@{key}/")]
+        server = replace(server, allowed_tools=tuple(name for name in named if server.offers(name)))
+    switches = value_at(value, client.tool_switches) if client.tool_switches else None
+    off = [name for name, on in switches.items() if on is False] if isinstance(switches, dict) else []
+    if any(fnmatchcase(key, pattern) or pattern == f"{key}_*" for pattern in off):
+        return replace(server, allowed_tools=())
+    denied = [pattern for switch in off if (pattern := _tool_pattern(switch, f"{key}_"))]
+    return replace(server, denied_tools=(*server.denied_tools, *denied))
+
+
+def _tool_pattern(switch: str, prefix: str) -> str:
+    """The tools of a server that a pattern of `SERVER_TOOL` turns off, and perhaps a few more; empty if there is none.
+
+    >>> _tool_pattern("git_push", "git_"), _tool_pattern("*_push", "git_"), _tool_pattern("mail_*", "git_")
+    ('push', '*push', '')
+    """
+    if switch.startswith(prefix):
+        return switch.removeprefix(prefix)
+    literal = re.split(r"[*?\[]", switch, maxsplit=1)[0]
+    is_pattern = literal != switch and prefix.startswith(literal)
+    return "*" + switch[len(literal) :].lstrip("*?_") if is_pattern else ""

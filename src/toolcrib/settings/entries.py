@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,7 +17,16 @@ from pydantic import ConfigDict, Field
 from toolcrib.errors import InvalidName
 from toolcrib.names import MAX_NAMESPACE, check_namespace
 from toolcrib.ranges import Natural, Seconds
-from toolcrib.settings.clients import ANY_CLIENT, MILLISECONDS, Client, TimeoutKind, is_server, value_at
+from toolcrib.settings.clients import (
+    ANY_CLIENT,
+    MILLISECONDS,
+    Client,
+    TimeoutKind,
+    excluded_by,
+    is_server,
+    switched,
+    value_at,
+)
 from toolcrib.settings.document import FieldPath, Problems, dotted
 from toolcrib.settings.env import VariableExpander, VariableSource, read_dotenv
 from toolcrib.settings.validation import (
@@ -211,7 +219,7 @@ class ServerReader:
                 continue
             server = self._read_entry(entry, at)
             keys[name] = at
-            if where := excluded_by(self.client, value, key):
+            if where := excluded_by(self.client, value, key, str(self.project)):
                 self.problems.warn(at, f"is left out, as {where} says")
             elif server is not None:
                 servers[name] = switched(self.client, value, key, replace(server, name=name))
@@ -239,42 +247,6 @@ class ServerReader:
             self.problems.warn(at, "starts toolcrib itself and is left out; give it a file of its own with --config")
             return None
         return replace(server, problem="; ".join(filter(None, (own.summary(), server.problem))))
-
-
-def excluded_by(client: Client, value: Mapping[str, Any], key: str) -> str:
-    """The list of servers in the client's file that leaves this one out; empty if none does."""
-    allowed = value_at(value, client.allowed_servers) if client.allowed_servers else None
-    excluded = value_at(value, client.excluded_servers) if client.excluded_servers else None
-    if isinstance(allowed, list) and key not in allowed:
-        return dotted(client.allowed_servers)
-    return dotted(client.excluded_servers) if isinstance(excluded, list) and key in excluded else ""
-
-
-def switched(client: Client, value: Mapping[str, Any], key: str, server: ServerOptions) -> ServerOptions:
-    """The server without the tools that other parts of the client's file turn off."""
-    references = value_at(value, client.tool_references) if client.tool_references else None
-    if isinstance(references, list) and not {"*", f"@{key}"} & {str(one) for one in references}:
-        named = [str(one).removeprefix(f"@{key}/") for one in references if str(one).startswith(f"@{key}/")]
-        server = replace(server, allowed_tools=tuple(name for name in named if server.offers(name)))
-    switches = value_at(value, client.tool_switches) if client.tool_switches else None
-    off = [name for name, on in switches.items() if on is False] if isinstance(switches, dict) else []
-    if any(fnmatchcase(key, pattern) or pattern == f"{key}_*" for pattern in off):
-        return replace(server, allowed_tools=())
-    denied = [pattern for switch in off if (pattern := _tool_pattern(switch, f"{key}_"))]
-    return replace(server, denied_tools=(*server.denied_tools, *denied))
-
-
-def _tool_pattern(switch: str, prefix: str) -> str:
-    """The tools of a server that a pattern of `SERVER_TOOL` turns off, and perhaps a few more; empty if there is none.
-
-    >>> _tool_pattern("git_push", "git_"), _tool_pattern("*_push", "git_"), _tool_pattern("mail_*", "git_")
-    ('push', '*push', '')
-    """
-    if switch.startswith(prefix):
-        return switch.removeprefix(prefix)
-    literal = re.split(r"[*?\[]", switch, maxsplit=1)[0]
-    is_pattern = literal != switch and prefix.startswith(literal)
-    return "*" + switch[len(literal) :].lstrip("*?_") if is_pattern else ""
 
 
 def common_form(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.settings import document
-from toolcrib.settings.clients import ANY_CLIENT, Client, identify, project_folder
+from toolcrib.settings.clients import ANY_CLIENT, Client, excluded_by, identify, project_folder, switched
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
 from toolcrib.settings.edits import add_entry, new_text
 from toolcrib.settings.entries import (
@@ -26,11 +26,9 @@ from toolcrib.settings.entries import (
     EntryReader,
     ServerEntry,
     common_form,
-    excluded_by,
     namespace_of,
     runs_toolcrib,
     server_entries,
-    switched,
 )
 from toolcrib.settings.env import (
     KEYRING_SERVICE,
@@ -124,16 +122,17 @@ class _FileReader:
             place=place, variables=self._variables(), defaults=ServerOptions(name=""), client=self.client
         )
         server = reader.read() if not own.found else ServerOptions(name="")
-        problem = own.summary() or "; ".join(reader.narrowing) or self._exclusion(key, value, server)
+        problem = own.summary() or "; ".join(reader.narrowing) or self._exclusion(at, key, value, server)
         if problem:
             return replace(found, problem=problem)
         return replace(found, entry=self._own_form(reader, switched(self.client, self.read.value, key, server)))
 
-    def _exclusion(self, key: str, value: Mapping[str, Any], server: ServerOptions) -> str:
+    def _exclusion(self, at: FieldPath, key: str, value: Mapping[str, Any], server: ServerOptions) -> str:
         """Why a server that is written well is left out; empty if it is not."""
         if runs_toolcrib(server):
             return "it is toolcrib itself"
-        if where := excluded_by(self.client, self.read.value, key):
+        project = str(at[1]) if at[0] == "projects" else ""
+        if where := excluded_by(self.client, self.read.value, key, project):
             return f"{where} leaves it out"
         unknown = self.client.placeholders and "{{" in json.dumps(value)
         return f"it needs values that only {self.client.title} knows" if unknown else ""
