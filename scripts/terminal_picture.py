@@ -35,11 +35,11 @@ SERVERS = {
     ),
 }
 COMMANDS = (
-    "toolcrib servers",
+    "toolcrib servers --fresh",
     'toolcrib search "least common multiple of two numbers" --limit 3',
-    """toolcrib call math:lcm --args '{"a": 12, "b": 18}'""",
-    'toolcrib search "what time is it in Tokyo" --limit 2',
-    """toolcrib call time:get_current_time --args '{"timezone": "Asia/Tokyo"}'""",
+    "toolcrib call math:lcm a=12 b=18",
+    'toolcrib search "current time in Tokyo" --limit 2',
+    "toolcrib call time:get_current_time timezone=Asia/Tokyo",
 )
 COLUMNS = 78
 
@@ -68,13 +68,19 @@ class Row:
 
 
 def record() -> tuple[Step, ...]:
-    """Run the commands in a folder with the settings. The first run, which may download, is not recorded."""
+    """Run the commands in a folder with the settings. The first runs once before the recording, because it may download."""
     with tempfile.TemporaryDirectory() as folder:
         entries = {name: {"command": words[0], "args": list(words[1:])} for name, words in SERVERS.items()}
         Path(folder, "toolcrib.json").write_text(json.dumps({"mcpServers": entries}))
         subprocess.run(["git", "init", "--quiet", folder], check=True)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "COLUMNS": str(COLUMNS), "TOOLCRIB_CONFIG": ""}
+        environment = {
+            **os.environ,
+            "PATH": path,
+            "COLUMNS": str(COLUMNS),
+            "TOOLCRIB_CONFIG": "",
+            "XDG_STATE_HOME": folder,
+        }
 
         def run(command: str) -> Step:
             begun = time.perf_counter()
