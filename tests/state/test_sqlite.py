@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -260,6 +261,14 @@ async def test_a_value_that_another_version_wrote_counts_as_missing(path: Path) 
         assert await numbers(store).items() == {}
         assert await numbers(store).update("a", lambda old: (5, old)) is None
         assert await numbers(store).get("a") == 5
+
+
+async def test_a_large_value_comes_back_as_it_was(path: Path) -> None:
+    value = {"tools": [{"name": f"t{number}", "text": 'ü"\\\n' * 20, "ok": None} for number in range(5_000)]}
+    plain: StateCodec[Any] = StateCodec(lambda given: given, lambda saved: saved)
+    async with SqliteStore(path) as store:
+        await store.table("large", plain, durable=True).set("a", value)
+        assert await store.table("large", plain, durable=True).get("a") == value
 
 
 async def test_the_overview_counts_what_is_there(path: Path) -> None:

@@ -7,6 +7,7 @@ readable by its owner only. It knows nothing of what its tables hold.
 
 import asyncio
 import json
+import json.scanner
 import logging
 import os
 import sqlite3
@@ -26,7 +27,7 @@ import anyio
 from toolcrib.errors import SettingsError, StateUnavailable
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import DEFAULT_MAX_BYTES
-from toolcrib.types import StateCodec, StateTable
+from toolcrib.types import JSON, StateCodec, StateTable
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ _OPEN_PAUSE_S: Final = 0.02
 """SQLite does not wait for a lock while it changes the journal mode, so opening a new file is tried again."""
 _ENTRY_BYTES: Final = 100
 """Approximate size of an entry in the file, in addition to its key and value."""
+_PARSE_AT_ONCE: Final = 256 * 1024
+"""Longer values are parsed in steps, so that the event loop stays free."""
 _MAX_TOUCHED: Final = 10_000
 """Reads that are noted until the next write; they only decide what is dropped first."""
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -233,7 +236,7 @@ class _DurableTable(Generic[V]):
         return None if entry is None else self._decode(entry.value)
 
     def _set(self, file: "_StateFile", key: str, value: V, ttl_s: float | None, size: int) -> None:
-        text = json.dumps(self._codec.encode(value), separators=(",", ":"))
+        text = _dump(self._codec.encode(value))
         with file.transaction():
             if self._max_size is not None and size > self._max_size:
                 file.delete(self._name, key)
@@ -244,10 +247,30 @@ class _DurableTable(Generic[V]):
     def _decode(self, text: str) -> V | None:
         """Decode a value; None for one that another version wrote and this one cannot read."""
         try:
-            return self._codec.decode(json.loads(text))
+            return self._codec.decode(_load(text))
         except (ValueError, KeyError, TypeError) as error:
             logger.debug("a value of the table %s cannot be read: %s", self._name, error)
             return None
+
+
+class _StepwiseDecoder(json.JSONDecoder):
+    """Parses in Python, so that other threads run meanwhile; the parser in C keeps them waiting until its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Parts of the module `json` that typeshed does not have.
+        self.parse_object = json.decoder.JSONObject  # type: ignore[attr-defined]
+        self.parse_array = json.decoder.JSONArray  # type: ignore[attr-defined]
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+def _load(text: str) -> JSON:
+    return _StepwiseDecoder().decode(text) if len(text) > _PARSE_AT_ONCE else json.loads(text)
+
+
+def _dump(value: JSON) -> str:
+    """Write JSON in steps, for the same reason."""
+    return "".join(json.JSONEncoder(separators=(",", ":")).iterencode(value))
 
 
 @dataclass(frozen=True, slots=True)
