@@ -114,6 +114,30 @@ async def test_a_call_of_a_tool_that_is_being_taken_in_waits_for_it(held: Held) 
     assert mail.calls == [("send_mail", {})]
 
 
+@pytest.mark.parametrize("state", [ServerState.CONNECTING, ServerState.IDLE, ServerState.DEGRADED])
+async def test_the_first_search_and_a_call_wait_until_tools_of_an_earlier_run_can_be_found(
+    held: Held, state: ServerState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcrib.gateway.refresh._LOCAL_WAIT_S", 0.0)  # as if the index took longer to build
+    known = ready("mail", state=state, cached=True, stale=state is ServerState.DEGRADED, tools=1)
+    source = FakeSource(FakeProvider(FILES), FakeProvider(MAIL, status=known))
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            gateway = Gateway([source])
+            await group.start(gateway.refresher.run)
+            await anyio.to_thread.run_sync(held.begun.wait)
+            searching = asyncio.create_task(gateway.search(ME, SearchRequest(queries=("send mail",))))
+            calling = asyncio.create_task(gateway.call(ME, "mail:send_mail", {}))
+            await anyio.wait_all_tasks_blocked()
+            assert not searching.done()
+            assert not calling.done()
+            held.go_on.set()
+            assert (await searching).hits[0].tool.id == "mail:send_mail"
+            assert not (await calling).is_error
+            assert await gateway.servers(ME) == (known,)
+            group.cancel_scope.cancel()
+
+
 async def test_a_server_that_is_back_is_stale_until_its_new_tools_are_in(held: Held) -> None:
     lost = ready("mail", state=ServerState.DEGRADED, reason="connection lost", stale=True)
     mail = FakeProvider(FILES, status=lost)

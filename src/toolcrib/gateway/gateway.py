@@ -390,7 +390,7 @@ class Gateway:
     async def _find_when_connected(self, ctx: Context, name: str, server: str, missing: ToolNotFound) -> ResolvedTool:
         """Return the tool of a server that is still connecting, or raise why it is not available."""
         with anyio.move_on_after(self.options.call_grace_s):
-            while (status := await self._status(ctx, server)) and status.is_connecting:
+            while (status := await self._status(ctx, server)) and status.is_missing:
                 await self.refresher.wait_changed()
         try:
             return (await self.view(ctx)).find(name)

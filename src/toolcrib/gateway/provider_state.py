@@ -340,14 +340,20 @@ def statuses_for_snapshot(
 
 
 def _status_for_snapshot(now: ServerStatus, taken: ServerStatus | None, *, failed: bool) -> ServerStatus:
-    is_current = _lists_current_tools(now)
-    if not (is_current or now.cached) or (taken is not None and _lists_current_tools(taken)):
+    if taken is not None and _lists_tools(taken):
+        # If it has connected meanwhile, the snapshot still has its old tools.
+        return taken if _lists_current_tools(now) and not _lists_current_tools(taken) else now
+    if not _lists_tools(now):
         return now
-    if taken is not None and (taken.stale or taken.cached):  # the snapshot has its older tools
-        return taken if is_current else now
     if failed:
         return replace(now, state=ServerState.DEGRADED, reason=_NOT_LOADED_REASON, tools=0)
-    return replace(now, state=ServerState.CONNECTING, reason=_LOADING_REASON, tools=0, cached=False, hung=False)
+    loading = replace(now, state=ServerState.CONNECTING, reason=_LOADING_REASON, tools=0)
+    return replace(loading, cached=False, stale=False, hung=False, as_of=None)
+
+
+def _lists_tools(status: ServerStatus) -> bool:
+    """Whether the server's list has tools of this run, of an earlier connection or of an earlier run."""
+    return _lists_current_tools(status) or status.stale or status.cached
 
 
 def _lists_current_tools(status: ServerStatus) -> bool:
