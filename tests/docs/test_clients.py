@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from toolcrib.settings.clients import CLIENTS, Client, ClientFile
+from toolcrib.settings.clients import CLIENTS, ClientApp, ClientFile
 from toolcrib.settings.document import dotted
 from toolcrib.settings.entries import ALIASES, TIMEOUTS
 
@@ -18,7 +18,7 @@ def place(file: ClientFile) -> str:
     return f"`{file.path}`" + ("" if everywhere else f" ({', '.join(SYSTEMS[name] for name in file.platforms)})")
 
 
-def row(client: Client) -> str:
+def row(client: ClientApp) -> str:
     """The row of a client in the page's table."""
     users = "<br>".join(place(file) for file in client.files if file.scope != "project")
     projects = "<br>".join(place(file) for file in client.files if file.scope == "project")
@@ -30,7 +30,7 @@ def row(client: Client) -> str:
     return f"| {client.title} | `{client.id}` | {users} | {projects} | {servers} | {timeout} |"
 
 
-def note(client: Client) -> str:
+def note(client: ClientApp) -> str:
     return f"- {client.title}: {client.note}."
 
 

@@ -1,13 +1,16 @@
 """The files of each known client, read as they are, and where they are on each system."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from toolcrib.settings.clients import CLIENTS, Places, client_named, existing_files, identify
+from toolcrib.settings.clients import CLIENTS, ClientApp, Places, client_named, existing_files, identify, value_at
 from toolcrib.settings.document import parse, syntax_of
 from toolcrib.settings.options import Settings
 from toolcrib.upstream.options import ServerOptions
@@ -118,6 +121,28 @@ def test_a_client_is_recognized_by_what_only_it_writes(client: str) -> None:
 )
 def test_a_client_is_recognized_by_the_place_of_its_file(place: str, client: str) -> None:
     assert identify(Path(place), {}, "json") == client_named(client)
+
+
+WRONG = st.sampled_from(
+    [
+        *(None, True, -1, "", "*", "${", "${UNSET}", [], {}, [1], {"": ""}),
+        *({"command": 5}, {"command": ["x", 1]}, {"url": "http://["}, {"url": "https://a", "headers": {"A": "é"}}),
+        *({"command": "x", key: value} for key, value in (("tools", 3), ("timeout", "soon"), ("env", ["A=1", 2]))),
+        {"command": "x", "blockedTools": ["a"]},
+    ]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from([client for client in CLIENTS if len(EXPECTED[client.id]) > 1]), WRONG)
+def test_a_wrong_entry_costs_only_itself(loading: Loading, client: ClientApp, wrong: Any) -> None:
+    text = fixture_of(client.id).read_text(encoding="utf-8")
+    value = parse(text, syntax_of(text, Path("settings"))).value
+    table = value_at(value, client.servers)
+    table[0 if isinstance(table, list) else "local"] = wrong
+    place = client.files[0].path.rpartition("}/")[2].removeprefix("~/")
+    servers = loading(json.dumps(value), place, **ENVIRON).servers
+    assert EXPECTED[client.id][-1] in servers
 
 
 def test_a_bare_map_of_servers_is_read(loading: Loading) -> None:

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolcrib.errors import SettingsError
-from toolcrib.settings.clients import CLIENTS, Client, ClientFile, Places, client_named
+from toolcrib.settings.clients import CLIENTS, ClientApp, ClientFile, Places, client_named
 from toolcrib.settings.connections import (
-    Connection,
+    ConnectedClient,
     ConnectionStore,
     client_file,
     plan_connect,
@@ -26,7 +26,7 @@ ARGV = ("/opt/my tools/toolcrib", "serve", "--config", "/home/ü/config.json")
 ENVIRON = {"TOKEN": "t0ken", "TEAM": "blue", "PASSED": "p", "API_KEY": "from-input"}
 
 
-def connected(store: ConnectionStore, client: Client, path: Path) -> Connection:
+def connected(store: ConnectionStore, client: ClientApp, path: Path) -> ConnectedClient:
     """Connect the client as the command line does."""
     found = read_servers(path, ENVIRON) if path.exists() else ()
     moved = [server.key for server in found if not server.problem]
@@ -42,7 +42,7 @@ def value_of(path: Path) -> Any:
     return parse(text, syntax_of(text, path)).value
 
 
-def fixture_text(client: Client) -> str:
+def fixture_text(client: ClientApp) -> str:
     return next(FILES.glob(f"{client.id}.*")).read_text(encoding="utf-8")
 
 
@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> ConnectionStore:
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.id)
 def test_a_client_is_connected_and_restored_byte_for_byte(
-    client: Client, store: ConnectionStore, tmp_path: Path
+    client: ClientApp, store: ConnectionStore, tmp_path: Path
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(before := fixture_text(client).encode())
@@ -68,7 +68,9 @@ def test_a_client_is_connected_and_restored_byte_for_byte(
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.id)
-def test_the_entry_that_connect_writes_starts_toolcrib(client: Client, store: ConnectionStore, tmp_path: Path) -> None:
+def test_the_entry_that_connect_writes_starts_toolcrib(
+    client: ClientApp, store: ConnectionStore, tmp_path: Path
+) -> None:
     path = tmp_path / "new" / "file"
     connection = connected(store, client, path)
     (server,) = load_settings(path, environ={}, cwd=tmp_path).servers
@@ -79,7 +81,7 @@ def test_the_entry_that_connect_writes_starts_toolcrib(client: Client, store: Co
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.id)
-def test_what_the_client_changed_meanwhile_survives(client: Client, store: ConnectionStore, tmp_path: Path) -> None:
+def test_what_the_client_changed_meanwhile_survives(client: ClientApp, store: ConnectionStore, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text(fixture_text(client), encoding="utf-8")
     before = value_of(path)

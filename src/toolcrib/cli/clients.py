@@ -11,9 +11,9 @@ import click
 from toolcrib.cli.output import ExitCode, UsageError, echo, echo_json, pluralize, print_columns
 from toolcrib.errors import SettingsError, ToolcribError
 from toolcrib.names import nearest
-from toolcrib.settings.clients import CLIENTS, Client, Places, Platform, client_named, existing_files
+from toolcrib.settings.clients import CLIENTS, ClientApp, Places, Platform, client_named, existing_files
 from toolcrib.settings.connections import (
-    Connection,
+    ConnectedClient,
     ConnectionStore,
     FileChange,
     client_file,
@@ -83,7 +83,7 @@ def connect_client(
         echo(f"Connected. Restart {client.title}; to undo it: toolcrib disconnect {client.id}")
 
 
-def _make(store: ConnectionStore, client: Client, change: FileChange) -> None:
+def _make(store: ConnectionStore, client: ClientApp, change: FileChange) -> None:
     """Remember first, so that what is changed can always be undone."""
     store.save(client, change)
     try:
@@ -119,7 +119,7 @@ def disconnect_client(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> 
         echo(f"Disconnected. Restart {client.title}. The servers stay in toolcrib's file too.")
 
 
-def _connected_hint(connections: Iterable[Connection]) -> str:
+def _connected_hint(connections: Iterable[ConnectedClient]) -> str:
     names = sorted({one.client for one in connections})
     return f"Connected are: {', '.join(names)}." if names else "No client is."
 
@@ -133,7 +133,7 @@ def _places() -> Places:
     return Places(platform=platform, home=home, project=Path.cwd(), environ=os.environ)
 
 
-def _client(name: str) -> Client:
+def _client(name: str) -> ClientApp:
     client = client_named(name)
     if client is None:
         known = [one.id for one in CLIENTS]
@@ -235,5 +235,5 @@ def _plan_json(plan: ImportPlan) -> dict[str, Any]:
     }
 
 
-def _change_json(client: Client, change: FileChange) -> dict[str, Any]:
+def _change_json(client: ClientApp, change: FileChange) -> dict[str, Any]:
     return {"client": client.id, "file": str(change.path), "moved": list(change.moved)}

@@ -44,7 +44,7 @@ class ClientFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class ClientApp:
     """A client, its files, and what its entries mean where clients differ."""
 
     id: str
@@ -79,7 +79,7 @@ class Client:
     """Where the facts of the row are from."""
 
 
-ANY_CLIENT: Final = Client(id="", title="", files=())
+ANY_CLIENT: Final = ClientApp(id="", title="", files=())
 """The client of a file that any could have written."""
 MILLISECONDS: Final = 0.001
 _VARIABLE: Final = re.compile(r"\{([A-Z_]+):([^}]*)\}")
@@ -89,15 +89,15 @@ _LOCAL: Final = {"type": "local", "command": ARGV, "enabled": True}
 _ADD_MCP: Final = "npm add-mcp 2.4.0"
 _AGENT_SCAN: Final = "PyPI snyk-agent-scan 0.6.9"
 
-CLIENTS: Final[tuple[Client, ...]] = (
-    Client(
+CLIENTS: Final[tuple[ClientApp, ...]] = (
+    ClientApp(
         id="claude-desktop",
         title="Claude Desktop",
         files=(ClientFile("{config}/Claude/claude_desktop_config.json"),),
         note="Anthropic ships Claude Desktop for macOS and Windows; the place on Linux is that of unofficial builds",
         sources=(_ADD_MCP, _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="claude-code",
         title="Claude Code",
         files=(ClientFile("~/.claude.json"), ClientFile(".mcp.json", "project")),
@@ -106,13 +106,13 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="`projects.FOLDER.mcpServers` of `~/.claude.json` is read for the current folder",
         sources=(_ADD_MCP, _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="cursor",
         title="Cursor",
         files=(ClientFile("~/.cursor/mcp.json"), ClientFile(".cursor/mcp.json", "project")),
         sources=(_ADD_MCP, _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="vscode",
         title="VS Code",
         files=(
@@ -127,7 +127,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="in `settings.json` the servers are in `mcp.servers`; `${input:ID}` is the environment variable `ID`",
         sources=(_ADD_MCP, _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="copilot-cli",
         title="GitHub Copilot CLI",
         files=(
@@ -139,7 +139,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="a project's `.mcp.json` is shared with Claude Code",
         sources=(_ADD_MCP, _AGENT_SCAN, "github.github.io/copilot-sdk-java: McpServerConfig"),
     ),
-    Client(
+    ClientApp(
         id="codex",
         title="Codex",
         files=(
@@ -149,7 +149,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         servers=("mcp_servers",),
         sources=("github.com/openai/codex: codex-rs/config/src/mcp_types.rs", _ADD_MCP),
     ),
-    Client(
+    ClientApp(
         id="gemini-cli",
         title="Gemini CLI",
         files=(ClientFile("~/.gemini/settings.json"), ClientFile(".gemini/settings.json", "project")),
@@ -160,7 +160,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         excluded_servers=("mcp", "excluded"),
         sources=("github.com/google-gemini/gemini-cli: docs/tools/mcp-server.md",),
     ),
-    Client(
+    ClientApp(
         id="antigravity",
         title="Antigravity",
         files=(
@@ -170,13 +170,13 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="the second place is that of older versions",
         sources=(_ADD_MCP, _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="windsurf",
         title="Windsurf",
         files=(ClientFile("~/.codeium/windsurf/mcp_config.json"),),
         sources=(_ADD_MCP, _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="zed",
         title="Zed",
         files=(
@@ -189,7 +189,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="servers that a Zed extension provides have no command, and stay in Zed",
         sources=(_ADD_MCP, "github.com/zed-industries/zed: docs/src/ai/mcp.md"),
     ),
-    Client(
+    ClientApp(
         id="opencode",
         title="OpenCode",
         files=(
@@ -204,7 +204,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         entry=_LOCAL,
         sources=("github.com/anomalyco/opencode: packages/web/src/content/docs/mcp-servers.mdx", _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="kilo-code",
         title="Kilo Code",
         files=(
@@ -221,7 +221,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="`.kilocode/mcp.json` is that of older versions, and has `mcpServers`",
         sources=(_ADD_MCP,),
     ),
-    Client(
+    ClientApp(
         id="cline",
         title="Cline",
         files=(
@@ -234,7 +234,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="the second place is that of the Cline CLI",
         sources=("github.com/cline/cline: src/services/mcp/schemas.ts", _ADD_MCP),
     ),
-    Client(
+    ClientApp(
         id="roo-code",
         title="Roo Code",
         files=(
@@ -246,7 +246,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         entry={"command": COMMAND, "args": ARGS, "disabled": False},
         sources=("docs.roocode.com/features/mcp/using-mcp-in-roo", "github.com/1mcp-app/agent: appPresets.ts"),
     ),
-    Client(
+    ClientApp(
         id="goose",
         title="Goose",
         files=(
@@ -267,7 +267,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="built-in extensions have no command, and stay in Goose",
         sources=("github.com/block/goose: documentation/docs/guides/config-files.md", _ADD_MCP),
     ),
-    Client(
+    ClientApp(
         id="kiro",
         title="Kiro",
         files=(ClientFile("~/.kiro/settings/mcp.json"), ClientFile(".kiro/settings/mcp.json", "project")),
@@ -275,7 +275,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="that `timeout` is in milliseconds is not confirmed by Kiro's documents",
         sources=("kiro.dev/docs/mcp/configuration", _ADD_MCP),
     ),
-    Client(
+    ClientApp(
         id="amazon-q",
         title="Amazon Q Developer",
         files=(
@@ -291,7 +291,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="the `allowedTools` of an agent only approve calls",
         sources=("github.com/aws/amazon-q-developer-cli: docs/agent-format.md", _AGENT_SCAN),
     ),
-    Client(
+    ClientApp(
         id="continue",
         title="Continue",
         files=(ClientFile("~/.continue/config.yaml", syntax="yaml"),),
@@ -300,7 +300,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="the place, and that `connectionTimeout` is in milliseconds, are not confirmed",
         sources=("github.com/continuedev/continue: packages/config-yaml/src/schemas/mcp/index.ts",),
     ),
-    Client(
+    ClientApp(
         id="lm-studio",
         title="LM Studio",
         files=(
@@ -310,7 +310,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         note="the second place was reported for version 0.3.33 on macOS",
         sources=("lmstudio.ai/docs/app/mcp", "github.com/lmstudio-ai/lmstudio-bug-tracker/issues/1371"),
     ),
-    Client(
+    ClientApp(
         id="junie",
         title="JetBrains Junie",
         files=(ClientFile("~/.junie/mcp/mcp.json"), ClientFile(".junie/mcp/mcp.json", "project")),
@@ -320,7 +320,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
             "junie.jetbrains.com/docs/junie-cli-mcp-configuration.html",
         ),
     ),
-    Client(
+    ClientApp(
         id="librechat",
         title="LibreChat",
         files=(ClientFile("librechat.yaml", "project", syntax="yaml"),),
@@ -329,7 +329,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         entry=_STDIO,
         sources=("github.com/danny-avila/LibreChat: packages/data-provider/src/mcp.ts",),
     ),
-    Client(
+    ClientApp(
         id="mcpproxy",
         title="mcpproxy",
         files=(ClientFile("~/.mcpproxy/mcp_config.json"),),
@@ -337,7 +337,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         entry={"name": "toolcrib", "protocol": "stdio", "command": COMMAND, "args": ARGS, "enabled": True},
         sources=("github.com/smart-mcp-proxy/mcpproxy-go: docs/configuration/upstream-servers.md",),
     ),
-    Client(
+    ClientApp(
         id="1mcp",
         title="1MCP",
         files=(
@@ -348,7 +348,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         entry={"command": COMMAND, "args": ARGS, "tags": ["toolcrib"]},
         sources=("github.com/1mcp-app/agent: docs/en/reference/mcp-servers.md",),
     ),
-    Client(
+    ClientApp(
         id="my-cool-proxy",
         title="my-cool-proxy",
         files=(
@@ -363,7 +363,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
 )
 
 
-def client_named(name: str) -> Client | None:
+def client_named(name: str) -> ClientApp | None:
     """The client with this id."""
     return next((client for client in CLIENTS if client.id == name), None)
 
@@ -377,7 +377,7 @@ class Places:
     project: PurePath
     environ: Mapping[str, str] = field(default_factory=dict)
 
-    def paths(self, client: Client, *scopes: Scope) -> tuple[tuple[ClientFile, PurePath], ...]:
+    def paths(self, client: ClientApp, *scopes: Scope) -> tuple[tuple[ClientFile, PurePath], ...]:
         """The places of a client on this system, of all scopes or of those named; a `*` stays as it is."""
         return tuple(
             (file, self.path(file))
@@ -407,7 +407,7 @@ class Places:
         return self.environ.get("XDG_CONFIG_HOME") or "~/.config"
 
 
-def existing_files(places: Places) -> Iterator[tuple[Client, ClientFile, Path]]:
+def existing_files(places: Places) -> Iterator[tuple[ClientApp, ClientFile, Path]]:
     """Every configuration file that is there, in the order of the table."""
     for client in CLIENTS:
         for file, place in places.paths(client):
@@ -425,7 +425,7 @@ def _matching(path: Path) -> list[Path]:
     return sorted(base.glob(str(Path(*path.parts[star:]))))
 
 
-def identify(path: Path, value: Any, syntax: Syntax) -> Client | None:
+def identify(path: Path, value: Any, syntax: Syntax) -> ClientApp | None:
     """The client whose file this is: by its place, or else by how it holds servers."""
     _, client, _ = max(_placed(path), key=lambda found: len(found[0]), default=((), None, None))
     return client or next((client for client in CLIENTS if _holds_servers_of(client, value, syntax)), None)
@@ -454,7 +454,7 @@ def is_server(entry: Any) -> bool:
 _SERVER_KEYS: Final = ("command", "cmd", "url", "uri", "serverUrl", "httpUrl")
 
 
-def _placed(path: Path) -> Iterator[tuple[tuple[str, ...], Client, ClientFile]]:
+def _placed(path: Path) -> Iterator[tuple[tuple[str, ...], ClientApp, ClientFile]]:
     """The files of clients that are named like this one, each with the parts of the path that say so."""
     for client in CLIENTS:
         for file in client.files:
@@ -465,7 +465,7 @@ def _placed(path: Path) -> Iterator[tuple[tuple[str, ...], Client, ClientFile]]:
                 yield tail, client, file
 
 
-def _holds_servers_of(client: Client, value: Any, syntax: Syntax) -> bool:
+def _holds_servers_of(client: ClientApp, value: Any, syntax: Syntax) -> bool:
     found, same_syntax = value_at(value, client.servers), client.files[0].syntax == syntax
     if client.as_list:
         return isinstance(found, list) and same_syntax
@@ -479,7 +479,7 @@ def _holds_servers_of(client: Client, value: Any, syntax: Syntax) -> bool:
 # -- what a file says about its servers elsewhere ----------------------------------------------------------------------
 
 
-def excluded_by(client: Client, value: Mapping[str, Any], key: str, project: str = "") -> str:
+def excluded_by(client: ClientApp, value: Mapping[str, Any], key: str, project: str = "") -> str:
     """The list of servers in the client's file that leaves this one out; empty if none does."""
     allowed = value_at(value, client.allowed_servers) if client.allowed_servers else None
     if isinstance(allowed, list) and key not in allowed:
@@ -489,7 +489,7 @@ def excluded_by(client: Client, value: Mapping[str, Any], key: str, project: str
     return dotted(path) if isinstance(excluded, list) and key in excluded else ""
 
 
-def switched(client: Client, value: Mapping[str, Any], key: str, server: ServerOptions) -> ServerOptions:
+def switched(client: ClientApp, value: Mapping[str, Any], key: str, server: ServerOptions) -> ServerOptions:
     """The server without the tools that other parts of the client's file turn off."""
     references = value_at(value, client.tool_references) if client.tool_references else None
     if isinstance(references, list) and not {"*", f"@{key}"} & {str(one) for one in references}:

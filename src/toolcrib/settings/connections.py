@@ -21,7 +21,7 @@ from toolcrib.settings.clients import (
     ARGV,
     CLIENTS,
     COMMAND,
-    Client,
+    ClientApp,
     ClientFile,
     Places,
     is_server,
@@ -39,7 +39,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConnectedClient:
     """A client's file that toolcrib has changed, and what it held before."""
 
     client: str
@@ -76,7 +76,7 @@ class FileChange:
             write_atomically(self.path, self.after, mode=0o644)
 
 
-def client_file(client: Client, places: Places, *, project: bool = False) -> tuple[ClientFile, Path]:
+def client_file(client: ClientApp, places: Places, *, project: bool = False) -> tuple[ClientFile, Path]:
     """The file of a client to change: the first that exists, or else the first of the table."""
     found = [(file, Path(path)) for file, path in places.paths(client, "project" if project else "user")]
     if not found:
@@ -93,7 +93,9 @@ def program() -> tuple[str, ...]:
     return (sys.executable, "-m", NAME)
 
 
-def plan_connect(client: Client, file: ClientFile, path: Path, argv: Sequence[str], moved: Sequence[str]) -> FileChange:
+def plan_connect(
+    client: ClientApp, file: ClientFile, path: Path, argv: Sequence[str], moved: Sequence[str]
+) -> FileChange:
     """The client's file with toolcrib's entry, and without those of these names. Raises `SettingsError`."""
     before = path.read_bytes() if path.exists() else None
     text = document.read_text(path, str(path)) if before is not None else new_text(file.syntax, client.servers)
@@ -115,7 +117,7 @@ def plan_connect(client: Client, file: ClientFile, path: Path, argv: Sequence[st
     return FileChange(path=path, before=before, after=bom + text.encode(), moved=tuple(taken), table=table)
 
 
-def _table_of(client: Client, value: Any) -> FieldPath:
+def _table_of(client: ClientApp, value: Any) -> FieldPath:
     """Where this file holds its servers, or would."""
     if isinstance(value, dict) and is_bare_map(value):
         return ()
@@ -136,7 +138,7 @@ def _without(text: str, syntax: Syntax, table: FieldPath, name: str) -> str:
     return remove_entry(text, syntax, (*table, _names(found).index(name) if isinstance(found, list) else name))
 
 
-def _own_entry(client: Client, argv: Sequence[str]) -> dict[str, Any]:
+def _own_entry(client: ClientApp, argv: Sequence[str]) -> dict[str, Any]:
     """The entry of the client's row, with the command in its place."""
     values = {COMMAND: argv[0], ARGS: list(argv[1:]), ARGV: list(argv)}
     return {key: values.get(item, item) if isinstance(item, str) else item for key, item in client.entry.items()}
@@ -145,7 +147,7 @@ def _own_entry(client: Client, argv: Sequence[str]) -> dict[str, Any]:
 # -- undo --------------------------------------------------------------------------------------------------------------
 
 
-def plan_disconnect(connection: Connection) -> FileChange:
+def plan_disconnect(connection: ConnectedClient) -> FileChange:
     """The client's file as it was before; with the client's own changes since, if it made any."""
     path = connection.path
     now = path.read_bytes() if path.exists() else None
@@ -166,7 +168,7 @@ def plan_disconnect(connection: Connection) -> FileChange:
     return FileChange(path=path, before=now, after=bom + text.encode(), moved=connection.moved, table=table)
 
 
-def _original_entries(connection: Connection, syntax: Syntax) -> dict[str, Any]:
+def _original_entries(connection: ConnectedClient, syntax: Syntax) -> dict[str, Any]:
     if not connection.existed:
         return {}
     value = document.parse(connection.original.decode("utf-8-sig"), syntax).value
@@ -190,13 +192,13 @@ class ConnectionStore:
             raise SettingsError("This user has no home folder.", hint="Set HOME or XDG_STATE_HOME.")
         return cls(state.parent / "clients")
 
-    def find(self, client: Client | None = None) -> tuple[Connection, ...]:
+    def find(self, client: ClientApp | None = None) -> tuple[ConnectedClient, ...]:
         """The connections of a client, or of all."""
         known = {one.id for one in CLIENTS} if client is None else {client.id}
         files = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         return tuple(one for one in map(_read_connection, files) if one.client in known)
 
-    def save(self, client: Client, change: FileChange) -> None:
+    def save(self, client: ClientApp, change: FileChange) -> None:
         """Remember what a file held before the change."""
         record = {
             "client": client.id,
@@ -209,7 +211,7 @@ class ConnectionStore:
         }
         write_atomically(self._file(client.id, change.path), json.dumps(record, indent=1).encode(), keep=False)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ConnectedClient) -> None:
         """Drop what is no longer needed, once the file is as it was."""
         self._file(connection.client, connection.path).unlink(missing_ok=True)
 
@@ -217,10 +219,10 @@ class ConnectionStore:
         return self.folder / f"{client}-{sha256(str(path).encode()).hexdigest()[:12]}.json"
 
 
-def _read_connection(file: Path) -> Connection:
+def _read_connection(file: Path) -> ConnectedClient:
     try:
         record = json.loads(file.read_bytes())
-        return Connection(
+        return ConnectedClient(
             client=record["client"],
             path=Path(record["path"]),
             existed=record["existed"],

@@ -20,7 +20,7 @@ from toolcrib.ranges import Natural, Seconds
 from toolcrib.settings.clients import (
     ANY_CLIENT,
     MILLISECONDS,
-    Client,
+    ClientApp,
     TimeoutKind,
     excluded_by,
     is_server,
@@ -204,7 +204,7 @@ class ServerReader:
     variables: VariableSource
     defaults: ServerOptions
     """Deadlines and sizes of an entry that sets none of its own."""
-    client: Client = ANY_CLIENT
+    client: ClientApp = ANY_CLIENT
     project: Path = Path()
 
     def read(self, value: Mapping[str, Any]) -> tuple[ServerOptions, ...]:
@@ -293,7 +293,7 @@ class EntryReader:
     place: Place[ServerEntry]
     variables: VariableSource
     defaults: ServerOptions
-    client: Client
+    client: ClientApp
     expander: VariableExpander = field(init=False)
     narrowing: list[str] = field(default_factory=list)
     """Problems of keys that limit the tools and cannot be applied."""

@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.settings import document
-from toolcrib.settings.clients import ANY_CLIENT, Client, excluded_by, identify, project_folder, switched
+from toolcrib.settings.clients import ANY_CLIENT, ClientApp, excluded_by, identify, project_folder, switched
 from toolcrib.settings.document import FieldPath, Problems, SettingsFile, dotted
 from toolcrib.settings.edits import add_entry, new_text
 from toolcrib.settings.entries import (
@@ -69,7 +69,7 @@ _OWN_NAMES: Final = {
 class FoundServer:
     """One server of a client's file."""
 
-    client: Client
+    client: ClientApp
     path: Path
     at: FieldPath
     """Where its entry is in the file."""
@@ -107,7 +107,7 @@ class _FileReader:
     """Reads the entries of one client's file."""
 
     read: SettingsFile
-    client: Client
+    client: ClientApp
     environ: Mapping[str, str]
 
     def server(self, at: FieldPath, key: str, value: Any) -> FoundServer:
