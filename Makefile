@@ -2,12 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The demo needs the package alone, none of the tools of development.
+DEMO := .venv-demo
+RELEASE := .venv-release
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check bench bench-retrieval bench-hostile dist docs clean
+.PHONY: help setup demo serve test test-all check bench bench-retrieval bench-hostile dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +27,14 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(PIP) install --group docs
 	@touch $@
 
-demo: $(VENV)/.ready  ## A gateway in front of real MCP servers from PyPI, shown from an agent's side
-	$(BIN)/toolcrib demo
+$(DEMO)/.ready: pyproject.toml
+	@echo "Installing toolcrib and uv in $(DEMO): about 45 packages, 250 MB."
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python -m pip --disable-pip-version-check install --editable ".[tokens]" uv
+	@touch $@
+
+demo: $(DEMO)/.ready  ## A gateway in front of real MCP servers from PyPI, shown from an agent's side
+	$(DEMO)/bin/toolcrib demo
 
 serve: $(VENV)/.ready  ## Serve the configured servers over HTTP on 127.0.0.1:8000
 	$(BIN)/toolcrib serve --http 127.0.0.1:8000
@@ -65,9 +74,12 @@ bench-hostile: $(VENV)/.ready  ## Hostile scripts in the sandbox, twice, on a bu
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
+release:  ## Build the wheels of both distributions, check them, and try them in a new environment
+	$(PYTHON) distributions/release.py $(RELEASE)
+
 dist: $(VENV)/.ready  ## Build the wheels of toolcrib-slim and toolcrib into dist/
 	$(PIP) wheel --no-deps --wheel-dir dist distributions/toolcrib-slim distributions/toolcrib
 
 clean:  ## Remove everything that was made
-	rm -rf $(VENV) bench/.venv site dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) $(RELEASE) bench/.venv site dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -39,6 +39,19 @@ def test_verbs_and_servers_are_completed(settings: Settings, tmp_path: Path) -> 
     assert completed("toolcrib tools --namespace a", tmp_path) == ["plain,alpha"]
 
 
+def test_tools_and_their_parameters_are_completed_once_their_server_listed_them(
+    command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    settings(alpha=toolbox()).rename(tmp_path / "toolcrib.json")
+    assert completed("toolcrib describe ", tmp_path) == []
+    command("tools")
+    assert completed("toolcrib describe ", tmp_path)[:2] == ["plain,alpha:fail", "plain,alpha:greet"]
+    assert completed("toolcrib call alpha:gr", tmp_path) == ["plain,greet"]
+    assert completed("toolcrib call alpha:greet ", tmp_path) == ["plain,person=", "plain,language="]
+    assert completed("toolcrib call alpha:greet language=", tmp_path) == ["plain,en", "plain,de"]
+    assert completed("toolcrib call alpha:greet language=d", tmp_path, "zsh")[:2] == ["plain", "language=de"]
+
+
 def test_completion_without_settings_is_silent(tmp_path: Path) -> None:
     assert completed("toolcrib tools --namespace ", tmp_path) == []
 

@@ -1,5 +1,6 @@
 """The demo: what it needs, and, where the package index can be reached, all of it."""
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,7 +52,10 @@ def test_the_scene_is_an_ordinary_settings_file_with_every_server_pinned(
             assert server.env["HTTPS_PROXY"] == "http://me:hunter2@proxy:1"
             assert {pin for pin in PINS[server.name] if pin not in server.args} == set()
         assert scene.repository != tmp_path
+        kept = scene.kept
     assert not scene.settings.exists()
+    assert [server.name for server in load_settings(kept).servers] == ["calculator", "math", "time"]
+    assert "hunter2" not in kept.read_text()
 
 
 def test_the_repository_around_the_current_folder_is_used_when_it_has_commits(
@@ -88,6 +92,10 @@ def test_the_demo_runs_to_its_end_on_real_servers() -> None:
         [sys.executable, "-m", "toolcrib", "demo"], capture_output=True, text=True, timeout=400, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+    last = shlex.split(ran.stdout.split("Try its servers yourself: ")[1])
+    assert Path(last[-1]).is_file()
+    assert Path(last[0]).name == "toolcrib"
+    assert '"example"' not in ran.stdout
     for said in (
         "663 tools",
         "2 tools, through toolcrib",

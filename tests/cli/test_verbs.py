@@ -542,6 +542,14 @@ def answering() -> Iterator[str]:
             thread.join()
 
 
+def test_doctor_shows_what_was_run_without_secrets(command: Command, settings: Settings) -> None:
+    secrets = ["--api-key", "hunter2", "postgres://me:hunter2@db/x", "hunter2hunter2hunter2", "plain word"]
+    bad = {"command": "no-such-program", "args": ["--flag", *secrets], "env": {"KEY": "hunter2!"}}
+    ran = command("doctor", "-c", settings(bad=bad))
+    assert "ran: no-such-program --flag --api-key *** postgres://db/x *** 'plain word'" in ran.out
+    assert "hunter2" not in ran.out
+
+
 def test_doctor_as_json_has_everything_and_no_secrets(command: Command, settings: Settings) -> None:
     file = settings(remote={"url": "http://user:hunter2@127.0.0.1:9/hunter2?key=hunter2"}, bad=broken())
     ran = command("doctor", "--json", "-c", file)

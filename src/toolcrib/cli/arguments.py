@@ -171,6 +171,12 @@ def _expected(key: str, node: Any, root: Object) -> str:
     return f"{key}: {about}" if about else ""
 
 
+def options_of(key: str, schema: Object) -> list[str]:
+    """The values that a property takes, as words; empty if it takes others too."""
+    branches = _branches(properties(resolve(schema, schema)).get(key, {}), schema)
+    return [_shown(option) for option in _options(branches)]
+
+
 def _shown(option: Any) -> str:
     return option if isinstance(option, str) else json.dumps(option, ensure_ascii=False)
 

@@ -149,6 +149,16 @@ def complete_client(_: click.Context, __: click.Parameter, begun: str) -> list[C
     return _items(begun, [(client.id, client.title) for client in CLIENTS])
 
 
+def complete_tool(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The ids of the tools that the servers listed last."""
+    return _items(begun, _names(ctx, "tool_names"))
+
+
+def complete_parameter(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """The parameters of the tool that is named before, each with `=`, or the options of one."""
+    return _items(begun, _names(ctx, "parameter_words", ctx.params.get("name") or "", begun))
+
+
 def _names(ctx: click.Context, function: str, *arguments: str) -> Iterable[Any]:
     """What a function of the module of cached catalogs gives; nothing on any error, since a shell shows none."""
     try:

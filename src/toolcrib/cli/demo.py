@@ -6,6 +6,7 @@ The servers are installed from PyPI at pinned versions. They work on a temporary
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -29,6 +30,7 @@ from toolcrib.cli.output import first_line, printable, truncate
 from toolcrib.cli.session import inspect
 from toolcrib.errors import ExecutionFailed, MissingExtra, ServerUnavailable
 from toolcrib.settings.loader import load_settings
+from toolcrib.state.options import default_state_file
 from toolcrib.tokens import ESTIMATE, LabelledCounter, counter
 from toolcrib.types import ServerState
 from toolcrib.wire import tool_to_wire
@@ -51,6 +53,7 @@ PINS: Final[Mapping[str, tuple[str, ...]]] = {
     "math": ("chuk-mcp-math-server==0.3.3", "chuk-mcp-math==0.2.3", "chuk-mcp-server==0.26.1"),
 }
 """The pinned packages of each server; a new major version of the SDK broke several servers."""
+_NEEDS_FILES: Final = frozenset({"git", "sqlite"})
 START_TIMEOUT_S: Final = 180
 """The first start downloads and installs."""
 _PASSED_VARIABLES: Final = (
@@ -81,6 +84,8 @@ class DemoWorkspace:
     """The settings file, in the form that MCP clients use."""
     repository: Path
     database: Path
+    kept: Path
+    """A settings file that stays: the servers that need no file of the demo."""
 
 
 def run_tour(scene: DemoWorkspace) -> None:
@@ -158,7 +163,7 @@ class DemoTour:
         await self._describe()
         await self._execute()
         await self._show_mistakes()
-        self._say("\nThat was the demo. Your own servers: toolcrib serve --config mcp.json", style="bold")
+        self._say(f"\nThat was the demo. Try its servers yourself: {_next_command(self._scene.kept)}", style="bold")
 
     # -- the steps -------------------------------------------------------------------------------------------------
 
@@ -301,8 +306,26 @@ def demo_workspace() -> Iterator[DemoWorkspace]:
         _create_database(database)
         repository = _find_repository(folder)
         settings = folder / "mcp.json"
-        settings.write_text(json.dumps(_demo_settings(uvx, repository, database), indent=2), encoding="utf-8")
-        yield DemoWorkspace(settings=settings, repository=repository, database=database)
+        shown = _demo_settings(uvx, repository, database)
+        settings.write_text(json.dumps(shown, indent=2), encoding="utf-8")
+        kept = _keep_settings(shown, default_state_file().with_name("demo.json"))
+        yield DemoWorkspace(settings=settings, repository=repository, database=database, kept=kept)
+
+
+def _keep_settings(shown: dict[str, Any], path: Path) -> Path:
+    """Write a settings file with the servers that need no file of the demo."""
+    servers = {name: entry for name, entry in shown["mcpServers"].items() if name not in _NEEDS_FILES}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**shown, "mcpServers": servers}, indent=2), encoding="utf-8")
+    return path
+
+
+def _next_command(settings: Path) -> str:
+    """A command that works as it is: with the full path if `toolcrib` in PATH is another one."""
+    own = Path(sys.executable).with_name("toolcrib")
+    found = shutil.which("toolcrib")
+    command = "toolcrib" if found is not None and Path(found) == own else str(own)
+    return shlex.join([command, "search", "convert a time", "--config", str(settings)])
 
 
 def find_uvx() -> str:
@@ -319,7 +342,7 @@ def find_uvx() -> str:
 
 def _demo_settings(uvx: str, repository: Path, database: Path) -> dict[str, Any]:
     own = {"git": ["--repository", str(repository)], "sqlite": ["--db-path", str(database)], "math": ["--quiet"]}
-    passed_on = {key: f"${{{key}}}" for key in sorted(os.environ) if key.upper().startswith(_PASSED_VARIABLES)}
+    passed_on = {key: f"${{{key}:-}}" for key in sorted(os.environ) if key.upper().startswith(_PASSED_VARIABLES)}
     names = [name for name in PINS if name != "git" or shutil.which("git")]
     return {
         "mcpServers": {

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -24,6 +25,7 @@ from toolcrib.settings.options import Settings
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.types import Policy, ServerState, ServerStatus, Tool
 from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.redact import Redactor
 
 _AdviceTable = tuple[tuple[str, str], ...]
 _CREDENTIALS: Final = 'Put its credentials into "headers", such as "Authorization": "Bearer ${{TOKEN}}".'
@@ -71,6 +73,8 @@ _URL: Final[_AdviceTable] = (
     ),
     (r"", "Check that its url is that of an MCP endpoint, and see its own log."),
 )
+_TOKEN: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_+-]{20,}")
+"""A word that may be a key, whatever it is called."""
 _QUOTED: Final = re.compile(r' \(its message: ".*"\)|; its last output: .*', re.DOTALL)
 """Quotations of the server within a reason, which say nothing about the kind of failure."""
 
@@ -102,6 +106,7 @@ class DoctorReport:
                 {
                     **server_json(status),
                     "reached_by": describe_endpoint(self.options[status.name]),
+                    "ran": describe_command(self.options[status.name]),
                     "advice": advice(status, self.options[status.name]),
                 }
                 for status in self.statuses
@@ -227,6 +232,18 @@ def describe_endpoint(server: ServerOptions) -> str:
     return f"{server.transport}: {parts.scheme}://{parts.hostname or ''}{port}"
 
 
+def describe_command(server: ServerOptions) -> str:
+    """The command line that starts a server, without what may be a secret; empty for a server at a url.
+
+    >>> describe_command(ServerOptions(name="a", command="uvx", args=("db-server", "--token", "abc", "a b")))
+    "uvx db-server --token *** 'a b'"
+    """
+    if server.transport != "stdio" or not server.command:
+        return ""
+    words = ("***" if _TOKEN.fullmatch(word) else word for word in (server.command, *server.args))
+    return Redactor(server)(shlex.join(words)).replace("'***'", "***")
+
+
 def print_report(checkup: DoctorReport) -> None:
     """Print the report for people."""
     echo(f"Settings: {checkup.settings.source or 'the command line'}")
@@ -256,6 +273,8 @@ def _print_server(status: ServerStatus, options: ServerOptions) -> None:
     version = f", {status.info.name} {status.info.version}".rstrip() if status.info.name else ""
     echo(f"  {mark} {status.name}: {what}  ({describe_endpoint(options)}{version})")
     if status.state is not ServerState.READY:
+        if command := describe_command(options):
+            echo(f"      ran: {command}")
         echo(f"      do: {advice(status, options)}")
     for rejected in status.rejected:
         echo(f"      rejected: {rejected.tool}: {rejected.reason}")

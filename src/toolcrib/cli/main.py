@@ -17,7 +17,13 @@ import click
 
 from toolcrib._version import VERSION
 from toolcrib.cli import output
-from toolcrib.cli.completion import complete_client, complete_server, completion_options
+from toolcrib.cli.completion import (
+    complete_client,
+    complete_parameter,
+    complete_server,
+    complete_tool,
+    completion_options,
+)
 from toolcrib.cli.options import ServerSource, reports, takes_servers
 from toolcrib.cli.output import ExitCode, UsageError
 from toolcrib.errors import SettingsError
@@ -222,7 +228,7 @@ def search(
     _verbs(source).search(settings, request, scorer, as_json=as_json)
 
 
-_tool_argument = click.argument("name")
+_tool_argument = click.argument("name", shell_complete=complete_tool)
 
 
 @app.command()
@@ -246,7 +252,7 @@ _approve_option = click.option("--yes", "-y", is_flag=True, help="Approve calls 
 
 @app.command()
 @_tool_argument
-@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...")
+@click.argument("words", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_parameter)
 @click.option(
     "--args",
     "-a",
@@ -498,7 +504,8 @@ def demo(*, debug: bool) -> None:
     """Demonstrate the gateway with real MCP servers from PyPI.
 
     Starts a gateway in front of five servers, which uvx installs in environments of their own, and plays an agent that
-    finds and calls their tools. Needs a network the first time. Writes only to a temporary folder and uv's cache.
+    finds and calls their tools. Needs a network the first time. Writes to a temporary folder and uv's cache, and
+    leaves a settings file for the servers beside the state file.
     """
     from toolcrib.cli.demo import demo_workspace, run_tour
 
