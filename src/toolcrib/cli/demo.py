@@ -308,7 +308,9 @@ def demo_workspace() -> Iterator[DemoWorkspace]:
         settings = folder / "mcp.json"
         shown = _demo_settings(uvx, repository, database)
         settings.write_text(json.dumps(shown, indent=2), encoding="utf-8")
-        kept = _keep_settings(shown, default_state_file().with_name("demo.json"))
+        state = default_state_file()
+        beside = state.parent if state is not None else Path.cwd()
+        kept = _keep_settings(shown, beside / "demo.json")
         yield DemoWorkspace(settings=settings, repository=repository, database=database, kept=kept)
 
 
