@@ -40,11 +40,13 @@ class Wrapper(Provider):
     """Base of the wrappers: forwards everything to the provider inside, and lets a subclass change what is shown.
 
     It has the features of the provider inside, which may be whatever `adapt` takes. A subclass overrides the methods
-    between names inside and names here; for what is not shown, they return None.
+    between names inside and names here; for what is not shown, they return None. Its `options` are what its list
+    depends on, apart from the one inside.
     """
 
-    def __init__(self, provider: object) -> None:
+    def __init__(self, provider: object, *options: Hashable) -> None:
         self.inner: Final = adapt(provider)
+        self._options = options
         self._changed: dict[int, tuple[Tool, Tool]] = {}
         """By the id of a tool inside: that tool, and the changed one shown here."""
 
@@ -141,10 +143,6 @@ class Wrapper(Provider):
         """The hits as they are shown here; `request` is the one that was made here."""
         return tuple(shown for hit in hits if (shown := self._show_hit(hit)) is not None)
 
-    def _cache_mark(self) -> Hashable:
-        """What the list depends on, apart from the one inside."""
-        return None
-
     # -- for all wrappers ------------------------------------------------------------------------------------------
 
     def _shown(self, tool: Tool) -> Tool | None:
@@ -173,7 +171,7 @@ def _cache_identity(provider: object) -> Hashable:
     """Tell apart lists with equal cache keys: by the classes of the provider and of the wrappers around it."""
     if not isinstance(provider, Wrapper):
         return (type(unadapted(provider)),)
-    return (type(provider), provider._cache_mark(), _cache_identity(provider.inner))  # noqa: SLF001 - its own base class
+    return (type(provider), provider._options, _cache_identity(provider.inner))  # noqa: SLF001 - its own base class
 
 
 class Filtered(Wrapper):
@@ -197,12 +195,13 @@ class Filtered(Wrapper):
         Only the conditions that are given count. An empty list of names or tags lets nothing pass. Raises
         `InvalidRequest` if no condition is given.
         """
-        super().__init__(provider)
         if predicate is None and names is None and tags is None:
             raise InvalidRequest("Filtered needs a condition.", hint="Give a predicate, names or tags.")
         self._predicate = predicate
         self._names = None if names is None else _name_set(names)
         self._tags = None if tags is None else _name_set(tags)
+        condition = predicate if _is_hashable(predicate) else object()  # one that cannot be hashed equals no other
+        super().__init__(provider, condition, self._names, self._tags)
 
     def _show(self, tool: Tool) -> Tool | None:
         if self._names is not None and not self._is_named(tool.key):
@@ -245,9 +244,6 @@ class Filtered(Wrapper):
         space = status.namespace or status.name
         return (one for one in status.rejected if self._outer_key(Key(space, one.tool)) is not None)
 
-    def _cache_mark(self) -> Hashable:
-        return (_hashable_or_unique(self._predicate), self._names, self._tags)
-
     @property
     def _by_name_only(self) -> bool:
         return self._predicate is None and self._tags is None
@@ -263,7 +259,7 @@ class Namespaced(Wrapper):
     """
 
     def __init__(self, provider: object, namespace: str) -> None:
-        super().__init__(provider)
+        super().__init__(provider, namespace)
         check_namespace(namespace)
         self._namespace = namespace
         self._prefix = f"{namespace}-"
@@ -300,9 +296,6 @@ class Namespaced(Wrapper):
             replace(one, namespace=self._outer_namespace(one.namespace or one.name)) for one in self.inner.statuses()
         )
 
-    def _cache_mark(self) -> Hashable:
-        return self._namespace
-
 
 class Renamed(Wrapper):
     """Give some tools other names. Their old names become free, and a new name hides the tool that had it before."""
@@ -312,7 +305,7 @@ class Renamed(Wrapper):
 
         Raises `InvalidName`, and `NameCollision` if two tools get the same name.
         """
-        super().__init__(provider)
+        super().__init__(provider, frozenset(names.items()))
         for name in names.values():
             check_name(name)
         self._new = dict(names)
@@ -335,22 +328,19 @@ class Renamed(Wrapper):
             return Key(key.namespace, self._new[key.name])
         return None if key.name in self._old else key
 
-    def _cache_mark(self) -> Hashable:
-        return frozenset(self._new.items())
-
 
 class WithVisibility(Wrapper):
     """Change the visibility of tools."""
 
     def __init__(self, provider: object, visibility: Visibility | str, names: Iterable[str] | None = None) -> None:
         """`names` are names or ids of tools, None means all. Raises `InvalidRequest` for an unknown visibility."""
-        super().__init__(provider)
         try:
             self._visibility = Visibility(visibility)
         except ValueError:
             options = ", ".join(Visibility)
             raise InvalidRequest(f"{visibility!r:.40} is not a visibility.", hint=f"Give one of {options}.") from None
         self._names = None if names is None else _name_set(names)
+        super().__init__(provider, self._visibility, self._names)
 
     def _show(self, tool: Tool) -> Tool:
         named = self._names is None or tool.name in self._names or tool.id in self._names
@@ -362,9 +352,6 @@ class WithVisibility(Wrapper):
     def _show_hits(self, hits: Sequence[Hit], request: SearchRequest) -> Sequence[Hit]:
         wanted = request.filters.visibility or {Visibility.NATIVE, Visibility.DISCOVERABLE}
         return tuple(hit for hit in super()._show_hits(hits, request) if hit.tool.visibility in wanted)
-
-    def _cache_mark(self) -> Hashable:
-        return (self._visibility, self._names)
 
 
 def native(provider: object, *names: str) -> WithVisibility:
@@ -381,7 +368,7 @@ class ForCaller(Wrapper):
 
     def __init__(self, provider: object, caller_id: str | None = None, *, tenant: str | None = None) -> None:
         """If both are given, both must match. Raises `InvalidRequest` if neither is."""
-        super().__init__(provider)
+        super().__init__(provider, caller_id, tenant)
         if caller_id is None and tenant is None:
             raise InvalidRequest(
                 "ForCaller needs to know whose tools these are.", hint="Give a caller_id, a tenant, or both."
@@ -401,9 +388,6 @@ class ForCaller(Wrapper):
     def _admits(self, ctx: Context) -> bool:
         same_caller = self._caller_id is None or ctx.caller.id == self._caller_id
         return same_caller and (self._tenant is None or ctx.caller.tenant == self._tenant)
-
-    def _cache_mark(self) -> Hashable:
-        return (self._caller_id, self._tenant)
 
 
 class Cached(Wrapper):
@@ -446,8 +430,3 @@ def _is_hashable(value: object) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _hashable_or_unique(value: object) -> Hashable:
-    """The value, or if it cannot be hashed, an object that equals nothing else."""
-    return value if _is_hashable(value) else object()
