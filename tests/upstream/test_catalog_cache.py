@@ -204,6 +204,23 @@ async def test_on_demand_a_known_server_is_started_by_its_first_call(changing: C
         assert (server.status.state, server.status.cached) == (READY, False)
 
 
+async def test_on_demand_a_server_that_offered_nothing_is_asked_again(changing: ChangingServer) -> None:
+    state = MemoryStore()
+    changing.behave(pages=[{"tools": []}])
+    await remember(changing.options, state)
+    changing.behave()
+    async with run_of(changing.options, state, ON_DEMAND) as server:
+        await until(server, lambda: server.status.state is READY)
+        assert "echo" in names(server)
+
+
+async def test_an_idle_server_says_why_none_of_its_tools_is_offered(changing: ChangingServer) -> None:
+    state = MemoryStore()
+    await remember(changing.options, state)
+    async with run_of(replace(changing.options, allowed_tools=()), state, ON_DEMAND) as server:
+        assert server.status.reason == "none of its tools is allowed by its settings"
+
+
 async def test_on_demand_a_required_server_that_is_known_is_not_started_either(
     changing: ChangingServer, tmp_path: Path
 ) -> None:

@@ -71,6 +71,12 @@ class StoredCatalog:
     hung: bool = False
     """Whether its last start ended without an answer in time."""
 
+    @property
+    def offers_anything(self) -> bool:
+        """Whether it has a tool, a prompt or a resource."""
+        lists = self.documents
+        return bool(self.tools or (lists and (lists.prompts or lists.resources or lists.templates)))
+
 
 def _encode(catalog: StoredCatalog) -> dict[str, Any]:
     return {"format": _FORMAT, "catalog": asdict(replace(catalog, tools=None)) | {"tools": catalog.tools}}
@@ -131,8 +137,12 @@ class CatalogCache:
         return self._secret
 
     async def load(self, key: str) -> StoredCatalog | None:
-        """Return a catalog; None if there is none that can be read."""
-        return await self._catalogs.get(key)
+        """Return a catalog; None if there is none that can be read.
+
+        An empty list is as good as none: the server may offer something the next time.
+        """
+        stored = await self._catalogs.get(key)
+        return stored if stored is None or stored.offers_anything else replace(stored, tools=None, documents=None)
 
     async def update(self, key: str, size: int, changes: Mapping[str, Any]) -> None:
         """Change fields of a catalog. `size` is that of the whole catalog, in bytes."""

@@ -6,7 +6,7 @@ Only this task opens and closes connections. Calls come from other tasks, use th
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from random import SystemRandom
@@ -169,6 +169,8 @@ class Supervisor:
             self._listed_at, self._has_catalog = stored.read_at, True
             known |= {"cached": True, "as_of": stored.read_at, "protocol": stored.protocol, "info": stored.info}
             known |= {"tools": len(self.tool_list.tools), "rejected": self.tool_list.rejected}
+            if stored.tools and not self._options.delegate_search:
+                known |= {"reason": _explain_no_tools(stored.tools, self.tool_list)}
         if stored.documents is not None:
             await self.document_lister.restore(stored.documents)
         complete = stored.tools is not None and stored.documents is not None
@@ -339,7 +341,7 @@ class Supervisor:
         self.status_store.update(
             ServerState.DEGRADED if tool_list.problem else ServerState.READY,
             tools_changed=changed,
-            reason=tool_list.problem or self._explain_no_tools(connection, tool_list),
+            reason=tool_list.problem or self._explain_nothing(connection, tool_list),
             tools=len(tool_list.tools),
             rejected=tool_list.rejected,
             stale=False,
@@ -352,15 +354,12 @@ class Supervisor:
         )
         return changed
 
-    def _explain_no_tools(self, connection: Connection, tool_list: ToolList) -> str:
+    def _explain_nothing(self, connection: Connection, tool_list: ToolList) -> str:
         """Say why a server offers nothing although it is connected; empty if it offers something."""
-        if tool_list.tools or self._options.delegate_search or self.document_lister.may_have(connection):
+        if self._options.delegate_search or self.document_lister.may_have(connection):
             return ""
-        if tool_list.rejected:
-            return "connected, but all of its tools were set aside"
-        if tool_list.definitions.entries:
-            return "connected, but none of its tools is allowed by its settings"
-        return "connected, but it offers no tools"
+        why = _explain_no_tools(tool_list.definitions.entries, tool_list)
+        return f"connected, but {why}" if why else ""
 
     async def _serve(self, connection: Connection) -> None:
         """Keep the lists current until the connection ends."""
@@ -417,6 +416,15 @@ class Supervisor:
         if fresh.problem and not self.tool_list.problem:
             return fresh.problem, False
         return "", self._adopt(connection, fresh)
+
+
+def _explain_no_tools(definitions: Sequence[Any], tool_list: ToolList) -> str:
+    """Say why none of the listed definitions is offered; empty if one is."""
+    if tool_list.tools:
+        return ""
+    if tool_list.rejected:
+        return "all of its tools were set aside"
+    return "none of its tools is allowed by its settings" if definitions else "it offers no tools"
 
 
 def _same_tools(old: tuple[Tool, ...], new: tuple[Tool, ...]) -> bool:
