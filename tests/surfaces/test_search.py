@@ -132,6 +132,15 @@ async def test_a_failing_server_is_named_with_its_reason_in_the_reply() -> None:
     assert "git has failed: exited with code 1" in text_of(result)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"namespace": "git"}])
+async def test_a_search_says_that_there_is_nothing_to_search_when_every_server_failed(arguments: Object) -> None:
+    others = [] if not arguments else [mail()]
+    async with running(FakeSource(down(), *others)) as gateway, connect(gateway) as client:
+        result = await call(client, "tool_search", {"query": "commit my changes", **arguments})
+    assert text_of(result) == "[]\nThere are no tools to search.\nServer git has failed: exited with code 1"
+    assert structured(result)["unmatched"] == []
+
+
 async def test_a_reply_says_how_old_the_tools_of_a_server_are_that_cannot_be_reached() -> None:
     as_of = time.time() - 2.5 * 3600
     tools = [Tool(name="commit", namespace="git", description="Commit changes.")]

@@ -36,6 +36,7 @@ from toolcrib.gateway.visibility import (
     describe_state,
     explain_rejected,
     filters_digest,
+    has_tools,
     namespace_counts,
     namespace_of,
     no_exclusions,
@@ -86,6 +87,7 @@ _MAX_EMBEDDED_SEARCHES: Final = 8
 """Searches with an embedder that run at the same time, so that they never take all threads of the process."""
 
 _VIEW_MEMO: Final = "gateway.view"
+_NO_TOOLS_NOTE: Final = "There are no tools to search."
 
 _MAX_VIOLATIONS: Final = 4096
 """Tools whose violation of their output schema is remembered."""
@@ -225,6 +227,8 @@ class Gateway:
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
                 reply, failed = merge_hits(reply, asked.hits, request, max(1, limit)), (*failed, *asked.failed)
+            elif not reply.hits and not has_tools(view, request.filters):
+                reply = SearchReply(note="" if missing else _NO_TOOLS_NOTE)
         else:
             reply = self._list(view, request)
         return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *failed))

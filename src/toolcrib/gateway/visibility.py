@@ -68,6 +68,13 @@ def searchable_tools(view: View) -> tuple[Tool, ...]:
     return merge_sorted(_not_shadowed(view, searchable_tools(view.base)), more, key=lambda tool: tool.id)
 
 
+def has_tools(view: View, filters: Filters) -> bool:
+    """Whether the view has tools of the filters' namespaces, or any that a search can find if they name none."""
+    if filters.namespaces:
+        return any(namespace_counts(view).get(name) for name in filters.namespaces)
+    return bool(searchable_tools(view))
+
+
 def _not_shadowed(view: View, shared: tuple[Tool, ...]) -> Sequence[Tool]:
     """Return the shared tools that no tool of the request shadows."""
     return [tool for tool in shared if tool.key not in view.shadowed] if view.shadowed else shared
