@@ -11,10 +11,10 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 import pytest
-from tests.upstream.support import FAST, MARK, READY, SERVERS, call_json, left_over, names, until
+from tests.upstream.support import CTX, FAST, MARK, READY, SERVERS, call_json, left_over, names, until
 
 from toolcrib.app import App
-from toolcrib.errors import StateUnavailable
+from toolcrib.errors import ServerUnavailable, StateUnavailable
 from toolcrib.settings.options import Settings
 from toolcrib.state.memory import MemoryStore
 from toolcrib.state.options import StateOptions
@@ -234,6 +234,16 @@ async def test_on_demand_a_required_server_that_is_known_is_not_started_either(
             assert [hit.tool.id for hit in (await app.search("echo", limit=1)).hits] == ["raw:echo"]
             result = await app.call("raw:echo", {"n": 3})
             assert result.content[0]["text"] == '{"n": 3}'
+
+
+async def test_on_demand_a_call_of_a_server_that_cannot_be_started_says_why(changing: ChangingServer) -> None:
+    state = MemoryStore()
+    await remember(changing.options, state)
+    changing.behave(**FAILING)
+    async with run_of(changing.options, state, ON_DEMAND) as server:
+        with pytest.raises(ServerUnavailable, match="exited with code 3: Error: no database"):
+            await server.call_tool(CTX, "echo", {})
+        assert (server.status.state, server.status.cached) == (ServerState.DEGRADED, True)
 
 
 async def test_on_demand_an_unknown_server_is_started_at_once(changing: ChangingServer) -> None:
