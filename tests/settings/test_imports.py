@@ -65,10 +65,12 @@ def _row(name: str) -> Any:
 SECRETS = """{"mcpServers": {"mail": {
   "command": "npx",
   "args": ["mail", "--api-key", "S3CRET-a", "--token=S3CRET-b", "--key-file", "/etc/key", "postgres://u:S3CRET-c@h/db",
-           "ghp_S3CRETdefghijklmnopqrstuvwxyz0123456"],
+           "ghp_S3CRETdefghijklmnopqrstuvwxyz0123456", "-e", "GIT_TOKEN=S3CRET-h", "-e", "LEVEL=3",
+           "--header", "Authorization: Bearer S3CRET-i", "--header=X-Api-Key:S3CRET-j", "image:3",
+           "https://example.com/mcp?api_key=S3CRET%2Bk"],
   "env": {"MAIL_TOKEN": "S3CRET-d", "MODE": "fast", "FROM": "${FROM_KEY}", "PLAIN": "sk-S3CRETabcdefghijkl"}
 }, "web": {
-  "url": "https://u:S3CRET-e@example.com/mcp/S3CRETa0b1c2d3e4f5g6h7i8j9?api_key=S3CRET-f&page=1",
+  "url": "https://u:S3CRET-e@example.com/mcp/S3CRETa0b1c2d3e4f5g6h7i8j9?api_key=S3CRET%2Bf&page=1",
   "headers": {"Authorization": "Bearer S3CRET-g", "X-Team": "blue"}
 }}}"""
 
@@ -80,9 +82,12 @@ def test_no_secret_is_left_in_the_file_or_shown_and_the_servers_get_them(home: H
     plan.write()
     text = home.config.read_text()
     assert "S3CRET" not in text
-    assert all(word in text for word in ("fast", "blue", "/etc/key", "${FROM_KEY}", "page=1"))
+    assert all(
+        word in text
+        for word in ("fast", "blue", "image:3", "LEVEL=3", "GIT_TOKEN=${", "/etc/key", "${FROM_KEY}", "page=1")
+    )
     env_file = home.config.with_name("secrets.env")
-    assert env_file.read_text().count("S3CRET") == 10
+    assert env_file.read_text().count("S3CRET") == 14
     assert [file.stat().st_mode & 0o777 for file in (home.config, env_file)] == [0o600, 0o600]
     home.environ["FROM_KEY"] = "x"
     assert home.load(home.config).servers == home.load(path).servers

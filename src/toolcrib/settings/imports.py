@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from toolcrib.errors import SettingsError, missing_extra
 from toolcrib.settings import document
@@ -54,6 +54,9 @@ _SECRET_FORM: Final = re.compile(
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token) +", re.IGNORECASE)
 _OPTION: Final = re.compile(r"(--?[A-Za-z][\w-]*)=(.*)", re.DOTALL)
 _FILE_OPTION: Final = re.compile(r"(?:file|path|dir|cert|url|env)$", re.IGNORECASE)
+_VARIABLE: Final = re.compile(r"(([A-Za-z_]\w*)=)(.*)", re.DOTALL)
+_HEADER: Final = re.compile(r"(([A-Za-z][\w-]*): *)(.*)", re.DOTALL)
+_HEADER_OPTIONS: Final = frozenset({"header", "H"})
 _REFERENCE: Final = "${"
 _ENV_FORM: Final = re.compile(r"\$\{env:(\w+)\}|\{env:(\w+)\}|\$\{\{\s*(?:secrets\.)?(\w+)\s*\}\}")
 _INPUT: Final = re.compile(r"\$\{input:([^}]+)\}")
@@ -226,8 +229,10 @@ def move_secrets(
 
 
 def _without_secret(value: str, name: str, reference: Callable[[str, str], str]) -> str:
-    if not value or _REFERENCE in value or not (_SECRET_NAME.search(name) or _is_secret(value)):
+    if not value or _REFERENCE in value:
         return value
+    if not (_SECRET_NAME.search(name) or _is_secret(value)):
+        return _url_without_secrets(value, reference) if "://" in value else value
     scheme = _SCHEME.match(value)
     start = scheme.end() if scheme else 0
     return value[:start] + reference(value[start:], name)
@@ -248,22 +253,32 @@ def _args_without_secrets(args: Sequence[str], reference: Callable[[str, str], s
     for arg in args:
         match = _OPTION.fullmatch(arg)
         if match:
-            yield f"{match[1]}={_without_secret(match[2], match[1].strip('-'), reference)}"
+            yield f"{match[1]}={_arg_without_secret(match[2], match[1].strip('-'), reference)}"
         elif arg.startswith("-"):
             yield arg
         else:
-            named = option and not _FILE_OPTION.search(option)
-            yield _without_secret(arg, option, reference) if named or _is_secret(arg) else arg
+            yield _arg_without_secret(arg, option, reference)
         option = arg.strip("-") if arg.startswith("-") and not match else ""
+
+
+def _arg_without_secret(value: str, option: str, reference: Callable[[str, str], str]) -> str:
+    """The value of an option, or an argument on its own: also `NAME=value`, and `Name: value` for a header."""
+    name = "" if _FILE_OPTION.search(option) else option
+    pair = (_HEADER if option in _HEADER_OPTIONS else _VARIABLE).fullmatch(value)
+    if not pair or _SECRET_NAME.search(name):
+        return _without_secret(value, name, reference)
+    named = "" if _FILE_OPTION.search(pair[2]) else pair[2]
+    return pair[1] + _without_secret(pair[3], named, reference)
 
 
 def _url_without_secrets(url: str, reference: Callable[[str, str], str]) -> str:
     try:
         parts = urlsplit(url)
+        found = [(parts.password or "", "password")]
     except ValueError:
         return url
-    found = [(parts.password or "", "password")]
-    found += [(value, key) for key, value in parse_qsl(parts.query) if _SECRET_NAME.search(key) or _is_secret(value)]
+    query = [item.partition("=") for item in parts.query.split("&")]  # as written: not decoded
+    found += [(value, key) for key, _, value in query if _SECRET_NAME.search(key) or _is_secret(value)]
     found += [(part, "url") for part in parts.path.split("/") if _is_secret(part)]
     for value, key in found:
         if value and _REFERENCE not in value and value in url:

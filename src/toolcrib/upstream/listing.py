@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 SEARCH_TOOL: Final = "tool_search"
 EXECUTE_TOOL: Final = "execute_tool"
 META_TOOLS: Final = frozenset({SEARCH_TOOL, EXECUTE_TOOL})
-"""How a server that hides its tools capabilities them. Used by `chaining`, not offered again."""
+"""What a server that hides its tools lists instead. Used by `chaining`, not offered again."""
 _TOOLS_PER_CHECKPOINT: Final = 10
 """Definitions read before other tasks get a turn."""
 _HEADER_ANNOTATION: Final = f'"{X_MCP_HEADER_KEY}"'.encode()
