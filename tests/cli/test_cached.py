@@ -68,7 +68,7 @@ def test_the_table_of_servers_says_that_they_are_idle_and_how_old_their_tools_ar
     assert (first["a"]["state"], again["a"]["state"]) == ("ready", "idle")
     assert (again["a"]["tools"], again["a"]["cached"], again["a"]["info"]) == (4, True, first["a"]["info"])
     assert again["off"]["reason"] == "environment variable NO_SUCH_KEY is not set (env.K)"
-    assert "a: its last known tools are used, of 20" in command("servers", "-c", file).out
+    assert "a: not started, with the tools listed at 20" in command("servers", "-c", file).out
     assert a.starts == 1
 
 

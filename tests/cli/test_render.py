@@ -66,7 +66,7 @@ def test_a_server_with_old_tools_and_rejected_ones_says_so() -> None:
         stale=True,
         rejected=(Rejected(tool="x", reason="broken"),),
     )
-    assert server_note(status) == "gone; its last known tools are used; 1 tool rejected"
+    assert server_note(status) == "gone; the last known tools are used; 1 tool rejected"
 
 
 CHILD = ServerOptions(name="a", command="a")

@@ -172,6 +172,13 @@ def test_a_search_that_finds_nothing_is_an_answer(command: Command, settings: Se
     assert "Words without a match: xyzzy" in ran.err
 
 
+def test_a_search_without_any_tools_says_so_instead_of_blaming_the_words(command: Command, settings: Settings) -> None:
+    ran = command("search", "hello", "-c", settings(bad=broken()))
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.splitlines()[-1] == "There are no tools to search."
+    assert "Words without" not in ran.err
+
+
 def test_search_in_an_unknown_server_and_without_words_is_refused(command: Command, settings: Settings) -> None:
     assert command("search", "hello", "-n", "b", "-c", settings(a=toolbox())).code == 4
     assert command("search", "-c", settings(a=toolbox())).code == 2

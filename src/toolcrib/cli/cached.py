@@ -106,7 +106,9 @@ def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *,
         lexicon=Lexicon.default().with_pairs(synonyms) if synonyms else None,
     )
     missing = unavailable_servers(statuses, request.filters)
-    print_search(replace(reply, servers=missing), as_json=as_json, explain=request.explain)
+    print_search(
+        replace(reply, servers=missing), as_json=as_json, explain=request.explain, has_tools=bool(view.tools())
+    )
 
 
 def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:

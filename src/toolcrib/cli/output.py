@@ -78,10 +78,11 @@ def first_line(text: str) -> str:
 
 
 def print_columns(rows: Iterable[Sequence[str]], *, head: Sequence[str] = ()) -> None:
-    """Print rows as aligned columns. On a terminal, the last column is cut to its width."""
-    lines = [[printable(cell).replace("\n", " ") for cell in row] for row in ([head] if head else []) + list(rows)]
-    if not lines:
+    """Print rows as aligned columns; without rows, nothing. On a terminal, the last column is cut to its width."""
+    body = list(rows)
+    if not body:
         return
+    lines = [[printable(cell).replace("\n", " ") for cell in row] for row in ([head] if head else []) + body]
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]) - 1)]
     room = max(_MIN_COLUMN_WIDTH, terminal_width() - sum(widths) - 2 * len(widths))
     for line in lines:

@@ -57,11 +57,22 @@ def print_servers(statuses: Sequence[ServerStatus], *, as_json: bool) -> None:
         echo("No servers are configured.")
         return
     print_columns(map(_server_row, statuses), head=("NAME", "STATE", "TOOLS", "REACHED BY", "SINCE"))
-    notes = group_by_text(statuses, server_note)
-    if notes:
+    idle = [status for status in statuses if status.state is ServerState.IDLE]
+    notes = group_by_text([status for status in statuses if status not in idle], server_note)
+    if notes or idle:
         echo()
     for note, names in notes.items():
         print_wrapped(f"{join_words(names)}: {note}")
+    for listed, names in group_by_text(idle, _listed_at).items():
+        print_wrapped(f"{join_words(names)}: not started, with the tools listed {listed}; --fresh asks again")
+
+
+def _listed_at(status: ServerStatus) -> str:
+    return "in an earlier run" if status.as_of is None else f"at {_minute(status.as_of)}"
+
+
+def _minute(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment).astimezone():%Y-%m-%d %H:%M}"
 
 
 def _server_row(status: ServerStatus) -> tuple[str, ...]:
@@ -78,9 +89,8 @@ def server_note(status: ServerStatus) -> str:
 
 
 def _known_tools(status: ServerStatus) -> str:
-    if status.as_of is None:
-        return "its last known tools are used"
-    return f"its last known tools are used, of {datetime.fromtimestamp(status.as_of).astimezone():%Y-%m-%d %H:%M}"
+    when = "" if status.as_of is None else f", of {_minute(status.as_of)}"
+    return f"the last known tools are used{when}"
 
 
 def group_by_text(statuses: Iterable[ServerStatus], text: Callable[[ServerStatus], str]) -> dict[str, list[str]]:
@@ -102,7 +112,7 @@ def print_failing(statuses: Iterable[ServerStatus]) -> None:
 
 
 def _failure(status: ServerStatus) -> str:
-    return f"{one_line(describe_state(status))}{'; its last known tools are used' if status.stale else ''}"
+    return f"{one_line(describe_state(status))}{'; the last known tools are used' if status.stale else ''}"
 
 
 def print_tools(tools: Sequence[Tool], statuses: Sequence[ServerStatus], *, as_json: bool) -> None:
@@ -119,10 +129,20 @@ def tool_id(tool: Tool) -> str:
     return tool.id
 
 
-def print_search(reply: SearchReply, *, as_json: bool, explain: bool, named: Callable[[Tool], str] = tool_id) -> None:
-    """Print the hits; with `explain`, also how each score is computed."""
+def print_search(
+    reply: SearchReply,
+    *,
+    as_json: bool,
+    explain: bool,
+    named: Callable[[Tool], str] = tool_id,
+    has_tools: bool = True,
+) -> None:
+    """Print the hits; with `explain`, also how each score is computed. `has_tools` is whether there was any to find."""
     if as_json:
         echo_json(reply_json(reply, named))
+        return
+    if not has_tools:
+        echo_error("There are no tools to search.")
         return
     print_reply(reply, named)
     if explain:

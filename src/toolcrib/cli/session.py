@@ -84,15 +84,17 @@ def search(settings: Settings, request: SearchRequest, scorer: Scorer | None, *,
         options = replace(settings.gateway.search, scorer=scorer)
         settings = replace(settings, gateway=replace(settings.gateway, search=options))
 
-    async def found(app: App) -> SearchReply:
+    async def found(app: App) -> tuple[SearchReply, bool]:
         ctx = app.local_context()
         if settings.gateway.embedder != GatewayOptions().embedder:
             await app.gateway.refresher.wait_idle()
         for namespace in request.filters.namespaces:
             check_server(namespace, await app.gateway.servers(ctx))
-        return await app.gateway.search(ctx, replace(request, group=request.group or settings.gateway.group))
+        reply = await app.gateway.search(ctx, replace(request, group=request.group or settings.gateway.group))
+        return reply, bool(reply.hits or await app.gateway.tools(ctx))
 
-    print_search(run_with(settings, found), as_json=as_json, explain=request.explain)
+    reply, has_tools = run_with(settings, found)
+    print_search(reply, as_json=as_json, explain=request.explain, has_tools=has_tools)
 
 
 def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
