@@ -35,7 +35,7 @@ _HOMES: Final = {
     "LocalTools": "providers.functions:LocalTools",
     "Many": "providers.combined:Many",
     "Policy": "types:Policy",
-    "Provider": "types:Provider",
+    "Provider": "providers.base:Provider",
     "RequestProviders": "server.asgi:RequestProviders",
     "Rule": "gateway.policy:Rule",
     "SearchReply": "types:SearchReply",

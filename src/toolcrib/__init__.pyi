@@ -8,6 +8,7 @@ from toolcrib.gateway.gateway import Gateway as Gateway
 from toolcrib.gateway.policy import ByScopes as ByScopes
 from toolcrib.gateway.policy import Rule as Rule
 from toolcrib.middleware.audit import AuditEvent as AuditEvent
+from toolcrib.providers.base import Provider as Provider
 from toolcrib.providers.builder import ToolBuilder as ToolBuilder
 from toolcrib.providers.builder import ToolRequest as ToolRequest
 from toolcrib.providers.builder import new_tool as new_tool
@@ -40,7 +41,6 @@ from toolcrib.types import Decision as Decision
 from toolcrib.types import Filters as Filters
 from toolcrib.types import Hit as Hit
 from toolcrib.types import Policy as Policy
-from toolcrib.types import Provider as Provider
 from toolcrib.types import SearchReply as SearchReply
 from toolcrib.types import SearchRequest as SearchRequest
 from toolcrib.types import ServerStatus as ServerStatus

@@ -31,6 +31,7 @@ from toolcrib.gateway.sessions import LOCAL
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
+from toolcrib.providers.base import BackendSelector
 from toolcrib.providers.builder import ToolBuilder
 from toolcrib.providers.combined import ProviderList
 from toolcrib.providers.functions import LocalTools, ToolDecorator
@@ -46,7 +47,6 @@ from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
 from toolcrib.types import (
     Authenticator,
-    BackendSelector,
     CallMiddleware,
     Context,
     Object,

@@ -8,13 +8,13 @@ import anyio
 
 from toolcrib.errors import missing_extra
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.providers.base import Provider
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.types import (
     BackendKind,
     Context,
     Object,
     Policy,
-    Provider,
     ServerState,
     ServerStatus,
     Tool,

@@ -7,13 +7,16 @@ it was received. Nothing here imports another module of toolcrib except the erro
 import json
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Flag, StrEnum, auto
-from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from enum import StrEnum
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from toolcrib.errors import ExecutionFailed, NotAuthenticated, ToolFailed
 
 _V = TypeVar("_V")
+
+
 _R = TypeVar("_R")
+
 
 JSON = Any
 """A JSON value: `None`, bool, int, float, str, list or dict with str keys."""
@@ -40,6 +43,7 @@ class Visibility(StrEnum):
 
 VisibilityName = Literal["native", "discoverable", "hidden"]
 """The values of `Visibility`, for functions that take either."""
+
 
 _VISIBILITIES: Final = tuple(Visibility)
 
@@ -402,6 +406,8 @@ class Decision(StrEnum):
 
 SHOW_ALL_META: Final = "toolcrib/showAll"
 """Key of a request's `_meta` that asks for every tool, for clients without headers."""
+
+
 PATH_META: Final = "toolcrib/path"
 """The `_meta` key of the ids of the gateways that a request passed through, the first one first."""
 
@@ -477,161 +483,6 @@ class ToolProvider(Protocol):
 
         Any other value becomes a result: text as it is, everything else as JSON.
         """
-
-
-LogAudience = tuple[Caller, str | None]
-"""A caller, and the session if it is known to belong to that caller alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documents:
-    """Prompts and resources as a server last listed them: wire JSON, in its order, by the server's own names."""
-
-    prompts: Mapping[str, Object] = field(default_factory=dict)
-    resources: Mapping[str, Object] = field(default_factory=dict)
-    """Resources by their URI."""
-    templates: Mapping[str, Object] = field(default_factory=dict)
-    """Resource templates, by `uriTemplate`."""
-    reads: bool = False
-    """Whether it has any resources, listed or not."""
-    completes: bool = False
-    """Whether it completes arguments of prompts and templates."""
-    watches: bool = False
-    """Whether clients can subscribe to single resources."""
-
-
-class ProviderFeature(Flag):
-    """The optional parts of a provider."""
-
-    NONE = 0
-    LOOKUP = auto()
-    """`get_tool` finds tools that `list_tools` may leave out, because there are too many to list."""
-    SEARCH = auto()
-    """`find_tools` searches."""
-    CHANGES = auto()
-    """`subscribe` reports every change, so that the list need not be polled."""
-    STATUS = auto()
-    """`statuses` reports on servers."""
-    DOCUMENTS = auto()
-    """It has prompts and resources, all of one namespace."""
-
-
-_FEATURE_METHODS: Final = {
-    "get_tool": ProviderFeature.LOOKUP,
-    "find_tools": ProviderFeature.SEARCH,
-    "subscribe": ProviderFeature.CHANGES,
-    "statuses": ProviderFeature.STATUS,
-    "documents": ProviderFeature.DOCUMENTS,
-}
-
-
-def features_of(has_method: Callable[[str], bool]) -> ProviderFeature:
-    """The features of a provider, given which methods it has of its own."""
-    features = ProviderFeature.NONE
-    for method, feature in _FEATURE_METHODS.items():
-        if has_method(method):
-            features |= feature
-    return features
-
-
-class Provider:
-    """Where tools come from. A subclass has `list_tools` and `call_tool`, and overrides what else it supports.
-
-    Objects of other shapes become one by `toolcrib.providers.adapters.adapt`.
-    """
-
-    _own_features: ClassVar[ProviderFeature] = ProviderFeature.NONE
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._own_features = features_of(lambda name: getattr(cls, name) is not getattr(Provider, name))
-
-    @property
-    def features(self) -> ProviderFeature:
-        """The optional parts that it has: those whose methods the class overrides."""
-        return self._own_features
-
-    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
-        """List the tools on offer, in any order."""
-        raise NotImplementedError  # every provider must define it
-
-    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
-        """Run the tool of that name (without namespace); return None if there is none.
-
-        Any other value becomes a result: text as it is, everything else as JSON.
-        """
-        raise NotImplementedError  # every provider must define it
-
-    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
-        """Run the tool of that key; return None if there is none. Override it if there are several namespaces."""
-        return await self.call_tool(ctx, key.name, arguments)
-
-    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
-        """Look up one tool by its name, with or without its namespace."""
-        return next((tool for tool in await self.list_tools(ctx) if name in (tool.id, tool.name)), None)
-
-    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:  # noqa: ARG002 - to override
-        """Search: the best hits, best first, with scores from 0 to 1. Their tools are called by key."""
-        return ()
-
-    @property
-    def cache_for_s(self) -> float | None:
-        """How long the list of tools may be kept, in seconds; None if it does not say."""
-        return None
-
-    @property
-    def cache_key(self) -> Hashable:
-        """What the list depends on: for one caller, providers of equal keys offer the same tools."""
-        return None
-
-    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:  # noqa: ARG002 - to override
-        """Call back, from the event loop and without arguments, whenever the list or a status changed."""
-        return _do_nothing
-
-    def statuses(self) -> Sequence[ServerStatus]:
-        """One status for each server that it speaks for, by name."""
-        return ()
-
-    def documents(self) -> Documents | None:
-        """Its prompts and resources; the same object while nothing changed, None before they are known."""
-        return None
-
-    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:  # noqa: ARG002 - to override
-        """Answer `prompts/get`, `resources/read` or `completion/complete`; the whole answer is structured content."""
-        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
-
-    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:  # noqa: ARG002 - to override
-        """Call back with its URI, on behalf of a caller, whenever that resource or one below it changed."""
-        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not report changes of resources.")
-
-    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:  # noqa: ARG002 - to override
-        """Call back with each log message and its audience; None if that is not a single caller."""
-        return _do_nothing
-
-
-def _do_nothing() -> None:
-    pass
-
-
-class ChangeSource(Protocol):
-    """Anything that reports changes."""
-
-    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back, from the event loop and without arguments, on each change."""
-
-
-class ProviderSource(Protocol):
-    """A changing set of shared providers, such as a fleet of servers."""
-
-    @property
-    def kind(self) -> BackendKind:
-        """The kind of its providers."""
-
-    def providers(self) -> Sequence[ToolProvider]:
-        """Return the current providers, in order of precedence."""
-
-    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
-        """Call back, from the event loop, whenever a provider is added or removed, or changes its tools or status."""
 
 
 class Policy(Protocol):
@@ -733,19 +584,6 @@ class TokenCounter(Protocol):
 
     def count(self, text: str) -> int:
         """Return the number of tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """A provider that can run a tool."""
-
-    kind: BackendKind
-    name: str
-    provider: Provider
-
-
-BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend] | Backend]
-"""Orders the backends of a tool; those it leaves out are not tried. It may return a single backend."""
 
 
 @dataclass(frozen=True, slots=True)

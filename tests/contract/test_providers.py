@@ -8,7 +8,7 @@ import pytest
 
 from toolcrib.errors import ConnectionLost, ExecutionFailed
 from toolcrib.providers.adapters import adapt, unadapted
-from toolcrib.providers.base import find_tool
+from toolcrib.providers.base import Provider, ProviderFeature, find_tool
 from toolcrib.providers.builder import new_tool
 from toolcrib.providers.combined import Many
 from toolcrib.providers.content import to_result
@@ -25,7 +25,7 @@ from toolcrib.providers.wrappers import (
     native,
 )
 from toolcrib.testing import FakeProvider
-from toolcrib.types import Caller, Context, Key, Provider, ProviderFeature, SearchRequest, Tool, ToolResult
+from toolcrib.types import Caller, Context, Key, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 

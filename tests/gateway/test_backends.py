@@ -14,20 +14,10 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.middleware.audit import AuditEvent
 from toolcrib.middleware.options import BreakerOptions, CallOptions, RetryOptions
+from toolcrib.providers.base import Backend, BackendSelector
 from toolcrib.providers.functions import LocalTools
 from toolcrib.testing import FakeProvider, FakeSource
-from toolcrib.types import (
-    Backend,
-    BackendKind,
-    BackendSelector,
-    Call,
-    Caller,
-    CallNext,
-    Context,
-    Object,
-    Tool,
-    ToolResult,
-)
+from toolcrib.types import BackendKind, Call, Caller, CallNext, Context, Object, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from toolcrib.errors import ExecutionFailed, InvalidRequest, InvalidTool, ToolNotFound
 from toolcrib.providers.adapters import SCHEMAS_AT_ONCE, adapt, unadapted
-from toolcrib.providers.base import display_name, find_tool
+from toolcrib.providers.base import Documents, ProviderFeature, display_name, find_tool
 from toolcrib.providers.builder import new_tool
 from toolcrib.providers.definitions import ToolMetadata, parse_tool
 from toolcrib.testing import FakeProvider
-from toolcrib.types import Caller, Context, Documents, Key, ProviderFeature, Tool, ToolResult, Visibility
+from toolcrib.types import Caller, Context, Key, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 

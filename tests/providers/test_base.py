@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 import toolcrib
-from toolcrib.types import Caller, Context, Key, Object, Provider, ProviderFeature, SearchRequest, Tool
+from toolcrib.providers.base import Provider, ProviderFeature
+from toolcrib.types import Caller, Context, Key, Object, SearchRequest, Tool
 
 pytestmark = pytest.mark.anyio
 

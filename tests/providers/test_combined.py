@@ -10,24 +10,13 @@ import pytest
 
 from toolcrib.errors import BackendNotFound, InvalidRequest, ServerUnavailable
 from toolcrib.providers.adapters import unadapted
-from toolcrib.providers.base import CallbackList
+from toolcrib.providers.base import CallbackList, ProviderFeature
 from toolcrib.providers.builder import new_tool
 from toolcrib.providers.combined import Many, ProviderList
 from toolcrib.providers.wrappers import Cached
 from toolcrib.registry import ToolRegistry
 from toolcrib.testing import FakeProvider, ready
-from toolcrib.types import (
-    BackendKind,
-    Caller,
-    Context,
-    Hit,
-    Key,
-    ProviderFeature,
-    SearchRequest,
-    ServerState,
-    Tool,
-    Unsubscribe,
-)
+from toolcrib.types import BackendKind, Caller, Context, Hit, Key, SearchRequest, ServerState, Tool, Unsubscribe
 
 pytestmark = pytest.mark.anyio
 

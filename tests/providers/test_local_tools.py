@@ -34,11 +34,12 @@ from toolcrib.errors import (
 )
 from toolcrib.fields import Integer, String
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.providers.base import Provider, ProviderFeature
 from toolcrib.providers.builder import ToolRequest, new_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools
 from toolcrib.testing import running
-from toolcrib.types import BackendKind, Caller, Context, Key, Provider, ProviderFeature, Tool, ToolResult, Visibility
+from toolcrib.types import BackendKind, Caller, Context, Key, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolcrib.errors import InvalidName, InvalidRequest, NameCollision
-from toolcrib.providers.base import find_tool
+from toolcrib.providers.base import Provider, ProviderFeature, find_tool
 from toolcrib.providers.content import to_result
 from toolcrib.providers.wrappers import (
     Cached,
@@ -28,8 +28,6 @@ from toolcrib.types import (
     Filters,
     Hit,
     Key,
-    Provider,
-    ProviderFeature,
     Rejected,
     SearchRequest,
     ServerStatus,

@@ -21,20 +21,10 @@ from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import ByScopes, Rule
 from toolcrib.middleware.audit import AuditEvent
 from toolcrib.middleware.options import CacheOptions, CallOptions, RateOptions
+from toolcrib.providers.base import Documents
 from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeSource
-from toolcrib.types import (
-    Action,
-    BackendKind,
-    Caller,
-    Context,
-    Decision,
-    Documents,
-    Object,
-    Tool,
-    ToolResult,
-    Unsubscribe,
-)
+from toolcrib.types import Action, BackendKind, Caller, Context, Decision, Object, Tool, ToolResult, Unsubscribe
 
 pytestmark = pytest.mark.anyio
 

@@ -12,11 +12,12 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Pa
 
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.providers.base import ProviderSource
 from toolcrib.server.handlers import make_server
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource
-from toolcrib.types import ProviderSource, Tool
+from toolcrib.types import Tool
 
 Answer = Callable[[str, Mapping[str, Any], Mapping[str, Any]], Awaitable[Any]]
 """Returns a server's answer to a tool's name, its arguments and the request's `_meta`: a text, or a JSON value."""

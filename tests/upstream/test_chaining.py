@@ -17,9 +17,10 @@ from tests.upstream.support import CTX, FAST, READY, fleet_of, names, server_of,
 
 from toolcrib.errors import ServerUnavailable
 from toolcrib.names import wire_name
+from toolcrib.providers.base import ProviderFeature
 from toolcrib.schema import signature
 from toolcrib.testing import FakeProvider, FakeSource
-from toolcrib.types import Caller, Context, Filters, Hit, ProviderFeature, SearchRequest, Tool, Visibility
+from toolcrib.types import Caller, Context, Filters, Hit, SearchRequest, Tool, Visibility
 from toolcrib.upstream.chaining import ChainedServer
 from toolcrib.upstream.fleet import Fleet
 from toolcrib.upstream.options import ServerOptions

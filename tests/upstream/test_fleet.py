@@ -11,7 +11,8 @@ import pytest
 from tests.upstream.support import CTX, FAST, READY, alive, call_json, fleet_of, names, raw, sdk, until
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, NameCollision, NotStarted
-from toolcrib.types import Provider, ProviderFeature, ProviderSource, ServerState
+from toolcrib.providers.base import Provider, ProviderFeature, ProviderSource
+from toolcrib.types import ServerState
 from toolcrib.upstream import supervisor
 from toolcrib.upstream.channel import Channel
 from toolcrib.upstream.fleet import Fleet

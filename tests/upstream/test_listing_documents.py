@@ -10,7 +10,8 @@ import pytest
 from tests.upstream.support import CTX, FAST, call, call_json, fleet_of, names, raw, server_of, until
 
 from toolcrib.errors import UpstreamError
-from toolcrib.types import Caller, Context, Documents, LogAudience, Object
+from toolcrib.providers.base import Documents, LogAudience
+from toolcrib.types import Caller, Context, Object
 from toolcrib.upstream import listing
 from toolcrib.upstream.fleet import RemoteServer
 

@@ -10,7 +10,8 @@ from tests.upstream.in_process import sdk_server
 from tests.upstream.support import CTX, call, call_json, raw, server_of
 
 from toolcrib.errors import UpstreamError
-from toolcrib.types import Caller, Context, LogAudience
+from toolcrib.providers.base import LogAudience
+from toolcrib.types import Caller, Context
 from toolcrib.upstream import subscriptions
 from toolcrib.upstream.options import ServerOptions
 

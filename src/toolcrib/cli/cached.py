@@ -23,6 +23,7 @@ from toolcrib.gateway.sessions import LOCAL
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot
 from toolcrib.gateway.view import View, ViewCache
 from toolcrib.gateway.visibility import unavailable_servers, visible_servers
+from toolcrib.providers.base import Backend, Provider
 from toolcrib.schema import example
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
@@ -30,7 +31,7 @@ from toolcrib.search.options import Scorer
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import make_store
-from toolcrib.types import Backend, BackendKind, Provider, Rejected, SearchRequest, ServerState, ServerStatus, Tool
+from toolcrib.types import BackendKind, Rejected, SearchRequest, ServerState, ServerStatus, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
 

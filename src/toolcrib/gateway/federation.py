@@ -29,17 +29,14 @@ from toolcrib.gateway.snapshot import (
 from toolcrib.gateway.view import ResolvedTool, View, may_see, resolve_at
 from toolcrib.gateway.visibility import namespace_counts, namespace_of
 from toolcrib.providers.adapters import adapt
-from toolcrib.providers.base import display_name
+from toolcrib.providers.base import Backend, Provider, ProviderFeature, display_name
 from toolcrib.schema import signature
 from toolcrib.types import (
-    Backend,
     BackendKind,
     Context,
     Filters,
     Hit,
     Policy,
-    Provider,
-    ProviderFeature,
     SearchReply,
     SearchRequest,
     ServerState,

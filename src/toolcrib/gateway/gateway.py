@@ -49,6 +49,7 @@ from toolcrib.gateway.visibility import (
 from toolcrib.middleware.audit import AuditSink
 from toolcrib.middleware.breaker import BreakerState
 from toolcrib.middleware.pipeline import CallPipeline
+from toolcrib.providers.base import BackendSelector, ProviderSource
 from toolcrib.resources.manager import ResourceManager
 from toolcrib.resources.router import URI_BLOCKS
 from toolcrib.schema import example, signature
@@ -59,7 +60,6 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.types import (
     PATH_META,
     Action,
-    BackendSelector,
     CallMiddleware,
     Client,
     Context,
@@ -68,7 +68,6 @@ from toolcrib.types import (
     Hit,
     Object,
     Policy,
-    ProviderSource,
     SearchReply,
     SearchRequest,
     ServerState,

@@ -15,20 +15,9 @@ from toolcrib.errors import ToolcribError
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import ProviderTools, RejectedDefinition, invalid_field
 from toolcrib.providers.adapters import adapt
-from toolcrib.providers.base import display_name
+from toolcrib.providers.base import Backend, Provider, ProviderFeature, ProviderSource, display_name
 from toolcrib.providers.definitions import parse_tool
-from toolcrib.types import (
-    Backend,
-    BackendKind,
-    Context,
-    Provider,
-    ProviderFeature,
-    ProviderSource,
-    Rejected,
-    ServerState,
-    ServerStatus,
-    Tool,
-)
+from toolcrib.types import BackendKind, Context, Rejected, ServerState, ServerStatus, Tool
 
 logger = logging.getLogger(__name__)
 

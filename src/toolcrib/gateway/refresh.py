@@ -34,19 +34,9 @@ from toolcrib.gateway.provider_state import (
     with_rejected,
 )
 from toolcrib.gateway.snapshot import RejectedDefinition, Snapshot
-from toolcrib.providers.base import ThreadSafeCallback, call_logged
+from toolcrib.providers.base import Backend, ProviderSource, ThreadSafeCallback, call_logged
 from toolcrib.search.vectors import Embedder
-from toolcrib.types import (
-    Backend,
-    BackendKind,
-    Caller,
-    Context,
-    ProviderSource,
-    Rejected,
-    ServerState,
-    ServerStatus,
-    Unsubscribe,
-)
+from toolcrib.types import BackendKind, Caller, Context, Rejected, ServerState, ServerStatus, Unsubscribe
 
 logger = logging.getLogger(__name__)
 

@@ -9,10 +9,11 @@ from functools import cache
 from typing import Any, Final
 
 from toolcrib.catalog.catalog import Catalog
+from toolcrib.providers.base import Backend
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
-from toolcrib.types import Backend, Key, Rejected, ServerStatus, Tool, Visibility
+from toolcrib.types import Key, Rejected, ServerStatus, Tool, Visibility
 
 _MAX_NAME_CHARS: Final = 80
 """Characters of a name that an error repeats."""

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 from toolcrib.catalog.catalog import Catalog, ambiguous_name
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot, empty_snapshot
+from toolcrib.providers.base import Backend
 from toolcrib.schema import Schema
 from toolcrib.search.engine import listing, search
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
-from toolcrib.types import Action, Backend, Caller, Decision, Filters, Key, Policy, SearchReply, SearchRequest, Tool
+from toolcrib.types import Action, Caller, Decision, Filters, Key, Policy, SearchReply, SearchRequest, Tool
 
 _MAX_SCOPES = 4096
 

@@ -28,21 +28,10 @@ from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
 from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.limits import DeadlineMiddleware, RateMiddleware, RetryMiddleware
 from toolcrib.middleware.options import CallOptions
+from toolcrib.providers.base import Backend, BackendSelector
 from toolcrib.providers.content import to_result
 from toolcrib.state.memory import MemoryStore
-from toolcrib.types import (
-    Backend,
-    BackendKind,
-    BackendSelector,
-    Call,
-    CallMiddleware,
-    CallNext,
-    Context,
-    Policy,
-    StateStore,
-    Tool,
-    ToolResult,
-)
+from toolcrib.types import BackendKind, Call, CallMiddleware, CallNext, Context, Policy, StateStore, Tool, ToolResult
 
 logger = logging.getLogger(__name__)
 

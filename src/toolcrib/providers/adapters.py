@@ -23,22 +23,9 @@ import anyio
 
 from toolcrib.containment import WorkerThreads, is_nested_call_error
 from toolcrib.errors import InvalidRequest, InvalidTool, ToolcribError, ToolNotFound
-from toolcrib.providers.base import display_name
+from toolcrib.providers.base import Provider, ProviderFeature, display_name, features_of
 from toolcrib.providers.definitions import ToolMetadata, parse_metadata, parse_tool, parse_tools
-from toolcrib.types import (
-    JSON,
-    Context,
-    Hit,
-    Key,
-    Object,
-    Provider,
-    ProviderFeature,
-    SearchRequest,
-    Tool,
-    ToolResult,
-    Visibility,
-    features_of,
-)
+from toolcrib.types import JSON, Context, Hit, Key, Object, SearchRequest, Tool, ToolResult, Visibility
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,149 @@
-"""Helpers for the `Provider` contract: keys and ids, exact look-ups, names for logs, and lists of callbacks."""
+"""The `Provider` contract: what a source of tools offers, and helpers for those that hold providers.
+
+A provider lists and runs tools. Its optional parts are methods with defaults, and `ProviderFeature` says which of them it
+has. The helpers find tools by key, name providers in logs, and keep lists of callbacks.
+"""
 
 import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import Any, ClassVar, Final, Protocol
 
+from toolcrib.errors import ExecutionFailed
 from toolcrib.providers.definitions import parse_tools
-from toolcrib.types import Context, Key, Provider, ProviderFeature, Tool, Unsubscribe
+from toolcrib.types import (
+    JSON,
+    BackendKind,
+    Caller,
+    Context,
+    Hit,
+    Key,
+    Object,
+    SearchRequest,
+    ServerStatus,
+    Tool,
+    ToolProvider,
+    ToolResult,
+    Unsubscribe,
+)
 
 logger = logging.getLogger(__name__)
+
+
+class ProviderFeature(Flag):
+    """The optional parts of a provider."""
+
+    NONE = 0
+    LOOKUP = auto()
+    """`get_tool` finds tools that `list_tools` may leave out, because there are too many to list."""
+    SEARCH = auto()
+    """`find_tools` searches."""
+    CHANGES = auto()
+    """`subscribe` reports every change, so that the list need not be polled."""
+    STATUS = auto()
+    """`statuses` reports on servers."""
+    DOCUMENTS = auto()
+    """It has prompts and resources, all of one namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """Prompts and resources as a server last listed them: wire JSON, in its order, by the server's own names."""
+
+    prompts: Mapping[str, Object] = field(default_factory=dict)
+    resources: Mapping[str, Object] = field(default_factory=dict)
+    """Resources by their URI."""
+    templates: Mapping[str, Object] = field(default_factory=dict)
+    """Resource templates, by `uriTemplate`."""
+    reads: bool = False
+    """Whether it has any resources, listed or not."""
+    completes: bool = False
+    """Whether it completes arguments of prompts and templates."""
+    watches: bool = False
+    """Whether clients can subscribe to single resources."""
+
+
+LogAudience = tuple[Caller, str | None]
+"""A caller, and the session if it is known to belong to that caller alone."""
+
+
+class Provider:
+    """Where tools come from. A subclass has `list_tools` and `call_tool`, and overrides what else it supports.
+
+    Objects of other shapes become one by `toolcrib.providers.adapters.adapt`.
+    """
+
+    _own_features: ClassVar[ProviderFeature] = ProviderFeature.NONE
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._own_features = features_of(lambda name: getattr(cls, name) is not getattr(Provider, name))
+
+    @property
+    def features(self) -> ProviderFeature:
+        """The optional parts that it has: those whose methods the class overrides."""
+        return self._own_features
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:
+        """List the tools on offer, in any order."""
+        raise NotImplementedError  # every provider must define it
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that name (without namespace); return None if there is none.
+
+        Any other value becomes a result: text as it is, everything else as JSON.
+        """
+        raise NotImplementedError  # every provider must define it
+
+    async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
+        """Run the tool of that key; return None if there is none. Override it if there are several namespaces."""
+        return await self.call_tool(ctx, key.name, arguments)
+
+    async def get_tool(self, ctx: Context, name: str) -> Tool | None:
+        """Look up one tool by its name, with or without its namespace."""
+        return next((tool for tool in await self.list_tools(ctx) if name in (tool.id, tool.name)), None)
+
+    async def find_tools(self, ctx: Context, request: SearchRequest) -> Sequence[Hit]:  # noqa: ARG002 - to override
+        """Search: the best hits, best first, with scores from 0 to 1. Their tools are called by key."""
+        return ()
+
+    @property
+    def cache_for_s(self) -> float | None:
+        """How long the list of tools may be kept, in seconds; None if it does not say."""
+        return None
+
+    @property
+    def cache_key(self) -> Hashable:
+        """What the list depends on: for one caller, providers of equal keys offer the same tools."""
+        return None
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:  # noqa: ARG002 - to override
+        """Call back, from the event loop and without arguments, whenever the list or a status changed."""
+        return _do_nothing
+
+    def statuses(self) -> Sequence[ServerStatus]:
+        """One status for each server that it speaks for, by name."""
+        return ()
+
+    def documents(self) -> Documents | None:
+        """Its prompts and resources; the same object while nothing changed, None before they are known."""
+        return None
+
+    async def request_document(self, ctx: Context, method: str, params: Object) -> ToolResult:  # noqa: ARG002 - to override
+        """Answer `prompts/get`, `resources/read` or `completion/complete`; the whole answer is structured content."""
+        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not answer {method}.")
+
+    async def watch_resource(self, ctx: Context, uri: str, callback: Callable[[str], None]) -> Unsubscribe:  # noqa: ARG002 - to override
+        """Call back with its URI, on behalf of a caller, whenever that resource or one below it changed."""
+        raise ExecutionFailed(f"{getattr(self, 'name', type(self).__name__)} does not report changes of resources.")
+
+    def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:  # noqa: ARG002 - to override
+        """Call back with each log message and its audience; None if that is not a single caller."""
+        return _do_nothing
 
 
 async def find_tool(provider: Provider, ctx: Context, key: Key) -> Tool | None:
@@ -134,3 +268,59 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+_FEATURE_METHODS: Final = {
+    "get_tool": ProviderFeature.LOOKUP,
+    "find_tools": ProviderFeature.SEARCH,
+    "subscribe": ProviderFeature.CHANGES,
+    "statuses": ProviderFeature.STATUS,
+    "documents": ProviderFeature.DOCUMENTS,
+}
+
+
+def features_of(has_method: Callable[[str], bool]) -> ProviderFeature:
+    """The features of a provider, given which methods it has of its own."""
+    features = ProviderFeature.NONE
+    for method, feature in _FEATURE_METHODS.items():
+        if has_method(method):
+            features |= feature
+    return features
+
+
+def _do_nothing() -> None:
+    pass
+
+
+class ChangeSource(Protocol):
+    """Anything that reports changes."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back, from the event loop and without arguments, on each change."""
+
+
+class ProviderSource(Protocol):
+    """A changing set of shared providers, such as a fleet of servers."""
+
+    @property
+    def kind(self) -> BackendKind:
+        """The kind of its providers."""
+
+    def providers(self) -> Sequence[ToolProvider]:
+        """Return the current providers, in order of precedence."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
+        """Call back, from the event loop, whenever a provider is added or removed, or changes its tools or status."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """A provider that can run a tool."""
+
+    kind: BackendKind
+    name: str
+    provider: Provider
+
+
+BackendSelector = Callable[[Sequence[Backend]], Sequence[Backend] | Backend]
+"""Orders the backends of a tool; those it leaves out are not tried. It may return a single backend."""

@@ -13,7 +13,15 @@ import anyio
 from toolcrib.containment import contained
 from toolcrib.errors import BackendNotFound, InvalidRequest, ToolcribError
 from toolcrib.providers.adapters import adapt, unadapted
-from toolcrib.providers.base import CallbackList, ThreadSafeCallback, call_logged, display_name, find_tool
+from toolcrib.providers.base import (
+    CallbackList,
+    Provider,
+    ProviderFeature,
+    ThreadSafeCallback,
+    call_logged,
+    display_name,
+    find_tool,
+)
 from toolcrib.providers.definitions import parse_tools
 from toolcrib.types import (
     JSON,
@@ -22,8 +30,6 @@ from toolcrib.types import (
     Hit,
     Key,
     Object,
-    Provider,
-    ProviderFeature,
     SearchRequest,
     ServerState,
     ServerStatus,

@@ -28,23 +28,12 @@ from toolcrib.errors import (
     ToolNotFound,
 )
 from toolcrib.names import nearest
-from toolcrib.providers.base import CallbackList
+from toolcrib.providers.base import CallbackList, Provider
 from toolcrib.providers.builder import ToolBuilder, bind_handler, checked_tool
 from toolcrib.providers.callable_info import CallableInfo, inspect_callable, parse_docstring
 from toolcrib.providers.definitions import invalid_words, validated
 from toolcrib.providers.function_schema import ParameterModel, ReturnConverter
-from toolcrib.types import (
-    BackendKind,
-    Context,
-    Key,
-    Object,
-    Provider,
-    Tool,
-    ToolResult,
-    Unsubscribe,
-    Visibility,
-    VisibilityName,
-)
+from toolcrib.types import BackendKind, Context, Key, Object, Tool, ToolResult, Unsubscribe, Visibility, VisibilityName
 
 logger = logging.getLogger(__name__)
 _F = TypeVar("_F", bound=Callable[..., Any])

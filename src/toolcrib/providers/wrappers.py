@@ -8,7 +8,7 @@ from typing import Final
 from toolcrib.errors import InvalidRequest, NameCollision
 from toolcrib.names import check_name, check_namespace
 from toolcrib.providers.adapters import adapt, unadapted
-from toolcrib.providers.base import display_name, find_tool, possible_keys
+from toolcrib.providers.base import Provider, ProviderFeature, display_name, find_tool, possible_keys
 from toolcrib.providers.definitions import parse_tools
 from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
@@ -18,8 +18,6 @@ from toolcrib.types import (
     Hit,
     Key,
     Object,
-    Provider,
-    ProviderFeature,
     Rejected,
     SearchRequest,
     ServerStatus,

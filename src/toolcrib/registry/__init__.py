@@ -6,7 +6,8 @@ it can be attached to an existing server, and is itself a provider.
 """
 
 from toolcrib.errors import missing_extra
-from toolcrib.types import Backend, BackendKind, BackendSelector, Call, SearchRequest
+from toolcrib.providers.base import Backend, BackendSelector
+from toolcrib.types import BackendKind, Call, SearchRequest
 
 try:
     from toolcrib.registry.processor import ToolProcessor, create_registry

@@ -20,6 +20,7 @@ from toolcrib.errors import (
 )
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
+from toolcrib.providers.base import Backend, BackendSelector, Provider
 from toolcrib.providers.builder import ToolBuilder, checked_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools, ToolDecorator
@@ -31,14 +32,11 @@ from toolcrib.settings.options import Settings
 from toolcrib.types import (
     JSON,
     Authenticator,
-    Backend,
-    BackendSelector,
     CallMiddleware,
     Context,
     Key,
     Object,
     Policy,
-    Provider,
     SearchReply,
     ServerInfo,
     ServerState,

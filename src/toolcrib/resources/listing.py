@@ -14,6 +14,7 @@ import anyio.lowlevel
 from toolcrib.gateway.refresh import SingleFlight
 from toolcrib.gateway.view import may_see
 from toolcrib.names import wire_name
+from toolcrib.providers.base import Backend, Documents, ProviderFeature
 from toolcrib.resources.uris import (
     PROMPT_TAG,
     RESOURCE_TAG,
@@ -23,19 +24,7 @@ from toolcrib.resources.uris import (
     qualified_uri,
     scheme_of,
 )
-from toolcrib.types import (
-    Action,
-    Backend,
-    Caller,
-    Decision,
-    Documents,
-    Key,
-    Object,
-    Policy,
-    ProviderFeature,
-    Tool,
-    Visibility,
-)
+from toolcrib.types import Action, Caller, Decision, Key, Object, Policy, Tool, Visibility
 
 DocumentKind = Literal["prompts", "resources", "templates"]
 DOCUMENT_KINDS: Final[tuple[DocumentKind, ...]] = ("prompts", "resources", "templates")

@@ -20,6 +20,7 @@ from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.sessions import LOCAL
 from toolcrib.gateway.view import ResolvedTool, may_see
 from toolcrib.middleware.pipeline import CallPipeline
+from toolcrib.providers.base import Backend, LogAudience, Provider
 from toolcrib.resources.listing import (
     CollectionCache,
     DocumentCollection,
@@ -33,14 +34,11 @@ from toolcrib.resources.router import ResourceLocation, SubscribedUris, UriRoute
 from toolcrib.resources.uris import MAX_URI_LENGTH, expand_template, split_qualified_uri
 from toolcrib.schema import Schema
 from toolcrib.types import (
-    Backend,
     Caller,
     Context,
     Decision,
-    LogAudience,
     Object,
     Policy,
-    Provider,
     ServerState,
     StateStore,
     Tool,

@@ -9,6 +9,7 @@ from typing import Any, Final
 from toolcrib.errors import AmbiguousName, NotFound
 from toolcrib.gateway.sessions import session_key
 from toolcrib.middleware.fingerprint import canonical_json
+from toolcrib.providers.base import Backend, Documents
 from toolcrib.resources.listing import CollectionCache, backend_namespace, may_see_all, policy_tools, strictest_decision
 from toolcrib.resources.uris import (
     MAX_URI_LENGTH,
@@ -18,18 +19,7 @@ from toolcrib.resources.uris import (
     scheme_of,
     split_qualified_uri,
 )
-from toolcrib.types import (
-    Backend,
-    Caller,
-    Context,
-    Decision,
-    Documents,
-    Object,
-    Policy,
-    StateCodec,
-    StateStore,
-    ToolResult,
-)
+from toolcrib.types import Caller, Context, Decision, Object, Policy, StateCodec, StateStore, ToolResult
 
 URI_BLOCKS: Final = ("resource_link", "resource")
 """Content blocks that contain the URI of a resource."""

@@ -26,7 +26,7 @@ from toolcrib.errors import (
     ToolNotFound,
 )
 from toolcrib.names import check_key, nearest
-from toolcrib.providers.base import CallbackList
+from toolcrib.providers.base import CallbackList, Provider
 from toolcrib.providers.content import unwrap
 from toolcrib.schema import Schema
 from toolcrib.scripting.files import FolderState, ScriptTest, StoredScript, folder_state, read_script, script_files
@@ -34,7 +34,6 @@ from toolcrib.scripting.runner import ScriptRunner
 from toolcrib.types import (
     Context,
     Object,
-    Provider,
     Rejected,
     ServerState,
     ServerStatus,

@@ -33,10 +33,11 @@ from mcp_types import LOG_LEVEL_META_KEY
 from toolcrib.containment import is_own_cancellation, isolate
 from toolcrib.errors import AlreadyStarted, InvalidRequest, ToolcribError
 from toolcrib.providers.adapters import adapt
+from toolcrib.providers.base import ChangeSource, ProviderFeature
 from toolcrib.resources.manager import ResourceManager
 from toolcrib.server.context import RequestContext, as_mcp_errors, detach, to_context
 from toolcrib.server.sdk_workarounds import connection_of
-from toolcrib.types import ChangeSource, Context, Object, ProviderFeature, Unsubscribe
+from toolcrib.types import Context, Object, Unsubscribe
 from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ import anyio
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
-from toolcrib.types import Documents, Rejected, ServerInfo, StateCodec, StateStore
+from toolcrib.providers.base import Documents
+from toolcrib.types import Rejected, ServerInfo, StateCodec, StateStore
 from toolcrib.upstream.options import ServerOptions
 
 logger = logging.getLogger(__name__)

@@ -21,11 +21,11 @@ import anyio.abc
 from anyio.lowlevel import checkpoint
 
 from toolcrib.errors import AlreadyStarted, BackendNotFound, InvalidRequest, NameCollision, NotStarted, ToolcribError
+from toolcrib.providers.base import Provider
 from toolcrib.types import (
     BackendKind,
     Context,
     Object,
-    Provider,
     ServerState,
     ServerStatus,
     StateStore,

@@ -17,7 +17,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from toolcrib.types import Client, Context, LogAudience, Object, Unsubscribe
+from toolcrib.providers.base import LogAudience
+from toolcrib.types import Client, Context, Object, Unsubscribe
 from toolcrib.upstream.redact import Redactor
 from toolcrib.wire import replace_surrogates
 

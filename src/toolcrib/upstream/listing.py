@@ -20,7 +20,8 @@ from pydantic_core import to_json
 
 from toolcrib.errors import InvalidName
 from toolcrib.names import check_name
-from toolcrib.types import PATH_META, Documents, Object, Rejected, Tool
+from toolcrib.providers.base import Documents
+from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import Connection, HeaderMap

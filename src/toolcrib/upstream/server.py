@@ -10,17 +10,8 @@ import anyio
 from pydantic_core import to_json
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, ServerUnavailable, UpstreamError
-from toolcrib.types import (
-    Context,
-    Documents,
-    LogAudience,
-    Object,
-    ServerState,
-    ServerStatus,
-    Tool,
-    ToolResult,
-    Unsubscribe,
-)
+from toolcrib.providers.base import Documents, LogAudience
+from toolcrib.types import Context, Object, ServerState, ServerStatus, Tool, ToolResult, Unsubscribe
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
 from toolcrib.upstream.connection import HeaderMap
