@@ -30,7 +30,7 @@ $(VENV)/.docs: $(VENV)/.ready
 $(DEMO)/.ready: pyproject.toml
 	@echo "Installing toolcrib and uv in $(DEMO): about 45 packages, 250 MB."
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python -m pip --disable-pip-version-check install --editable ".[tokens]" uv
+	$(DEMO)/bin/python -m pip --disable-pip-version-check install --no-compile --editable ".[tokens]" uv
 	@touch $@
 
 demo: $(DEMO)/.ready  ## A gateway in front of real MCP servers from PyPI, shown from an agent's side

@@ -266,8 +266,10 @@ class DemoTour:
     def _say(self, text: str, *, style: str = "", by: int = 0) -> None:
         """Print text indented by `by` columns, also on wrapped lines."""
         margin, room = " " * by, self._console.width - by
-        lines = [part for line in printable(text).split("\n") for part in textwrap.wrap(line, room) or [""]]
-        self._console.print(Text("\n".join((margin + line).rstrip() for line in lines), style=style))
+        # Whole words, so that a path can be copied.
+        wrap = textwrap.TextWrapper(room, break_long_words=False, break_on_hyphens=False).wrap
+        lines = [part for line in printable(text).split("\n") for part in wrap(line) or [""]]
+        self._console.print(Text("\n".join((margin + line).rstrip() for line in lines), style=style), soft_wrap=True)
 
 
 def _hits(answer: DemoAnswer) -> list[dict[str, Any]]:
