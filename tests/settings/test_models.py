@@ -264,6 +264,7 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
             "mcp.json:6: toolcrib.metaOnly cannot be combined with the surface direct",
         ),
         ({"timeouts": {"find": 0}}, "mcp.json:4: toolcrib.timeouts.find must be a number of seconds above 0, not 0"),
+        ({"timeouts": {"startGrace": 3}}, "timeouts.startGrace is no longer a setting; set search_wait for"),
         ({"providers": {"cache": "1m"}}, 'toolcrib.providers.cache must be a number of seconds above 0, not "1m"'),
         ({"providers": {"request_tools": -1}}, "request_tools must be a whole number of at least 0, not -1"),
         ({"providers": {"timeout": 1}}, 'providers.timeout is not a setting; did you mean "list_timeout"?'),

@@ -29,6 +29,10 @@ _SWITCHES: Final = frozenset({"breaker", "retry", "cache"})
 _FALSE_IS_NONE: Final = frozenset({"repeats", "misses", "lookups"})
 _SECRETS: Final = frozenset({"tokens", "token", "approval_key", "env", "headers", "url", "server_url", "http_url"})
 _LITERAL_SECRETS: Final = frozenset({"token", "secret", "value"})
+_REPLACED: Final = {
+    "start_grace": "set search_wait for the first search, and list_wait for the first list, in seconds",
+}
+"""Settings of earlier versions, each with what to write instead."""
 _LISTS_OF_TABLES: Final = frozenset({"tokens", "rules"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
@@ -217,6 +221,8 @@ def _instead(loc: tuple[str | int, ...], value: Any) -> str:
 def _unknown_key(entry: str, loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
     if entry in _LITERAL_SECRETS and "tokens" in loc:
         return "must not be written in this file; use env or file to say where the secret is"
+    if (replaced := _REPLACED.get(snake(entry))) is not None:
+        return f"is no longer a setting; {replaced}"
     known = known_keys(model, loc)
     near = closest(entry, known)
     return "is not a setting; " + (
