@@ -1,6 +1,8 @@
 """Verbs that look at tools answer from what the servers listed last, and start none."""
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,6 +104,31 @@ def test_other_lists_of_allowed_tools_and_policies_apply_to_what_is_remembered(
     file = settings(hiding, a=toolbox())
     assert len(command("tools", "-c", file).out.splitlines()) == 3
     assert command("describe", "a:ring", "-c", file).code == 4
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "null",
+        "[" * 100_000,
+        '{"format": 1, "catalog": {"tools": [{"name": "q", "inputSchema": 5}], "accepted": ["q"], "read_at": -1e30}}',
+        '{"format": 1, "catalog": {"tools": [1, {"name": "q"}], "accepted": ["q"], "read_at": 1e300}}',
+        '{"format": 1, "catalog": {"tools": [{"name": "q"}], "accepted": ["q"], "read_at": 1.5}}',
+        '{"format": 1, "catalog": {"server": [1], "tools": 5, "read_at": "x"}}',
+    ],
+)
+def test_a_catalog_that_cannot_be_used_is_read_from_its_server_again(
+    value: str, command: Command, settings: Settings, tmp_path: Path
+) -> None:
+    path = tmp_path / "kept.sqlite"
+    file = settings({"state": {"path": str(path)}}, a=toolbox())
+    listed = command("tools", "-c", file).out
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE entries SET value = ? WHERE name = 'catalogs'", (value,))
+    for words in (("state",), ("state", "--json")):
+        assert command(*words, "-c", file).code == 0
+    again = command("tools", "-c", file)
+    assert (again.code, again.out) == (0, listed)
 
 
 def test_a_broken_server_is_named_by_a_second_look_too(command: Command, settings: Settings) -> None:

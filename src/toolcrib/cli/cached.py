@@ -221,5 +221,8 @@ def _tools(server: ServerOptions, catalog: StoredCatalog | None) -> tuple[Tool, 
             continue
         if name not in accepted or name in rejected:
             raise _Unknown
-        tools.append(read_entry(raw, server.namespace or server.name))
+        try:
+            tools.append(read_entry(raw, server.namespace or server.name))
+        except (KeyError, TypeError, ValueError) as error:
+            raise _Unknown from error
     return tuple(tools)

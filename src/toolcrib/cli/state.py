@@ -100,10 +100,11 @@ def _catalog(saved: Any) -> SavedCatalog:
     """What an entry of the table holds; one that another version wrote may lack any of it."""
     catalog = saved.get("catalog") if isinstance(saved, dict) else None
     fields = catalog if isinstance(catalog, dict) else {}
+    tools, read_at = fields.get("tools"), fields.get("read_at")
     return SavedCatalog(
         server=str(fields.get("server") or "?"),
-        tools=len(fields.get("tools") or ()),
-        saved=fields.get("read_at") or 0.0,
+        tools=len(tools) if isinstance(tools, list) else 0,
+        saved=min(read_at, time.time()) if isinstance(read_at, float) and read_at >= 0 else 0.0,
     )
 
 

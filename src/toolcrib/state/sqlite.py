@@ -248,7 +248,7 @@ class _DurableTable(Generic[V]):
         """Decode a value; None for one that another version wrote and this one cannot read."""
         try:
             return self._codec.decode(_load(text))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             logger.debug("a value of the table %s cannot be read: %s", self._name, error)
             return None
 

@@ -26,6 +26,8 @@ from toolcrib.upstream.options import ServerOptions
 logger = logging.getLogger(__name__)
 
 _FORMAT: Final = 1
+_END_OF_TIME: Final = 1e11
+"""A later moment cannot be shown as a date."""
 _MAX_CATALOGS: Final = 1000
 _MAX_TOTAL_BYTES: Final = 64 * 1024 * 1024
 _MAX_LIST_BYTES: Final = 8 * 1024 * 1024
@@ -87,7 +89,10 @@ def _decode(value: Any) -> StoredCatalog:
     """Raises `ValueError`, `KeyError` or `TypeError` for anything but what `_encode` returns."""
     if value["format"] != _FORMAT:
         raise ValueError("it was written by another version")
-    return _validator().validate_python(value["catalog"])
+    catalog = _validator().validate_python(value["catalog"])
+    if not 0 <= catalog.read_at < _END_OF_TIME:
+        raise ValueError("its time is out of range")
+    return catalog
 
 
 @cache
