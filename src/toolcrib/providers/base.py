@@ -1,7 +1,7 @@
 """The `Provider` contract: what a source of tools offers, and helpers for those that hold providers.
 
-A provider lists and runs tools. Its optional parts are methods with defaults, and `ProviderFeature` says which of them it
-has. The helpers find tools by key, name providers in logs, and keep lists of callbacks.
+A provider lists and runs tools. Its optional parts are methods with defaults, and `ProviderFeature` says which of them
+it has. The helpers find tools by key, name providers in logs, and keep lists of callbacks.
 """
 
 import asyncio

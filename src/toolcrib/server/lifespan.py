@@ -210,8 +210,8 @@ class ServableApp(Lifecycle):
         """Serve until interrupted. Starts its own event loop.
 
         Without arguments, serves over stdio. With an address, such as `"127.0.0.1:8000"`, or with a host or a port,
-        serves over HTTP; the settings have what is not given. Raises `SettingsError`, and `InvalidRequest` where an event
-        loop is running already.
+        serves over HTTP; the settings have what is not given. Raises `SettingsError`, and `InvalidRequest` where an
+        event loop is running already.
         """
         if address is not None:
             check_type(address, str, "The address", 'Use "127.0.0.1:8000", or port=8000.')

@@ -24,7 +24,7 @@ class StateOptions:
     path: Path | None = None
     """An SQLite file for what should survive a restart; None keeps everything in memory."""
     max_bytes: Annotated[int, whole_from(1024 * 1024)] = DEFAULT_MAX_BYTES
-    """About how large the file may become; beyond it, the least recently used values of its largest table are dropped."""
+    """About how large the file may become; beyond it, its largest table drops the least recently used values."""
 
 
 class OpenableStore(StateStore, AbstractAsyncContextManager[StateStore], Protocol):
