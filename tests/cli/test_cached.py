@@ -164,3 +164,14 @@ print([name for name in {heavy!r} if name in sys.modules])
     hit, heavy_modules = done.stdout.splitlines()
     assert "a:greet" in hit
     assert json.loads(heavy_modules.replace("'", '"')) == []
+
+
+@pytest.mark.slow
+def test_a_server_that_hung_is_waited_for_once_and_again_only_with_fresh(command: Command, settings: Settings) -> None:
+    hangs = {"command": sys.executable, "args": ["-c", "import time; time.sleep(60)"]}
+    file = settings({"timeouts": {"start": 1}}, slow=hangs, good=toolbox())
+    assert "no answer to the handshake within 1 s" in command("tools", "-c", file).err
+    again = command("tools", "-c", file)
+    assert (again.code, len(again.out.splitlines())) == (0, 4)
+    assert "it did not answer in time when it was last started; --fresh tries it again" in again.err
+    assert "no answer to the handshake" in command("tools", "--fresh", "-c", file).err
