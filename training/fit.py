@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=Path(data) if data else None,
         help="the folder of sets; default: the environment variable TOOLCRIB_RETRIEVAL_DATA",
     )
-    parser.add_argument("--own", type=Path, default=OWN, help="the set that is always used; default: tests/retrieval")
+    parser.add_argument(
+        "--own", type=Path, default=OWN, help="the set that is always used; default: tests/retrieval/everyday"
+    )
     parser.add_argument("--queries", type=int, default=300, help="the most queries of a set; default: 300")
     parser.add_argument("--seed", type=int, default=1, help="of the samples of queries; default: 1")
     given = parser.parse_args(arguments)

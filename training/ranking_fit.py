@@ -29,7 +29,7 @@ BY_HAND: Final = {
 """Values that are not fitted, and why."""
 
 FITTED_WEIGHTS: Final = tuple(name for name in SIGNALS if f"weights.{name}" not in BY_HAND)
-FITTED_CALIBRATION: Final = ("raw", "clauses", "offset", "hit", "distance", "hit_offset")
+FITTED_CALIBRATION: Final = ("raw", "offset", "distance")
 FITTED_THRESHOLDS: Final = ("nothing_below", "weak_below")
 
 _COLUMNS: Final = [SIGNALS.index(name) for name in FITTED_WEIGHTS]
@@ -68,20 +68,14 @@ def fit_weights(sets: Sequence[JudgedSet]) -> SignalWeights:
 
 
 def fit_calibration(sets: Sequence[JudgedSet], weights: SignalWeights) -> Calibration:
-    """Fit both logistic functions: whether anything fits a query, and whether each of its hits does."""
+    """Fit the logistic function of the best hits, then how it falls with the distance from the best."""
     vector = _vector(weights)
-    queries = [row for each in sets for row in _weighted([*_query_rows(each, vector)])]
-    raw, clauses, offset = _logistic_fit(queries, (SHIPPED.calibration.raw, SHIPPED.calibration.clauses, 0.0))
-    found = replace(
-        SHIPPED.calibration,
-        raw=round(raw, 2),
-        size=round(-raw / 2, 2),
-        clauses=round(clauses, 2),
-        offset=round(offset, 2),
-    )
+    best = [row for each in sets for row in _weighted([*_best_rows(each, vector)])]
+    raw, offset = _logistic_fit(best, (SHIPPED.calibration.raw, 0.0))
+    found = replace(SHIPPED.calibration, raw=round(raw, 2), size=round(-raw / 2, 2), offset=round(offset, 2))
     hits = [row for each in sets for row in _weighted([*_hit_rows(each, vector, found)])]
-    hit, distance, offset = _logistic_fit(hits, (found.hit, found.distance, 0.0))
-    return replace(found, hit=round(hit, 2), distance=round(distance, 2), hit_offset=round(offset, 2))
+    _, distance, _ = _logistic_fit(hits, (1.0, found.distance, 0.0))
+    return replace(found, distance=round(distance, 2))
 
 
 def fit_thresholds(sets: Sequence[JudgedSet], weights: SignalWeights, calibration: Calibration) -> tuple[float, float]:
@@ -180,17 +174,17 @@ def _minimize(function: Callable[[Doubles], tuple[float, Doubles]], start: Doubl
     return point
 
 
-_Row = tuple[tuple[float, float, float], bool]
+_Row = tuple[tuple[float, ...], bool]
 """The inputs of a logistic function, the last one being 1, and its label."""
 
 
-def _query_rows(each: JudgedSet, weights: Doubles) -> Iterator[_Row]:
+def _best_rows(each: JudgedSet, weights: Doubles) -> Iterator[_Row]:
     """One row for each query. One that spells a whole name is left out: its probability has a floor of its own."""
     size = 0.5 * float(np.log(len(each.source.tools)))
-    for judgements, label in ((each.own, True), (each.foreign, False)):
-        for one in judgements:
-            if len(one.signals) and not one.signals[:, _NAMED].any():
-                yield (float((one.signals @ weights).max()) - size, float(one.clauses), 1.0), label
+    for one in (*each.own, *each.foreign):
+        if len(one.signals) and not one.signals[:, _NAMED].any():
+            raw = one.signals @ weights
+            yield (float(raw.max()) - size, 1.0), bool(one.relevant[raw.argmax()])
 
 
 def _hit_rows(each: JudgedSet, weights: Doubles, calibration: Calibration) -> Iterator[_Row]:
@@ -209,7 +203,7 @@ def _weighted(rows: Sequence[_Row]) -> Iterator[tuple[_Row, float]]:
     return ((row, 1 / len(rows)) for row in rows)
 
 
-def _logistic_fit(rows: Sequence[tuple[_Row, float]], default: tuple[float, float, float]) -> tuple[float, ...]:
+def _logistic_fit(rows: Sequence[tuple[_Row, float]], default: tuple[float, ...]) -> tuple[float, ...]:
     """The coefficients of the logistic function that fits the rows best, by Newton's method with a small ridge."""
     if len({label for (_, label), _ in rows}) < 2:  # noqa: PLR2004 - both labels are needed
         return default
@@ -233,7 +227,7 @@ def _probability(each: JudgedSet, one: Judgement, weights: Doubles, by: Calibrat
     """The probability that anything fits a query, without the minimum for explicit names."""
     if not len(one.signals):
         return 1e-9
-    odds = by.raw * (one.signals @ weights).max() + by.size * np.log(len(each.source.tools)) + by.clauses * one.clauses
+    odds = by.raw * (one.signals @ weights).max() + by.size * np.log(len(each.source.tools))
     return float(np.clip(_logistic(np.asarray(odds + by.offset)), 1e-9, 1 - 1e-9))
 
 

@@ -21,13 +21,10 @@ from toolcrib.types import Tool
 
 Doubles = npt.NDArray[np.float64]
 
-OWN = Path(__file__).parents[1] / "tests" / "retrieval" / "data"
-"""The set in this repository."""
+OWN = Path(__file__).parents[1] / "tests" / "retrieval" / "everyday"
+"""The set in this repository that is for development."""
 
-OWN_NAME = "tests/retrieval"
-
-_MAX_CLAUSES = 4
-"""Clauses beyond which more make no difference to the calibration."""
+OWN_NAME = "everyday"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,6 @@ class Judgement:
     signals: Doubles
     """float64[candidates, signals], in the order of `toolcrib.search.signals.SIGNALS`."""
     relevant: npt.NDArray[np.bool_]
-    clauses: int
-    """The number of clauses in the query, at most 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +132,13 @@ def _judge(index: Index, ids: Sequence[str], query: LabelledQuery) -> Judgement:
     options, lexicon, view = index.options, Lexicon.default(), index.view()
     parsed = parse_query(query.text)
     matches = match_terms(view, parsed, index.model.table, lexicon, options)
-    features = read_meaning(parsed, matches.corrected, index.model, lexicon, options)
+    features = read_meaning(parsed, matches, index.model, lexicon, options)
     allowed = [part.visible for part in view.parts]
     candidates = select_candidates(view, matches, features, allowed, options.candidates, options)
     [part], [positions] = view.parts, candidates.positions
     signals = compute_signals(part, 0, matches, parsed, features, positions).signals
     labels = np.array([ids[position] in query.relevant for position in positions.tolist()], dtype=np.bool_)
-    return Judgement(query, signals, labels, min(features.clause_count, _MAX_CLAUSES))
+    return Judgement(query, signals, labels)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

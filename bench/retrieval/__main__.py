@@ -1,6 +1,6 @@
 """The retrieval benchmark: `python bench/run.py retrieval [--quick] [--stage NAME ...] [--set NAME ...] ...`.
 
-Stages: `quality`, `nothing` (queries that no tool fits), `speed`, `report`. Each stage puts its figures into
+Stages: `quality`, `nothing` (queries that no tool fits), `everyday`, `speed`, `report`. Each stage puts its figures into
 `bench/results/retrieval.json`; the report is made of all that is there, so with some stages or engines only, the other
 figures stay as they were. With --quick, or with some sets or sizes only, the figures go to `bench/out/` and no page is
 changed. With --shipped, only the sets that everyone has are run, and their table goes into the README.
@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import everyday
 import nothing
 import quality
 import report
@@ -24,7 +25,7 @@ import speed
 from engines import ENGINES, OURS
 from sets import OUT, ROOT, SHIPPED, found
 
-STAGES = ("quality", "nothing", "speed", "report")
+STAGES = ("quality", "nothing", "everyday", "speed", "report")
 RESULTS = ROOT / "bench" / "results" / "retrieval.json"
 SHIPPED_RESULTS = RESULTS.with_name("retrieval_shipped.json")
 
@@ -80,6 +81,8 @@ def run(asked: argparse.Namespace, path: Path, kept: dict[str, Any]) -> None:
             keep(path, kept, stage, quality.measured(chosen, sets, 60 if asked.quick else 300))
         elif stage == "nothing":
             keep(path, kept, stage, nothing.measured(chosen, sets))
+        elif stage == "everyday":
+            keep(path, kept, stage, everyday.measured(chosen))
         elif stage == "speed":
             sizes = asked.sizes or (speed.SIZES[:2] if asked.quick else speed.SIZES)
             keep(path, kept, stage, speed.measured(chosen, sets, sizes, 3.0 if asked.quick else speed.CELL_S))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from engines import OURS
+from everyday import PARTS
 from nothing import LEFT_OUT
 from picture import picture
 from sets import ROOT
@@ -68,6 +69,8 @@ def markdown(kept: Figures) -> str:
         parts += [_macro(kept, track) for track in TRACKS] + [_each_set(kept, track) for track in TRACKS]
     if kept.get("nothing"):
         parts += [_false(kept), _lost(kept)]
+    if kept.get("everyday"):
+        parts.append(_everyday(kept))
     if "speed" in kept:
         parts += [_times(kept), _builds(kept), _added(kept)]
     return "\n\n".join(part for part in parts if part)
@@ -167,6 +170,15 @@ def _lost(kept: Figures) -> str:
 
 def _marks(rates: Figures) -> str:
     return f"{rates['shown'] * 100:.1f} / {rates['sure'] * 100:.1f}"
+
+
+def _everyday(kept: Figures) -> str:
+    rows = []
+    for engine, cells in _rows(kept, "everyday"):
+        shares = [f"{cell[name] * 100:.1f}" for cell in cells.values() for name in ("first", "five", "false")]
+        rows.append([kept["engines"][engine], *shares])
+    head = [f"{part}: {name}" for part in PARTS for name in ("right first", "among five", "false sure")]
+    return f"### Everyday requests, %\n\n{table(['engine', *head], rows)}"
 
 
 def _times(kept: Figures) -> str:

@@ -15,11 +15,11 @@ DEFAULTS = SearchOptions()
 UNMARKED = SearchOptions(nothing_below=0.0, weak_below=0.0)
 
 FLOORS = {
-    "terse": (0.24, 0.48, 0.40),
-    "sentence": (0.11, 0.34, 0.26),
-    "long": (0.04, 0.32, 0.20),
-    "two_needs": (0.12, 0.42, 0.42),
-    "typo": (0.64, 0.82, 0.80),
+    "terse": (0.40, 0.55, 0.53),
+    "sentence": (0.17, 0.44, 0.34),
+    "long": (0.12, 0.47, 0.34),
+    "two_needs": (0.19, 0.56, 0.55),
+    "typo": (0.67, 0.90, 0.82),
     "name": (0.95, 0.99, 0.99),
 }
 """Recall at 1, recall at 5 and nDCG at 10, by kind of query."""
@@ -49,8 +49,8 @@ def test_each_kind_of_query_finds_its_tools_as_often_as_before(kind: str) -> Non
 
 
 def test_the_thresholds_withhold_only_a_small_part() -> None:
-    assert measured(answerable(), UNMARKED).recall_5 >= 0.53
-    assert measured(answerable()).recall_5 >= 0.46
+    assert measured(answerable(), UNMARKED).recall_5 >= 0.60
+    assert measured(answerable()).recall_5 >= 0.55
 
 
 @pytest.mark.parametrize("scorer", ["tiers", "bm25", "points"])

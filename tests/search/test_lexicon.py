@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from toolcrib.search.lexicon import _NOUN_SYNONYMS, _VERB_SYNONYMS, Lexicon
+from toolcrib.search.lexicon import _EVERYDAY_SYNONYMS, _NOUN_SYNONYMS, _VERB_SYNONYMS, Lexicon
 from toolcrib.search.text import STOP_WORDS, split_words
 
 PAIRS = {
@@ -248,7 +248,7 @@ def test_the_lexicon_in_the_package_is_built_once() -> None:
 
 
 def test_general_pairs_are_unique_and_without_stop_words() -> None:
-    lines = [line.partition(":") for line in (_VERB_SYNONYMS + _NOUN_SYNONYMS).split("\n") if line]
+    lines = [line.partition(":") for line in (_VERB_SYNONYMS + _EVERYDAY_SYNONYMS + _NOUN_SYNONYMS).split("\n") if line]
     pairs = [(min(head, other), max(head, other)) for head, _, others in lines for other in others.split()]
     assert [pair for pair, count in Counter([*pairs, *Lexicon.points().pairs]).items() if count > 1] == []
     assert STOP_WORDS.isdisjoint(word for pair in Lexicon.default().pairs for word in pair)

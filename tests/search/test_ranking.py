@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
+from toolcrib.search.intent import TOOL_VERBS, read_intent
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Calibration, SearchOptions, SignalWeights
 from toolcrib.search.text import (
     FORMAT_KINDS,
     PARAMETER_KINDS,
     STOP_WORDS,
-    VERB_KINDS,
     parse_query,
     split_identifier,
     split_words,
@@ -134,8 +134,11 @@ class Slow:
         self.stems = {at: {stem(word) for field in fields(tool) for word in field} for at, tool in self.tools.items()}
         self.query = parse_query(text)
         self.corrected: dict[str, str] = {}
+        self.replaced: dict[str, str] = {}
         self.gives = self._gives()
-        self.clauses = [[self.corrected.get(word, word) for word in clause] for clause in self.query.clauses]
+        spelt = [[self.corrected.get(word, word) for word in clause] for clause in self.query.clauses]
+        self.intents = [*map(read_intent, spelt)]
+        self.clauses = [[self.replaced.get(word, word) for word in clause] for clause in spelt]
         everything = dict.fromkeys(word for clause in self.clauses for word in clause)
         self.words = [word for word in everything if word not in STOP_WORDS] or list(everything)
 
@@ -147,10 +150,10 @@ class Slow:
         count, self.total = len(self.tools), 0.0
         found: list[dict[int, float]] = []
         for term in self.query.terms:
-            ways = self._ways(term.surface, term.stem)
+            ways = self._ways(term.surface, term.stem, is_value=term.is_value)
             if not ways:
                 digits = any(map(str.isdigit, term.surface))
-                self.total += 0 if digits else 0.5 * idf(count, 0)
+                self.total += 0 if digits else (0.25 if term.is_value else 0.5) * idf(count, 0)
                 continue
             top = idf(count, self.df(ways[0][1]))
             self.total += top
@@ -162,12 +165,14 @@ class Slow:
             found.append(given)
         return found
 
-    def _ways(self, surface: str, root: str) -> list[tuple[float, str]]:
+    def _ways(self, surface: str, root: str, *, is_value: bool) -> list[tuple[float, str]]:
         """The stems that a word can match, with their weights, best first."""
-        others = sorted({stem(word) for word in Lexicon.default().related(surface)} - {root})
+        others = [] if is_value else sorted({stem(word) for word in Lexicon.default().related(surface)} - {root})
         synonyms = sorted((other for other in others if self.df(other)), key=lambda other: (self.df(other), other))
         ways = [(1.0, root)] if self.df(root) else []
         ways += [(0.6, other) for other in synonyms]
+        if synonyms and not self.df(root):
+            self.replaced[surface] = self._surface(max(synonyms, key=self.df))
         if ways or len(surface) < 4 or not plain(surface) or surface in STOP_WORDS or TABLE.knows(surface):
             return ways
         reach = 0 if len(root) < 4 else 1 if len(root) < 7 else 2
@@ -200,7 +205,8 @@ class Slow:
             "name": self._asked_for(name[:10]),
             "phrase": self._phrase(tool),
             "literal": self._literal(tool),
-            "verb": self._verb(name[:3]),
+            "verb": self._verb(name, list(dict.fromkeys(telling(sentence)))[:14]),
+            "object": self._object(name[:10], list(dict.fromkeys(telling(sentence)))[:14]),
             "called": float(len(name) > 1 and not spelt and self._is_named("".join(name), spelt=False)),
             "named": float(spelt),
         }
@@ -249,16 +255,22 @@ class Slow:
         asked = self.query.literals
         return (takes & asked).bit_count() / asked.bit_count() if asked else 0.0
 
-    def _verb(self, name: list[str]) -> float:
-        asked = 0
-        for clause in self.clauses:
-            some = [word for word in clause if word not in STOP_WORDS][:3]
-            classes = [VERB_KINDS.get(word, 0) | VERB_KINDS.get(stem(word), 0) for word in some]
-            asked |= next((known for known in classes if known), 0)
+    def _verb(self, name: list[str], sentence: list[str]) -> float:
+        intents = [intent for intent in self.intents if intent.verb]
         own = 0
-        for word in name:
-            own |= VERB_KINDS.get(word, 0)
-        return 0.0 if not asked or not own else 1.0 if asked & own else -1.0
+        for word in name[:3]:
+            own |= TOOL_VERBS.get(word, 0)
+        verbs = {stem(intent.verb) for intent in intents}
+        if any(intent.kinds & own for intent in intents) or (not own and verbs & set(map(stem, name[:10]))):
+            return 1.0
+        return 0.5 if verbs & set(map(stem, sentence)) else -1.0 if own and intents else 0.0
+
+    def _object(self, name: list[str], sentence: list[str]) -> float:
+        about = {self.replaced.get(word, word) for intent in self.intents for word in intent.objects}
+        asked = [word for word in self.words if word in about]
+        in_name = [self._like(word, other) for word in name for other in asked]
+        in_sentence = [0.7 * self._like(word, other) for word in sentence for other in asked]
+        return max([0.0, *in_name, *in_sentence])
 
     def _is_named(self, name: str, *, spelt: bool) -> bool:
         typed = [(place, word) for place, chunk in enumerate(self.query.words) for word in split_identifier(chunk)]
@@ -322,10 +334,10 @@ def logistic(x: float) -> float:
     return 1 / (1 + exp(-x))
 
 
-def probability(hit: Hit, count: int, clauses: int) -> float:
-    """The probability that anything fits, by the documented formula."""
+def probability(hit: Hit, count: int) -> float:
+    """The probability that the best hit is right, by the documented formula."""
     by = Calibration()
-    found = logistic(by.raw * hit.raw + by.size * log(max(1, count)) + by.clauses * min(clauses, 4) + by.offset)
+    found = logistic(by.raw * hit.raw + by.size * log(max(1, count)) + by.offset)
     return max(found, 0.9) if by_name(hit)["named"] else found
 
 
@@ -337,11 +349,11 @@ def test_the_score_is_the_documented_function_of_raw(catalog: list[Tool], text: 
     if not split_words(text) or not hits:
         return
     count = sum(tool.visibility is not Visibility.HIDDEN for tool in catalog)
-    sure = probability(hits[0], count, len(parse_query(text).clauses))
+    sure = probability(hits[0], count)
     for hit in hits:
-        odds = by.hit * log(sure / (1 - sure)) + by.hit_offset + by.distance * (hits[0].raw - hit.raw)
+        odds = log(sure / (1 - sure)) + by.distance * (hits[0].raw - hit.raw)
         assert hit.score == pytest.approx(logistic(odds), abs=1e-6)
-    assert {hit.weak for hit in hits} == {sure < SearchOptions().weak_below}
+        assert hit.weak == (hit.score < SearchOptions().weak_below)
     assert bool(ask(index, text, SearchOptions()).hits) == (sure >= SearchOptions().nothing_below)
 
 

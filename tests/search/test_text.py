@@ -10,7 +10,6 @@ from toolcrib.search.text import (
     MAX_WORD,
     PARAMETER_KINDS,
     STOP_WORDS,
-    VERB_KINDS,
     literal_kinds,
     literal_names,
     parse_query,
@@ -168,7 +167,6 @@ def test_every_word_of_the_tables_has_a_kind() -> None:
     assert all(
         0 < kinds < 1 << len(LITERAL_KINDS) for table in (PARAMETER_KINDS, FORMAT_KINDS) for kinds in table.values()
     )
-    assert all(0 < does < 1 << 7 for does in VERB_KINDS.values())
     assert literal_names(FORMAT_KINDS["date-time"]) == ("date", "time")
 
 

@@ -74,7 +74,7 @@ def judged(folders: tuple[Path, Path]) -> list[JudgedSet]:
 def test_sets_are_read_in_the_documented_layout(folders: tuple[Path, Path]) -> None:
     own, more = folders
     office, travel = find_sets(more, own)
-    assert (office.name, travel.name) == ("tests/retrieval", "travel")
+    assert (office.name, travel.name) == ("everyday", "travel")
     assert office.ids == tuple(OFFICE)
     assert next(query.relevant for query in travel.queries) == {"find_flight"}
     assert len(sample(office, 3, seed=1).queries) == 3
@@ -133,7 +133,7 @@ def test_the_report_compares_shipped_and_fitted_values_and_repeats(
         fit.main(arguments)
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
-    for word in ("nDCG@10", "tests/retrieval", "travel", *fit.FITTED, *ranking_fit.BY_HAND):
+    for word in ("nDCG@10", "everyday", "travel", *fit.FITTED, *ranking_fit.BY_HAND):
         assert word in printed[0]
     assert SearchOptions() == ranking_fit.SHIPPED
 

@@ -214,7 +214,6 @@ def _hybrid_hits(
 ) -> list[Hit]:
     view, detail, options = task.view, task.request.detail, task.options
     source = ReasonSource(lambda: explain_hits(view, query, ranking, options))
-    weak = ranking.probability < options.weak_below
     hits = []
     rows = zip(ranking.tools, places, matched_words(query, ranking), strict=True)
     for number, (ranked, (part, position), words) in enumerate(rows):
@@ -229,7 +228,7 @@ def _hybrid_hits(
                 signature="" if detail == "summary" else segment.signature(position),
                 query=place,
                 detail=detail,
-                weak=weak,
+                weak=ranked.score < options.weak_below,
                 parts=score_parts(ranked, ranking.candidates[part], options) if task.request.explain else (),
             )
         )

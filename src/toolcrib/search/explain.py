@@ -22,7 +22,7 @@ from toolcrib.search.signals import (
     matching_pairs,
     matching_verb,
 )
-from toolcrib.search.text import ParsedQuery, literal_names, stem
+from toolcrib.search.text import STOP_WORDS, ParsedQuery, literal_names, stem
 from toolcrib.types import Reason, ScorePart
 
 _MIN_NAMED_LIKENESS = 0.2
@@ -184,8 +184,10 @@ class _PartHits:
         self.positions = candidates.positions[rows]
         self._signals = candidates.signals[rows]
         self.likeness = candidates.likeness[rows]
+        self.object_slots = candidates.object_slots[rows]
         typed = {term.surface: term.typed for term in query.terms}
-        self._typed = {read: typed[surface] for surface, read in self.match.corrected.items()} | typed
+        read = self.match.replaced | self.match.corrected
+        self._typed = {word: typed[surface] for surface, word in read.items()} | typed
 
     def values(self, signal: str) -> list[float]:
         """The values of a signal."""
@@ -233,13 +235,16 @@ def _explain_slots(part: _PartHits, name: str, weight: float) -> None:
     tools = np.nonzero(named)[0].tolist()
     words = features.slots[part.positions, slots][named]
     query_words = [*best_query_words(part.segment, words, part.meaning)] if len(words) else []
-    spelt = {*part.match.corrected.values()}.difference(term.surface for term in part.query.terms)
+    typed = {term.surface for term in part.query.terms}
+    read = dict.fromkeys(part.match.replaced.values(), "synonym") | dict.fromkeys(
+        part.match.corrected.values(), "spelling"
+    )
     for tool, word, gain, (number, kind) in zip(tools, words.tolist(), gains[named].tolist(), query_words, strict=True):
         query_word = part.meaning.words[number]
         own = part.segment.vocabulary.words[word]
-        how = (
-            kind if kind != "exact" else "spelling" if query_word in spelt else "exact" if query_word == own else "stem"
-        )
+        how = kind if kind != "exact" else "exact" if query_word == own else "stem"
+        if kind == "exact" and query_word in read and query_word not in typed:
+            how = read[query_word]
         part.explanations[tool].add(part.typed(query_word), field, how, "" if how == "exact" else own, gain)
 
 
@@ -269,8 +274,22 @@ def _explain_verb(part: _PartHits, name: str, weight: float) -> None:
     verbs = part.segment.features.verbs[part.positions]
     for explanation, kinds, value in zip(part.explanations, verbs.tolist(), part.values(name), strict=True):
         if value:
-            head = part.typed(matching_verb(part.meaning, kinds))
-            explanation.add(head, "name", "verb", "", weight * value)
+            head = matching_verb(part.meaning, kinds)
+            explanation.add("" if head in STOP_WORDS else part.typed(head), "name", "verb", "", weight * value)
+
+
+def _explain_object(part: _PartHits, name: str, weight: float) -> None:
+    """Explain which word of the tool is most like the object of the query."""
+    words = part.segment.features.slots[part.positions, part.object_slots]
+    asked = best_query_words(part.segment, words, part.meaning) if part.meaning.objects else ()
+    columns = (part.explanations, words.tolist(), part.object_slots.tolist(), part.values(name), asked)
+    for explanation, word, slot, value, (number, kind) in zip(*columns, strict=False):
+        if value:
+            field = "name" if slot < MAX_NAME_WORDS else "description"
+            own, query_word = part.segment.vocabulary.words[word], part.meaning.words[number]
+            same = own == query_word
+            how = "stem" if kind == "exact" and not same else kind
+            explanation.add(part.typed(query_word), field, how, "" if same else own, weight * value)
 
 
 def _explain_names(part: _PartHits, name: str, weight: float) -> None:
@@ -293,6 +312,7 @@ _EXPLAINERS: Mapping[str, Callable[[_PartHits, str, float], None]] = {
     "topic": _explain_meaning,
     "literal": _explain_literals,
     "verb": _explain_verb,
+    "object": _explain_object,
 }
 """How each signal is explained. One that is not here is a reason by its own name.
 

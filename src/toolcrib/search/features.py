@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAnalyzer, Vocabulary, WordStream
-from toolcrib.search.text import PARAMETER_KINDS, STOP_WORDS, VERB_KINDS, split_words
+from toolcrib.search.intent import TOOL_VERBS
+from toolcrib.search.text import PARAMETER_KINDS, STOP_WORDS, split_words
 from toolcrib.search.vectors import (
     COARSE_COMPONENTS,
     Embedder,
@@ -62,7 +63,7 @@ class ToolFeatures:
     """float16[n, 24]: the share of each of these words in the weight of its name or first sentence."""
     literals: npt.NDArray[np.uint16]
     """The kinds of literals that the parameters accept."""
-    verbs: npt.NDArray[np.uint8]
+    verbs: npt.NDArray[np.uint32]
     """The kinds of the verbs in the name; 0 for none."""
     pair_keys: Keys
     """The keys of neighbouring stems, sorted."""
@@ -142,9 +143,9 @@ def tool_features(
         sketch=simhash(rows),
         slots=slots,
         shares=_word_shares(slots, weights),
-        literals=_kinds_by_tool(analysis.parameters, vocabulary, PARAMETER_KINDS)
+        literals=_kinds_by_tool(analysis.parameters, vocabulary.words, PARAMETER_KINDS).astype(np.uint16)
         | np.array(analysis.literals, dtype=np.uint16),
-        verbs=_kinds_by_tool(name, vocabulary, VERB_KINDS, _VERB_WORDS).astype(np.uint8),
+        verbs=_kinds_by_tool(name, vocabulary.words, TOOL_VERBS, _VERB_WORDS),
         pair_keys=keys,
         pair_positions=positions,
     )
@@ -233,12 +234,12 @@ def _word_shares(slots: Ints, weights: Floats) -> Halves:
 
 
 def _kinds_by_tool(
-    stream: WordStream, vocabulary: Vocabulary, table: Mapping[str, int], first: int | None = None
-) -> npt.NDArray[np.uint16]:
+    stream: WordStream, words: Sequence[str], table: Mapping[str, int], first: int | None = None
+) -> npt.NDArray[np.uint32]:
     """Combine the kinds of the words of each tool, or of its first words."""
-    kinds = np.array([table.get(word, 0) for word in vocabulary.words], dtype=np.uint16)
+    kinds = np.array([table.get(word, 0) for word in words], dtype=np.uint32)
     lengths = np.array(stream.lengths, dtype=np.intp)
-    found = np.zeros(len(lengths), dtype=np.uint16)
+    found = np.zeros(len(lengths), dtype=np.uint32)
     if not len(stream.numbers):
         return found
     of = np.repeat(np.arange(len(lengths)), lengths)

@@ -32,6 +32,9 @@ UNKNOWN_WORD_WEIGHT = 0.5
 """Weight of an unknown query word in the coverage, relative to the rarest known word.
 Source: the prototype's `cov` feature."""
 
+UNKNOWN_VALUE_WEIGHT = 0.25
+"""The same for a word that looks like an argument."""
+
 _MAX_CORRECTIONS = 4
 """Corrections that are tried for a misspelt word."""
 
@@ -167,6 +170,8 @@ class LexicalMatch:
     """The words, as typed, that match nothing."""
     corrected: dict[str, str]
     """Misspelt words and their corrections."""
+    replaced: dict[str, str]
+    """Words that no visible tool has, and the most common of their synonyms."""
 
 
 def match_terms(
@@ -176,23 +181,26 @@ def match_terms(
     matched: list[MatchedTerm] = []
     unknown: list[QueryTerm] = []
     corrected: dict[str, str] = {}
+    replaced: dict[str, str] = {}
     typed = _match_short_forms(view, query, lexicon, options)
     cache = _expansion_cache(view, lexicon, options)
     for term in query.terms:
-        key = term.stem, term.surface
+        key = term.stem, term.surface, term.is_value
         found = cache.get(key)
         if found is None:
-            found = _cache_expansions(cache, key, _expand(view, term, table, lexicon, options))
-        expansions, by_coverage = found
+            found = _cache_expansions(cache, key, view, _expand(view, term, table, lexicon, options))
+        expansions, by_coverage, read_as = found
         if expansions:
             matched.append(MatchedTerm(term, expansions, by_coverage))
             if expansions[0].how == "spelling":
-                corrected[term.surface] = _most_common_word(view, expansions[0])
+                corrected[term.surface] = read_as
+            elif expansions[0].how == "synonym":
+                replaced[term.surface] = read_as
         elif term.word_range[0] not in typed:
             unknown.append(term)
     matched += typed.values()
     rarest = idf(view.count, 0)
-    unknown_idf = sum([UNKNOWN_WORD_WEIGHT * rarest for term in unknown if not any(map(str.isdigit, term.surface))])
+    unknown_idf = rarest * sum(map(_unknown_weight, unknown))
     names = _match_names(view, query)
     scores, postings = _score(view, matched, names)
     return LexicalMatch(
@@ -203,14 +211,25 @@ def match_terms(
         postings=postings,
         unmatched=_unmatched_words(query, matched, unknown),
         corrected=corrected,
+        replaced=replaced,
     )
 
 
-Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion]]
-"""The expansions of a term, best first, and again in ascending order of coverage; empty if nothing matches."""
+def _unknown_weight(term: QueryTerm) -> float:
+    """What an unknown word counts in the coverage; a word with a digit, such as a number, counts nothing."""
+    if any(map(str.isdigit, term.surface)):
+        return 0.0
+    return UNKNOWN_VALUE_WEIGHT if term.is_value else UNKNOWN_WORD_WEIGHT
 
-ExpansionCache = dict[tuple[str, str], Expansions]
-"""By stem and surface of a term."""
+
+Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion], str]
+"""The expansions of a term, best first, and again in ascending order of coverage; empty if nothing matches.
+
+The last item is the word that stands for it in the meaning of the query, if no visible tool has the term itself.
+"""
+
+ExpansionCache = dict[tuple[str, str, bool], Expansions]
+"""By stem and surface of a term, and whether it is a value."""
 
 
 def _expansion_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> ExpansionCache:
@@ -222,14 +241,24 @@ def _expansion_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) 
     return found
 
 
-def _cache_expansions(cache: ExpansionCache, key: tuple[str, str], expansions: tuple[TermExpansion, ...]) -> Expansions:
+def _cache_expansions(
+    cache: ExpansionCache, key: tuple[str, str, bool], view: IndexView, expansions: tuple[TermExpansion, ...]
+) -> Expansions:
     if len(cache) >= _MAX_CACHED_TERMS:
         cache.clear()
-    found = cache[key] = expansions, sorted(expansions, key=_by_coverage)
+    read_as = ""
+    if expansions and expansions[0].how != "exact":
+        spelling = expansions[0].how == "spelling"
+        read_as = _most_common_word(view, expansions[0] if spelling else max(expansions, key=_by_frequency))
+    found = cache[key] = expansions, sorted(expansions, key=_by_coverage), read_as
     return found
 
 
 _by_coverage = attrgetter("coverage")
+
+
+def _by_frequency(expansion: TermExpansion) -> int:
+    return expansion.df
 
 
 def _match_short_forms(
@@ -252,7 +281,7 @@ def _expand(
     """Expand a term to stems that visible tools have."""
     df, spans = view.spans(term.stem)
     rarity = idf(view.count, df) if df else 0.0
-    synonyms = _synonym_expansions(view, term, rarity, lexicon, options)
+    synonyms = () if term.is_value else _synonym_expansions(view, term, rarity, lexicon, options)
     if df:
         return (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *synonyms)
     corrections = (

@@ -180,7 +180,7 @@ def _reference_lexicon() -> Lexicon:
 
 @cache
 def _default_lexicon() -> Lexicon:
-    return _reference_lexicon().with_pairs(_parse_lines(_VERB_SYNONYMS + _NOUN_SYNONYMS))
+    return _reference_lexicon().with_pairs(_parse_lines(_VERB_SYNONYMS + _EVERYDAY_SYNONYMS + _NOUN_SYNONYMS))
 
 
 _REFERENCE_SYNONYMS = """
@@ -386,6 +386,103 @@ compress: compression
 solve: solver
 speak: talk
 pay: payment
+"""
+
+_EVERYDAY_SYNONYMS = """
+remember: memory memorize recall knowledge
+memorize: memory knowledge
+recall: memory
+forget: memory delete
+fact: knowledge
+know: knowledge
+mind: memory
+note: memory memorize
+visit: navigate browse
+browser: web
+url: navigate
+webpage: url
+site: url page
+homepage: page site website
+link: webpage
+tap: click press
+hit: press click
+press: click
+popup: dialog
+dialog: modal alert
+screenshot: capture snapshot picture
+snap: capture screenshot
+dropdown: select option
+shut: close
+rain: weather forecast
+snow: weather forecast
+umbrella: rain weather
+storm: weather alert
+hurricane: storm weather alert
+warm: temperature weather
+cold: temperature weather
+sunny: weather
+wind: weather
+drive: directions route
+walk: directions route
+way: directions route
+nearby: local places near
+near: local
+high: height
+height: elevation
+google: search
+internet: online
+online: web
+subtitle: transcript
+caption: transcript
+structure: tree
+disk: storage drive filesystem
+rename: move
+fix: edit correct
+typo: spelling
+replace: edit substitute
+history: log
+uncommitted: unstaged
+switch: checkout change
+reopen: open update
+assign: assignee update
+trash: delete
+throw: delete
+discard: delete
+wipe: erase delete
+attachment: attach
+postpone: reschedule update move
+reschedule: update move
+plan: event agenda
+meeting: calendar
+told: remember memory knowledge
+busy: freebusy availability free
+free: freebusy availability available
+attend: respond
+thumb: reaction
+emoji: reaction
+sql: database select
+raise: create
+download: save
+say: content
+written: content text
+looks: screenshot snapshot
+tap: button
+button: click
+submit: create send
+approve: accept review
+accept: merge
+reviewer: review
+build: check status
+hour: time
+clock: time
+noon: time
+today: date current
+big: size
+archive: store
+join: merge
+say: message comment
+repeat: echo
+person: user
 """
 
 _NOUN_SYNONYMS = """

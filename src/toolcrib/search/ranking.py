@@ -33,11 +33,8 @@ Places = npt.NDArray[np.intp]
 _MAX_REPEATS = 4
 """At most so many better tools for the same clause count."""
 
-_MAX_NEEDS = 4
-"""More clauses than these make no difference."""
-
 _NAMED_PROBABILITY = 0.9
-"""The least probability that a tool fits a query that spells its whole name as one token."""
+"""The least probability of a tool whose whole name the query spells as one token."""
 
 
 class RankedTool(NamedTuple):
@@ -63,7 +60,7 @@ class Ranking:
     total: int
     """How many tools matched before the limit."""
     probability: float
-    """The probability that anything fits, 0 to 1."""
+    """The probability that the best tool is right, 0 to 1, without boosts."""
     match: LexicalMatch
     meaning: QueryMeaning
     candidates: tuple[CandidateSignals, ...]
@@ -89,7 +86,7 @@ def rank(
     """
     model = view.parts[0].segment.model
     match = match_terms(view, query, model.table, lexicon, options)
-    meaning = read_meaning(query, match.corrected, model, lexicon, options)
+    meaning = read_meaning(query, match, model, lexicon, options)
     chosen = select_candidates(view, match, meaning, allowed, max(options.candidates, limit), options)
     candidates = tuple(
         compute_signals(part, number, match, query, meaning, positions)
@@ -98,9 +95,9 @@ def rank(
     order = _order(view, candidates, meaning, options, boosts or {})
     if not order.places:
         return Ranking((), 0, 0.0, match, meaning, candidates)
-    # Whether anything fits depends on the query alone: boosts move tools up, but lower no other tool's score.
+    # Boosts move tools up, but lower no other tool's score.
     unmoved = _order(view, candidates, meaning, options, {}) if order.boost else order
-    probability = _probability(view, unmoved, candidates, meaning, options.calibration)
+    probability = _probability(view, unmoved, candidates, options.calibration)
     found = _calibrate(order, limit, probability, unmoved.raw[unmoved.places[0]], options.calibration)
     return Ranking(found, max(chosen.total, len(order.places)), probability, match, meaning, candidates)
 
@@ -195,19 +192,12 @@ def _count_repeats(places: Sequence[int], clauses: Sequence[int]) -> dict[int, i
     return repeated
 
 
-def _probability(
-    view: IndexView, order: _Ordering, candidates: Sequence[CandidateSignals], meaning: QueryMeaning, by: Calibration
-) -> float:
-    """The probability that anything fits, from the best tool."""
+def _probability(view: IndexView, order: _Ordering, candidates: Sequence[CandidateSignals], by: Calibration) -> float:
+    """The probability that the best tool is right."""
     first = order.places[0]
-    odds = (
-        by.raw * order.raw[first]
-        + by.size * log(max(1, view.count))
-        + by.clauses * min(meaning.clause_count, _MAX_NEEDS)
-        + by.offset
-    )
+    found = _logistic(by.raw * order.raw[first] + by.size * log(max(1, view.count)) + by.offset)
     spelt = candidates[order.part[first]].signals[order.row[first], _NAMED_COLUMN] > 0
-    return max(_logistic(odds), _NAMED_PROBABILITY) if spelt else _logistic(odds)
+    return max(found, _NAMED_PROBABILITY) if spelt else found
 
 
 _NAMED_COLUMN = SIGNALS.index("named")
@@ -216,7 +206,7 @@ _NAMED_COLUMN = SIGNALS.index("named")
 def _calibrate(order: _Ordering, limit: int, probability: float, top: float, by: Calibration) -> tuple[RankedTool, ...]:
     """Give each of the best tools its score. `top` is the `raw` that `probability` was computed from."""
     bounded = min(max(probability, 1e-9), 1 - 1e-9)
-    odds = by.hit * log(bounded / (1 - bounded)) + by.hit_offset
+    odds = log(bounded / (1 - bounded))
     return tuple(
         RankedTool(
             order.raw[place],

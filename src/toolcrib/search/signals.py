@@ -7,9 +7,7 @@ seen. Here the weight of a tool's word comes from the static table and is the sa
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache, reduce
 from itertools import chain, pairwise
-from operator import or_
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +15,11 @@ import numpy.typing as npt
 from toolcrib.search.analysis import MAX_NAME_WORDS
 from toolcrib.search.features import WORD_SLOTS, SemanticModel, pair_key, stem_key, zero_non_finite
 from toolcrib.search.index import Segment, SegmentView
+from toolcrib.search.intent import Intent, read_intent
 from toolcrib.search.lexical import CandidateRows, LexicalMatch
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions, SignalWeights
-from toolcrib.search.text import STOP_WORDS, VERB_KINDS, ParsedQuery, stem
+from toolcrib.search.text import STOP_WORDS, ParsedQuery, stem
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.search.vectors import quantize_query as vectors_of
 from toolcrib.search.vectors import quantize_unit_vectors
@@ -40,8 +39,8 @@ _MIN_WORD_COSINE = 0.3
 SYNONYM_FLAG = 1 << 16
 """Added to the number of a query word when its synonym matched."""
 
-_MAX_VERB_PLACE = 3
-"""The verb of a clause is among so many first content words: "first, please find"."""
+_DESCRIBED_OBJECT = 0.7
+"""What the object of a request counts in the first sentence of the description, relative to the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +61,21 @@ class QueryMeaning:
     """The short vector of each word."""
     pairs: dict[int, tuple[str, str, float]]
     """Neighbouring words by the key of their stems: the two words, and their weight."""
-    verbs: tuple[str, ...]
-    """The verbs at the start of its clauses."""
+    intents: tuple[Intent, ...]
+    """What its clauses want done; only those with a verb."""
+    objects: tuple[int, ...]
+    """The numbers of the words that they are about."""
     clause_count: int
 
 
 def read_meaning(
-    query: ParsedQuery, corrected: dict[str, str], model: SemanticModel, lexicon: Lexicon, options: SearchOptions
+    query: ParsedQuery, match: LexicalMatch, model: SemanticModel, lexicon: Lexicon, options: SearchOptions
 ) -> QueryMeaning:
-    """Compute the meaning of a query."""
-    clauses: Sequence[Sequence[str]] = query.clauses
-    if corrected:
-        clauses = [[corrected.get(word, word) for word in clause] for clause in clauses]
+    """Compute the meaning of a query. A word that no tool has is read as its synonym, except for what is to be done."""
+    clauses = _replace_words(query.clauses, match.corrected)
+    intents = [*map(read_intent, clauses)]
+    objects = {match.replaced.get(word, word) for intent in intents for word in intent.objects}
+    clauses = _replace_words(clauses, match.replaced)
     distinct = tuple(dict.fromkeys(chain.from_iterable(clauses)))
     known = model.word_vectors.get(distinct)
     counts = _word_counts(clauses, distinct)
@@ -94,9 +96,14 @@ def read_meaning(
         topic_vectors=topics,
         word_vectors=known.coarse.take(rows),
         pairs=_query_pairs(clauses, dict(zip(words, known.weights.take(rows).tolist(), strict=True))),
-        verbs=tuple(filter(_verb_kinds, map(_leading_verb, clauses))),
+        intents=tuple([intent for intent in intents if intent.verb]),
+        objects=tuple([number for number, word in enumerate(words) if word in objects]),
         clause_count=len(clauses),
     )
+
+
+def _replace_words(clauses: Sequence[Sequence[str]], by: Mapping[str, str]) -> Sequence[Sequence[str]]:
+    return [[by.get(word, word) for word in clause] for clause in clauses] if by else clauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,8 @@ class CandidateSignals:
     """float64[tools, signals]."""
     nearest_clause: npt.NDArray[np.intp]
     """The clause of the query that each tool is nearest to."""
+    object_slots: npt.NDArray[np.intp]
+    """The number of the tool's word that is most like an object of the query."""
     likeness: Doubles
     """float64[tools, slots]: how closely the query asks for each word of the name and first sentence, 0 to 1."""
     covered_idf: Doubles
@@ -120,13 +129,13 @@ def compute_signals(
     """Compute the signals of the tools at some positions of a part."""
     segment, count = part.segment, len(positions)
     if not count:
-        none = np.zeros(0, dtype=np.intp)
-        return CandidateSignals(
-            positions, np.zeros((0, len(SIGNALS))), none, np.zeros((0, WORD_SLOTS)), np.zeros((len(match.terms), 0))
-        )
+        none, no_slots = np.zeros(0, dtype=np.intp), np.zeros((0, WORD_SLOTS))
+        covered = np.zeros((len(match.terms), 0))
+        return CandidateSignals(positions, np.zeros((0, len(SIGNALS))), none, none, no_slots, covered)
     features = segment.features
     rows = CandidateRows(positions, len(segment))
     columns = np.zeros((len(SIGNALS), count))
+    object_slots = np.zeros(count, dtype=np.intp)
     near = features.meaning.products(positions, meaning.vectors)
     clause = near.argmax(axis=0)
     covered = match.postings[number].covered_idf(rows, len(match.terms))
@@ -134,7 +143,10 @@ def compute_signals(
         columns[_COLUMN["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / match.total_idf
     columns[_COLUMN["meaning"]] = near.max(axis=0)
     columns[_COLUMN["topic"]] = features.topic.products(positions, meaning.topic_vectors).max(axis=0)
-    likeness = _word_likeness(segment, features.slots[positions], meaning)
+    slots = features.slots[positions]
+    stems = segment.words.stems.take(slots)
+    groups = [range(len(meaning.words)), *([meaning.objects] if meaning.objects else [])]
+    likeness, *about = _word_likeness(segment, slots, stems, meaning, groups)
     shares = likeness * features.shares[positions]
     columns[_COLUMN["name"]] = shares[:, :MAX_NAME_WORDS].sum(axis=1)
     columns[_COLUMN["sentence"]] = shares[:, MAX_NAME_WORDS:].sum(axis=1)
@@ -143,14 +155,16 @@ def compute_signals(
     if query.literals:
         taken = np.bitwise_count(features.literals[positions] & np.uint16(query.literals))
         columns[_COLUMN["literal"]] = taken / query.literals.bit_count()
-    if meaning.verbs:
-        verbs = features.verbs[positions]
-        asked_for = reduce(or_, map(_verb_kinds, meaning.verbs))
-        columns[_COLUMN["verb"]] = np.where(verbs == 0, 0, np.where(verbs & asked_for, 1, -1))
+    if meaning.intents:
+        columns[_COLUMN["verb"]] = _verb_signal(segment, features.verbs[positions], stems, meaning)
+    for asked in about:
+        asked[:, MAX_NAME_WORDS:] *= _DESCRIBED_OBJECT
+        object_slots = asked.argmax(axis=1)
+        columns[_COLUMN["object"]] = asked.max(axis=1)
     for item in match.names:
         _, tools = rows.locate(item.expansions[0].tools[number])
         columns[_COLUMN["named" if item.term.is_explicit else "called"], tools] = 1.0
-    return CandidateSignals(positions, np.ascontiguousarray(columns.T), clause, likeness, covered)
+    return CandidateSignals(positions, np.ascontiguousarray(columns.T), clause, object_slots, likeness, covered)
 
 
 def is_among(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
@@ -162,25 +176,51 @@ def is_among(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:
     return same
 
 
-def _word_likeness(segment: Segment, slots: Ints, meaning: QueryMeaning) -> Doubles:
-    """How closely the query asks for each word of a tool, 0 to 1; 0 for no word."""
+def _word_likeness(
+    segment: Segment, slots: Ints, stems: Ints, meaning: QueryMeaning, groups: Sequence[Sequence[int]]
+) -> Doubles:
+    """How closely each group of query words asks for each word of a tool, 0 to 1: float64[groups, tools, slots]."""
+    likeness = np.zeros((len(groups), *slots.shape))
     if not meaning.words or not len(slots):
-        return np.zeros(slots.shape)
-    coarse, words = segment.words.coarse, slots.ravel()
-    likeness: Doubles = coarse.unscaled_products(slots, meaning.word_vectors).max(axis=0) * coarse.scales.take(words)
-    likeness -= _MIN_WORD_COSINE
-    likeness /= 1 - _MIN_WORD_COSINE
-    least = np.zeros(len(segment.vocabulary.stems) + 1)  # the last one is of no word
-    for stem_number, place in _query_stems(segment, meaning).items():
-        least[stem_number] = meaning.synonym_weight if place >= SYNONYM_FLAG else 1.0
-    np.maximum(likeness, least.take(segment.words.stems.take(words)), out=likeness)
-    return np.minimum(likeness, 1.0, out=likeness).reshape(slots.shape)
+        return likeness
+    products = segment.words.coarse.unscaled_products(slots, meaning.word_vectors)
+    closest = [
+        products.max(axis=0) if len(group) == len(products) else products[list(group)].max(axis=0) for group in groups
+    ]
+    flat = likeness.reshape(len(groups), -1)
+    np.multiply(closest, segment.words.coarse.scales.take(slots.ravel()), out=flat)
+    flat -= _MIN_WORD_COSINE
+    flat /= 1 - _MIN_WORD_COSINE
+    least = np.zeros((len(groups), len(segment.vocabulary.stems) + 1))  # the last one is of no word
+    for group, row in zip(groups, least, strict=True):
+        for stem_number, place in _query_stems(segment, meaning, group).items():
+            row[stem_number] = meaning.synonym_weight if place >= SYNONYM_FLAG else 1.0
+    np.maximum(flat, least.take(stems.ravel(), axis=1), out=flat)
+    np.minimum(likeness, 1.0, out=likeness)
+    return likeness
+
+
+def _verb_signal(segment: Segment, verbs: npt.NDArray[np.uint32], stems: Ints, meaning: QueryMeaning) -> Doubles:
+    """1 if a tool does what some clause wants done, -1 if its name says something else, 0 if neither is known."""
+    is_named = verbs != 0
+    found: Doubles = is_named * -1.0
+    kinds = 0
+    for intent in meaning.intents:
+        kinds |= intent.kinds
+        number = segment.vocabulary.stem_numbers.get(stem(intent.verb))
+        if number is not None:
+            same = stems == number
+            found[same[:, MAX_NAME_WORDS:].any(axis=1)] = 0.5
+            found[same[:, :MAX_NAME_WORDS].any(axis=1) & ~is_named] = 1.0
+    if kinds:
+        found[verbs & np.uint32(kinds) != 0] = 1.0
+    return found
 
 
 def best_query_words(segment: Segment, words: Ints, meaning: QueryMeaning) -> Iterator[tuple[int, str]]:
     """Find the query word, by number, that asks most for each word of a tool, and how: exact, synonym or meaning."""
     nearest = segment.words.coarse.unscaled_products(words[:, None], meaning.word_vectors).argmax(axis=0).tolist()
-    known = _query_stems(segment, meaning)
+    known = _query_stems(segment, meaning, range(len(meaning.words)))
     for stem_number, near in zip(segment.words.stems.take(words).tolist(), nearest, strict=True):
         number = known.get(stem_number, -1)
         if number < 0:
@@ -189,13 +229,13 @@ def best_query_words(segment: Segment, words: Ints, meaning: QueryMeaning) -> It
             yield number % SYNONYM_FLAG, "synonym" if number >= SYNONYM_FLAG else "exact"
 
 
-def _query_stems(segment: Segment, meaning: QueryMeaning) -> dict[int, int]:
-    """Map the numbers of the stems that the query asks for to the number of its first word with that stem.
+def _query_stems(segment: Segment, meaning: QueryMeaning, asked: Sequence[int]) -> dict[int, int]:
+    """Map the numbers of the stems that some words of the query ask for to the number of the first such word.
 
     For the stem of a synonym, `SYNONYM_FLAG` is added.
     """
     numbers = segment.vocabulary.stem_numbers
-    places = range(len(meaning.words) - 1, -1, -1)
+    places = asked[::-1]
     stems = {
         numbers[root]: place + SYNONYM_FLAG
         for place in places
@@ -247,24 +287,6 @@ def _query_pairs(clauses: Sequence[Sequence[str]], weight: Mapping[str, float]) 
     }
 
 
-def _leading_verb(clause: Sequence[str]) -> str:
-    """The verb near the start of a clause, or an empty text."""
-    left = _MAX_VERB_PLACE
-    for word in clause:
-        if word not in STOP_WORDS:
-            if _verb_kinds(word):
-                return word
-            left -= 1
-            if not left:
-                break
-    return ""
-
-
-def matching_verb(meaning: QueryMeaning, verbs: int) -> str:
+def matching_verb(meaning: QueryMeaning, kinds: int) -> str:
     """The verb of the query that does what a tool does, or its first verb if none does."""
-    return next((head for head in meaning.verbs if _verb_kinds(head) & verbs), meaning.verbs[0])
-
-
-@lru_cache(maxsize=16_384)
-def _verb_kinds(word: str) -> int:
-    return VERB_KINDS.get(word, 0) | VERB_KINDS.get(stem(word), 0)
+    return next((intent.verb for intent in meaning.intents if intent.kinds & kinds), meaning.intents[0].verb)

@@ -6,7 +6,7 @@ int with one bit per kind. Knows nothing about tools or scores.
 
 import re
 import unicodedata
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -38,6 +38,7 @@ his how i if in into is it its itself just let like ll m me more most my myself 
 or other our ours out over own per please re s same she should so some such t tell than thanks that the their theirs
 them then there these they this those through to too under until up upon us ve very want was we were what when where
 whether which while who whom whose why will with would you your yours
+anything everything something hey hi ok okay kindly gonna wanna maybe
 """
 
 STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
@@ -63,7 +64,12 @@ def split_identifier(token: str) -> tuple[str, ...]:
         return _split_unicode(token)
     if token.isalpha() and (token.islower() or token[1:].islower()):
         return (token.lower()[:MAX_WORD],)
-    return tuple(part.lower()[:MAX_WORD] for part in _CAMEL.findall(token))
+    return tuple([_without_plural(part).lower()[:MAX_WORD] for part in _CAMEL.findall(token)])
+
+
+def _without_plural(part: str) -> str:
+    """Drop the s of a short acronym, which is too short to be stemmed: `PRs`, `IDs`."""
+    return part[:-1] if len(part) == _SHORT and part[-1] == "s" and part[:-1].isupper() else part
 
 
 class AnalyzedWord(NamedTuple):
@@ -164,13 +170,15 @@ LITERAL_KINDS = ("url", "email", "ip", "path", "date", "time", "money", "number"
 # from its start only; trying every character of a long run would take quadratic time.
 _LITERAL_PATTERN = r"""
       (?:(?!next|to[dm]|yest|[jfmasond][aepuco][nbrlygptvc])[a-z]{1,20}(?:[\s,!?;]+|\.?$|\.\s+))+
-    | (?P<url>https?://\S|\bwww\.\w)
+    | (?P<url>https?://\S|\bwww\.\w|\blocalhost:\d
+        |(?<![\w.@-])(?:[a-z0-9-]{1,63}\.){1,4}(?:com|org|net|io|dev|gov|edu)\b(?!\.\w|\())
     | (?P<email>(?<![\w.+-])[\w.+-]+@[\w-]+\.\w)
     | (?P<ip>\b\d{1,3}(?:\.\d{1,3}){3}\b)
     | (?P<coordinates>-?\d{1,3}\.\d{3,}\s*,\s*-?\d{1,3}\.\d{3,})
     | (?P<hash>\b0x[0-9a-f]{8,}\b|\b[0-9a-f]{32,64}\b)
     | (?P<path>(?<![\w/])[~.]{0,2}/[\w.-]+/|\b[a-z]:\\
-        |(?<![\w-])[\w-]+\.(?:txt|csv|json|pdf|png|jpe?g|py|md|xlsx?|docx?|html?|ya?ml|zip)\b)
+        |(?<![\w-])[\w-]+\.(?:txt|csv|json|pdf|png|jpe?g|gif|svg|py|js|ts|sh|sql|md|log|toml|ini
+        |xlsx?|docx?|pptx?|html?|xml|ya?ml|zip|gz|mp[34]|wav)\b)
     | (?P<date>\b\d{4}-\d\d?-\d\d?\b|\b\d\d?/\d\d?/\d{2,4}\b|\b(?:today|tomorrow|yesterday)\b
         |\b(?:january|february|march|april|june|july|august|september|october|november|december)\b
         |\bnext\ (?:week|month|year|monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b)
@@ -194,8 +202,13 @@ def literal_kinds(text: str) -> int:
     >>> literal_names(literal_kinds(text)), literal_kinds("plain words")
     (('url', 'email', 'number'), 0)
     """
+    return reduce(or_, [_LITERAL_BITS[kind] for kind, _ in _find_literals(text)], 0)
+
+
+def _find_literals(text: str) -> list[tuple[str, int]]:
+    """The kind of each literal in a text, and where it begins."""
     found = _LOWER_CASE_LITERAL.finditer(text.lower()) if text.isascii() else _LITERAL.finditer(text)
-    return reduce(or_, (_LITERAL_BITS[match.lastgroup] for match in found if match.lastgroup), 0)
+    return [(match.lastgroup, match.start()) for match in found if match.lastgroup]
 
 
 def literal_names(kinds: int) -> tuple[str, ...]:
@@ -240,23 +253,6 @@ FORMAT_KINDS = _kinds_by_word(
 )
 """Values of `format` in JSON Schema, and the kinds of literals they stand for."""
 
-VERB_KINDS = _kinds_by_word(
-    (
-        (
-            1,
-            "get gets fetch retrieve read list show find search look lookup view check query browse display see obtain",
-        ),
-        (1, "access describe discover explore inspect"),
-        (2, "create add new make generate insert build register compose write produce draw design"),
-        (4, "update edit modify change set rename patch replace adjust configure"),
-        (8, "delete remove erase drop clear destroy cancel unregister uninstall purge"),
-        (16, "send post publish share deliver email message notify forward reply tweet"),
-        (32, "calculate calc compute convert evaluate estimate solve determine measure count"),
-        (64, "book reserve order buy purchase schedule rent"),
-    )
-)
-"""Verbs, and what they do, one bit each: read, create, update, delete, send, calculate, book."""
-
 _MAX_QUERY = 8_000
 """Characters of a query that are read; the rest is ignored."""
 
@@ -298,6 +294,8 @@ class QueryTerm(NamedTuple):
     """Whether it is the whole name of a tool rather than a word."""
     is_explicit: bool = False
     """Whether that name was typed as one token of several words, `createIssue`, or is the entire query."""
+    is_value: bool = False
+    """Whether it looks like an argument, such as a person's name: a tool that fits need not know the word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,32 +351,107 @@ def parse_query(text: str) -> ParsedQuery:
     return _parse_cached(text) if len(text) <= _MAX_CACHED_QUERY else _parse(text[:_MAX_QUERY])
 
 
+class _ReadWord(NamedTuple):
+    """A word as it is read: one that was typed, or one that an idiom or a literal stands for."""
+
+    places: range
+    """The typed words that it comes from."""
+    typed: str
+    text: str
+    stem: str
+    is_content: bool
+
+
 def _parse(text: str) -> ParsedQuery:
-    typed = tuple(TOKEN.findall(text))
+    tokens = [*TOKEN.finditer(text)]
+    typed = tuple([match.group() for match in tokens])
+    starts = [match.start() for match in tokens]
     words = [(place, word, siblings) for place, siblings in enumerate(map(analyze_token, typed)) for word in siblings][
         :_MAX_TERMS
     ]
-    terms: dict[str, QueryTerm] = {}
-    for place, word, siblings in [pair for pair in words if pair[1].is_content] or words:
-        if word.stem not in terms:
-            shown = typed[place] if len(siblings) == 1 else word.text
-            terms[word.stem] = QueryTerm(word.stem, word.text, shown, range(place, place + 1))
     sequence = tuple([(place, word.text) for place, word, _ in words])
-    return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, words), literal_kinds(text))
+    literals = _find_literals(text)
+    values = _value_places(text, typed, starts)
+    read = [
+        _ReadWord(range(place, place + 1), typed[place] if len(siblings) == 1 else word.text, *word)
+        for place, word, siblings in words
+    ]
+    read = _read_idioms(_read_literals(text, starts, read, literals), typed)
+    terms: dict[str, QueryTerm] = {}
+    for word in [word for word in read if word.is_content] or read:
+        if word.stem not in terms:
+            is_value = word.places[0] in values
+            terms[word.stem] = QueryTerm(word.stem, word.text, word.typed, word.places, is_value=is_value)
+    kinds = reduce(or_, [_LITERAL_BITS[kind] for kind, _ in literals], 0)
+    return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, starts, read), kinds)
 
 
-def _split_clauses(
-    text: str, pairs: Sequence[tuple[int, AnalyzedWord, tuple[AnalyzedWord, ...]]]
-) -> tuple[tuple[str, ...], ...]:
+def _read_literals(
+    text: str, starts: Sequence[int], words: list[_ReadWord], literals: Sequence[tuple[str, int]]
+) -> list[_ReadWord]:
+    """Read `notes.txt` as "txt file", and `https://example.org` as "example url"."""
+    for kind, start in literals:
+        noun = _LITERAL_NOUNS.get(kind)
+        if noun is None or (kind == "path" and text[start] in "/~.\\"):
+            continue
+        end = start + len(text[start:].split(maxsplit=1)[0])
+        inside = [number for number, word in enumerate(words) if start <= starts[word.places[0]] < end]
+        if inside:
+            own = [words[number] for number in inside]
+            kept = own[-1:] if kind == "path" else [word for word in own if word.text not in _URL_WORDS]
+            places = range(own[0].places[0], own[-1].places[-1] + 1)
+            kept.append(_ReadWord(places, " ".join([word.typed for word in own]), *analyze_token(noun)[0]))
+            words[inside[0] : inside[-1] + 1] = kept
+    return words
+
+
+def _read_idioms(words: list[_ReadWord], typed: Sequence[str]) -> list[_ReadWord]:
+    """Read each idiom as the words that tools use for it."""
+    texts = [word.text for word in words]
+    if _IDIOMS.keys().isdisjoint(texts):
+        return words
+    found: list[_ReadWord] = []
+    at = 0
+    while at < len(words):
+        for idiom, meaning in _IDIOMS.get(texts[at], ()):
+            if texts[at : at + len(idiom)] == idiom:
+                places = range(words[at].places[0], words[at + len(idiom) - 1].places[-1] + 1)
+                shown = " ".join([typed[place] for place in places])
+                found += [_ReadWord(places, shown, *analyze_token(word)[0]) for word in meaning]
+                at += len(idiom)
+                break
+        else:
+            found.append(words[at])
+            at += 1
+    return found
+
+
+def _value_places(text: str, typed: Sequence[str], starts: Sequence[int]) -> set[int]:
+    """The numbers of typed words that look like arguments: quoted, after a colon or "that", or a proper name."""
+    found: set[int] = set()
+    for match in _VALUES.finditer(text) if not _VALUE_SIGNS.isdisjoint(typed) or _VALUE_MARKS.search(text) else ():
+        found.update(range(bisect_left(starts, match.start(match.lastgroup or 0)), bisect_left(starts, match.end())))
+    capital = [place for place, word in enumerate(typed) if word[0].isupper() and word[1:].islower()]
+    if len(capital) * 2 <= len(typed):
+        found.update(
+            [
+                place
+                for place in capital
+                if place and text[starts[place] - 1] == " " and text[starts[place] - 2] not in ".!?:"
+            ]
+        )
+    return found
+
+
+def _split_clauses(text: str, starts: Sequence[int], words: Sequence[_ReadWord]) -> tuple[tuple[str, ...], ...]:
     """Split the words into clauses, where the query passes from one need to the next."""
     breaks = [match.end() for match in _CLAUSE_BREAK.finditer(text)]
-    if not breaks or not pairs:
-        return (tuple([word.text for _, word, _ in pairs]),)
-    starts = [match.start() for match in TOKEN.finditer(text)]
+    if not breaks or not words:
+        return (tuple([word.text for word in words]),)
     parts: list[list[str]] = []
     last, content_words = -1, _MIN_CLAUSE_WORDS
-    for place, word, _ in pairs:
-        part = bisect_right(breaks, starts[place])
+    for word in words:
+        part = bisect_right(breaks, starts[word.places[0]])
         if part != last and content_words >= _MIN_CLAUSE_WORDS and len(parts) < _MAX_CLAUSES:
             parts.append([])
             content_words = 0
@@ -389,6 +462,101 @@ def _split_clauses(
         parts[-2].extend(parts.pop())
     return tuple([tuple(part) for part in parts])
 
+
+_LITERAL_NOUNS = {"url": "url", "path": "file", "email": "email"}
+"""What literals of some kinds are called."""
+
+_URL_WORDS = frozenset("http https www com org net io dev gov edu html htm".split())  # noqa: SIM905
+"""Words of a URL that say nothing."""
+
+_VALUES = re.compile(
+    r"""
+      "[^"]{0,500}" | “[^”]{0,500}”
+    | ^(?:\w+\W+){0,4}?(?:remember|memorize|note|issue|bug|tell|say|post|write|repeat|type|task|comment)
+        (?:\W+\w+){0,3}(?P<text>:\s.*)
+    | \b(?:remember|memorize|note|forget|mind|tell|say|know|remind|mention)\s(?:\w+\s){0,3}?that(?P<said>\s.*)
+    | \b(?:saying|called|named|titled)(?P<name>\s.*)
+    """,
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+"""Texts that a request passes on: what is quoted, said, or the name of something new."""
+
+_VALUE_SIGNS = frozenset(("that", "saying", "called", "named", "titled", "That"))
+_VALUE_MARKS = re.compile('["“:]')
+"""A text without these has none of them, which is the usual case."""
+
+
+def _idioms(lines: str) -> Mapping[str, list[tuple[list[str], list[str]]]]:
+    found: dict[str, list[tuple[list[str], list[str]]]] = {}
+    for line in lines.strip().split("\n"):
+        idiom, _, meaning = line.partition(":")
+        found.setdefault(idiom.split()[0], []).append((idiom.split(), meaning.split()))
+    return found
+
+
+_IDIOMS = _idioms(
+    """
+any new: what recent
+google this: search web
+google it: search web
+google for: search web
+what time is it: what current time
+what s the time: what current time
+have the time: current time
+what day is it: what current date
+what s the date: what current date
+what date is it: what current date
+today s date: current date
+right now: current
+look up: search
+look for: find
+look at: view
+check out: checkout
+keep in mind: remember
+don t forget: remember
+do not forget: remember
+make a note: note
+take a note: note
+write down: note
+note down: note
+jot down: note
+get rid of: delete
+throw away: delete
+call off: cancel
+put off: postpone
+bring up: open
+take me to: visit
+go to: visit
+go back: navigate back
+pass on: forward
+log in: login
+sign in: login
+sign up: signup
+set up: setup
+shut down: stop
+thumbs up: reaction
+near me: nearby
+how far: what distance
+how long: what duration
+how high: what elevation
+how tall: what height
+how big: what size
+how large: what size
+how warm: what temperature
+how old: what age
+how fast: what speed
+how heavy: what weight
+how deep: what depth
+how wide: what width
+how expensive: what price
+how hot: what temperature
+how cold: what temperature
+how do i get: directions
+how do i drive: directions drive
+how do i walk: directions walk
+"""
+)
+"""Idioms by their first word, each with the words that tools use for it."""
 
 _parse_cached = lru_cache(maxsize=16)(_parse)
 

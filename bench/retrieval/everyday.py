@@ -1,0 +1,51 @@
+"""Everyday requests: how often the first hit, or one of five, is right, and how often a request that no tool fits gets one.
+
+The set is in `tests/retrieval/everyday`. Its sealed part is for measuring only; both parts have the same tools.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from engines import Engine, shelf
+from sets import ROOT, Set
+
+from toolcrib.cli.files import read_tools
+from toolcrib.search.evaluation import LabelledQuery
+
+FOLDER = ROOT / "tests" / "retrieval" / "everyday"
+PARTS = {"sealed": "sealed", "development": "queries"}
+"""The parts of the set, and their files."""
+
+
+def measured(engines: Sequence[Engine]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Engine, part and its shares, one after the other."""
+    tools = read_tools(FOLDER / "tools.jsonl")
+    for part, file in PARTS.items():
+        each = Set(part, tools, tuple(_queries(FOLDER / f"{file}.jsonl")))
+        for engine in (engine for engine in engines if engine.ranked and "marks off" not in engine.name):
+            yield engine.name, part, _shares(engine, each)
+
+
+def _queries(path: Path) -> Iterator[LabelledQuery]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        yield LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"]))
+
+
+def _shares(engine: Engine, each: Set) -> dict[str, float]:
+    if engine.package == "toolcrib":
+        ready = shelf(each.pairs, engine.name.split()[1])
+        given = [(answer.shown, answer.sure) for answer in (ready.answer(query.text) for query in each.queries)]
+    else:
+        search = engine.build(each.pairs)
+        given = [(ids, ids) for ids in (tuple(search(query.text)) for query in each.queries)]
+    pairs = list(zip(each.queries, given, strict=True))
+    fitting = [(query.relevant, shown) for query, (shown, _) in pairs if query.relevant]
+    others = [sure for query, (_, sure) in pairs if not query.relevant]
+    return {
+        "first": sum(bool(right & {*shown[:1]}) for right, shown in fitting) / len(fitting),
+        "five": sum(bool(right & {*shown[:5]}) for right, shown in fitting) / len(fitting),
+        "false": sum(bool(sure) for sure in others) / len(others),
+    }
