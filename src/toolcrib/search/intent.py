@@ -89,7 +89,7 @@ _SAYING = frozenset(("tell", "give", "let"))
 """Stop words that can be the verb of a request."""
 
 _DETERMINER_TEXT = """
-my your our his her its their the a an this that these those it them all everything every some me us him one another
+my your our her its their the a an this that these those it them all everything every some me us one another
 """
 _DETERMINERS = frozenset(_DETERMINER_TEXT.split())
 """A word before one of these is a verb: "fork this"."""

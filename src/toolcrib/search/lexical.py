@@ -225,7 +225,7 @@ def _unknown_weight(term: QueryTerm) -> float:
 Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion], str]
 """The expansions of a term, best first, and again in ascending order of coverage; empty if nothing matches.
 
-The last item is the word that stands for it in the meaning of the query, if no visible tool has the term itself.
+The last item is the word that it is read as in the meaning of the query, if no visible tool has the term itself.
 """
 
 ExpansionCache = dict[tuple[str, str, bool], Expansions]
