@@ -109,8 +109,8 @@ async def main(options: argparse.Namespace) -> None:
         print(
             f"{len(servers)} servers, {'warm' if options.warm else 'cold'}, {options.query!r}: "
             f"right in {sum(run.is_right for run in runs)} and complete in {sum(run.is_complete for run in runs)} of "
-            f"{len(runs)} runs; answer after {statistics.median(took):.1f} s (median), {max(took):.1f} s (longest) from "
-            f"the start; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+            f"{len(runs)} runs; answer after {statistics.median(took):.1f} s (median), {max(took):.1f} s (longest) "
+            f"from the start; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
         )
     finally:
         log.close()

@@ -24,7 +24,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_tls_context() -> Iterator[None]:
-    """Share a TLS context between all HTTP clients of a process; each would take 40 ms to read the certificates again."""
+    """Share a TLS context between all HTTP clients of a process; each would take 40 ms to read the certificates."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpcore2, "default_ssl_context", cache(httpcore2.default_ssl_context))
         yield

@@ -1,4 +1,4 @@
-"""The catalog: built from tools and searched in any spelling, as if tools outside the mask did not exist; its pages and cursors."""
+"""The catalog: built from tools, and searched in any spelling as if others than those of the mask did not exist."""
 
 from base64 import urlsafe_b64encode
 from dataclasses import replace

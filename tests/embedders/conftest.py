@@ -39,7 +39,7 @@ def make_tokenizer(*, special: bool) -> Tokenizer:
 
 
 def make_onnx(path: Path, *, inputs: Mapping[str, int] | None = None, output: str = "last_hidden_state") -> Path:
-    """Make a model whose output is the row of each token or, if named `sentence_embedding`, that of the second token."""
+    """Make a model whose output is the row of each token; if it is `sentence_embedding`, that of the second token."""
     inputs = inputs or {"input_ids": TensorProto.INT64, "attention_mask": TensorProto.INT64}
     per_token = output == "last_hidden_state"
     nodes = [helper.make_node("Gather", ["rows", "input_ids"], [output if per_token else "tokens"])]

@@ -1,4 +1,4 @@
-"""Adapters of embedder models: their options, how a settings line creates one, and errors without the library or the model."""
+"""Adapters of embedder models: options, the line of the settings that makes one, and errors if something is missing."""
 
 import subprocess
 import sys

@@ -670,7 +670,7 @@ async def test_a_promised_value_that_json_cannot_hold_is_refused() -> None:
         await call(price)
 
 
-# -- functions that cannot be tools---------------------------------------------------------------------------------------
+# -- functions that cannot be tools -----------------------------------------------------------------------------------
 
 
 def variadic(*names: str) -> None: ...

@@ -296,12 +296,16 @@ PYTHON_MISTAKES = {
     "calculator.add(a=1, b=2)": "calculator is neither a server nor a variable. The servers: ",
     "add(a=1, b=2)": "add is a tool of calc: write calc.add.",
     "```python\n1\n```": "Send the script alone, without Markdown's ``` lines.",
-    "local r = calc.add{a = 1}:await()": "This is Lua, but it was run as Python: set the language to lua, or write Python.",
+    "local r = calc.add{a = 1}:await()": (
+        "This is Lua, but it was run as Python: set the language to lua, or write Python."
+    ),
     "const r = await calc.add({a: 1})": "This is JavaScript, but it was run as Python: write x = 1.",
     "r = calc.add(a=1, b=2)\nr + 1": "A tool's answer comes with await: r = await server.tool(name=value).",
     "await calc.add(1, 2)": "Pass arguments by name: server.tool(name=value).",
     "text = 'x'\ntext['message']": "A tool that answers with text gives a string: use it as it is",
-    "text = await data_server.text(say='x')\ntext['message']": "A tool that answers with text gives a string: use it as it is",
+    "text = await data_server.text(say='x')\ntext['message']": (
+        "A tool that answers with text gives a string: use it as it is"
+    ),
     "open('x').read()": "there is no open.",
 }
 

@@ -1,4 +1,4 @@
-"""Vectors: the shipped table and its golden vectors, tables of other shapes, eight bits, and the cache of query words."""
+"""Vectors: the shipped table and golden vectors, tables of other shapes, eight bits, and the cache of query words."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

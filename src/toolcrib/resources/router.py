@@ -273,7 +273,7 @@ class SessionUris:
 
 
 class SubscribedUris:
-    """The resources that each session over HTTP watches, in the state store: another process may take a session over."""
+    """The resources that each session over HTTP watches; in the state store, as processes take sessions over."""
 
     def __init__(self, state: StateStore) -> None:
         self._table = state.table("subscriptions", _SUBSCRIBED, max_entries=_MAX_SUBSCRIBED_SESSIONS)
