@@ -1,6 +1,6 @@
 """The retrieval sets: tools, and queries whose right tools are known.
 
-Everyone has two of them: the set in this repository, and one in a package on PyPI. More are read from the folder that
+Everyone has three of them: two in this repository, and one in a package on PyPI. More are read from the folder that
 TOOLCRIB_RETRIEVAL_DATA names, each from a folder with `tools.jsonl` and `queries.jsonl` in the format of
 `toolcrib eval`. docs/explanation/retrieval.md says where to get them.
 """
@@ -23,11 +23,14 @@ ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("TOOLCRIB_RETRIEVAL_DATA", "")
 OUT = ROOT / "bench" / "out"
 
+EVERYDAY = "everyday"
+"""Tools of real MCP servers, and plain requests to them; the sealed ones, which are never used for tuning."""
+
 OWN = "real_servers"
-"""Tools of real MCP servers, and requests that were never used for tuning; requests that no tool fits are left out."""
+"""Tools of real MCP servers, and requests with few words in common with them, which are never used for tuning."""
 
 BFCL = "bfcl_v4"
-SHIPPED = (OWN, BFCL)
+SHIPPED = (EVERYDAY, OWN, BFCL)
 """The sets that everyone has."""
 
 PACKAGE, VERSION = "bfcl-eval", "2026.3.23"
@@ -64,7 +67,10 @@ class Set:
 
 def found(wanted: list[str] | None = None) -> list[Set]:
     """The sets that can be had, by name; says on standard output which are left out."""
-    sets = [own(), bfcl(), *_folders()]
+    data = ROOT / "tests" / "retrieval"
+    everyday = in_repository(EVERYDAY, data / "everyday" / "tools.jsonl", data / "everyday" / "sealed.jsonl")
+    own = in_repository(OWN, data / "data" / "tools.jsonl", data / "data" / "queries.jsonl")
+    sets = [everyday, own, bfcl(), *_folders()]
     names = [each.name for each in sets]
     print(f"sets: {', '.join(names)}")
     return [each for each in sets if wanted is None or each.name in wanted]
@@ -76,20 +82,19 @@ def _folders() -> Iterator[Set]:
         return
     for folder in sorted(Path(DATA).iterdir()):
         tools, queries = folder / "tools.jsonl", folder / "queries.jsonl"
-        if folder.name not in (OWN, BFCL) and tools.is_file() and queries.is_file():
+        if folder.name not in SHIPPED and tools.is_file() and queries.is_file():
             yield Set(folder.name, read_tools(tools), read_queries(queries))
 
 
-def own() -> Set:
-    """The set in this repository."""
-    data = ROOT / "tests" / "retrieval" / "data"
-    rows = [json.loads(line) for line in (data / "queries.jsonl").read_text(encoding="utf-8").split("\n") if line]
-    queries = (
+def in_repository(name: str, tools: Path, queries: Path) -> Set:
+    """A set in this repository, without the requests that no tool fits."""
+    rows = [json.loads(line) for line in queries.read_text(encoding="utf-8").split("\n") if line]
+    answerable = (
         LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"]))
         for row in rows
         if row["relevant"]
     )
-    return Set(OWN, read_tools(data / "tools.jsonl"), tuple(queries))
+    return Set(name, read_tools(tools), tuple(answerable))
 
 
 def bfcl() -> Set:
