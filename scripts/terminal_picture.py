@@ -36,9 +36,9 @@ SERVERS = {
 }
 COMMANDS = (
     "toolcrib servers --fresh",
-    'toolcrib search "least common multiple of two numbers" --limit 3',
+    'toolcrib search "least common multiple of two numbers" --limit 2',
     "toolcrib call math:lcm a=12 b=18",
-    'toolcrib search "current time in Tokyo" --limit 2',
+    'toolcrib search "what time is it in Tokyo" --limit 2',
     "toolcrib call time:get_current_time timezone=Asia/Tokyo",
 )
 COLUMNS = 78
