@@ -80,6 +80,14 @@ def test_a_client_is_connected_and_disconnected(command: Command, cursor: Path, 
     )
 
 
+def test_a_client_with_an_empty_file_is_connected(command: Command, cursor: Path) -> None:
+    cursor.write_text("\n")
+    assert command("connect", "cursor", "--yes").code == 0
+    assert list(json.loads(cursor.read_text())["mcpServers"]) == ["toolcrib"]
+    assert command("disconnect", "cursor", "--yes").code == 0
+    assert cursor.read_text() == "\n"
+
+
 def test_a_projects_file_gets_the_settings_of_the_project(command: Command, tmp_path: Path) -> None:
     assert command("connect", "vscode", "--project", "--yes").code == 0
     entry = json.loads((tmp_path / ".vscode" / "mcp.json").read_text())["servers"]["toolcrib"]

@@ -26,6 +26,9 @@ ARGV = ("/opt/my tools/toolcrib", "serve", "--config", "/home/ü/config.json")
 ENVIRON = {"TOKEN": "t0ken", "TEAM": "blue", "PASSED": "p", "API_KEY": "from-input"}
 
 
+CURSOR = next(client for client in CLIENTS if client.id == "cursor")
+
+
 def connected(store: ConnectionStore, client: ClientApp, path: Path) -> ConnectedClient:
     """Connect the client as the command line does."""
     found = read_servers(path, ENVIRON) if path.exists() else ()
@@ -165,6 +168,35 @@ def test_any_file_is_restored_byte_for_byte(
     assert list(value_of(path)["mcpServers"]) == ["toolcrib"]
     plan_disconnect(connection).make()
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("emptied", ["", " \n", "\ufeff"])
+def test_a_file_that_was_emptied_is_restored(emptied: str, store: ConnectionStore, tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(before := '{"mcpServers": {"a": {"command": "x"}}} // mine')
+    connection = connected(store, CURSOR, path)
+    path.write_text(emptied, encoding="utf-8")
+    plan_disconnect(connection).make()
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize("text", ['{"mcpServers": {', '{"mcpServers": "x"}', "[]"])
+def test_a_file_that_was_spoilt_is_left_alone(text: str, store: ConnectionStore, tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    connection = connected(store, CURSOR, path)
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        plan_disconnect(connection)
+    assert caught.value.hint
+    assert path.read_text() == text
+
+
+def test_servers_of_another_form_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": "x"}')
+    with pytest.raises(SettingsError, match="does not hold its servers"):
+        plan_connect(CURSOR, CURSOR.files[0], path, ARGV, ())
 
 
 def test_a_file_behind_a_link_is_changed_and_the_link_stays(store: ConnectionStore, tmp_path: Path) -> None:

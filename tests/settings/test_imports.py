@@ -116,6 +116,25 @@ def test_an_import_twice_adds_nothing_and_a_changed_server_gets_another_name(hom
     assert servers == {"a": "one", "a-cursor": "other", "b": "two"}
 
 
+def test_the_same_server_with_another_account_is_another_server(home: Home) -> None:
+    text = '{"mcpServers": {"git": {"command": "git-mcp", "env": {"GIT_TOKEN": "%s"}}}}'
+    work = home.file(".cursor/mcp.json", text % "of-work")
+    private = home.file(".codeium/windsurf/mcp_config.json", text % "of-home")
+    home.plan(work).write()
+    for files in ((work, private), (private,)):
+        home.plan(*files).write()
+    tokens = {server.name: server.env["GIT_TOKEN"] for server in home.load(home.config).servers}
+    assert tokens == {"git": "of-work", "git-windsurf": "of-home"}
+    assert [server.action for server in home.plan(private, work).servers] == ["same", "same"]
+
+
+def test_a_file_that_cannot_be_written_is_named(home: Home) -> None:
+    path = home.file(".cursor/mcp.json", '{"mcpServers": {"a": {"command": "one"}}}')
+    home.config = home.file("plain", "") / "config.json"
+    with pytest.raises(SettingsError, match=r"plain/config\.json cannot be written"):
+        home.plan(path).write()
+
+
 def test_what_cannot_be_imported_is_left_out_with_the_reason(home: Home) -> None:
     text = """{"mcpServers": {
       "off": {"command": "run", "disabled": true},

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from toolcrib.settings.connections import (
     plan_disconnect,
     program,
 )
-from toolcrib.settings.document import dotted
+from toolcrib.settings.document import dotted, read_text
 from toolcrib.settings.env import display_path, user_folder
 from toolcrib.settings.imports import FoundServer, ImportPlan, PlannedServer, plan_import, read_servers
 
@@ -65,7 +66,8 @@ def connect_client(
         raise SettingsError(
             f"{client.title} is already connected: {_shown(path)}", hint=f"To undo it: toolcrib disconnect {client.id}"
         )
-    found = [one for one in read_servers(path, os.environ) if one.at[0] != "projects"] if path.exists() else []
+    is_filled = path.exists() and bool(read_text(path, str(path)).strip())
+    found = [one for one in read_servers(path, os.environ) if one.at[0] != "projects"] if is_filled else []
     plan = plan_import(found, target, os.environ, keyring=keyring)
     moved = [one.found.key for one in plan.servers if one.action != "skip"]
     argv = (*program(), "serve", "--config", str(target.absolute()))
@@ -89,8 +91,9 @@ def _make(store: ConnectionStore, client: ClientApp, change: FileChange) -> None
     try:
         change.make()
     except BaseException:
+        now = change.path.read_bytes() if change.path.exists() else None
         for one in store.find(client):
-            if one.path == change.path:
+            if one.path == change.path and sha256(now or b"").hexdigest() != one.written:
                 store.forget(one)
         raise
 

@@ -148,15 +148,24 @@ def _own_entry(client: ClientApp, argv: Sequence[str]) -> dict[str, Any]:
 
 
 def plan_disconnect(connection: ConnectedClient) -> FileChange:
-    """The client's file as it was before; with the client's own changes since, if it made any."""
+    """The client's file as it was before; with the client's own changes since, if it made any.
+
+    Raises `SettingsError` for a file that cannot be read any more. A missing or empty one is restored as a whole.
+    """
     path = connection.path
     now = path.read_bytes() if path.exists() else None
     original = connection.original if connection.existed else None
-    if now is None or sha256(now).hexdigest() == connection.written:
+    if now is None or not now.removeprefix(_BOM).strip() or sha256(now).hexdigest() == connection.written:
         return FileChange(path=path, before=now, after=original, moved=connection.moved, table=connection.table)
     text = document.read_text(path, str(path))
     syntax, table = document.syntax_of(text, path), connection.table
-    current = value_at(document.parse(text, syntax, table).value, table)
+    try:
+        current = value_at(document.parse(text, syntax, table).value, table)
+    except document.TextError as error:
+        raise SettingsError(
+            f"{path}:{error.line}:{error.column}: {error.message}",
+            hint="Repair the file, or move it away: then the file as it was before is restored.",
+        ) from error
     before = _original_entries(connection, syntax)
     kept = _names(current)
     for name in connection.moved:

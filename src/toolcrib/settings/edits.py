@@ -83,7 +83,9 @@ def _without_empty(value: Any) -> Any:
 
 
 def _put(value: Any, table: FieldPath, key: str | None, item: Any) -> Any:
-    """A copy of the value with one more entry; only what is on the way to it is copied."""
+    """A copy of the value with one more entry; only what is on the way to it is copied. Raises `SettingsError`."""
+    if value is not None and not isinstance(value, dict if table or key is not None else list):
+        raise SettingsError("The file does not hold its servers where they are expected.", hint="Edit it by hand.")
     if not table and key is None:
         return [*(value or []), item]
     here = key if not table else table[0]

@@ -34,6 +34,7 @@ from toolcrib.settings.env import (
     KEYRING_SERVICE,
     VariableSource,
     input_variable,
+    keyring_secret,
     parse_dotenv,
     read_dotenv,
     user_folder,
@@ -370,13 +371,18 @@ def plan_import(
         _keyring()
     planned: list[PlannedServer] = []
     secrets: dict[str, str] = {}
+    known = {} if keyring or not env_file.exists() else read_dotenv(env_file)
+
+    def secret(variable: str) -> str | None:
+        return secrets.get(variable) or (keyring_secret(variable) if keyring else {**known, **environ}.get(variable))
+
     for server in found:
         if server.problem:
             planned.append(
                 PlannedServer(found=server, name=server.name, action="skip", entry={}, reason=server.problem)
             )
             continue
-        one, moved = _planned(server, existing, keyring=keyring)
+        one, moved = _planned(server, existing, secret, keyring=keyring)
         planned.append(one)
         if one.action == "add":
             existing[one.name] = one.entry
@@ -385,14 +391,16 @@ def plan_import(
 
 
 def _planned(
-    server: FoundServer, existing: Mapping[str, Any], *, keyring: bool
+    server: FoundServer, existing: Mapping[str, Any], known: Callable[[str], str | None], *, keyring: bool
 ) -> tuple[PlannedServer, dict[str, str]]:
+    """What to do with a server, and its secrets. One with the same entry but another account gets another name."""
     names = [server.name, f"{server.name}-{server.client.id or 'other'}"]
     names += [f"{names[1]}-{number}" for number in range(2, len(existing) + 3)]
     for name in names:
         entry, secrets = move_secrets(name, server.entry, keyring=keyring)
-        if name not in existing or existing[name] == entry:
-            action: Action = "same" if name in existing else "add"
+        same = existing.get(name) == entry and all(known(variable) == value for variable, value in secrets.items())
+        if name not in existing or same:
+            action: Action = "same" if same else "add"
             return PlannedServer(found=server, name=name, action=action, entry=entry, secrets=tuple(secrets)), secrets
     raise AssertionError("one of the names is free")
 
@@ -441,9 +449,15 @@ def _fill_keyring(secrets: Mapping[str, str]) -> None:
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o600, keep: bool = True) -> None:
     """Replace a file in one step. `mode` is that of a new file, or of any if the permissions are not to be kept.
 
-    A link stays a link: the file that it points to is replaced.
+    A link stays a link: the file that it points to is replaced. Raises `SettingsError`.
     """
-    path = path.resolve()
+    try:
+        _replace(path.resolve(), data, mode, keep=keep)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _replace(path: Path, data: bytes, mode: int, *, keep: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755 if mode & 0o044 else 0o700)
     chosen = path.stat().st_mode & 0o777 if keep and path.exists() else mode
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
