@@ -80,3 +80,10 @@ def test_a_gateway_that_requires_another_token_says_so(command: Command, gateway
     assert ran.code == 6
     assert "401" in ran.err
     assert command("tools", "--gateway", gateway, "--header", f"Authorization: Bearer {TOKEN}").code == 0
+
+
+def test_a_gateway_that_does_not_run_is_said_to_be_missing(command: Command) -> None:
+    ran = command("tools", "--gateway", "http://127.0.0.1:1/mcp")
+    assert ran.code == 6
+    assert ran.err.startswith("toolcrib: The gateway has failed: connection refused.")
+    assert "required" not in ran.err

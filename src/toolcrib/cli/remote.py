@@ -5,8 +5,8 @@ The gateway is the only server of an app of this process; nothing else is starte
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 from toolcrib.app import App
 from toolcrib.cli.arguments import CallArguments
@@ -21,11 +21,14 @@ from toolcrib.cli.render import (
 )
 from toolcrib.cli.session import run_with, terminal_context
 from toolcrib.cli.source import GATEWAY_NAME
-from toolcrib.errors import ExecutionFailed, NotFound, ToolcribError, ToolNotFound
+from toolcrib.errors import ExecutionFailed, NotFound, ServerUnavailable, ToolcribError, ToolNotFound
+from toolcrib.gateway.visibility import describe_state
 from toolcrib.search.options import Scorer
 from toolcrib.settings.options import Settings
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 from toolcrib.upstream.listing import EXECUTE_TOOL, SEARCH_TOOL
+
+T = TypeVar("T")
 
 _PAGE: Final = 100
 """Tools asked for at a time."""
@@ -49,7 +52,7 @@ def list_servers(settings: Settings, *, as_json: bool) -> None:
         ]
         print_servers(sorted([*ready, *statuses], key=lambda status: status.name), as_json=as_json)
 
-    run_with(settings, show)
+    _run(settings, show)
 
 
 def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> None:
@@ -61,7 +64,7 @@ def list_tools(settings: Settings, namespace: str | None, *, as_json: bool) -> N
             check_namespace(namespace, sorted({tool.namespace for tool in tools} | {one.name for one in statuses}))
         print_tools([tool for tool in tools if namespace in (None, tool.namespace)], statuses, as_json=as_json)
 
-    run_with(settings, show)
+    _run(settings, show)
 
 
 def search(
@@ -82,7 +85,7 @@ def search(
         found = await _search(app, asked)
         print_search(_reply(found), as_json=as_json, explain=False)
 
-    run_with(settings, show)
+    _run(settings, show)
 
 
 def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
@@ -94,7 +97,7 @@ def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
         arguments = example.get("arguments") if isinstance(example, Mapping) else None
         print_description(_tool(entry), arguments if isinstance(arguments, Mapping) else {}, as_json=as_json)
 
-    run_with(settings, show)
+    _run(settings, show)
 
 
 def call_tool(settings: Settings, name: str, arguments: CallArguments, *, approved: bool, as_json: bool) -> bool:
@@ -107,7 +110,22 @@ def call_tool(settings: Settings, name: str, arguments: CallArguments, *, approv
         _raise_error(result)
         return print_outcome(result, as_json=as_json)
 
-    return run_with(settings, show)
+    return _run(settings, show)
+
+
+def _run(settings: Settings, use: Callable[[App], Awaitable[T]]) -> T:
+    """Run `use` with an app whose only server is the gateway. Raises `ServerUnavailable` if it cannot be reached."""
+
+    async def with_gateway(app: App) -> T:
+        [status] = app.fleet.statuses()
+        if status.state is not ServerState.READY:
+            raise ServerUnavailable(
+                f"The gateway {describe_state(status)}.",
+                hint="Check its address and token; `toolcrib serve --http` starts one.",
+            )
+        return await use(app)
+
+    return run_with(settings, with_gateway, quiet=True)
 
 
 # -- the meta-tools ----------------------------------------------------------------------------------------------------
@@ -138,12 +156,15 @@ async def _all_tools(app: App) -> tuple[list[Tool], list[ServerStatus]]:
     """Every tool of the gateway, and its servers that are not ready."""
     asked: dict[str, Any] = {"detail": "full", "max_results": _PAGE, "budget": 0}
     tools: list[Tool] = []
+    cursors: set[str] = set()
     while True:
         found = await _search(app, asked)
         tools += map(_tool, _entries(found))
-        if not found.get("cursor"):
+        cursor = str(found.get("cursor") or "")
+        if not cursor or cursor in cursors:
             return tools, list(_statuses(found))
-        asked["cursor"] = found["cursor"]
+        cursors.add(cursor)
+        asked["cursor"] = cursor
 
 
 async def _entry(app: App, name: str) -> Mapping[str, Any]:

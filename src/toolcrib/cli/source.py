@@ -67,7 +67,7 @@ def _gateway_server(source: ServerSource, url: str) -> ServerOptions:
     token = os.environ.get(AUTH_VARIABLE)
     if token and not any(name.lower() == "authorization" for name in headers):
         headers["Authorization"] = f"Bearer {token}"
-    return ServerOptions(name=GATEWAY_NAME, transport="http", url=_checked_url(url), headers=headers, required=True)
+    return ServerOptions(name=GATEWAY_NAME, transport="http", url=_checked_url(url), headers=headers)
 
 
 def _settings(servers: Sequence[ServerOptions]) -> Settings:

@@ -84,9 +84,10 @@ def _without_empty(value: Any) -> Any:
 
 def _put(value: Any, table: FieldPath, key: str | None, item: Any) -> Any:
     """A copy of the value with one more entry; only what is on the way to it is copied. Raises `SettingsError`."""
-    if value is not None and not isinstance(value, dict if table or key is not None else list):
+    is_list = not table and key is None
+    if not (value is None or (isinstance(value, list) if is_list else isinstance(value, dict))):
         raise SettingsError("The file does not hold its servers where they are expected.", hint="Edit it by hand.")
-    if not table and key is None:
+    if is_list:
         return [*(value or []), item]
     here = key if not table else table[0]
     return {**(value or {}), here: item if not table else _put((value or {}).get(here), table[1:], key, item)}
