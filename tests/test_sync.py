@@ -13,7 +13,15 @@ import anyio
 import pytest
 
 from toolcrib import App, Settings, SyncApp, Tool, with_tool_providers
-from toolcrib.errors import AlreadyStarted, ExecutionFailed, InvalidRequest, NotStarted, SettingsError, ToolNotFound
+from toolcrib.errors import (
+    AlreadyStarted,
+    ExecutionFailed,
+    InvalidArguments,
+    InvalidRequest,
+    NotStarted,
+    SettingsError,
+    ToolNotFound,
+)
 from toolcrib.options import GatewayOptions, ServerOptions
 from toolcrib.testing import FakeProvider
 
@@ -176,6 +184,12 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
         SyncApp(wrong)
     with pytest.raises(SettingsError):
         SyncApp(tmp_path / "missing.json")
+
+
+def test_arguments_that_are_no_object_are_refused_beside_named_ones() -> None:
+    wrong: Any = [1]
+    with SyncApp(shop()) as tools, pytest.raises(InvalidArguments, match="must be an object, not a list"):
+        tools.call("add", wrong, b=2)
 
 
 def test_a_program_that_never_stops_it_still_ends() -> None:

@@ -3,7 +3,7 @@
 import atexit
 import contextlib
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -103,7 +103,9 @@ class SyncApp:
         The result has `text` and `data`; `raise_for_error` raises if the tool reported an error. Raises as `App.call`
         does.
         """
-        given = {**(arguments or {}), **named} if named else arguments
+        given = arguments
+        if named and (arguments is None or isinstance(arguments, Mapping)):  # the app refuses anything else
+            given = {**(arguments or {}), **named}
         return self._run(lambda: self.app.call(name, given))
 
     def run_script(
