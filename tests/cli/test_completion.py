@@ -86,3 +86,15 @@ def test_a_shell_that_has_no_completion_is_named(command: Command, monkeypatch: 
     ran = command("--install-completion")
     assert ran.code == 2
     assert "There is no completion for csh. Name one of: bash, zsh, fish." in ran.err
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_takes_an_option_as_it_is_written(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "a-file").touch()
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nprintf 'plain,*\\nplain,two words\\n'\n")
+    program.chmod(0o755)
+    script = command("--show-completion", "bash").out
+    script += f"\n_toolcrib_completion {program}; printf '<%s>' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "<*><two words>"

@@ -25,15 +25,15 @@ _START_FILES: Final = {"bash": ".bashrc", "zsh": ".zshrc"}
 _ZSH_PREAMBLE: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n"
 _BASH_SCRIPT: Final = """\
 %(complete_func)s() {
-    local IFS=$'\\n' answer
+    local answer
     COMPREPLY=()
-    for answer in $(COMP_WORDS="${COMP_LINE:0:COMP_POINT}" %(complete_var)s=bash_complete "$1"); do
+    while IFS= read -r answer; do
         case $answer in
             file,*) compopt -o default ;;
             dir,*) compopt -o dirnames ;;
             plain,*) COMPREPLY+=("${answer#plain,}"); [[ $answer == *= ]] && compopt -o nospace ;;
         esac
-    done
+    done < <(COMP_WORDS="${COMP_LINE:0:COMP_POINT}" %(complete_var)s=bash_complete "$1")
     return 0
 }
 complete -o nosort -F %(complete_func)s %(prog_name)s
