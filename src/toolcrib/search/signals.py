@@ -188,14 +188,16 @@ def _word_likeness(
         products.max(axis=0) if len(group) == len(products) else products[list(group)].max(axis=0) for group in groups
     ]
     flat = likeness.reshape(len(groups), -1)
-    np.multiply(closest, segment.words.coarse.scales.take(slots.ravel()), out=flat)
-    flat -= _MIN_WORD_COSINE
-    flat /= 1 - _MIN_WORD_COSINE
-    least = np.zeros((len(groups), len(segment.vocabulary.stems) + 1))  # the last one is of no word
-    for group, row in zip(groups, least, strict=True):
-        for stem_number, place in _query_stems(segment, meaning, group).items():
-            row[stem_number] = meaning.synonym_weight if place >= SYNONYM_FLAG else 1.0
-    np.maximum(flat, least.take(stems.ravel(), axis=1), out=flat)
+    np.multiply(closest, segment.words.coarse.scales.take(slots.ravel()) / (1 - _MIN_WORD_COSINE), out=flat)
+    flat -= _MIN_WORD_COSINE / (1 - _MIN_WORD_COSINE)
+    stems = stems.ravel()
+    least = np.zeros(len(segment.vocabulary.stems) + 1)  # the last one is of no word
+    for group, row in zip(groups, flat, strict=True):
+        known = _query_stems(segment, meaning, group)
+        for stem_number, place in known.items():
+            least[stem_number] = meaning.synonym_weight if place >= SYNONYM_FLAG else 1.0
+        np.maximum(row, least.take(stems), out=row)
+        least[[*known]] = 0.0
     np.minimum(likeness, 1.0, out=likeness)
     return likeness
 
@@ -209,9 +211,11 @@ def _verb_signal(segment: Segment, verbs: npt.NDArray[np.uint32], stems: Ints, m
         kinds |= intent.kinds
         number = segment.vocabulary.stem_numbers.get(stem(intent.verb))
         if number is not None:
-            same = stems == number
-            found[same[:, MAX_NAME_WORDS:].any(axis=1)] = 0.5
-            found[same[:, :MAX_NAME_WORDS].any(axis=1) & ~is_named] = 1.0
+            tools, slots = (stems == number).nonzero()
+            in_name = slots < MAX_NAME_WORDS
+            found[tools[~in_name]] = 0.5
+            named = tools[in_name]
+            found[named[~is_named[named]]] = 1.0
     if kinds:
         found[verbs & np.uint32(kinds) != 0] = 1.0
     return found

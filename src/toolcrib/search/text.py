@@ -351,15 +351,8 @@ def parse_query(text: str) -> ParsedQuery:
     return _parse_cached(text) if len(text) <= _MAX_CACHED_QUERY else _parse(text[:_MAX_QUERY])
 
 
-class _ReadWord(NamedTuple):
-    """A word as it is read: one that was typed, or one that an idiom or a literal stands for."""
-
-    places: range
-    """The typed words that it comes from."""
-    typed: str
-    text: str
-    stem: str
-    is_content: bool
+_ReadWord = tuple[int, int, str, AnalyzedWord]
+"""A word as it is read, which may replace an idiom or a literal: its first and last typed word, their text, and it."""
 
 
 def _parse(text: str) -> ParsedQuery:
@@ -372,16 +365,13 @@ def _parse(text: str) -> ParsedQuery:
     sequence = tuple([(place, word.text) for place, word, _ in words])
     literals = _find_literals(text)
     values = _value_places(text, typed, starts)
-    read = [
-        _ReadWord(range(place, place + 1), typed[place] if len(siblings) == 1 else word.text, *word)
-        for place, word, siblings in words
-    ]
+    read = [(place, place, typed[place] if len(siblings) == 1 else word.text, word) for place, word, siblings in words]
     read = _read_idioms(_read_literals(text, starts, read, literals), typed)
     terms: dict[str, QueryTerm] = {}
-    for word in [word for word in read if word.is_content] or read:
+    for first, last, shown, word in [item for item in read if item[3].is_content] or read:
         if word.stem not in terms:
-            is_value = word.places[0] in values
-            terms[word.stem] = QueryTerm(word.stem, word.text, word.typed, word.places, is_value=is_value)
+            places = range(first, last + 1)
+            terms[word.stem] = QueryTerm(word.stem, word.text, shown, places, is_value=first in values)
     kinds = reduce(or_, [_LITERAL_BITS[kind] for kind, _ in literals], 0)
     return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, starts, read), kinds)
 
@@ -395,19 +385,18 @@ def _read_literals(
         if noun is None or (kind == "path" and text[start] in "/~.\\"):
             continue
         end = start + len(text[start:].split(maxsplit=1)[0])
-        inside = [number for number, word in enumerate(words) if start <= starts[word.places[0]] < end]
+        inside = [number for number, word in enumerate(words) if start <= starts[word[0]] < end]
         if inside:
             own = [words[number] for number in inside]
-            kept = own[-1:] if kind == "path" else [word for word in own if word.text not in _URL_WORDS]
-            places = range(own[0].places[0], own[-1].places[-1] + 1)
-            kept.append(_ReadWord(places, " ".join([word.typed for word in own]), *analyze_token(noun)[0]))
+            kept = own[-1:] if kind == "path" else [item for item in own if item[3].text not in _URL_WORDS]
+            kept.append((own[0][0], own[-1][1], " ".join([item[2] for item in own]), analyze_token(noun)[0]))
             words[inside[0] : inside[-1] + 1] = kept
     return words
 
 
 def _read_idioms(words: list[_ReadWord], typed: Sequence[str]) -> list[_ReadWord]:
     """Read each idiom as the words that tools use for it."""
-    texts = [word.text for word in words]
+    texts = [word.text for _, _, _, word in words]
     if _IDIOMS.keys().isdisjoint(texts):
         return words
     found: list[_ReadWord] = []
@@ -415,9 +404,9 @@ def _read_idioms(words: list[_ReadWord], typed: Sequence[str]) -> list[_ReadWord
     while at < len(words):
         for idiom, meaning in _IDIOMS.get(texts[at], ()):
             if texts[at : at + len(idiom)] == idiom:
-                places = range(words[at].places[0], words[at + len(idiom) - 1].places[-1] + 1)
-                shown = " ".join([typed[place] for place in places])
-                found += [_ReadWord(places, shown, *analyze_token(word)[0]) for word in meaning]
+                first, last = words[at][0], words[at + len(idiom) - 1][1]
+                shown = " ".join(typed[first : last + 1])
+                found += [(first, last, shown, analyze_token(word)[0]) for word in meaning]
                 at += len(idiom)
                 break
         else:
@@ -431,6 +420,8 @@ def _value_places(text: str, typed: Sequence[str], starts: Sequence[int]) -> set
     found: set[int] = set()
     for match in _VALUES.finditer(text) if not _VALUE_SIGNS.isdisjoint(typed) or _VALUE_MARKS.search(text) else ():
         found.update(range(bisect_left(starts, match.start(match.lastgroup or 0)), bisect_left(starts, match.end())))
+    if text.islower():
+        return found
     capital = [place for place, word in enumerate(typed) if word[0].isupper() and word[1:].islower()]
     if len(capital) * 2 <= len(typed):
         found.update(
@@ -447,11 +438,11 @@ def _split_clauses(text: str, starts: Sequence[int], words: Sequence[_ReadWord])
     """Split the words into clauses, where the query passes from one need to the next."""
     breaks = [match.end() for match in _CLAUSE_BREAK.finditer(text)]
     if not breaks or not words:
-        return (tuple([word.text for word in words]),)
+        return (tuple([word.text for _, _, _, word in words]),)
     parts: list[list[str]] = []
     last, content_words = -1, _MIN_CLAUSE_WORDS
-    for word in words:
-        part = bisect_right(breaks, starts[word.places[0]])
+    for place, _, _, word in words:
+        part = bisect_right(breaks, starts[place])
         if part != last and content_words >= _MIN_CLAUSE_WORDS and len(parts) < _MAX_CLAUSES:
             parts.append([])
             content_words = 0
