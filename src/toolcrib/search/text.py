@@ -38,7 +38,7 @@ his how i if in into is it its itself just let like ll m me more most my myself 
 or other our ours out over own per please re s same she should so some such t tell than thanks that the their theirs
 them then there these they this those through to too under until up upon us ve very want was we were what when where
 whether which while who whom whose why will with would you your yours
-anything everything something hey hi ok okay kindly gonna wanna maybe
+everything hey hi ok okay kindly gonna wanna maybe
 """
 
 STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
