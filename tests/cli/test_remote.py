@@ -87,3 +87,39 @@ def test_a_gateway_that_does_not_run_is_said_to_be_missing(command: Command) -> 
     assert ran.code == 6
     assert ran.err.startswith("toolcrib: The gateway has failed: connection refused.")
     assert "required" not in ran.err
+
+
+OTHER_PROGRAM = """
+import json, socket, sys, uvicorn
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("other")
+
+@server.tool()
+def tool_search(query: str = "", detail: str = "", max_results: int = 0, budget: int = 0) -> dict[str, object]:
+    return {
+        "hits": [1, {"name": 2}, {"name": "a:b", "score": "high", "similar": 3, "input_schema": [], "annotations": "x"}],
+        "servers": ["a", {"name": "c", "state": "odd"}],
+        "unmatched": 5,
+        "nearest": {"d": 1},
+    }
+
+bound = socket.socket()
+bound.bind(("127.0.0.1", 0))
+bound.listen()
+print(bound.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[bound])
+"""
+
+
+def test_what_another_program_replies_in_a_form_of_its_own_is_left_out(command: Command) -> None:
+    with subprocess.Popen([sys.executable, "-c", OTHER_PROGRAM], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
+        try:
+            assert command("search", "x", "--gateway", url).out.split()[:2] == ["0.00", "a:b"]
+            assert [row["id"] for row in command("tools", "--gateway", url, "--json").json["tools"]] == ["a:b"]
+            assert {row["name"] for row in command("servers", "--gateway", url, "--json").json["servers"]} == {"a", "c"}
+        finally:
+            process.terminate()
+            process.wait(timeout=30)

@@ -175,7 +175,7 @@ async def _entry(app: App, name: str) -> Mapping[str, Any]:
     for entry in entries:
         if wanted in {_spelling(entry["name"]), _spelling(entry["name"].partition(":")[2])}:
             return entry
-    raise ToolNotFound(f"No tool is called {name}.", suggestions=[entry["name"] for entry in entries[:3]])
+    raise ToolNotFound(f'No tool is called "{name}".', suggestions=[entry["name"] for entry in entries[:3]])
 
 
 def _spelling(name: str) -> str:
@@ -190,7 +190,7 @@ def _raise_error(result: ToolResult) -> None:
         return
     kinds = {kind.code: kind for kind in _error_kinds(ToolcribError)}
     if kind := kinds.get(str(error.get("code"))):
-        suggestions = [str(one) for one in error.get("suggestions", ())]
+        suggestions = _texts(error.get("suggestions"))
         raise kind(str(error.get("message", "")), hint=str(error.get("hint", "")), suggestions=suggestions)
 
 
@@ -202,11 +202,19 @@ def _error_kinds(root: type[ToolcribError]) -> Iterator[type[ToolcribError]]:
 
 def _entries(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     hits = found.get("hits")
-    return (hit for hit in (hits if isinstance(hits, list) else []) if isinstance(hit, Mapping) and hit.get("name"))
+    return (
+        hit
+        for hit in (hits if isinstance(hits, list) else [])
+        if isinstance(hit, Mapping) and isinstance(hit.get("name"), str)
+    )
 
 
 def _statuses(found: Mapping[str, Any]) -> Iterator[ServerStatus]:
-    for server in found.get("servers") or ():
+    """The servers of a reply that are not ready. What has another form is left out: another program may answer."""
+    servers = found.get("servers")
+    for server in servers if isinstance(servers, list) else ():
+        if not isinstance(server, Mapping):
+            continue
         state = str(server.get("state"))
         known = _STATES.get(state, ServerState.FAILED)
         reason = str(server.get("reason") or "")
@@ -217,8 +225,8 @@ def _reply(found: Mapping[str, Any]) -> SearchReply:
     hits = tuple(map(_hit, _entries(found)))
     return SearchReply(
         hits=hits,
-        unmatched=tuple(found.get("unmatched") or ()),
-        nearest=tuple(found.get("nearest") or ()),
+        unmatched=_texts(found.get("unmatched")),
+        nearest=_texts(found.get("nearest")),
         servers=tuple(_statuses(found)),
         note=str(found.get("note") or ""),
         total=len(hits),
@@ -226,7 +234,8 @@ def _reply(found: Mapping[str, Any]) -> SearchReply:
 
 
 def _hit(entry: Mapping[str, Any]) -> Hit:
-    score = float(entry.get("score") or 0)
+    given = entry.get("score")
+    score = float(given) if isinstance(given, (int, float)) else 0.0
     return Hit(
         tool=_tool(entry),
         score=score,
@@ -234,7 +243,7 @@ def _hit(entry: Mapping[str, Any]) -> Hit:
         signature=str(entry.get("signature") or ""),
         weak=bool(entry.get("weak")),
         fallback=bool(entry.get("fallback")),
-        similar=tuple(entry.get("similar") or ()),
+        similar=_texts(entry.get("similar")),
     )
 
 
@@ -244,6 +253,14 @@ def _tool(entry: Mapping[str, Any]) -> Tool:
         name=name if colon else namespace,
         namespace=namespace if colon else "",
         description=str(entry.get("description") or ""),
-        input_schema=entry.get("input_schema") or {"type": "object"},
-        annotations=entry.get("annotations") or {},
+        input_schema=_object(entry.get("input_schema")) or {"type": "object"},
+        annotations=_object(entry.get("annotations")),
     )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
