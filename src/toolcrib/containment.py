@@ -1,8 +1,8 @@
 """Run third-party code without letting it take the process or the request down.
 
-Awaiting it turns a stray cancellation or `SystemExit` into an ordinary exception, blocking functions run in a bounded
-number of threads, and errors of nested calls are kept apart from errors of the call itself: a handler may call other
-tools, and that one of those was not run does not mean that the handler was not. Knows nothing of tools or providers.
+A stray cancellation or `SystemExit` becomes an ordinary exception, and blocking functions run in a bounded number of
+threads. Errors of nested calls are kept apart from errors of the call itself: if a nested call did not run, the handler
+itself may still have run. Knows nothing of tools or providers.
 """
 
 import asyncio

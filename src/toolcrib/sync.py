@@ -12,6 +12,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from toolcrib.app import App
 from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted
+from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.settings.loader import load_settings
 from toolcrib.settings.options import Settings
 from toolcrib.types import JSON, Object, SearchReply, ServerStatus, Tool, ToolResult
@@ -109,7 +110,7 @@ class SyncApp:
         return self._run(lambda: self.app.call(name, given))
 
     def run_script(
-        self, source: str, *, language: str = "lua", arguments: Object | None = None, read_only: bool = False
+        self, source: str, *, language: str = DEFAULT_LANGUAGE, arguments: Object | None = None, read_only: bool = False
     ) -> ToolResult:
         """Run a script that can call tools, as `App.run_script` does."""
         return self._run(

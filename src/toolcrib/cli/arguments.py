@@ -134,7 +134,7 @@ def _argument(key: str, words: Sequence[ArgumentWord], root: Object) -> Any:
 
 
 def _property(key: str, root: Object) -> Any:
-    """The schema of a property; {} if the tool takes others than it lists. Raises `UsageError` if it does not."""
+    """The schema of a property; `{}` for an unlisted property if the tool accepts those; otherwise raises `UsageError`."""
     whole = resolve(root, root)
     listed = properties(whole)
     if key in listed:

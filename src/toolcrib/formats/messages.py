@@ -69,7 +69,7 @@ def make_call(id_: Any, name: Any, arguments: Any) -> ToolCall:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text. Raises `ValueError`, also for numbers that JSON has not, and `RecursionError`.
+    """The value of a JSON text. Raises `ValueError`, also for numbers that JSON does not allow, and `RecursionError`.
 
     >>> parsed('{"a": NaN}')
     Traceback (most recent call last):

@@ -49,13 +49,13 @@ class GatewayOptions:
     list_timeout_s: float = 10.0
     """How long a provider may take to list its tools, in seconds."""
     provider_cache_s: float = 60.0
-    """How long the list of a shared provider is valid that reports no changes and does not say itself, in seconds."""
+    """How long, in seconds, to reuse a shared provider's list if it neither reports changes nor sets a lifetime."""
     request_tools: int = 50_000
     """Tools of requests whose indexes are cached."""
     find_timeout_s: float = 3.0
     """How long a provider may take to search or to look up a tool, in seconds."""
     idle_s: float = 1.0
-    """How long nothing must change before the index is merged in the background, in seconds."""
+    """Seconds without changes before the index is merged in the background."""
     retry_s: float = 30.0
     """When a provider that could not list its tools is polled again, and tools that could not be embedded are tried
     again, in seconds; for the latter, the time doubles with each failure up to 20 times.

@@ -1,7 +1,7 @@
 """Script languages: what the rest of toolcrib needs to know about Lua and Python.
 
-A further language is one more `ScriptLanguage` here, an engine beside `lua.py`, and its side in `worker/`. Nothing else
-asks for a language by name. Importing this module loads no engine.
+A further language is one more `ScriptLanguage` here, an engine beside `lua.py`, and its side in `worker/`. Elsewhere,
+only public names such as the limit `lua_bytes` mention a language. Importing this module loads no engine.
 
 A tool's name that already is an identifier stays as it is. Every other name is turned into one; if two names collide,
 the changed ones get a hash of the original. So no tool ever answers to another tool's name, and the order in which

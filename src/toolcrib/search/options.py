@@ -1,4 +1,4 @@
-"""Every number of the search in one place, each with a name and its source.
+"""The numbers of the search that can be set, each with a name and its source.
 
 Frozen values without heavy imports.
 """

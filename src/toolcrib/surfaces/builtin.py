@@ -24,7 +24,7 @@ class DirectSurface:
     handlers: Mapping[str, MetaToolHandler] = {}
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
-        """None."""
+        """Return no tools: this surface lists only those of the view."""
         return ()
 
 
