@@ -115,8 +115,8 @@ def test_a_client_is_recognized_by_what_only_it_writes(client: str) -> None:
     [
         ("/home/me/.config/Code/User/profiles/1a2b/mcp.json", "vscode"),
         ("/home/me/.aws/amazonq/cli-agents/mine.json", "amazon-q"),
-        ("/work/.kilocode/mcp.json", "kilo-code"),
-        ("/work/.roo/mcp.json", "roo-code"),
+        ("/home/me/project/.kilocode/mcp.json", "kilo-code"),
+        ("/home/me/project/.roo/mcp.json", "roo-code"),
     ],
 )
 def test_a_client_is_recognized_by_the_place_of_its_file(place: str, client: str) -> None:

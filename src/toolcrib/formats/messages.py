@@ -73,13 +73,13 @@ def parsed(text: str) -> Any:
 
     >>> parsed('{"a": NaN}')
     Traceback (most recent call last):
-    ValueError: NaN is no JSON number.
+    ValueError: NaN is not a JSON number.
     """
     return json.loads(text, parse_constant=_no_number, parse_float=_float)
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number.")
+    raise ValueError(f"{text} is not a JSON number.")
 
 
 def _float(text: str) -> float:
