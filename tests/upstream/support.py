@@ -163,7 +163,11 @@ async def serving(app: Starlette, port: int = 0) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
             server.close()
-            for connection in tuple(state.connections):
-                connection.transport.abort()
             for task in tuple(state.tasks):
                 task.cancel()
+            with anyio.CancelScope(shield=True):
+                # A connection that was just accepted gets its transport a few turns of the loop later.
+                for _ in range(5):
+                    for connection in tuple(state.connections):
+                        connection.transport.abort()
+                    await anyio.lowlevel.checkpoint()
