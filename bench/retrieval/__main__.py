@@ -1,6 +1,6 @@
 """The retrieval benchmark: `python bench/run.py retrieval [--quick] [--stage NAME ...] [--set NAME ...] ...`.
 
-Stages: `quality`, `nothing` (queries that no tool fits), `everyday`, `speed`, `report`. Each stage puts its figures into
+Stages: `quality`, `nothing` (queries that no tool fits), `everyday`, `speed`, `report`. Each stage puts its figures in
 `bench/results/retrieval.json`; the report is made of all that is there, so with some stages or engines only, the other
 figures stay as they were. With --quick, or with some sets or sizes only, the figures go to `bench/out/` and no page is
 changed. With --shipped, only the sets that everyone has are run, and their table goes into the README.

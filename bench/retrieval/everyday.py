@@ -1,4 +1,4 @@
-"""Everyday requests: how often the first hit, or one of five, is right, and how often a request that no tool fits gets one.
+"""Everyday requests: how often the first hit, or one of five, is right, and how often a hit is shown where none fits.
 
 The set is in `tests/retrieval/everyday`. Its sealed part is for measuring only; both parts have the same tools.
 """

@@ -98,7 +98,7 @@ server = MCPServer("other")
 @server.tool()
 def tool_search(query: str = "", detail: str = "", max_results: int = 0, budget: int = 0) -> dict[str, object]:
     return {
-        "hits": [1, {"name": 2}, {"name": "a:b", "score": "high", "similar": 3, "input_schema": [], "annotations": "x"}],
+        "hits": [1, {"name": 2}, {"name": "a:b", "score": "x", "similar": 3, "input_schema": [], "annotations": "x"}],
         "servers": ["a", {"name": "c", "state": "odd"}],
         "unmatched": 5,
         "nearest": {"d": 1},

@@ -134,7 +134,7 @@ def _argument(key: str, words: Sequence[ArgumentWord], root: Object) -> Any:
 
 
 def _property(key: str, root: Object) -> Any:
-    """The schema of a property; `{}` for an unlisted property if the tool accepts those; otherwise raises `UsageError`."""
+    """The schema of a property; `{}` for an unlisted one if the tool accepts those. Otherwise raises `UsageError`."""
     whole = resolve(root, root)
     listed = properties(whole)
     if key in listed:
