@@ -49,7 +49,7 @@ class Walk:
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # the stub does not know that None ends it
+        threading.setprofile(None)  # type: ignore[arg-type]  # None ends it, which the stub does not say
 
     def report(self, name: str, *, names: bool) -> None:
         modules = {module for module, _ in self.seen}

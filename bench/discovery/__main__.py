@@ -69,7 +69,7 @@ class Library:
     def provider(self, tools: Sequence[Any]) -> Any:
         """A provider over the tools, which answers every call at once."""
 
-        class Provider(self.module.BaseDynamicToolProvider):  # type: ignore[misc, name-defined] # one of two modules
+        class Provider(self.module.BaseDynamicToolProvider):  # type: ignore[misc, name-defined]  # the base class is that of a module chosen at run time
             async def get_all_tools(self) -> list[Any]:
                 return list(tools)
 

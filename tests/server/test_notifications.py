@@ -155,7 +155,8 @@ async def test_a_tool_that_is_only_searchable_changes_no_list() -> None:
         await until(lambda: facade.asked > 1)
         facade.marks = "b"
         source.changed()
-        await until(lambda: count() == 1)
+        await until(lambda: count() > 0)
+        assert count() == 1
         changes.unsubscribe(subscriber)
 
 
@@ -245,7 +246,8 @@ async def test_a_list_that_changed_and_changed_back_is_notified_because_the_clie
         await until(lambda: marks.asked >= asked + 2)
         marks.marks = "a"
         source.changed()
-        await until(lambda: count() == 1)
+        await until(lambda: count() > 0)
+        assert count() == 1
 
 
 async def test_a_client_that_does_not_read_delays_no_other_and_has_one_pending_notification() -> None:
@@ -416,4 +418,5 @@ async def test_a_list_that_fails_for_a_while_is_notified_later() -> None:
         changes._fingerprints = marks
         marks.marks = "b"
         source.changed()
-        await until(lambda: count() == 1)
+        await until(lambda: count() > 0)
+        assert count() == 1

@@ -145,7 +145,8 @@ async def test_an_unknown_surface_is_refused_with_the_names_of_those_that_exist(
 @pytest.mark.parametrize("name", SURFACES)
 async def test_every_named_surface_can_be_made(name: str) -> None:
     async with running(FakeSource()) as gateway:
-        make_facade(gateway, SurfaceOptions(surfaces=(name,)))
+        facade = make_facade(gateway, SurfaceOptions(surfaces=(name,)))
+    assert bool(facade.meta_names) == (name != "direct")
 
 
 async def test_a_hidden_tool_is_not_listed_but_can_be_called_by_its_wire_name() -> None:

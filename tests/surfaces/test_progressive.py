@@ -288,6 +288,7 @@ async def test_a_client_that_disconnects_ends_its_script_and_the_scripts_calls()
                 await began.wait()
                 group.cancel_scope.cancel()
             await ended.wait()
+    assert ended.is_set()
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

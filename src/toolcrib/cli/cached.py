@@ -31,7 +31,7 @@ from toolcrib.search.options import Scorer
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import make_store
-from toolcrib.types import BackendKind, Rejected, SearchRequest, ServerState, ServerStatus, Tool
+from toolcrib.types import BackendKind, Context, Object, Rejected, SearchRequest, ServerState, ServerStatus, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
 
@@ -40,6 +40,19 @@ _HUNG: Final = "it did not answer in time when it was last started; --fresh trie
 
 class _Unknown(Exception):
     """The state file does not say."""
+
+
+class _NotStarted(Provider):
+    """A server that lists what it listed last, and runs nothing."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+
+    async def list_tools(self, ctx: Context) -> Sequence[Tool]:  # noqa: ARG002 - a Provider
+        return self._tools
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> None:
+        """Run nothing: calls go through a started app."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +171,7 @@ def _cached_servers(
     now = time.time()
     statuses = [_status(server, catalog, len(tools), now) for server, catalog, tools in known]
     offers = [
-        ProviderTools(Backend(kind=BackendKind.MCP, name=server.name, provider=Provider()), tools)
+        ProviderTools(Backend(kind=BackendKind.MCP, name=server.name, provider=_NotStarted(tools)), tools)
         for server, _, tools in known
     ]
     return CachedServers(settings, tuple(offers), tuple(sorted(statuses, key=lambda status: status.name)))

@@ -4,13 +4,12 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any, Final
 
 import click
 
 from toolcrib.cli.output import report_errors
 
-P = ParamSpec("P")
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -62,7 +61,7 @@ def takes_servers(*, gateway: bool = False, on_demand: bool = False) -> _Decorat
     """
     added = [*_ONE_OFF, *([_GATEWAY] if gateway else []), *([_FRESH] if on_demand else [])]
 
-    def decorate(verb: Callable[Concatenate[ServerSource, P], None]) -> Callable[..., None]:
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(verb)
         def run(**given: Any) -> None:
             one_off = {f"{name}s": given.pop(name) for name in ("command", "url", "header")}
@@ -73,7 +72,7 @@ def takes_servers(*, gateway: bool = False, on_demand: bool = False) -> _Decorat
                 on_demand=on_demand and not given.pop("fresh"),
                 **one_off,
             )
-            verb(source, **given)  # type: ignore[call-arg]
+            verb(source, **given)
 
         return _with_options(run, added)
 

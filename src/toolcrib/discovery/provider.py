@@ -70,6 +70,11 @@ class _SetByInit:
         )
 
 
+def _set_by_init() -> Any:
+    """The placeholder, typed as whatever replaces it."""
+    return _SetByInit()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFunctions(Generic[T]):
     """The functions of the host."""
@@ -242,10 +247,10 @@ class BaseDynamicToolProvider(ABC, Generic[T]):
     `provider.engine.advance_turn()`. Tools are fetched once, until `invalidate_cache`.
     """
 
-    engine: ToolSearchEngine[T] = _SetByInit()  # type: ignore[assignment]  # until __init__ has made it
+    engine: ToolSearchEngine[T] = _set_by_init()
     """Searches the tools, and holds the session."""
-    _toolcrib_port: HostToolPort[T] = _SetByInit()  # type: ignore[assignment]  # the same
-    _toolcrib_meta: MetaTools = _SetByInit()  # type: ignore[assignment]  # the same
+    _toolcrib_port: HostToolPort[T] = _set_by_init()
+    _toolcrib_meta: MetaTools = _set_by_init()
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
@@ -71,7 +72,7 @@ LogAudience = tuple[Caller, str | None]
 """A caller, and the session if it is known to belong to that caller alone."""
 
 
-class Provider:
+class Provider(ABC):
     """Where tools come from. A subclass has `list_tools` and `call_tool`, and overrides what else it supports.
 
     Objects of other shapes become one by `toolcrib.providers.adapters.adapt`.
@@ -88,16 +89,16 @@ class Provider:
         """The optional parts that it has: those whose methods the class overrides."""
         return self._own_features
 
+    @abstractmethod
     async def list_tools(self, ctx: Context) -> Sequence[Tool]:
         """List the tools on offer, in any order."""
-        raise NotImplementedError  # every provider must define it
 
+    @abstractmethod
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | JSON | None:
         """Run the tool of that name (without namespace); return None if there is none.
 
         Any other value becomes a result: text as it is, everything else as JSON.
         """
-        raise NotImplementedError  # every provider must define it
 
     async def call_key(self, ctx: Context, key: Key, arguments: Object) -> ToolResult | JSON | None:
         """Run the tool of that key; return None if there is none. Override it if there are several namespaces."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 from urllib.parse import parse_qs
 
 from toolcrib.errors import InvalidRequest
@@ -73,7 +73,7 @@ class ScopeManager:
                 with self:
                     return await function(*args, **kwargs)
 
-            return awaited  # type: ignore[return-value]  # a coroutine function again, which mypy cannot follow
+            return cast("Callable[_P, _R]", awaited)  # it returns an awaitable, as the decorated function does
 
         @functools.wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:

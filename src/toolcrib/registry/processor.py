@@ -71,10 +71,11 @@ def _callable_of(tool: Any, name: str) -> Callable[..., Any]:
         raise InvalidTool(
             f"{name}: {tool.__name__} cannot be created without arguments.", hint="Register an instance instead."
         ) from error
-    for method in _RUN_METHODS:
-        if callable(getattr(made, method, None)):
-            return getattr(made, method)  # type: ignore[no-any-return]  # it is callable
-    raise InvalidTool(f"{name} has no method to run it.", hint=f"Give it one of: {', '.join(_RUN_METHODS)}.")
+    methods = (getattr(made, method, None) for method in _RUN_METHODS)
+    found: Callable[..., Any] | None = next(filter(callable, methods), None)
+    if found is None:
+        raise InvalidTool(f"{name} has no method to run it.", hint=f"Give it one of: {', '.join(_RUN_METHODS)}.")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

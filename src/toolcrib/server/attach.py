@@ -97,10 +97,10 @@ class _CombinedHandlers:
         """The facade's entries on the first page, then the server's pages with its own cursors."""
         if self._list is None:
             return await self._handlers.list_tools(request, params)
-        page = await self._list.handler(request, params)
+        page: HandlerResult = await self._list.handler(request, params)
         self._record_names(_tool_names(page))
         if params.cursor is not None:
-            return page  # type: ignore[no-any-return]  # the server's own handler is untyped
+            return page
         return _prepend_tools(
             page, [tool for tool in await self._facade_entries(request) if tool["name"] not in self._server_names]
         )
@@ -128,7 +128,8 @@ class _CombinedHandlers:
         """Call the facade's tool, unless the server has one of that name."""
         if self._call is None or await self._handles(request, params):
             return await self._handlers.call_tool(request, params)
-        return await self._call.handler(request, params)  # type: ignore[no-any-return]  # as above
+        result: HandlerResult = await self._call.handler(request, params)
+        return result
 
     async def _handles(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> bool:
         ctx = to_call_context(request, params)
@@ -150,10 +151,11 @@ def _tool_names(result: Any) -> list[str]:
     return [tool["name"] if isinstance(tool, dict) else tool.name for tool in tools]
 
 
-def _prepend_tools(result: Any, tools: list[dict[str, Any]]) -> HandlerResult:
+def _prepend_tools(result: HandlerResult, tools: list[dict[str, Any]]) -> HandlerResult:
+    """Put tools before those of a page; a result of an unknown kind stays as it is."""
     if isinstance(result, dict):
         return {**result, "tools": [*tools, *result.get("tools", ())]}
     if isinstance(result, BaseModel):
         more = [mcp_types.Tool.model_validate(tool, by_name=False) for tool in tools]
         return result.model_copy(update={"tools": [*more, *getattr(result, "tools", ())]})
-    return result  # type: ignore[no-any-return]  # an unknown kind of result stays as it is
+    return result

@@ -258,10 +258,11 @@ class _StepwiseDecoder(json.JSONDecoder):
 
     def __init__(self) -> None:
         super().__init__()
-        # Parts of the module `json` that typeshed does not have.
-        self.parse_object = json.decoder.JSONObject  # type: ignore[attr-defined]
-        self.parse_array = json.decoder.JSONArray  # type: ignore[attr-defined]
-        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+        decoder: Any = json.decoder  # typeshed lacks these parts of `json`
+        scanner: Any = json.scanner
+        self.parse_object = decoder.JSONObject
+        self.parse_array = decoder.JSONArray
+        self.scan_once = scanner.py_make_scanner(self)
 
 
 def _load(text: str) -> JSON:

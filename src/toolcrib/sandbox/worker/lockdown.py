@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 from importlib import import_module
+from types import ModuleType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -90,11 +91,11 @@ def _set_limits(wanted: "dict[str, tuple[int, int]]") -> None:
             lower(resource, which, value)
 
 
-def lower(resource: object, which: int, value: tuple[int, int]) -> None:
-    """Set one limit, never above its current hard limit."""
-    hard = resource.getrlimit(which)[1]  # type: ignore[attr-defined]  # imported by name: Windows has none
+def lower(resource: ModuleType, which: int, value: tuple[int, int]) -> None:
+    """Set one limit, never above its current hard limit. `resource` is the module, which Windows lacks."""
+    hard = resource.getrlimit(which)[1]
     soft, top = (bound if hard < 0 else min(bound, hard) for bound in value)
-    resource.setrlimit(which, (soft, top))  # type: ignore[attr-defined]  # as above
+    resource.setrlimit(which, (soft, top))
 
 
 def _prctl(option: int, value: int) -> None:
