@@ -22,8 +22,9 @@ from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
 from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.providers.base import Backend
+from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.reply import digest, error_result
+from toolcrib.surfaces.reply import error_result
 from toolcrib.types import BackendKind, Context, Key, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,10 @@ from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
 from toolcrib.gateway.view import View
 from toolcrib.names import nearest
 from toolcrib.providers.content import json_text, script_value
+from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.facade import READ_ONLY_HINTS, SEARCH_INTRODUCTION, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.surfaces.reply import ReplyRenderer, digest
+from toolcrib.surfaces.reply import ReplyRenderer
 from toolcrib.tokens import counter
 from toolcrib.types import Context, Detail, Filters, Object, SearchRequest, ServerStatus, Tool, ToolResult, Visibility
 
