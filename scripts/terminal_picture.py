@@ -68,7 +68,7 @@ class Row:
 
 
 def record() -> tuple[Step, ...]:
-    """Run the commands in a folder with the settings. The first runs once before the recording, because it may download."""
+    """Run the commands in a folder with the settings. The first runs once before, because it may download."""
     with tempfile.TemporaryDirectory() as folder:
         entries = {name: {"command": words[0], "args": list(words[1:])} for name, words in SERVERS.items()}
         Path(folder, "toolcrib.json").write_text(json.dumps({"mcpServers": entries}))
@@ -99,7 +99,7 @@ def load() -> tuple[Step, ...]:
 
 
 def rows(steps: Sequence[Step]) -> Iterator[Row]:
-    """The lines of the screen in order, with the time at which each appears. The first command is there from the start."""
+    """The lines of the screen in order, with the time at which each appears; the first command is there at once."""
     now = 0.0
     for number, step in enumerate(steps):
         yield Row(f"$ {step.command}", now, typed=number > 0)
@@ -151,7 +151,8 @@ def _keyframes(number: int, row: Row, total: float) -> str:
     """Show a line from its time on. A typed line is uncovered character by character."""
     start = 100 * row.at / total
     if not row.typed:
-        return f"@keyframes a{number}{{0%,{start:.2f}%{{visibility:hidden}}{start + 0.01:.2f}%,100%{{visibility:visible}}}}"
+        appears = f"{start:.2f}%{{visibility:hidden}}{start + 0.01:.2f}%"
+        return f"@keyframes a{number}{{0%,{appears},100%{{visibility:visible}}}}"
     end = 100 * (row.at + KEY_S * len(row.text)) / total
     hidden, shown = "clip-path:inset(0 100% 0 0)", "clip-path:inset(0 0 0 0)"
     steps = f"animation-timing-function:steps({len(row.text)})"
