@@ -1,7 +1,10 @@
 """toolcrib becomes a client's only server, and the client's file can be restored."""
 
 import json
+import sys
+from importlib import metadata
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from toolcrib.settings.connections import (
     client_file,
     plan_connect,
     plan_disconnect,
+    program,
 )
 from toolcrib.settings.document import parse, syntax_of
 from toolcrib.settings.imports import read_servers
@@ -248,3 +252,40 @@ def test_the_first_file_that_exists_is_changed(tmp_path: Path) -> None:
     assert librechat is not None
     with pytest.raises(SettingsError, match="LibreChat has no such file"):
         client_file(librechat, places)
+
+
+@pytest.mark.parametrize(
+    ("origin", "arguments"),
+    [
+        (None, ("toolcrib",)),
+        ({"url": "file:///src/toolcrib", "dir_info": {}}, ("--from", "file:///src/toolcrib", "toolcrib")),
+        (
+            {"url": "https://example.com/t.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            ("--from", "git+https://example.com/t.git@abc", "toolcrib"),
+        ),
+    ],
+)
+def test_a_toolcrib_that_uvx_runs_is_started_by_uvx_again_and_not_from_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "uvx").touch()
+    monkeypatch.setenv("UV", str(tmp_path / "uv"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "cache" / "archive-v0" / "z7HQX66b"))
+    text = json.dumps(origin) if origin else None
+    monkeypatch.setattr(metadata, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+
+    assert program() == (str(tmp_path / "uvx"), *arguments)
+
+
+def test_a_file_whose_table_of_servers_is_null_is_connected_and_restored(
+    store: ConnectionStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": null, "theme": "dark"}\n')
+
+    connection = connected(store, CURSOR, path)
+
+    written = value_of(path)
+    assert (list(written["mcpServers"]), written["theme"]) == (["toolcrib"], "dark")
+    plan_disconnect(connection).make()
+    assert path.read_text() == '{"mcpServers": null, "theme": "dark"}\n'

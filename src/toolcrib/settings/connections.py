@@ -7,10 +7,12 @@ if the client has changed its file since, entry by entry.
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +37,8 @@ from toolcrib.state.options import default_state_file
 
 NAME: Final = "toolcrib"
 """The name of our entry in a client's file."""
+_UVX_FOLDERS: Final = frozenset({"archive-v0", "builds-v0", "environments-v2"})
+"""The folders of uv's cache that hold the environments of uvx."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -87,10 +91,32 @@ def client_file(client: ClientApp, places: Places, *, project: bool = False) -> 
 
 def program() -> tuple[str, ...]:
     """The command that starts toolcrib, as a client must write it: clients do not have the PATH of a shell."""
+    uvx = _uvx()
+    if uvx:
+        return uvx
     started = Path(sys.argv[0]).absolute()
     if started.stem == NAME and started.is_file():
         return (str(started),)
     return (sys.executable, "-m", NAME)
+
+
+def _uvx() -> tuple[str, ...]:
+    """The command for a toolcrib that uvx runs. uv may delete the folder that it is in at any time."""
+    uv = os.environ.get("UV", "")
+    if not uv or not _UVX_FOLDERS.intersection(Path(sys.prefix).parts):
+        return ()
+    uvx = Path(uv).with_name("uvx" + Path(uv).suffix)
+    start = (str(uvx),) if uvx.is_file() else (uv, "tool", "run")
+    origin = _origin()
+    return (*start, "--from", origin, NAME) if origin else (*start, NAME)
+
+
+def _origin() -> str:
+    """Where this toolcrib was installed from, if not from a package registry, as pip takes it. Source: PEP 610."""
+    text = metadata.distribution(NAME).read_text("direct_url.json")
+    record = json.loads(text) if text else {}
+    url, vcs = str(record.get("url", "")), record.get("vcs_info")
+    return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
 
 
 def plan_connect(

@@ -147,6 +147,9 @@ def _add_to_json(text: str, parsed: Parsed, table: FieldPath, key: str | None, v
     if there != table:
         value = _nested([value] if key is None else {key: value}, table[len(there) + 1 :])
         key = str(table[len(there)])
+        if (*there, key) in parsed.spans:  # null where there should be a table
+            begin, end = parsed.spans[*there, key]
+            return text[:begin] + json.dumps(value, ensure_ascii=False) + text[end:]
     members = [path for path in parsed.spans if path[:-1] == there and path != there]
     begin, end = parsed.spans[there]
     if not members:
