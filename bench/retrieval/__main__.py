@@ -38,6 +38,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--set", nargs="+", dest="sets", metavar="NAME", help="only these sets")
     parser.add_argument("--shipped", action="store_true", help="the table of the README: quality on the shipped sets")
     parser.add_argument(
+        "--sealed", action="store_true", help="everyday: the second sealed part, for a last measurement"
+    )
+    parser.add_argument(
         "--engine", nargs="+", metavar="WORD", help="only engines with one of these words in their name"
     )
     parser.add_argument("--sizes", nargs="+", type=int, metavar="TOOLS", help="catalogs of the speed stage")
@@ -55,7 +58,7 @@ def main() -> None:
         run(asked, SHIPPED_RESULTS, kept)
         report.publish_shipped(kept)
         return
-    partial = bool(asked.quick or asked.sets or asked.sizes)
+    partial = bool(asked.quick or asked.sets or asked.sizes or asked.sealed)
     path = OUT / "retrieval.json" if partial else RESULTS
     kept = json.loads(path.read_text()) if path.is_file() and not partial else {}
     if list(asked.stage) != ["report"]:
@@ -82,7 +85,7 @@ def run(asked: argparse.Namespace, path: Path, kept: dict[str, Any]) -> None:
         elif stage == "nothing":
             keep(path, kept, stage, nothing.measured(chosen, sets))
         elif stage == "everyday":
-            keep(path, kept, stage, everyday.measured(chosen))
+            keep(path, kept, stage, everyday.measured(chosen, sealed=asked.sealed))
         elif stage == "speed":
             sizes = asked.sizes or (speed.SIZES[:2] if asked.quick else speed.SIZES)
             keep(path, kept, stage, speed.measured(chosen, sets, sizes, 3.0 if asked.quick else speed.CELL_S))

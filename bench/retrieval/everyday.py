@@ -18,18 +18,23 @@ FOLDER = ROOT / "tests" / "retrieval" / "everyday"
 PARTS = {"sealed": "sealed", "development": "queries"}
 """The parts of the set, and their files."""
 
+SEALED = {"sealed, another author": "sealed_second"}
+"""Run for a last measurement only, with --sealed, and never while building."""
 
-def measured(engines: Sequence[Engine]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Engine, part and its shares, one after the other."""
+
+def measured(engines: Sequence[Engine], *, sealed: bool = False) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Engine, part and its shares, one after the other; with `sealed`, those of the second sealed part alone."""
     tools = read_tools(FOLDER / "tools.jsonl")
-    for part, file in PARTS.items():
+    for part, file in (SEALED if sealed else PARTS).items():
         each = Set(part, tools, tuple(_queries(FOLDER / f"{file}.jsonl")))
         for engine in (engine for engine in engines if engine.ranked and "marks off" not in engine.name):
             yield engine.name, part, _shares(engine, each)
 
 
 def _queries(path: Path) -> Iterator[LabelledQuery]:
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if not line or line.startswith("#"):
+            continue
         row = json.loads(line)
         yield LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"]))
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from engines import OURS
-from everyday import PARTS
 from nothing import LEFT_OUT
 from picture import picture
 from sets import ROOT
@@ -181,7 +180,8 @@ def _everyday(kept: Figures) -> str:
     for engine, cells in _rows(kept, "everyday"):
         shares = [f"{cell[name] * 100:.1f}" for cell in cells.values() for name in ("first", "five", "false")]
         rows.append([kept["engines"][engine], *shares])
-    head = [f"{part}: {name}" for part in PARTS for name in ("right first", "among five", "false sure")]
+    parts = list(next(iter(kept["everyday"].values())))
+    head = [f"{part}: {name}" for part in parts for name in ("right first", "among five", "false sure")]
     return f"### Everyday requests, %\n\n{table(['engine', *head], rows)}"
 
 
