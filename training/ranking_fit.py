@@ -17,6 +17,7 @@ SHIPPED: Final = SearchOptions()
 BY_HAND: Final = {
     "weights.named": "a name spelt as one word, `createIssue`, means that tool; the sets have few such queries",
     "calibration.size": "minus half of calibration.raw: a free fit learns the few catalog sizes by heart",
+    "calibration.least_count": "no set is small enough to say; a catalog of one tool fits no better than one of 30",
     "same_need": "that every need of a request gets its turn is a choice; the sets do not label an order of needs",
     "k1": "the usual value of BM25",
     "fields": "tuned on six public sets; the results are flat: half or double moves nDCG@10 by 0.5 of 100",
@@ -180,7 +181,7 @@ _Row = tuple[tuple[float, ...], bool]
 
 def _best_rows(each: JudgedSet, weights: Doubles) -> Iterator[_Row]:
     """One row for each query. One that spells a whole name is left out: its probability has a floor of its own."""
-    size = 0.5 * float(np.log(len(each.source.tools)))
+    size = 0.5 * float(np.log(max(SHIPPED.calibration.least_count, len(each.source.tools))))
     for one in (*each.own, *each.foreign):
         if len(one.signals) and not one.signals[:, _NAMED].any():
             raw = one.signals @ weights
@@ -227,7 +228,8 @@ def _probability(each: JudgedSet, one: Judgement, weights: Doubles, by: Calibrat
     """The probability that anything fits a query, without the minimum for explicit names."""
     if not len(one.signals):
         return 1e-9
-    odds = by.raw * (one.signals @ weights).max() + by.size * np.log(len(each.source.tools))
+    size = np.log(max(by.least_count, len(each.source.tools)))
+    odds = by.raw * (one.signals @ weights).max() + by.size * size
     return float(np.clip(_logistic(np.asarray(odds + by.offset)), 1e-9, 1 - 1e-9))
 
 

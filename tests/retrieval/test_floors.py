@@ -50,7 +50,7 @@ def test_each_kind_of_query_finds_its_tools_as_often_as_before(kind: str) -> Non
 
 def test_the_thresholds_withhold_only_a_small_part() -> None:
     assert measured(answerable(), UNMARKED).recall_5 >= 0.60
-    assert measured(answerable()).recall_5 >= 0.55
+    assert measured(answerable()).recall_5 >= 0.60
 
 
 @pytest.mark.parametrize("scorer", ["tiers", "bm25", "points"])
@@ -61,9 +61,8 @@ def test_the_default_ranking_finds_more_than_the_others(scorer: Scorer) -> None:
     assert ours.ndcg_10 > other.ndcg_10
 
 
-def test_most_unanswerable_queries_get_nothing_and_none_a_sure_answer() -> None:
+def test_hardly_any_unanswerable_query_gets_a_sure_answer() -> None:
     replies = [ask(case.query) for case in cases("unanswerable")]
-    assert sum(bool(reply.hits) for reply in replies) <= 8
     assert sum(bool(reply.hits) and not reply.hits[0].weak for reply in replies) <= 1
 
 

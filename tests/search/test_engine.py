@@ -186,6 +186,21 @@ def test_thresholds_withhold_bad_hits_and_mark_weak_ones() -> None:
     assert ask("read_file").note == ""
 
 
+def test_a_list_is_short_if_hardly_anything_fits_and_the_request_sets_no_limit() -> None:
+    index = Index.build([tool(f"shop:item_{number}", "Order a chair for the office.") for number in range(20)])
+    doubtful = SearchOptions(nothing_below=0.0, short_below=0.99)
+    assert len(ask("chair", index=index).hits) == 10
+    assert [hit.weak for hit in ask("chair", index=index, options=doubtful).hits] == [False] * 5
+    assert len(ask("chair", index=index, options=doubtful, limit=12).hits) == 12
+
+
+def test_the_only_tool_of_a_catalog_is_no_more_certain_than_one_among_thirty() -> None:
+    only = Index.build([tool("shop:order_chair", "Order a chair for the office.")])
+    among = Index.build([*only.tools, *(tool(f"shop:wait_{number}", "Wait.") for number in range(29))])
+    alone, one_of_many = ask("chair", index=only).hits[0], ask("chair", index=among).hits[0]
+    assert alone.score - one_of_many.score < 0.05
+
+
 def test_a_misspelt_word_finds_its_tool() -> None:
     assert ids(ask("forcast"))[0] == "weather:forecast"
     assert ids(ask("open a new isssue"))[0] == "github:create_issue"

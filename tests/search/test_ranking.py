@@ -337,7 +337,7 @@ def logistic(x: float) -> float:
 def probability(hit: Hit, count: int) -> float:
     """The probability that the best hit is right, by the documented formula."""
     by = Calibration()
-    found = logistic(by.raw * hit.raw + by.size * log(max(1, count)) + by.offset)
+    found = logistic(by.raw * hit.raw + by.size * log(max(by.least_count, count)) + by.offset)
     return max(found, 0.9) if by_name(hit)["named"] else found
 
 

@@ -184,8 +184,9 @@ def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAns
     if not ranking.tools or ranking.probability < options.nothing_below:
         return _answer_nothing(task, query, place, ranking.match.unmatched)
     places = ranking.places()
-    hits = _hybrid_hits(task, query, ranking, places, place)
-    return QueryAnswer(_group_hits(task, places, hits), ranking.total, ranking.match.unmatched)
+    hits = _group_hits(task, places, _hybrid_hits(task, query, ranking, places, place))
+    is_short = task.request.limit is None and ranking.probability < options.short_below
+    return QueryAnswer(hits[: options.short_limit] if is_short else hits, ranking.total, ranking.match.unmatched)
 
 
 def _answer_nothing(task: SearchTask, query: ParsedQuery, place: int, unmatched: tuple[str, ...]) -> QueryAnswer:

@@ -100,6 +100,8 @@ class Calibration:
     size: float = -0.25
     """Coefficient of the natural logarithm of the number of visible tools: in a large catalog something fits by chance.
     Set by hand to half of `raw`: a fit to a few catalogs memorizes their sizes."""
+    least_count: int = 30
+    """A smaller catalog counts as one of so many tools: the only tool of a catalog is no likelier to be right."""
     offset: float = -4.5
     distance: float = -1.0
     """Coefficient of how far the `raw` of a hit is below the best one."""
@@ -241,6 +243,8 @@ class SearchOptions:
     """What to show when nothing fits: nothing, or popular tools (most used, shortest names), labelled as such."""
     default_limit: int = 10
     """Hits per query if the request sets no limit."""
+    short_limit: int = 5
+    """The same if the best hit has a score below `short_below`."""
     max_limit: int = 100
     """The most hits per query; larger limits are lowered to it."""
     max_queries: int = 16
@@ -265,8 +269,11 @@ class SearchOptions:
     calibration: Calibration = Calibration()
     same_need: float = 1.0
     """What a tool loses for each better one for the same clause, if a query has several; at most four count."""
-    nothing_below: float = 0.04
-    """Below this score of the best hit nothing is shown. The threshold is low and loses one right answer in
-    a hundred: a hit marked as weak is easily ignored, but a withheld tool cannot be used."""
-    weak_below: float = 0.45
-    """A hit with a score below this is marked as weak: it is more likely wrong than right."""
+    nothing_below: float = 0.02
+    """Below this score of the best hit nothing is shown. The threshold is low and loses less than one right answer in
+    a hundred, of indirect requests too: a hit marked as weak is easily ignored, but a withheld tool cannot be used."""
+    short_below: float = 0.07
+    """Below this score of the best hit the list is short."""
+    weak_below: float = 0.3
+    """A hit with a score below this is marked as weak. On everyday requests this is as often wrong about a right hit
+    as about one where no tool fits."""

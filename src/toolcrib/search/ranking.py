@@ -195,7 +195,7 @@ def _count_repeats(places: Sequence[int], clauses: Sequence[int]) -> dict[int, i
 def _probability(view: IndexView, order: _Ordering, candidates: Sequence[CandidateSignals], by: Calibration) -> float:
     """The probability that the best tool is right."""
     first = order.places[0]
-    found = _logistic(by.raw * order.raw[first] + by.size * log(max(1, view.count)) + by.offset)
+    found = _logistic(by.raw * order.raw[first] + by.size * log(max(by.least_count, view.count)) + by.offset)
     spelt = candidates[order.part[first]].signals[order.row[first], _NAMED_COLUMN] > 0
     return max(found, _NAMED_PROBABILITY) if spelt else found
 
