@@ -12,7 +12,8 @@ from typing import Any
 
 from toolcrib.types import Tool
 
-DATA = Path(__file__).parent / "data"
+FOLDER = Path(__file__).parent
+DATA = FOLDER / "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,9 @@ def answerable() -> tuple[Case, ...]:
     return tuple(case for case in cases() if case.relevant)
 
 
-def rows(name: str) -> Iterator[dict[str, Any]]:
-    """The raw rows of a data file, named without its suffix."""
+def rows(name: str, *, folder: str = "data") -> Iterator[dict[str, Any]]:
+    """The raw rows of a file of a set, named without its suffix."""
     # Not splitlines: descriptions may contain separators that it splits at.
-    for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").split("\n"):
+    for line in (FOLDER / folder / f"{name}.jsonl").read_text(encoding="utf-8").split("\n"):
         if line:
             yield json.loads(line)
