@@ -156,7 +156,30 @@ async def test_an_endless_loop_in_a_coroutine_is_ended_with_its_line(lua: LuaSan
 async def test_the_kernel_ends_scripts_that_the_engine_cannot(lua: LuaSandbox, tools: Tools) -> None:
     source = "return (('a'):rep(60000)):find(('.-'):rep(9) .. 'z')"
     ended = await error(lua, source, tools, limits=Limits(soft_cpu_s=0.1, cpu_s=1))
-    assert (ended.kind, ended.message) == ("cpu", "the script used more than 1 seconds of processor time")
+    assert ended.kind == "cpu"
+    assert ended.message == (
+        "the script used more processor time than it may: 0.1 seconds, or 1 where it cannot be interrupted"
+    )
+
+
+NO_ROOM = """
+local function compute() while true do end end
+local function pcalls(n) if n == 0 then compute() end return pcall(pcalls, n - 1) end
+local function frames(n) if n == 0 then compute() end local down = frames(n - 1) return down end
+{where}
+local held = {{}}
+for i = 1, 8 do held[i] = string.rep(tostring(i % 10), 16 << 20) end
+return "held " .. #held * 16
+"""
+
+
+@pytest.mark.parametrize(
+    "where", ["pcalls(195)", "pcalls(196)", "pcall(frames, 499985 - 12)", "pcall(frames, 499985 - 14)"]
+)
+async def test_a_script_keeps_its_limits_where_the_stack_is_nearly_full(lua: LuaSandbox, where: str) -> None:
+    ended = await error(lua, NO_ROOM.format(where=where), {}, limits=Limits(wall_s=20, soft_cpu_s=0.3, cpu_s=10))
+
+    assert ended.kind in ("cpu", "memory")
 
 
 async def test_an_empty_table_is_an_array_if_the_schema_says_so(lua: LuaSandbox, tools: Tools) -> None:

@@ -169,8 +169,8 @@ def _has_infinity(value: JSON) -> bool:
 _log = logging.getLogger(__name__)
 
 
-_EXIT_OUT_OF_MEMORY: Final = 77
-"""The exit status of a worker in which Python ran out of memory; see `worker/serve.py`."""
+_EXITS: Final[Mapping[int, FailureKind]] = {0: "protocol", 77: "memory", 78: "cpu"}
+"""What the exit status of a worker means; see `worker/serve.py`."""
 
 
 _MAX_DETAIL_NODES: Final = 100
@@ -193,7 +193,8 @@ _BUSY_CPU_SHARE: Final = 0.05
 
 
 _FAILURE_MESSAGES: Final[dict[FailureKind, str]] = {
-    "cpu": "the script used more than {limits.cpu_s} seconds of processor time",
+    "cpu": "the script used more processor time than it may: {limits.soft_cpu_s:g} seconds, or {limits.cpu_s:g} "
+    "where it cannot be interrupted",
     "wall": "the script did not end within {limits.wall_s:g} seconds",
     "stall": "the script gave no sign of life for {limits.stall_s:g} seconds",
     "memory": "the script used more memory than its process may have",
@@ -480,7 +481,7 @@ def _kind_of_exit(status: int | None, language: ScriptLanguage) -> FailureKind:
     if status is None:
         return "killed"
     if status >= 0:
-        return "memory" if status == _EXIT_OUT_OF_MEMORY else "protocol" if status == 0 else "crash"
+        return _EXITS.get(status, "crash")
     if sys.platform == "win32":
         return "crash"
     kinds: dict[int, FailureKind] = {

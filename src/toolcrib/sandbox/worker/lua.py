@@ -29,7 +29,7 @@ class LuaEngine:
         self._bridge = bridge = _Bridge(self.runtime)
         library = compiled(_lua_source("json.lua"), name=b"=json.prelude")()
         prelude = compiled(_lua_source("prelude.lua"), name=b"=prelude")
-        self._run, self._warm = prelude(library, bridge.send, bridge.receive, bridge.lift, bridge.cap)
+        self._run, self._warm = prelude(library, bridge.send, bridge.receive, bridge.lift, bridge.cap, bridge.exit)
         self._filter = b""
 
     def prepare(self) -> None:
@@ -92,6 +92,10 @@ class _Bridge:
 
     def cap(self) -> None:
         self._runtime.set_max_memory(self.max_bytes)
+
+    def exit(self) -> None:
+        """End the process of a script that has used up its processor time, where there is no room to report it."""
+        os._exit(serve.OUT_OF_TIME)
 
     def send(self, body: bytes) -> None:
         self.lift()

@@ -2,10 +2,10 @@
 -- JSON is in json.lua.
 --
 -- Everything used after the script has started is a local here, so that a script that overwrites string.gsub or next
--- changes nothing in this file. The four host functions below are the only Python objects. No script can reach them:
--- there is no debug library, and they are never stored where a script could look.
+-- changes nothing in this file. The host functions below are the only Python objects. No script can reach them: there
+-- is no debug library, and they are never stored where a script could look.
 
-local json, host_send, host_receive, host_lift, host_cap = ...
+local json, host_send, host_receive, host_lift, host_cap, host_exit = ...
 
 local error, getmetatable, ipairs, next, pcall, rawequal, rawget, select, setmetatable, tonumber, tostring, type, xpcall,
   load = error, getmetatable, ipairs, next, pcall, rawequal, rawget, select, setmetatable, tonumber, tostring, type, xpcall,
@@ -15,7 +15,8 @@ local byte, find, match, pack, sub, unpack_binary = string.byte, string.find, st
 local concat, sort, unpack = table.concat, table.sort, table.unpack
 local math_type, to_integer = math.type, math.tointeger
 local clock, traceback, sethook, getinfo = os.clock, debug.traceback, debug.sethook, debug.getinfo
-local create, resume, status, close_coroutine = coroutine.create, coroutine.resume, coroutine.status, coroutine.close
+local create, resume, running_thread = coroutine.create, coroutine.resume, coroutine.running
+local status, close_coroutine = coroutine.status, coroutine.close
 
 local started, config, VALUE -- set when there is a script
 
@@ -24,6 +25,18 @@ local clean, encode, decode = json.clean, json.encode, json.decode
 
 local DECODE_DEPTH = 200
 local ERROR = { bytes = 1 << 30, depth = 8, nodes = 1000 }
+
+-- The memory limit ---------------------------------------------------------------------------------------------------
+
+-- Call a function with the memory limit lifted. A script can call us where the stack is nearly full, and catch the error
+-- that follows. The first call fails there before anything is lifted; the last one needs no more room than the first.
+local function unlimited(work, ...)
+  host_cap()
+  host_lift()
+  local ok, problem = pcall(work, ...)
+  host_cap()
+  if not ok then error(problem, 0) end
+end
 
 -- Frames -------------------------------------------------------------------------------------------------------------
 
@@ -48,11 +61,7 @@ local function print_line(...)
   if text == "" then return end
   printed[#printed + 1] = text
   printed_size, printed_total = printed_size + #text, printed_total + #text
-  if printed_size >= 4096 then
-    host_lift()
-    flush()
-    host_cap()
-  end
+  if printed_size >= 4096 then unlimited(flush) end
 end
 
 local function trace_of(text)
@@ -91,14 +100,23 @@ local function failed(kind, message, trace, stage)
   host_send("e" .. encode(said, "error", ERROR))
 end
 
-local function on_count()
-  if clock() - started <= config.soft_cpu_s then return end
-  sethook()
+local function report_cpu(thread)
   host_lift()
-  local trace = trace_of(traceback("", 2))
+  local trace = trace_of(traceback(thread, "", 2))
   failed("cpu", "script:" .. (line_in(trace) or "?") .. ": still computing after " .. config.soft_cpu_s
     .. " seconds of processor time", trace, "run")
   while true do host_receive() end -- the gateway ends this process
+end
+
+local reporter -- a coroutine of its own, so that the report needs no room on the script's stack
+
+-- The hook and the memory limit stay until nothing can return to the script any more: `host_exit` ends the process where
+-- the report fails, and needs no more room than `host_cap`, which changes nothing.
+local function on_count()
+  if clock() - started <= config.soft_cpu_s then return end
+  host_cap()
+  resume(reporter, running_thread())
+  host_exit()
 end
 
 local HOOK_EVERY = 100000
@@ -121,8 +139,7 @@ local function send_call(call)
   host_send("c" .. pack(">I4I2I2", call.id, call.server, call.tool) .. call.body)
 end
 
-local function take_answer()
-  host_lift()
+local function receive_answer()
   flush()
   local frame = host_receive()
   local id = unpack_binary(">I4", frame)
@@ -135,7 +152,11 @@ local function take_answer()
     queue_from = queue_from + 1
     send_call(call)
   end
-  host_cap()
+end
+
+local function send_now(call)
+  flush()
+  send_call(call)
 end
 
 local promise_type
@@ -157,10 +178,7 @@ local function start(server, tool, arguments)
     return promise, state
   end
   calls = id
-  host_lift()
-  flush()
-  send_call(call)
-  host_cap()
+  unlimited(send_now, call)
   return promise, state
 end
 
@@ -169,7 +187,7 @@ local unawaited = {} -- id -> name
 local function settled(state)
   if not state.ready then
     unawaited[state.id] = nil
-    while not answers[state.id] do take_answer() end
+    while not answers[state.id] do unlimited(receive_answer) end
     local frame = answers[state.id]
     local ok = byte(frame, 5) == 1
     if ok then
@@ -483,6 +501,7 @@ local function run(source, settings)
   if not chunk then return failed("script", problem, "", "syntax") end
   if config.check then return host_send("d" .. encode({ has_value = false }, "done", ERROR)) end
 
+  reporter = create(report_cpu)
   sethook(on_count, "", HOOK_EVERY)
   host_cap()
   local ends = { n = 0 }

@@ -18,6 +18,8 @@ READY, BEGUN, UNSAFE, NOTE, FAILED = b"r", b"b", b"u", b"n", b"e"
 """The first byte of the frames that every engine sends."""
 OUT_OF_MEMORY = 77
 """The exit status of a worker in which Python, not the script, ran out of memory."""
+OUT_OF_TIME = 78
+"""The exit status of a worker that had no room left to report that its script computed for too long."""
 _CHUNK = 1 << 16
 
 
