@@ -30,6 +30,7 @@ from toolcrib.errors import (
     ServerUnavailable,
     StateUnavailable,
     ToolcribError,
+    mask_secrets,
 )
 
 logger = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ def _describe(error: BaseException) -> str:
         listed = "; ".join([*inner, *([f"and {more} more"] if more else [])])
         return f"{type(error).__name__}: {error.message}: {listed}"
     try:
-        message = " ".join(str(error).split())
+        message = mask_secrets(" ".join(str(error).split()))
     except Exception:  # noqa: BLE001 - a third-party `__str__` may raise
         message = ""
     if isinstance(error, InternalCancellation | UnexpectedExit):

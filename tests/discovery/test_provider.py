@@ -588,6 +588,16 @@ async def test_a_cancellation_inside_a_tool_is_its_own_failure() -> None:
     assert await provider.call_many([("act", {}), ("good", {})]) == [failed, {"success": True, "result": 1}]
 
 
+async def test_a_secret_in_a_failure_of_the_source_is_masked() -> None:
+    class Unreachable(FakeProvider):
+        async def get_all_tools(self) -> list[Any]:
+            raise ConnectionError("no route to postgres://ann:hunter2@db/main")
+
+    answer = await Unreachable().execute_dynamic_tool("list_tools")
+    assert "no route to postgres://***@db/main" in answer["error"]
+    assert "hunter2" not in str(answer)
+
+
 async def test_a_cancellation_inside_the_source_is_its_own_failure() -> None:
     class Cancelled(FakeProvider):
         async def get_all_tools(self) -> list[Any]:

@@ -237,6 +237,17 @@ async def test_running_calls_finish_before_a_shutdown() -> None:
     assert answers == ["done"]
 
 
+async def test_a_connection_without_a_request_is_closed_after_the_time_of_the_setting() -> None:
+    assert HttpOptions().keep_alive_s == 75
+    with anyio.fail_after(10):
+        async with serving(echo, HttpOptions(keep_alive_s=1)) as (url, _, _):
+            address = httpx2.URL(url)
+            async with await anyio.connect_tcp(address.host, address.port or 80) as connection:
+                await connection.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                answer = b"".join([part async for part in connection])  # until the server closes it
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
 async def test_a_call_that_never_ends_does_not_delay_the_shutdown() -> None:
     under_way = anyio.Event()
 

@@ -83,6 +83,7 @@ tokens = [{ env = "CI_TOKEN", caller = "ci", tenant = "acme", scopes = ["read", 
 allowed_hosts = ["tools.example.com"]
 allowed_origins = ["https://example.com"]
 max_body_bytes = 8192
+keep_alive = 20
 drain = 1.5
 
 [toolcrib.state]
@@ -152,6 +153,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
             allowed_hosts=("tools.example.com",),
             allowed_origins=("https://example.com",),
             max_body_bytes=8192,
+            keep_alive_s=20,
             drain_s=1.5,
         ),
         state=StateOptions(path=tmp_path / "kept" / "state.sqlite", max_bytes=2097152),

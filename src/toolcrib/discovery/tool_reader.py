@@ -29,7 +29,7 @@ from typing import (
 )
 
 from toolcrib.catalog.catalog import Catalog
-from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound
+from toolcrib.errors import AmbiguousName, InvalidTool, ToolcribError, ToolNotFound, mask_secrets
 from toolcrib.search.engine import search
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
@@ -304,9 +304,9 @@ class ToolSet(Generic[T]):
 
 
 def _rejection_reason(error: Exception) -> str:
-    return (
-        str(error) if isinstance(error, ToolcribError) else f"it cannot be read: {type(error).__name__}: {error}"[:300]
-    )
+    if isinstance(error, ToolcribError):
+        return str(error)
+    return mask_secrets(f"it cannot be read: {type(error).__name__}: {error}")[:300]
 
 
 @runtime_checkable

@@ -294,6 +294,7 @@ async def serve_http(
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        timeout_keep_alive=max(1, round(options.keep_alive_s)),
         timeout_graceful_shutdown=round(options.drain_s) + 60,  # _stop_on_request ends everything long before
     )
     server = _UvicornServer(config)

@@ -39,5 +39,7 @@ class HttpOptions:
     """Origin header values accepted in addition to the address itself."""
     max_body_bytes: int = 4 * 1024 * 1024
     """The largest request body, in bytes."""
+    keep_alive_s: float = 75
+    """How long a connection without a request stays open, in seconds."""
     drain_s: float = 2.5
     """How long running calls may take to finish after SIGTERM, in seconds."""

@@ -195,6 +195,7 @@ class HttpTable(Table):
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: _Bytes | None = None
+    keep_alive_s: Seconds | None = None
     drain_s: Seconds | None = None
 
 
@@ -298,7 +299,16 @@ class ToolcribTable(Table):
 
     def http_options(self) -> HttpOptions:
         """Where and how HTTP is served, without the tokens."""
-        names = ("host", "port", "path", "allowed_hosts", "allowed_origins", "max_body_bytes", "drain_s")
+        names = (
+            "host",
+            "port",
+            "path",
+            "allowed_hosts",
+            "allowed_origins",
+            "max_body_bytes",
+            "keep_alive_s",
+            "drain_s",
+        )
         return HttpOptions(**self.http.given(*names))
 
     def server_defaults(self) -> ServerOptions:
