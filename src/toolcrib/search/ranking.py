@@ -33,6 +33,9 @@ Places = npt.NDArray[np.intp]
 _MAX_REPEATS = 4
 """At most so many better tools for the same clause count."""
 
+_DECIMALS = 9
+"""Decimals of `raw` that count, so that the order in which addends were added up decides no tie."""
+
 _NAMED_PROBABILITY = 0.9
 """The least probability of a tool whose whole name the query spells as one token."""
 
@@ -136,7 +139,7 @@ def _order(
     row: list[int] = []
     ranks: list[Any] = []
     for number, judgement in enumerate(candidates):
-        raw += (judgement.signals * weights).sum(axis=1).tolist()
+        raw += (judgement.signals * weights).sum(axis=1).round(_DECIMALS).tolist()
         part += [number] * len(judgement.positions)
         row += range(len(judgement.positions))
         segment = view.parts[number].segment

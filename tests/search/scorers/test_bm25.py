@@ -117,10 +117,23 @@ def test_the_public_score_rises_with_the_raw_one_and_stays_below_1() -> None:
     assert [score(raw) for raw in (0, 5, 45)] == [0.0, 0.5, 0.9]
 
 
-def test_a_boost_multiplies_the_score_and_is_a_reason() -> None:
+def test_a_boost_adds_its_logarithm_and_is_a_reason() -> None:
     view = IndexView.of(*Index.build(TOOLS).parts(None))
     masks = [part.visible for part in view.parts]
     plain = rank(view, "echo", 10, masks, ScorerOptions())
     (hit,) = rank(view, "echo", 10, masks, ScorerOptions(), {"utility:echo": 2.0, "nobody": 9.0}).hits
-    assert hit.raw == 2 * plain.hits[0].raw
-    assert hit.reasons[-1] == Reason(word="", field="session", how="use", gain=plain.hits[0].raw)
+    assert hit.raw == pytest.approx(plain.hits[0].raw + log(2))
+    assert hit.reasons[-1] == Reason(word="", field="session", how="use", gain=hit.raw - plain.hits[0].raw)
+
+
+def test_a_use_of_another_tool_never_outranks_an_exact_name() -> None:
+    tools = [
+        Tool(name="create_issue", description="Create one."),
+        Tool(name="create_issue_comment", description="Create a comment on an issue: create it on the issue."),
+        *(Tool(name=f"other_{number}", description="Something else.") for number in range(50)),
+    ]
+    view = IndexView.of(*Index.build(tools).parts(None))
+    masks = [part.visible for part in view.parts]
+    for query in ("create_issue", "createIssue", "create issue"):
+        (hit,) = rank(view, query, 1, masks, ScorerOptions(), {"create_issue_comment": 4.4}).hits
+        assert tools[hit.position].name == "create_issue"

@@ -153,13 +153,29 @@ def test_a_hit_says_which_words_it_covers_and_what_each_added() -> None:
     assert all(part.weight == pytest.approx(3 / 25) for part in hit.parts)
 
 
-def test_a_boost_multiplies_the_score_and_is_a_reason() -> None:
+def test_a_boost_raises_the_score_towards_that_of_an_exact_name_and_is_a_reason() -> None:
     tools = [SEND, SQL]
     assert names(ask("query email", *tools), tools) == ["send_email", "sql_query"]
     boosted = ask("query email", *tools, sql_query=3.0)
     assert names(boosted, tools) == ["sql_query", "send_email"]
     gain = boosted.hits[0].raw - ask("query email", SQL).hits[0].raw
     assert boosted.hits[0].reasons[-1] == Reason(word="", field="session", how="use", gain=gain)
+
+
+def test_a_use_of_another_tool_never_outranks_an_exact_name() -> None:
+    tools = [SEND, Tool(name="send_email_later", description="Send an email later.")]
+    assert names(ask("send_email", *tools, send_email_later=4.4), tools) == ["send_email", "send_email_later"]
+    twice = [Tool(namespace="gmail", name="send"), Tool(namespace="outlook", name="send")]
+    view = IndexView.of(*Index.build(twice).parts(None))
+    found = rank(view, "send", 10, [part.visible for part in view.parts], ScorerOptions(), {"outlook:send": 2.9})
+    assert [twice[hit.position].namespace for hit in found.hits] == ["outlook", "gmail"]
+
+
+def test_equal_scores_are_ordered_by_id_however_they_were_added_up() -> None:
+    tools = [Tool(name="alpha_z_beta", description="The gamma."), Tool(name="alpha_a_gamma", description="The beta.")]
+    found = ask("alpha beta gamma", *tools)  # 0.9 + 0.8 + 0.6, and 0.9 + 0.6 + 0.8, which differ in the last bit
+    assert names(found, tools) == ["alpha_a_gamma", "alpha_z_beta"]
+    assert found.hits[0].raw == found.hits[1].raw
 
 
 def test_every_value_is_an_option() -> None:

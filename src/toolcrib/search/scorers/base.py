@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from math import log
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from rapidfuzz import process
 from rapidfuzz.distance import OSA, Indel, Levenshtein
 
+from toolcrib.names import fold
 from toolcrib.search.analysis import FIELD_COUNT, Vocabulary, WordOccurrences
 from toolcrib.search.index import Bools, IndexView, Positions, Segment
 from toolcrib.search.options import Field, ScorerOptions
@@ -59,7 +61,7 @@ class ScorerFunction(Protocol):
     """The interface of a ranking.
 
     Tools outside of `view` change nothing. `allowed` narrows which visible tools of each part are returned, and
-    changes no score. `boosts` maps ids to factors of `raw`.
+    changes no score. `boosts` maps ids to factors, 1 or more: `points` multiplies by them, the others use `boosted`.
     """
 
     def __call__(
@@ -134,16 +136,44 @@ class ChosenTool(NamedTuple):
     """`raw` before the boost of the session."""
 
 
+class ExactNames(NamedTuple):
+    """The tools whose whole name is the query, which a use of others does not outrank."""
+
+    positions: Sequence[Positions]
+    """For each part."""
+    ceiling: float
+    """Their score, which the boosts of others do not reach; 0 if there are none."""
+
+
+def boosted(score: float, factor: float, ceiling: float) -> float:
+    """Raise a score by a part of its distance from the ceiling; at or above that, by the logarithm of the factor.
+
+    >>> boosted(0.5, 2.0, 1.0), round(boosted(1.0, 2.0, 1.0), 2)
+    (0.75, 1.69)
+    """
+    return score + ((ceiling - score) * (1 - 1 / factor) if score < ceiling else log(factor))
+
+
 def choose_best(
-    view: IndexView, scores: Sequence[Floats], allowed: Sequence[Bools], limit: int, boosts: Mapping[str, float] | None
+    view: IndexView,
+    scores: Sequence[Floats],
+    allowed: Sequence[Bools],
+    limit: int,
+    boosts: Mapping[str, float] | None,
+    exact: ExactNames | None = None,
 ) -> tuple[list[ChosenTool], int]:
-    """Choose the best tools with a score above 0, best first, and count all of them."""
+    """Choose the best tools with a score above 0, best first, and count all of them.
+
+    Boosts multiply the scores, or with `exact` raise them by `boosted`. Scores are rounded, so that the order in which
+    addends were added up decides no tie.
+    """
     found: list[ChosenTool] = []
     total = 0
-    for number, (part, score, passes) in enumerate(zip(view.parts, scores, allowed, strict=True)):
-        candidates = np.flatnonzero((score > 0) & passes)
+    for number, (part, precise, passes) in enumerate(zip(view.parts, scores, allowed, strict=True)):
+        candidates = np.flatnonzero((precise > 0) & passes)
         total += len(candidates)
-        raw = _apply_boosts(part.segment, score, boosts)
+        score = precise.round(_DECIMALS)
+        raw = _apply_boosts(part.segment, score, boosts or {}, exact, number).round(_DECIMALS)
         found += [
             ChosenTool(float(raw[place]), part.segment.ids[place], number, place, float(score[place]))
             for place in _top_candidates(candidates, raw, part.segment, limit).tolist()
@@ -152,15 +182,29 @@ def choose_best(
     return found[: max(0, limit)], total
 
 
-def _apply_boosts(segment: Segment, score: Floats, boosts: Mapping[str, float] | None) -> Floats:
+_DECIMALS = 9
+"""Decimals of a score that count."""
+
+
+def _apply_boosts(
+    segment: Segment, score: Floats, boosts: Mapping[str, float], exact: ExactNames | None, number: int
+) -> Floats:
     if not boosts:
         return score
     places = positions_by_id(segment)
     raw = score.copy()
-    for id_, factor in boosts.items():
-        if id_ in places:
-            raw[places[id_]] *= factor
+    for place, factor in [(places[id_], factor) for id_, factor in boosts.items() if id_ in places]:
+        if exact is None:
+            raw[place] *= factor
+        elif raw[place] > 0:
+            ceiling = 0.0 if place in exact.positions[number] else exact.ceiling
+            raw[place] = boosted(raw[place], factor, ceiling)
     return raw
+
+
+def folded_names(segment: Segment) -> "StringIndex":
+    """The names of a segment without case and separators, cached."""
+    return cached_on(segment, "folded", lambda segment: StringIndex([[fold(tool.name)] for tool in segment.tools]))
 
 
 def positions_by_id(segment: Segment) -> dict[str, int]:

@@ -19,10 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from toolcrib.names import fold
 from toolcrib.search.analysis import ToolAnalyzer, Vocabulary, count_words
 from toolcrib.search.index import Bools, IndexView, Positions, Segment, SegmentView, idf
 from toolcrib.search.options import DEFAULT_SCORERS, FIELD_NAMES, Bm25Options, Field, ScorerOptions
 from toolcrib.search.scorers.base import (
+    MAX_TEXT,
+    ExactNames,
     FieldMatch,
     Floats,
     QueryWord,
@@ -31,6 +34,7 @@ from toolcrib.search.scorers.base import (
     cached_on,
     choose_best,
     explain_tool,
+    folded_names,
     read_words,
     score_lines,
     sum_matches,
@@ -67,11 +71,21 @@ def rank(
     matches: list[list[FieldMatch]] = [[] for _ in view.parts]
     matched = [word.text for word in asked if _match_word(word, view, tables, scale, matches)]
     scores = [sum_matches(own, len(part.segment)) for own, part in zip(matches, view.parts, strict=True)]
-    found, total = choose_best(view, scores, allowed, limit, boosts)
+    found, total = choose_best(view, scores, allowed, limit, boosts, _exact_names(view, text, scores))
     typed = {word.place: word.token for word in asked}
     lines = score_lines(matches, view, found)
     hits = [explain_tool(one, own, typed) for one, own in zip(found, lines, strict=True)]
     return ScorerResult(hits, total, unmatched_words(asked, matched))
+
+
+def _exact_names(view: IndexView, text: str, scores: Sequence[Floats]) -> ExactNames:
+    """Find the visible tools whose whole name is the query, in any spelling."""
+    asked = fold(text[:MAX_TEXT])
+    names = [folded_names(part.segment) for part in view.parts]
+    found = [known.tools(known.equal_to(asked)) for known in names]
+    found = [positions[part.visible[positions]] for part, positions in zip(view.parts, found, strict=True)]
+    best = [float(score[positions].max(initial=0.0)) for score, positions in zip(scores, found, strict=True)]
+    return ExactNames(found, max(best, default=0.0))
 
 
 def _content_words(asked: list[QueryWord]) -> list[QueryWord]:

@@ -24,6 +24,7 @@ from toolcrib.search.index import Bools, IndexView, Positions, Segment
 from toolcrib.search.options import DEFAULT_SCORERS, ScorerOptions, TiersOptions
 from toolcrib.search.scorers.base import (
     MAX_TEXT,
+    ExactNames,
     Floats,
     ScoreLine,
     ScorerResult,
@@ -141,7 +142,7 @@ def rank(
     exact = [own.spellings.tools(own.spellings.equal_to(text.strip().lower())) for own in known]
     for total, named in zip(scores, exact, strict=True):
         total[named] = use.exact
-    found, count = choose_best(view, scores, allowed, limit, boosts)
+    found, count = choose_best(view, scores, allowed, limit, boosts, ExactNames(exact, use.exact))
     hits = []
     for one in found:
         if one.position in exact[one.part]:
