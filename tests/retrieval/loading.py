@@ -33,15 +33,17 @@ class Case:
 @cache
 def tools() -> tuple[Tool, ...]:
     """All tools of the set, by id."""
-    return tuple(
-        Tool(
-            namespace=row["namespace"],
-            name=row["name"],
-            description=row["description"],
-            input_schema=row["parameters"],
-            tags=tuple(row["tags"]),
-        )
-        for row in rows("tools")
+    return tuple(map(tool, rows("tools")))
+
+
+def tool(row: dict[str, Any]) -> Tool:
+    """The tool of a row of a tools file."""
+    return Tool(
+        namespace=row["namespace"],
+        name=row["name"],
+        description=row["description"],
+        input_schema=row["parameters"],
+        tags=tuple(row["tags"]),
     )
 
 
