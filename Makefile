@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all check bench bench-retrieval bench-hostile dist release docs clean
+.PHONY: help setup demo serve test test-all check bench bench-retrieval bench-replies bench-hostile dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench:  ## Compare with peers from PyPI, in a virtual environment of its own
 
 bench-retrieval:  ## Search quality and speed beside peers; ARGS="--quick" for a look
 	$(PYTHON) bench/run.py retrieval $(ARGS)
+
+bench-replies: $(VENV)/.ready  ## What a search reply costs, and whether the call can follow; ARGS="--set everyday"
+	$(BIN)/python bench/replies $(ARGS)
 
 bench-hostile: $(VENV)/.ready  ## Hostile scripts in the sandbox, twice, on a busy machine; ARGS="FOLDER" for more of them
 	$(BIN)/python bench/hostile.py $(ARGS)
