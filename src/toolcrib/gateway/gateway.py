@@ -60,6 +60,7 @@ from toolcrib.state.memory import MemoryStore
 from toolcrib.types import (
     PATH_META,
     Action,
+    BackendKind,
     CallMiddleware,
     Client,
     Context,
@@ -295,17 +296,29 @@ class Gateway:
         return await self.run(ctx, await self.find(ctx, name), arguments, loose=loose)
 
     async def run(
-        self, ctx: Context, found: ResolvedTool, arguments: Any, *, loose: Object | None = None
+        self,
+        ctx: Context,
+        found: ResolvedTool,
+        arguments: Any,
+        *,
+        loose: Object | None = None,
+        verbatim: bool = False,
     ) -> ToolResult:
-        """Call a tool that was found in the caller's own view; raises like `call`."""
+        """Call a tool that was found in the caller's own view; raises like `call`.
+
+        With `verbatim`, a remote server gets an object of arguments as it is, and decides itself whether it is valid.
+        """
         tool = found.tool
         try:
             if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
                 raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
-            settled = merge_arguments(
-                arguments, loose or {}, tool.input_schema, tool=tool.id, known=found.schema.properties
-            )
-            found.schema.check(settled)
+            if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
+                settled = dict(arguments)
+            else:
+                settled = merge_arguments(
+                    arguments, loose or {}, tool.input_schema, tool=tool.id, known=found.schema.properties
+                )
+                settled = found.schema.accept(settled)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, tool.id, error)
             raise

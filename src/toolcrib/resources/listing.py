@@ -130,6 +130,8 @@ class CollectionCache:
 
     backends: Callable[[], Sequence[Backend]]
     policy: Policy
+    prefix_prompts: bool = True
+    """Whether the public name of every prompt has its namespace, and not only where two servers have that prompt."""
     _sources: DocumentSources = ()
     _merged: _MergedDocuments = field(default_factory=dict)
     _collections: OrderedDict[Hashable, DocumentCollection] = field(default_factory=OrderedDict)
@@ -238,7 +240,7 @@ class CollectionCache:
                 await _yield_sometimes(place)
                 if may_see_all(self.policy, caller, document.policy_tools):
                     seen.append(document)
-            lists[kind] = await _assign_public_names(kind, seen)
+            lists[kind] = await _assign_public_names(kind, seen, prefix=kind == "prompts" and self.prefix_prompts)
         return DocumentCollection(
             prompts=lists["prompts"],
             prompt_ids={f"{one.namespace}:{one.name}": one for one in lists["prompts"].values()},
@@ -288,10 +290,13 @@ async def _merge_sources(sources: Iterable[tuple[Backend, _SourceDocuments]]) ->
     return found
 
 
-async def _assign_public_names(kind: DocumentKind, documents: Sequence[ListedDocument]) -> dict[str, ListedDocument]:
+async def _assign_public_names(
+    kind: DocumentKind, documents: Sequence[ListedDocument], *, prefix: bool
+) -> dict[str, ListedDocument]:
     """Documents by public name.
 
-    Prompts get their namespace; resources get it if two servers have the same URI, or if the URI looks qualified.
+    With `prefix` that is the name with its namespace. Without it, documents get their namespace only where two servers
+    have the same name or URI, or where the URI looks qualified.
     """
     counts: dict[str, int] = {}
     for document in documents:
@@ -299,14 +304,16 @@ async def _assign_public_names(kind: DocumentKind, documents: Sequence[ListedDoc
     listed: dict[str, ListedDocument] = {}
     for place, document in enumerate(documents):
         await _yield_sometimes(place)
-        if kind == "prompts":
-            public = wire_name(Key(document.namespace, document.name))
-        elif counts[document.name] > 1 or is_reserved_uri(document.name):
-            public = qualified_uri(document.namespace, document.name)
-        else:
-            public = document.name
+        qualified = prefix or counts[document.name] > 1 or (kind != "prompts" and is_reserved_uri(document.name))
+        public = _qualified_name(kind, document) if qualified else document.name
         listed.setdefault(public, _with_public_name(kind, document, public))
     return dict(sorted(listed.items())) if kind == "prompts" else listed
+
+
+def _qualified_name(kind: DocumentKind, document: ListedDocument) -> str:
+    if kind == "prompts":
+        return wire_name(Key(document.namespace, document.name))
+    return qualified_uri(document.namespace, document.name)
 
 
 def _with_public_name(kind: DocumentKind, document: ListedDocument, public: str) -> ListedDocument:

@@ -93,6 +93,10 @@ class ResourceManager:
         self._listeners: dict[object, tuple[Context, Callable[[Object], None]]] = {}
         self._follows_sources = False
 
+    def use_own_prompt_names(self) -> None:
+        """List prompts under their servers' own names, except where two servers have the same one."""
+        self._collections.prefix_prompts = False
+
     # -- listing ---------------------------------------------------------------------------------------------------
 
     async def collection(self, ctx: Context) -> DocumentCollection:

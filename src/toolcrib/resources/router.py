@@ -92,10 +92,14 @@ class UriRouter:
         return strictest_decision(self._policy, caller, policy_tools("resources", namespace, uri))[0] is Decision.HIDE
 
     def _candidates(self, ctx: Context, uri: str) -> list[ResourceLocation]:
-        """The possible locations of an unqualified URI.
+        """The possible locations of an unqualified URI: those that are known, else the one server that may have it."""
+        return self._known_locations(ctx, uri) or self._likely_locations(ctx.caller, uri)
 
-        The first rule that matches decides: a list contains the URI, a server gave it to this session, a template
-        matches it, or there is only one server and it uses such URIs.
+    def _known_locations(self, ctx: Context, uri: str) -> list[ResourceLocation]:
+        """Where the URI is known to lead.
+
+        The first rule that matches decides: a list contains the URI, a server gave it to this session, or a template
+        matches it.
         """
         if owners := self._listed_locations(ctx.caller, uri):
             return owners
@@ -104,9 +108,22 @@ class UriRouter:
         if source is not None and (found := [one for one in readers if one.namespace == source]):
             return found
         matched = self._namespaces_by_template(ctx.caller, uri)
-        if found := [one for one in readers if one.namespace in matched]:
-            return found
-        return readers if len(readers) == 1 and self._knows_scheme(readers[0]) else []
+        return [one for one in readers if one.namespace in matched]
+
+    def _likely_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
+        """The one server that lists URIs of this scheme or, where none does, the only server with resources.
+
+        Servers that the caller cannot see count too: the URI may belong to one of them.
+        """
+        sources = self._readable_sources()
+        scheme = scheme_of(uri)
+        using = {
+            backend_namespace(backend)
+            for backend, documents in sources
+            if scheme in self._collections.uri_patterns(backend, documents).schemes
+        }
+        able = using or {backend_namespace(backend) for backend, _ in sources}
+        return [one for one in self._readable_locations(caller, uri) if able == {one.namespace}]
 
     def _owners_or_readers(self, caller: Caller, uri: str) -> list[ResourceLocation]:
         """The servers that list the URI, and in other namespaces all servers with resources."""
@@ -143,14 +160,6 @@ class UriRouter:
                 template.matches(uri) and may_see_all(self._policy, caller, tools)
                 for template, tools in self._collections.uri_patterns(backend, documents).templates
             )
-        )
-
-    def _knows_scheme(self, location: ResourceLocation) -> bool:
-        """Whether the server lists URIs of this scheme. Others may belong to a server that the caller cannot see."""
-        documents = {backend.provider: documents for backend, documents in self._readable_sources()}
-        return any(
-            scheme_of(location.uri) in self._collections.uri_patterns(one, documents[one.provider]).schemes
-            for one in location.backends
         )
 
     def _readable_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
@@ -208,7 +217,8 @@ class UriRouter:
         if [one.namespace for one in locations] == [namespace]:
             return uri
         session = session_key(ctx)
-        if not locations and session is not None and self._session_uris.remember(session, uri, namespace):
+        is_known = bool(self._known_locations(ctx, uri))
+        if not is_known and session is not None and self._session_uris.remember(session, uri, namespace):
             return uri
         return uri if is_web_uri(uri) else qualified_uri(namespace, uri)
 

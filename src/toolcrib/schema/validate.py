@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema_rs
 
 from toolcrib.errors import InvalidArguments, InvalidTool
+from toolcrib.schema.repair import repair
 from toolcrib.schema.signature import literal, properties, resolve, resolve_pointer, signature_line
 from toolcrib.schema.teach import SchemaViolation, explain_violations
 from toolcrib.types import Object
@@ -71,6 +72,20 @@ class Schema:
         if self._properties is None:
             self._properties = properties(resolve(self._schema, self._schema))
         return self._properties
+
+    def accept(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, repaired (see `schema.repair`) where that is needed. Raises `InvalidArguments` as `check`.
+
+        >>> schema = Schema({"type": "object", "properties": {"n": {"type": "integer"}}}, "double")
+        >>> schema.accept({"n": "1"})
+        {'n': 1}
+        """
+        try:
+            self.check(arguments)
+        except InvalidArguments:
+            arguments = repair(arguments, self._schema)
+            self.check(arguments)
+        return arguments
 
     def check(self, arguments: Any, who: str = "") -> None:
         """Check arguments. Raises `InvalidArguments`, which says what would be accepted.

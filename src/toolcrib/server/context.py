@@ -39,6 +39,8 @@ SHOW_ALL_KEY: Final = "toolcrib.show_all"
 """ASGI scope key: whether to list every tool by name, whatever the client asks for."""
 BACK_CHANNEL_KEY: Final = "toolcrib.back_channel"
 """ASGI scope key: a function that returns whether the client holds a stream open for server requests."""
+EVENTS_KEY: Final = "toolcrib.events"
+"""ASGI scope key: a coroutine function that sends a JSON-RPC notification on the response to a session's request."""
 SESSION_HEADER: Final = "mcp-session-id"
 
 _SHOW_ALL_QUERY: Final = "show_all"
@@ -209,7 +211,13 @@ class RequestClient:
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress; does nothing if the client did not ask for it."""
-        await self._request.session.report_progress(done, total, message)
+        http, token = self._request.request, (self._request.meta or {}).get("progress_token")
+        if http is None or EVENTS_KEY not in http.scope:
+            await self._request.session.report_progress(done, total, message)
+        elif token is not None:
+            report = {"progressToken": token, "progress": done, "total": total, "message": message}
+            params = {name: value for name, value in report.items() if value is not None}
+            await http.scope[EVENTS_KEY]({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 
     async def elicit(self, params: Object) -> Object:
         """Ask the user behind the client. Raises `NoBackChannelError` where the protocol cannot reach them."""

@@ -13,6 +13,7 @@ import mcp_types
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import validate_mcp_param_headers
 from mcp_types import LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY, methods
 from pydantic import ValidationError
 
@@ -179,8 +180,24 @@ class ToolHandlers:
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """`tools/call`, for a meta-tool or a tool by its public name."""
-        result = await as_mcp_errors(self._call(to_call_context(request, params), params))
+        ctx = to_call_context(request, params)
+        if request.request is not None and is_modern(request.protocol_version):
+            await self._check_headers(ctx, params, request.request.headers)
+        result = await as_mcp_errors(self._call(ctx, params))
         return result_to_wire(result, request.protocol_version)
+
+    async def _check_headers(
+        self, ctx: Context, params: mcp_types.CallToolRequestParams, headers: Mapping[str, str]
+    ) -> None:
+        """Raise `MCPError` if an `Mcp-Param-*` header is not what the tool's schema makes of the arguments.
+
+        The SDK's own check knows no callers, and would show what is hidden from some.
+        """
+        schema = await as_mcp_errors(isolate(partial(self._facade.header_schema, ctx, params.name)))
+        if schema is not None:
+            rejection = validate_mcp_param_headers(schema, params.arguments or {}, headers)
+            if rejection is not None:
+                raise MCPError(rejection.code, rejection.message, rejection.data)
 
     async def _call(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
         arguments = params.arguments or {}
@@ -190,6 +207,10 @@ class ToolHandlers:
             )
         except (NotFound, AmbiguousName):
             raise
+        except UpstreamError as error:
+            if error.rpc_code is None:
+                return error_result(error)
+            raise _server_error(error, error.rpc_code) from error
         except ToolcribError as error:
             return error_result(error)
 
@@ -255,7 +276,12 @@ class ResourceHandlers:
         """`resources/read`."""
         ctx = to_call_context(request, params)
         run = partial(self._resources.read_resource, uri=params.uri)
-        return await _respond(request, lambda: resolve_input_required(ctx, run))
+        try:
+            return await _respond(request, lambda: resolve_input_required(ctx, run))
+        except MCPError as error:
+            if not isinstance(error.__cause__, NotFound):
+                raise
+            raise MCPError(error.code, error.message, {**error.__cause__.payload(), "uri": params.uri}) from error
 
     async def complete(self, request: RequestContext, params: mcp_types.CompleteRequestParams) -> HandlerResult:
         """`completion/complete`."""
@@ -275,8 +301,13 @@ async def _respond(request: RequestContext, work: Callable[[], Awaitable[ToolRes
     except MCPError as error:
         cause = error.__cause__
         if isinstance(cause, UpstreamError) and cause.rpc_code is not None:
-            raise MCPError(cause.rpc_code, str(cause), cause.payload()) from cause
+            raise _server_error(cause, cause.rpc_code) from cause
         raise
+
+
+def _server_error(error: UpstreamError, code: int) -> MCPError:
+    """A server's JSON-RPC error for the client, with the server's own data if it sent any."""
+    return MCPError(code, str(error), error.data.get("rpc_data", error.payload()))
 
 
 def _with_via(entry: Object, gateway_id: str) -> Object:

@@ -20,18 +20,19 @@ from mcp.server.sse import SseServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import CONNECTION_CLOSED, LOG_LEVEL_META_KEY
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolcrib.errors import NotStarted, SettingsError
-from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, url_host
-from toolcrib.server.context import BACK_CHANNEL_KEY, SESSION_HEADER
+from toolcrib.errors import InvalidRequest, NotStarted, SettingsError
+from toolcrib.server.asgi import HttpApp, LifespanContext, Readiness, error_response, url_host
+from toolcrib.server.context import BACK_CHANNEL_KEY, EVENTS_KEY, SESSION_HEADER
 from toolcrib.server.handlers import end_streams
 from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.server.sdk_workarounds import SPLICES_KEY, ListSplicer
-from toolcrib.types import Authenticator
+from toolcrib.types import Authenticator, Object
 
 _STREAM_MARKERS: Final = (b'"progressToken"', f'"{LOG_LEVEL_META_KEY}"'.encode())
 """A request that contains one of these may want notifications before its response."""
@@ -41,6 +42,21 @@ _LISTEN_METHOD: Final = "subscriptions/listen"
 
 
 _LIST_METHOD: Final = "tools/list"
+
+
+_LAST_EVENT_ID: Final = b"last-event-id"
+
+
+_EVENT_HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-cache, no-transform"}
+
+
+_ACCEPTED: Final = 202
+
+
+_INVALID_ID: Final = InvalidRequest(
+    "The id of a request must be a string or a whole number; nothing was run.",
+    hint="Leave the id out to send a notification.",
+)
 
 
 _WATCH_AFTER_S: Final = 0.1
@@ -94,8 +110,8 @@ class StreamableHttpEndpoint:
     """Passes each request to the SDK transport of its protocol era.
 
     Responses are plain JSON, because event streams cost more and SDK clients reject an event above 1 MiB. Only modern
-    requests for progress, log messages or change notifications get an event stream. A modern call is cancelled when
-    its client disconnects.
+    requests for progress, log messages or change notifications get an event stream, and a session's requests that
+    have progress to report. A modern call is cancelled when its client disconnects.
     """
 
     def __init__(self, server: Server[Any], options: HttpOptions) -> None:
@@ -146,11 +162,21 @@ class StreamableHttpEndpoint:
     async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a session, and count the streams on which its client accepts server requests."""
         session = Headers(scope=scope).get(SESSION_HEADER, "")
-        if scope["method"] != "GET":
-            splicer = ListSplicer(send)
-            more = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: splicer.splices}
-            await app({**scope, **more}, receive, splicer)
+        if scope["method"] == "GET":
+            await self._serve_stream(app, session, scope, receive, send)
             return
+        request = _SessionRequest(scope, receive, send, session)
+        splicer = ListSplicer(request.respond)
+        more = {
+            BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0,
+            SPLICES_KEY: splicer.splices,
+            EVENTS_KEY: request.notify,
+        }
+        await app({**scope, **more}, request.receive, splicer)
+
+    async def _serve_stream(self, app: ASGIApp, session: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the stream of a session. Nothing is kept to repeat, so `Last-Event-ID` changes nothing."""
+        headers = [pair for pair in scope["headers"] if pair[0].lower() != _LAST_EVENT_ID]
         opened = False
 
         async def send_counted(message: Message) -> None:
@@ -161,10 +187,71 @@ class StreamableHttpEndpoint:
             await send(message)
 
         try:
-            await app(scope, receive, send_counted)
+            await app({**scope, "headers": headers}, receive, send_counted)
         finally:
             if opened:
                 self._open_streams -= Counter({session: 1})
+
+
+class _SessionRequest:
+    """One POST of a session. It is answered with JSON or, if it sent notifications first, with a stream of events."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, session: str) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._session = session
+        self._parts: list[bytes] = []
+        self._lock = anyio.Lock(fast_acquire=True)
+        self._streams = False
+        self._answered = False
+        self._refused = False
+
+    async def receive(self) -> Message:
+        """ASGI `receive`."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._parts.append(message.get("body", b""))
+        return message
+
+    async def notify(self, notification: Object) -> None:
+        """Send a JSON-RPC notification before the response; a later one is dropped."""
+        async with self._lock:
+            if self._answered:
+                return
+            if not self._streams:
+                self._streams = True
+                headers = {**_EVENT_HEADERS, SESSION_HEADER: self._session}
+                raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+                await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+            await self._send({"type": "http.response.body", "body": _event(to_json(notification)), "more_body": True})
+
+    async def respond(self, message: Message) -> None:
+        """ASGI `send` for the response."""
+        if self._refused:
+            return
+        self._answered = True
+        if message["type"] == "http.response.start" and message["status"] == _ACCEPTED and self._is_malformed_request():
+            self._refused = True
+            await error_response(400, _INVALID_ID)(self._scope, self._receive, self._send)
+        elif not self._streams:
+            await self._send(message)
+        elif message["type"] == "http.response.body":
+            async with self._lock:
+                await self._send({**message, "body": _event(message.get("body", b""))})
+
+    def _is_malformed_request(self) -> bool:
+        """Whether a message that the SDK took for a notification has an id, as only a request has."""
+        body = b"".join(self._parts)
+        if b'"id"' not in body or b'"method"' not in body:
+            return False
+        message = from_json(body)
+        return isinstance(message, dict) and {"id", "method"} <= message.keys()
+
+
+def _event(data: bytes) -> bytes:
+    """A server-sent event with a JSON-RPC message."""
+    return b"event: message\r\ndata: " + data + b"\r\n\r\n"
 
 
 async def _read_body(receive: Receive) -> bytes | None:

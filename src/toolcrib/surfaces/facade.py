@@ -43,6 +43,7 @@ _HINTS_WITHOUT_SEARCH: Final[Mapping[str, str]] = {
     SEARCH_ELSEWHERE_HINT: "Try again once it is available.",
 }
 """Replacements for hints that suggest a search, where there is no search."""
+_HEADER_MARK: Final = "x-mcp-header"
 _KEYS_BYTES: Final = 100
 """Bytes that the keys of a list entry take."""
 _KINDS: Final = tuple(BackendKind)
@@ -191,6 +192,7 @@ class ToolFacade:
         self._order = order
         if not options.prefix:
             gateway.exclusions = lambda view: self._public_names(view, everything=self._lists_all).excluded()
+            gateway.resources.use_own_prompt_names()
 
     @property
     def gateway(self) -> Gateway:
@@ -251,7 +253,7 @@ class ToolFacade:
             except ToolcribError as error:
                 return error_result(error)
         try:
-            return await self._gateway.run(ctx, await self._find(ctx, name), arguments)
+            return await self._gateway.run(ctx, await self._find(ctx, name), arguments, verbatim=True)
         except ToolcribError as error:
             if ctx.show_all or not self._handlers:
                 for hint, other in _HINTS_WITHOUT_SEARCH.items():
@@ -267,13 +269,26 @@ class ToolFacade:
             view.find_wire(name) is not None or name in self._public_names(view, everything=self._everything(ctx)).tools
         )
 
-    async def _find(self, ctx: Context, name: str) -> ResolvedTool:
+    async def header_schema(self, ctx: Context, name: str) -> Object | None:
+        """The input schema of the tool with this public name, if a client repeats some of its arguments in headers."""
         view = await self._gateway.view(ctx)
+        found = self._find_listed(view, ctx, name)
+        if found is None:
+            return None
+        schema = found.tool.input_schema
+        return schema if view.memoized(("headers", found.tool.key), lambda _: _HEADER_MARK in str(schema)) else None
+
+    async def _find(self, ctx: Context, name: str) -> ResolvedTool:
+        found = self._find_listed(await self._gateway.view(ctx), ctx, name)
+        return found or await self._gateway.find(ctx, name)
+
+    def _find_listed(self, view: View, ctx: Context, name: str) -> ResolvedTool | None:
+        """The tool with exactly this public name."""
         if not self._options.prefix:
             tool = self._public_names(view, everything=self._everything(ctx)).tools.get(name)
             if tool is not None:
                 return view.find(tool.id)
-        return view.find_wire(name) or await self._gateway.find(ctx, name)
+        return view.find_wire(name)
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
