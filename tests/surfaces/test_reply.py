@@ -1,16 +1,14 @@
 """Search replies: how hits are rendered, what they cost, and how they fit a token budget."""
 
 import json
-from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from toolcrib.surfaces.reply import TOKENS_META, Costs, ReplyRenderer, fit_details, shorten
+from toolcrib.surfaces.hits import shorten
+from toolcrib.surfaces.reply import TOKENS_META, ReplyRenderer
 from toolcrib.tokens import ESTIMATE, counter
-from toolcrib.types import Detail, Hit, SearchReply, SearchRequest, Tool, ToolResult
+from toolcrib.types import Hit, SearchReply, SearchRequest, Tool, ToolResult
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -45,7 +43,7 @@ def test_a_score_has_three_digits() -> None:
 
 
 def test_a_confident_unique_hit_has_no_flags() -> None:
-    assert set(entries(result(hit()))[0]) == {"name", "description", "score", "input_schema", "example"}
+    assert set(entries(result(hit()))[0]) == {"name", "description", "score", "input_schema"}
 
 
 def test_weak_hits_are_marked() -> None:
@@ -137,11 +135,7 @@ def test_a_reply_keeps_its_budget_note_and_marks_included(tokens: str, budget: i
 
 
 def test_a_shortened_reply_says_how_to_see_more() -> None:
-    note = result(*map(hit, "abcd"), budget=700).structured["note"]
-    assert note == (
-        "To save tokens (budget 700), 3 of the hits are shortened. To see one in full, search for its name "
-        "with max_results 1 and a larger budget."
-    )
+    assert result(*map(hit, "abcd"), budget=700).structured["note"] == "Search for a name to see its schema."
     assert result(*map(hit, "abcd"), budget=20_000).structured["note"] == ""
 
 
@@ -152,66 +146,3 @@ def test_cached_costs_are_not_used_for_another_definition_of_a_tool() -> None:
     request = SearchRequest(queries=("q",), budget=400)
     shown = [replies.render(SearchReply(hits=(one,)), request).structured["hits"][0] for one in (small, large, small)]
     assert ["input_schema" in entry for entry in shown] == [True, False, True]
-
-
-# -- budget ------------------------------------------------------------------------------------------------------------
-
-
-COST: Costs = {"full": 100, "signature": 30, "summary": 10}
-DETAILS: tuple[Detail, ...] = get_args(Detail)
-LETTERS = {"full": "F", "signature": "s", "summary": "."}
-
-
-def hits(*queries: int, detail: Detail = "full") -> list[Hit]:
-    return [Hit(tool=Tool(name="x"), score=0.5, raw=1, query=query, detail=detail) for query in queries]
-
-
-def shown(found: Sequence[Hit], budget: int, costs: Sequence[Costs] | None = None) -> str:
-    return "".join(LETTERS[detail] for detail in fit_details(found, costs or [COST] * len(found), budget))
-
-
-@pytest.mark.parametrize(
-    ("budget", "wanted"),
-    [
-        (400, "FFFF"),
-        (399, "FFFs"),
-        (260, "FFss"),
-        (190, "Fsss"),
-        (170, "Fss."),
-        (130, "F..."),
-        (129, "ssss"),
-        (100, "sss."),
-        (40, "...."),
-        (0, "...."),
-    ],
-)
-def test_the_worst_hits_are_shortened_first(budget: int, wanted: str) -> None:
-    assert shown(hits(0, 0, 0, 0), budget) == wanted
-
-
-def test_the_best_of_each_query_stays_whole_longest() -> None:
-    assert shown(hits(0, 0, 1, 1), 260) == "FsFs"
-    assert shown(hits(0, 0, 1, 1), 220) == "F.F."
-    assert shown(hits(0, 0, 0, 1, 1, 1), 460) == "FFsFFs"
-
-
-def test_a_best_hit_that_can_never_fit_is_shortened_with_the_others() -> None:
-    huge: Costs = {"full": 1000, "signature": 30, "summary": 10}
-    assert shown(hits(0, 0, 0), 90, [huge, COST, COST]) == "sss"
-
-
-@given(
-    budget=st.integers(-10, 500),
-    asked=st.sampled_from(DETAILS),
-    queries=st.lists(st.integers(0, 2), max_size=8).map(sorted),
-    data=st.data(),
-)
-def test_no_hit_shows_more_than_requested_and_the_budget_is_kept_if_possible(
-    budget: int, asked: Detail, queries: list[int], data: st.DataObject
-) -> None:
-    sizes = [sorted(data.draw(st.lists(st.integers(1, 99), min_size=3, max_size=3))) for _ in queries]
-    costs: list[Costs] = [dict(zip(DETAILS, size, strict=True)) for size in sizes]
-    details = fit_details(hits(*queries, detail=asked), costs, budget)
-    assert all(DETAILS.index(detail) <= DETAILS.index(asked) for detail in details)
-    total = sum(cost[detail] for cost, detail in zip(costs, details, strict=True))
-    assert total <= budget or set(details) <= {"summary"}

@@ -23,6 +23,7 @@ from toolcrib.cli.session import run_with, terminal_context
 from toolcrib.cli.source import GATEWAY_NAME
 from toolcrib.errors import ExecutionFailed, NotFound, ServerUnavailable, ToolcribError, ToolNotFound
 from toolcrib.gateway.visibility import describe_state
+from toolcrib.schema import example
 from toolcrib.search.options import Scorer
 from toolcrib.settings.options import Settings
 from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
@@ -92,10 +93,8 @@ def describe_tool(settings: Settings, name: str, *, as_json: bool) -> None:
     """Print how to call a tool of the gateway."""
 
     async def show(app: App) -> None:
-        entry = await _entry(app, name)
-        example = entry.get("example")
-        arguments = example.get("arguments") if isinstance(example, Mapping) else None
-        print_description(_tool(entry), arguments if isinstance(arguments, Mapping) else {}, as_json=as_json)
+        tool = _tool(await _entry(app, name))
+        print_description(tool, example(tool), as_json=as_json)
 
     _run(settings, show)
 

@@ -1,31 +1,13 @@
 """Bring a JSON Schema to one form: references inlined, older drafts modernized, a plain object at the top."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from toolcrib.schema.keywords import SCHEMA_LISTS, SCHEMAS_BY_NAME, SINGLE_SCHEMAS, map_subschemas
 from toolcrib.schema.signature import merge_schemas, properties, required, resolve_pointer
 from toolcrib.types import Object
 
-SCHEMAS_BY_NAME: Final = ("properties", "patternProperties", "dependentSchemas", "$defs")
-"""Keywords with schemas by name."""
-SCHEMA_LISTS: Final = ("prefixItems", "allOf", "anyOf", "oneOf")
-"""Keywords with a list of schemas."""
-SINGLE_SCHEMAS: Final = (
-    "items",
-    "additionalItems",
-    "additionalProperties",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "propertyNames",
-    "contains",
-    "not",
-    "if",
-    "then",
-    "else",
-)
-"""Keywords with one schema."""
-SchemaChange = Callable[[Any], Any]
 _MAX_PARTS: Final = 10_000
 """Maximum size of a schema with inlined references, in subschemas."""
 _MAX_DEPTH: Final = 60
@@ -43,45 +25,6 @@ _MAX_HINT: Final = 300
 _MERGED_KEYWORDS: Final = frozenset({"properties", "required", "$defs"})
 """Keywords that merge without loss."""
 _ANNOTATION_KEYWORDS: Final = frozenset({"title", "description", "default", "examples"})
-
-
-def map_subschemas(schema: Object, change: SchemaChange) -> dict[str, Any]:
-    """Copy a schema with each of its direct subschemas changed.
-
-    >>> map_subschemas({"type": "array", "items": {"type": "string"}}, lambda part: {**part, "title": "T"})
-    {'type': 'array', 'items': {'type': 'string', 'title': 'T'}}
-    """
-    return {key: _map_keyword(key, value, change) for key, value in schema.items()}
-
-
-def _map_keyword(key: str, value: Any, change: SchemaChange) -> Any:
-    if key in SCHEMAS_BY_NAME and isinstance(value, Mapping):
-        return {name: change(part) for name, part in value.items()}
-    if (key in SCHEMA_LISTS or key == "items") and isinstance(value, list):
-        return [change(part) for part in value]
-    if key in SINGLE_SCHEMAS and isinstance(value, Mapping):
-        return change(value)
-    return value
-
-
-def subschemas(schema: Object) -> list[Any]:
-    """The direct subschemas of a schema.
-
-    >>> subschemas({"properties": {"a": {"type": "string"}}, "anyOf": [True]})
-    [{'type': 'string'}, True]
-    """
-    found: list[Any] = []
-    map_subschemas(schema, found.append)
-    return found
-
-
-def walk_schema(schema: Any) -> Iterator[Object]:
-    """The schema and all subschemas that are objects, itself first."""
-    queue = [schema]
-    for node in queue:
-        if isinstance(node, Mapping):
-            yield node
-            queue.extend(subschemas(node))
 
 
 def has_valid_value(key: str, value: Any) -> bool:

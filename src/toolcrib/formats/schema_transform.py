@@ -14,15 +14,13 @@ from toolcrib.formats.rules import SchemaRules
 from toolcrib.formats.schema_normalize import (
     add_note,
     inline_references,
-    map_subschemas,
     modernized,
-    subschemas,
     types_of,
-    walk_schema,
     with_null,
     with_object_top,
     without_all_of,
 )
+from toolcrib.schema.keywords import map_subschemas, subschemas, walk_schema
 from toolcrib.schema.signature import properties, required, resolve_pointer
 from toolcrib.types import Object, Tool
 

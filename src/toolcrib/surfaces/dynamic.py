@@ -18,7 +18,8 @@ from toolcrib.gateway.view import View
 from toolcrib.providers.content import json_text
 from toolcrib.search.options import PointsOptions
 from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, MetaToolHandler
-from toolcrib.surfaces.reply import shorten, text_result
+from toolcrib.surfaces.hits import shorten
+from toolcrib.surfaces.reply import text_result
 from toolcrib.types import Context, Object, SearchRequest, ServerStatus, Tool, ToolResult
 
 _LIST_CHARS: Final = 200

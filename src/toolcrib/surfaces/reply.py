@@ -3,52 +3,27 @@
 Each reply is text for the model and the same as structured content for programs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from operator import ne
-from typing import Any, Final, get_args
+from collections.abc import Sequence
+from typing import Any, Final
 
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.providers.content import json_text
-from toolcrib.schema import example, signature
+from toolcrib.surfaces.hits import HitRenderer
+from toolcrib.surfaces.selection import ROUND_TRIP_TOKENS, Candidate, Level, choose_levels, shares
 from toolcrib.tokens import LabelledCounter
-from toolcrib.types import (
-    JSON,
-    Detail,
-    Hit,
-    Key,
-    Object,
-    SearchReply,
-    SearchRequest,
-    ServerStatus,
-    Tool,
-    ToolResult,
-)
+from toolcrib.types import JSON, Detail, Hit, SearchReply, SearchRequest, ServerStatus, ToolResult
 
 TOKENS_META: Final = "toolcrib/tokens"
 """Key of the token counts in `_meta`, in MCP's form of prefix, slash and name."""
-DESCRIPTION_CHARS: Final[dict[Detail, int]] = {"summary": 100, "signature": 300}
-"""Characters of a description at the lower levels of detail."""
-
-Costs = Mapping[Detail, int]
-"""The cost of a hit at each level of detail, in tokens."""
-
 _FALLBACK_NOTE: Final = "Nothing matches the request. Hits marked as fallback are shown instead."
 _BRACKET_TOKENS: Final = 2
-_DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
-_LOWER_DETAILS: Final[dict[Detail, tuple[Detail, ...]]] = {"full": ("signature", "summary"), "signature": ("summary",)}
-_DETAIL_STEPS: Final[tuple[Detail, ...]] = ("signature", "summary")
-_WARNING_HINT: Final = "destructiveHint"
-_RISK_HINTS: Final = ("readOnlyHint", _WARNING_HINT)
-_MAX_SIMILAR: Final = 5
-"""Near-duplicates that a hit names; it counts the others."""
-_QUERY_CHARS: Final = 80
-"""Characters of the query that a hit of several queries repeats."""
-_MAX_CACHED: Final = 10_000
-_SCORE_DIGITS: Final = 3
-_SAMPLE_SCORE: Final = 0.123
-"""Placeholder for every score in cost estimates, because all cost about the same."""
+_TOP_LEVELS: Final[dict[Detail, Level]] = {
+    "full": Level.COMPLETE,
+    "signature": Level.SIGNATURE,
+    "summary": Level.SUMMARY,
+}
+"""The highest level that a request for some detail allows."""
 
 
 # -- results ------------------------------------------------------------------------------------------------------
@@ -81,54 +56,89 @@ class ReplyRenderer:
         self._counter = counter
         self._entries = HitRenderer(counter)
 
-    def render(self, reply: SearchReply, request: SearchRequest) -> ToolResult:
+    def render(self, reply: SearchReply, request: SearchRequest, *, economical: bool = False) -> ToolResult:
         """A JSON array of hits and, where needed, a note; the same as structured content; and token counts in `_meta`.
 
-        The count `full` is the cost of the text if every hit were shown in full. The structured content repeats the
-        text, and is not counted.
+        If `economical`, a hit shows more only while that is likely to save a round trip, and hits that are very
+        unlikely are left out unless the request has a limit; otherwise the whole budget may be spent. The count `full`
+        is the cost of the text if every hit were shown in full. The structured content repeats the text, and is not
+        counted.
         """
-        costs = [self._entries.costs(hit, request.queries) for hit in reply.hits]
-        details, note = self._fitted(reply, costs, request.budget)
-        hits = zip(reply.hits, details, strict=True)
-        entries = [self._entries.render(hit, detail, request.queries) for hit, detail in hits]
+        candidates = self._candidates(reply.hits, request, economical=economical)
+        levels = self._fitted(reply, request, candidates, economical=economical)
+        entries = [
+            self._entries.render(hit, level, request.queries)
+            for hit, level in zip(reply.hits, levels, strict=True)
+            if level is not None
+        ]
+        note = _joined(reply_note(reply), _levels_note(reply.hits, levels))
         blocks = [json_text(entries), *([note] if note else [])]
         return ToolResult(
             content=tuple({"type": "text", "text": block} for block in blocks),
             structured=_structured(reply, entries, note),
-            meta={TOKENS_META: self._counts(reply, costs, details, blocks)},
+            meta={TOKENS_META: self._counts(reply, request, levels, blocks)},
+        )
+
+    def _candidates(self, hits: Sequence[Hit], request: SearchRequest, *, economical: bool) -> list[Candidate]:
+        seen: set[int] = set()
+        candidates = []
+        for hit, share in zip(hits, shares(hits), strict=True):
+            top = _TOP_LEVELS[hit.detail]
+            levels = [level for level in Level if level <= top and not (economical and level == Level.COMPLETE)]
+            best = hit.query not in seen and hit.score > 0
+            costs = self._entries.costs(hit, levels, request.queries)
+            candidates.append(Candidate(share=share, costs=costs, best=best))
+            seen.add(hit.query)
+        return candidates
+
+    def _fitted(
+        self, reply: SearchReply, request: SearchRequest, candidates: Sequence[Candidate], *, economical: bool
+    ) -> Sequence[Level | None]:
+        """The level of each hit within the budget, note included; None for those that are left out."""
+        if request.budget is None:
+            return [_TOP_LEVELS[hit.detail] for hit in reply.hits]
+        left = request.budget - self._counter.count(_joined(reply_note(reply), _LONGEST_NOTE)) - _BRACKET_TOKENS
+        listing = all(hit.score == 0 for hit in reply.hits)
+        return choose_levels(
+            candidates,
+            left,
+            round_trip=ROUND_TRIP_TOKENS if economical and not listing else None,
+            keep_all=not economical or listing or request.limit is not None,
         )
 
     def _counts(
-        self, reply: SearchReply, costs: Sequence[Costs], details: Sequence[Detail], blocks: Sequence[str]
+        self, reply: SearchReply, request: SearchRequest, levels: Sequence[Level | None], blocks: Sequence[str]
     ) -> dict[str, Any]:
         count = full = sum(map(self._counter.count, blocks))
-        if any(detail != "full" for detail in details):
-            full = sum(cost["full"] for cost in costs) + self._base(reply_note(reply))
+        if not all(map(self._is_whole, reply.hits, levels)):
+            tops = [(hit, _TOP_LEVELS[hit.detail]) for hit in reply.hits]
+            full = sum(self._entries.costs(hit, (top,), request.queries)[top] for hit, top in tops)
+            full += self._counter.count(reply_note(reply)) + _BRACKET_TOKENS
         return {"reply": count, "full": max(count, full), "counter": self._counter.label, "of": "text"}
 
-    def _fitted(self, reply: SearchReply, costs: Sequence[Costs], budget: int | None) -> tuple[Sequence[Detail], str]:
-        """The detail of each hit within the budget, and the note, which says how many hits were shortened."""
-        note, requested = reply_note(reply), [hit.detail for hit in reply.hits]
-        if budget is None:
-            return requested, note
-        left = budget - self._base(note)
-        details = fit_details(reply.hits, costs, left)
-        if details == requested:
-            return requested, note
-        details = fit_details(reply.hits, costs, left - self._counter.count(_shortened_note(len(requested), budget)))
-        lowered = sum(map(ne, details, requested))
-        return details, reply_note(replace(reply, note=f"{reply.note} {_shortened_note(lowered, budget)}".strip()))
-
-    def _base(self, note: str) -> int:
-        """Tokens of a reply apart from its hits."""
-        return self._counter.count(note) + _BRACKET_TOKENS
+    def _is_whole(self, hit: Hit, level: Level | None) -> bool:
+        """Whether a level shows as much as the request asked for."""
+        top = _TOP_LEVELS[hit.detail]
+        return level is not None and len(set(self._entries.costs(hit, (level, top), ()).values())) == 1
 
 
-def _shortened_note(lowered: int, budget: int) -> str:
-    return (
-        f"To save tokens (budget {budget}), {lowered} of the hits are shortened. To see one in full, search for its "
-        "name with max_results 1 and a larger budget."
-    )
+_LONGEST_NOTE: Final = "100 unlikely tools are left out; max_results shows more. Search for a name to see its schema."
+
+
+def _joined(*lines: str) -> str:
+    return "\n".join(filter(None, lines))
+
+
+def _levels_note(hits: Sequence[Hit], levels: Sequence[Level | None]) -> str:
+    """How many hits are left out, and how to see more of those that are shortened."""
+    notes = []
+    if dropped := levels.count(None):
+        are = "tool is" if dropped == 1 else "tools are"
+        notes.append(f"{dropped} unlikely {are} left out; max_results shows more.")
+    shown = [(hit.detail, level) for hit, level in zip(hits, levels, strict=True) if level is not None]
+    if any(level < min(Level.FULL, _TOP_LEVELS[detail]) for detail, level in shown):
+        notes.append("Search for a name to see its schema.")
+    return " ".join(notes)
 
 
 def _structured(reply: SearchReply, entries: list[dict[str, Any]], note: str) -> dict[str, Any]:
@@ -170,146 +180,3 @@ def reply_note(reply: SearchReply) -> str:
     if reply.cursor:
         lines.append(f"{reply.total} in total; continue with cursor {reply.cursor}")
     return "\n".join(lines)
-
-
-# -- hits ------------------------------------------------------------------------------------------------------------
-
-
-class HitRenderer:
-    """Renders hits as JSON. Caches examples and token counts, which are slow to compute, by tool."""
-
-    def __init__(self, counter: LabelledCounter) -> None:
-        self._counter = counter
-        self._cached: dict[Key, _ToolCosts] = {}
-
-    def render(self, hit: Hit, detail: Detail, queries: tuple[str, ...]) -> dict[str, Any]:
-        """The hit as JSON at a level of detail; name, description, score and input schema come first."""
-        return {**self._entry(hit.tool, detail, hit.score, hit.signature), **hit_flags(hit, queries)}
-
-    def costs(self, hit: Hit, queries: tuple[str, ...]) -> Costs:
-        """The cost of the hit at each level of detail, in tokens, including a comma."""
-        cached = self._cache_of(hit.tool)
-        if not cached.costs:
-            shapes = {detail: self._entry(hit.tool, detail, _SAMPLE_SCORE) for detail in _DETAILS}
-            cached.costs = {detail: self._counter.count(json_text(shape)) + 1 for detail, shape in shapes.items()}
-        more = hit_flags(hit, queries)
-        if not more:
-            return cached.costs
-        added = self._counter.count(json_text(more))
-        return {detail: cost + added for detail, cost in cached.costs.items()}
-
-    def _entry(self, tool: Tool, detail: Detail, score: float, line: str = "") -> dict[str, Any]:
-        about = (
-            shorten(tool.description, DESCRIPTION_CHARS[detail]) if detail in DESCRIPTION_CHARS else tool.description
-        )
-        entry: dict[str, Any] = {"name": tool.id, "description": about, "score": round(score, _SCORE_DIGITS)}
-        if detail == "full":
-            entry["input_schema"] = tool.input_schema
-            entry["example"] = {"name": tool.id, "arguments": self._cache_of(tool).arguments}
-        elif detail == "signature":
-            entry["signature"] = line or signature(tool)
-        if hints := _hints(tool, detail):
-            entry["annotations"] = hints
-        return entry
-
-    def _cache_of(self, tool: Tool) -> "_ToolCosts":
-        cached = self._cached.get(tool.key)
-        if cached is not None and cached.tool is tool:
-            return cached
-        if len(self._cached) >= _MAX_CACHED:
-            self._cached.clear()
-        cached = self._cached[tool.key] = _ToolCosts(tool)
-        return cached
-
-
-class _ToolCosts:
-    """Cached values for one definition of a tool."""
-
-    __slots__ = ("arguments", "costs", "tool")
-
-    def __init__(self, tool: Tool) -> None:
-        self.tool = tool
-        self.arguments: Object = example(tool)
-        """Example arguments that match the tool's schema."""
-        self.costs: Costs = {}
-
-
-def _hints(tool: Tool, detail: Detail) -> dict[str, bool]:
-    """The tool's declared read-only and destructive hints; in a summary only the warning."""
-    declared = {key: tool.annotations[key] for key in _RISK_HINTS if isinstance(tool.annotations.get(key), bool)}
-    if detail != "summary":
-        return declared
-    return {_WARNING_HINT: True} if declared.get(_WARNING_HINT) else {}
-
-
-def hit_flags(hit: Hit, queries: tuple[str, ...]) -> dict[str, Any]:
-    """What a reply says of a hit apart from its tool: weak match, fallback, near-duplicates, which query."""
-    flags: dict[str, Any] = {}
-    if hit.weak:
-        flags["weak"] = True
-    if hit.fallback:
-        flags["fallback"] = True
-    if hit.similar:
-        flags["similar"] = list(hit.similar[:_MAX_SIMILAR])
-    if len(hit.similar) > _MAX_SIMILAR:
-        flags["more_similar"] = len(hit.similar) - _MAX_SIMILAR
-    if len(queries) > 1:
-        flags["query"] = shorten(queries[hit.query], _QUERY_CHARS)
-    return flags
-
-
-def shorten(text: str, limit: int) -> str:
-    """The text on one line, cut between words to a number of characters.
-
-    >>> shorten("Send a message. Needs a token.", 20), shorten("Send a message.", 20)
-    ('Send a message. ...', 'Send a message.')
-    """
-    line = " ".join(text[: 4 * limit].split())
-    if len(line) <= limit and len(text) <= 4 * limit:
-        return line
-    whole, _, _ = line[: limit - 3].rpartition(" ")
-    return f"{whole or line[: limit - 4]} ..."
-
-
-def fit_details(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> list[Detail]:
-    """The detail of each hit within a budget of tokens. Shortens the worst hits first, and never drops a hit.
-
-    First shortens all but the best hits to signatures, the worst first, then to summaries; the best hit of each query
-    comes last. If the best hits alone exceed the budget, they are shortened along with the others. A hit never shows
-    more than requested.
-    """
-    details = [hit.detail for hit in hits]
-    total = sum(cost[detail] for cost, detail in zip(costs, details, strict=True))
-    if total <= budget:
-        return details
-    for place, detail in _lowering_steps(hits, costs, budget):
-        if detail in _LOWER_DETAILS.get(details[place], ()):
-            total += costs[place][detail] - costs[place][details[place]]
-            details[place] = detail
-            if total <= budget:
-                break
-    return details
-
-
-def _lowering_steps(hits: Sequence[Hit], costs: Sequence[Costs], budget: int) -> Iterator[tuple[int, Detail]]:
-    """The places of hits to shorten and their new details, in order."""
-    ranks = _ranks(hits)
-    worst_first = sorted(range(len(hits)), key=lambda place: (-ranks[place], -place))
-    best = [place for place in worst_first if ranks[place] == 0]
-    others = [place for place in worst_first if ranks[place] > 0]
-    least = sum(costs[place][hits[place].detail] for place in best) + sum(costs[place]["summary"] for place in others)
-    for group in (others, best) if least <= budget else (worst_first,):
-        for detail in _DETAIL_STEPS:
-            for place in group:
-                yield place, detail
-
-
-def _ranks(hits: Sequence[Hit]) -> list[int]:
-    """The rank of each hit among those of its query, from 0."""
-    seen: dict[int, int] = {}
-    ranks = []
-    for hit in hits:
-        rank = seen.get(hit.query, 0)
-        ranks.append(rank)
-        seen[hit.query] = rank + 1
-    return ranks

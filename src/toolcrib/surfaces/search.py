@@ -130,7 +130,8 @@ class SearchSurface:
     async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
         request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
         await self._check(ctx, request.filters)
-        return self._replies.render(await self._gateway.search(ctx, request), request)
+        reply = await self._gateway.search(ctx, request)
+        return self._replies.render(reply, request, economical=not _asks_for_more(arguments))
 
     async def _check(self, ctx: Context, filters: Filters) -> None:
         """Raise `InvalidRequest` for a namespace or tag that the caller does not have."""
@@ -196,6 +197,11 @@ def parse_search(arguments: Object, *, budget: int, group: bool) -> SearchReques
         group=group if grouped is None else grouped,
         cursor=cursor if isinstance(cursor, str) and cursor else None,
     )
+
+
+def _asks_for_more(arguments: Object) -> bool:
+    """Whether a search says how much of its hits to show."""
+    return arguments.get("detail") not in (None, "") or _integer(arguments.get("budget")) is not None
 
 
 def parse_execute(arguments: Object) -> tuple[str, Any, dict[str, Any]]:

@@ -15,7 +15,8 @@ from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
 from toolcrib.schema import example
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
 from toolcrib.scripting.tools import ToolsByServer, tools_by_server, wait_for_servers
-from toolcrib.surfaces.reply import shorten, text_result
+from toolcrib.surfaces.hits import shorten
+from toolcrib.surfaces.reply import text_result
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
 
 _MAX_NAMED: Final = 20
