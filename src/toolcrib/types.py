@@ -5,6 +5,7 @@ it was received. Nothing here imports another module of toolcrib except the erro
 """
 
 import json
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -335,6 +336,12 @@ class ServerStatus:
     """How it is reached: stdio, http, sse, or local."""
     protocol: str = ""
     """The protocol version that was agreed on; empty before it is connected."""
+    sessions: str = ""
+    """Whose sessions have a connection of their own: those of each client (`client`), of clients before 2026-07-28
+    (`older`), or none (`shared`). Empty before it is connected.
+    """
+    sessions_why: str = ""
+    """Why, if it is not only the default."""
     info: ServerInfo = ServerInfo()
     retry_at: float | None = None
     """When the next attempt is due; seconds since the epoch."""
@@ -435,6 +442,32 @@ class Client(Protocol):
 
     async def sample(self, params: Object) -> Object:
         """Ask the client's model (`sampling/createMessage`)."""
+
+
+class SessionClient(Client):
+    """A client of the protocol: what a server behind the gateway needs to know of it, and further ways to reach it."""
+
+    @property
+    @abstractmethod
+    def is_modern(self) -> bool:
+        """Whether the client speaks 2026-07-28 or later: it answers questions by repeating its request."""
+
+    @property
+    @abstractmethod
+    def declared(self) -> Object:
+        """The capabilities that it declared, as wire JSON, whether or not it can be reached now."""
+
+    @abstractmethod
+    def can_ask(self, method: str) -> bool:
+        """Whether the client can be sent a request of this method now, while its own request waits."""
+
+    @abstractmethod
+    async def list_roots(self) -> Object:
+        """Ask for the client's roots (`roots/list`)."""
+
+    @abstractmethod
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification that belongs to the request; a log message only if the client wants its level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

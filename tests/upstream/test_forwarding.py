@@ -36,15 +36,15 @@ class Person(Watcher):
 
 BOTH: Object = {"elicitation": {}, "sampling": {}}
 HERS = replace(CTX, session="1", client=Person(capabilities=BOTH))
-ASKING: dict[str, Any] = {"options": {"asks": True}}
+ASKING: dict[str, Any] = {"options": {"asks": True, "sessions": "shared"}}
 
 
 async def test_no_request_reaches_the_client_unless_the_options_allow_it() -> None:
-    async with server_of(raw()) as server:
+    async with server_of(raw(options={"sessions": "shared"})) as server:
         assert await call_json(server, "given") == {}
         assert "refused" in await call_json(server, "ask_back", HERS, **ELICIT)
     async with server_of(raw(**ASKING)) as server:
-        assert set(await call_json(server, "given")) == {"elicitation", "sampling"}
+        assert set(await call_json(server, "given")) == {"elicitation", "sampling", "roots"}
 
 
 async def test_the_client_of_the_call_is_asked() -> None:

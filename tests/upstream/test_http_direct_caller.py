@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import anyio
@@ -10,7 +10,14 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from toolcrib.upstream.channel import AutoResetEvent, CloseEvent, ExchangeError, FailureKind, FastPathUnavailable
+from toolcrib.upstream.channel import (
+    AutoResetEvent,
+    CloseEvent,
+    Exchange,
+    ExchangeError,
+    FailureKind,
+    FastPathUnavailable,
+)
 from toolcrib.upstream.http import DirectCaller
 from toolcrib.upstream.http_transport import AuthTransport
 from toolcrib.upstream.options import FleetOptions, ServerOptions
@@ -48,14 +55,34 @@ class Peer:
         self.noted.set()
         return httpx2.Response(202)
 
-    async def call(self, *, modern: bool = True, progress: Any = None) -> dict[str, Any]:
+    async def call(self, *, modern: bool = True, exchange: Exchange | None = None) -> dict[str, Any]:
         with anyio.fail_after(5):
-            return await self.posts.call({"name": "t"}, {"mcp-name": "t"}, modern=modern, progress=progress)
+            headers = {"mcp-name": "t"}
+            return await self.posts.call("tools/call", {"name": "t"}, headers, modern=modern, exchange=exchange)
+
+
+class Listener:
+    """The request's side of an exchange: keeps what arrives, and answers every question with its number."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    async def progress(self, *notice: Any) -> None:
+        self.got.append(notice)
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        self.got.append((method, dict(params)))
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if method == "roots/list":
+            raise MCPError(-1, "no roots", data=[1])
+        self.got.append((method, dict(params)))
+        return {"n": len(self.got)}
 
 
 @contextlib.asynccontextmanager
-async def peer_of(answer: Answer) -> AsyncIterator[Peer]:
-    peer = Peer(answer)
+async def peer_of(answer: Answer, kind: type[Peer] = Peer) -> AsyncIterator[Peer]:
+    peer = kind(answer)
     redact = Redactor(OPTIONS)
     gate = AuthTransport(
         httpx2.MockTransport(peer.handle), OPTIONS, FleetOptions(), redact, CloseEvent(), AutoResetEvent()
@@ -95,11 +122,6 @@ async def test_an_error_keeps_its_code_and_data() -> None:
 
 
 async def test_a_stream_is_read_to_its_response_and_earlier_messages_are_handled() -> None:
-    received: list[Any] = []
-
-    async def progress(*notice: Any) -> None:
-        received.append(notice)
-
     def answer(message: dict[str, Any]) -> httpx2.Response:
         token = message["params"]["_meta"]["progressToken"]
         done = {"progressToken": token, "progress": 1, "total": 2, "message": "half"}
@@ -109,19 +131,93 @@ async def test_a_stream_is_read_to_its_response_and_earlier_messages_are_handled
             {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "other", "progress": 9}},
             {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"},
             {"jsonrpc": "2.0", "id": 7, "method": "ping"},
-            {"jsonrpc": "2.0", "id": 8, "method": "roots/list"},
+            {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}},
+            {"jsonrpc": "2.0", "id": 8, "method": "tasks/get"},
             result(message, content=[1]),
             {"jsonrpc": "2.0", "id": 9, "method": "ping"},
         )
 
+    listener = Listener()
     async with peer_of(answer) as peer:
-        assert await peer.call(progress=progress) == {"content": [1]}
-    assert received == [(1, 2, "half")]
+        assert await peer.call(exchange=listener) == {"content": [1]}
+    assert listener.got == [(1, 2, "half"), ("notifications/message", {"level": "info", "data": 1})]
     assert peer.changed == 1
-    assert peer.got[1:] == [
-        {"jsonrpc": "2.0", "id": 7, "result": {}},
-        {"jsonrpc": "2.0", "id": 8, "error": {"code": -32601, "message": "Method not found"}},
+
+
+async def test_questions_on_the_stream_are_answered_while_the_call_waits() -> None:
+    answers: list[Any] = []
+    all_answered = anyio.Event()
+
+    class Asking(Peer):
+        async def handle(self, request: httpx2.Request) -> httpx2.Response:
+            message = json.loads(request.content)
+            if "method" in message:
+                return httpx2.Response(200, headers=EVENTS, content=self.events(message))
+            answers.append({key: value for key, value in message.items() if key != "jsonrpc"})
+            if len(answers) == 4:
+                all_answered.set()
+            return httpx2.Response(202)
+
+        async def events(self, message: dict[str, Any]) -> AsyncIterator[bytes]:
+            for number, method in enumerate(("elicitation/create", "roots/list", "ping", "tasks/get")):
+                question = {"jsonrpc": "2.0", "id": number, "method": method, "params": {"q": number}}
+                yield f"data: {json.dumps(question)}\n\n".encode()
+            await all_answered.wait()
+            yield f"data: {json.dumps(result(message, content=[2]))}\n\n".encode()
+
+    async with peer_of(lambda _: httpx2.Response(500), Asking) as peer:
+        assert await peer.call(exchange=Listener()) == {"content": [2]}
+    assert sorted(answers, key=lambda answer: answer["id"]) == [
+        {"id": 0, "result": {"n": 1}},
+        {"id": 1, "error": {"code": -1, "message": "no roots", "data": [1]}},
+        {"id": 2, "result": {}},
+        {"id": 3, "error": {"code": -32601, "message": "Method not found"}},
     ]
+
+
+class Interrupted(Peer):
+    """A server that ends its streams early; it sends the rest when asked for what comes after the last event."""
+
+    rests: tuple[str, ...] = ()
+    asked_for: tuple[str, ...] = ()
+
+    async def handle(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            self.asked_for += (request.headers["last-event-id"],)
+            rest, self.rests = self.rests[0], self.rests[1:]
+            return httpx2.Response(200, headers=EVENTS, text=rest)
+        return await super().handle(request)
+
+
+FIRST = httpx2.Response(200, headers=EVENTS, text="id: e1\nretry: 1\ndata: \n\n")
+
+
+async def test_the_rest_of_an_interrupted_stream_of_an_older_server_is_asked_for_until_it_has_the_response() -> None:
+    rest = f"id: e3\ndata: {json.dumps({'jsonrpc': '2.0', 'id': 'call-1', 'result': {'content': [3]}})}\n\n"
+    async with peer_of(lambda _: FIRST, Interrupted) as peer:
+        assert isinstance(peer, Interrupted)
+        peer.rests = ("id: e2\ndata: \n\n", rest)
+        assert await peer.call(modern=False) == {"content": [3]}
+        assert peer.asked_for == ("e1", "e2")
+
+
+async def test_a_stream_without_event_ids_or_of_a_newer_server_is_lost_when_it_breaks_off() -> None:
+    responses = [FIRST, stream()]
+    async with peer_of(lambda _: responses.pop(0), Interrupted) as peer:
+        for modern in (True, False):
+            with pytest.raises(ExchangeError, match="broke off"):
+                await peer.call(modern=modern)
+        assert isinstance(peer, Interrupted)
+        assert peer.asked_for == ()
+
+
+async def test_a_server_that_sends_nothing_new_is_asked_for_the_rest_a_few_times_only() -> None:
+    async with peer_of(lambda _: FIRST, Interrupted) as peer:
+        assert isinstance(peer, Interrupted)
+        peer.rests = ("", "", "", "")
+        with pytest.raises(ExchangeError, match="broke off"):
+            await peer.call(modern=False)
+        assert peer.asked_for == ("e1",) * 3
 
 
 @pytest.mark.parametrize(
@@ -151,22 +247,10 @@ async def test_an_invalid_response_fails_that_call_with_a_reason(
 
 async def test_a_redirect_is_left_to_the_session_from_then_on() -> None:
     async with peer_of(lambda _: httpx2.Response(307, headers={"location": "/other"})) as peer:
-        assert peer.posts.supports(modern=True)
+        assert peer.posts.is_usable
         with pytest.raises(FastPathUnavailable):
             await peer.call()
-        assert not peer.posts.supports(modern=True)
-
-
-async def test_an_older_server_is_called_directly_only_while_it_sends_plain_responses() -> None:
-    answers = [httpx2.Response(200, json={}), stream()]
-    async with peer_of(lambda _: answers.pop(0)) as peer:
-        assert not peer.posts.supports(modern=False)
-        with pytest.raises(ExchangeError):
-            await peer.call()
-        assert peer.posts.supports(modern=False)
-        with pytest.raises(ExchangeError):
-            await peer.call()
-        assert not peer.posts.supports(modern=False)
+        assert not peer.posts.is_usable
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -199,7 +283,7 @@ async def test_only_an_older_server_gets_a_cancel_notification(modern: bool) -> 
 async def test_a_closed_transport_is_reported() -> None:
     async with peer_of(lambda _: httpx2.Response(200)) as peer:
         pass
-    assert not peer.posts.supports(modern=True)
+    assert not peer.posts.is_usable
     with pytest.raises(ExchangeError, match="closed"):
         await peer.call()
 

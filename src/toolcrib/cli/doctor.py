@@ -276,8 +276,22 @@ def _print_server(status: ServerStatus, options: ServerOptions) -> None:
         if command := describe_command(options):
             echo(f"      ran: {command}")
         echo(f"      do: {advice(status, options)}")
+    if connections := describe_sessions(status):
+        echo(f"      connections: {connections}")
     for rejected in status.rejected:
         echo(f"      rejected: {rejected.tool}: {rejected.reason}")
+
+
+def describe_sessions(status: ServerStatus) -> str:
+    """Which sessions have a connection of their own, and why; empty if all share one by default.
+
+    >>> ready = ServerStatus(name="a", state=ServerState.READY, since=0, sessions="client", sessions_why="set")
+    >>> describe_sessions(ready)
+    'one for each client session (set)'
+    """
+    texts = {"client": "one for each client session", "older": "one for each session of an older client"}
+    text = texts.get(status.sessions, "one for all clients" if status.sessions_why else "")
+    return f"{text} ({status.sessions_why})" if status.sessions_why else text
 
 
 def advice(status: ServerStatus, server: ServerOptions) -> str:

@@ -280,6 +280,8 @@ def server_json(status: ServerStatus) -> dict[str, Any]:
         "as_of": None if status.as_of is None else iso_time(status.as_of),
         "transport": status.transport,
         "protocol": status.protocol,
+        "sessions": status.sessions,
+        "sessions_why": status.sessions_why,
         "info": asdict(status.info),
         "retry_at": None if status.retry_at is None else iso_time(status.retry_at),
     }

@@ -73,6 +73,7 @@ from toolcrib.types import (
     SearchRequest,
     ServerState,
     ServerStatus,
+    SessionClient,
     StateStore,
     Tool,
     ToolResult,
@@ -455,7 +456,7 @@ class Gateway:
 # -- calls within a request ------------------------------------------------------------------------------------------
 
 
-class NestedCallClient:
+class NestedCallClient(SessionClient):
     """The client of calls that one request makes: it can be asked while they wait, and sees how many have ended.
 
     It has no capabilities, since it cannot take a question back to the client and repeat just one of the calls.
@@ -476,6 +477,29 @@ class NestedCallClient:
     def can_elicit(self) -> bool:
         """Whether the client itself can."""
         return getattr(self._client, "can_elicit", False) is True
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the client itself is; so is the program, which has no session."""
+        return not isinstance(self._client, SessionClient) or self._client.is_modern
+
+    @property
+    def declared(self) -> Object:
+        """What the client itself declared."""
+        return self._client.declared if isinstance(self._client, SessionClient) else self._client.capabilities
+
+    def can_ask(self, method: str) -> bool:
+        """Whether the client itself can be asked."""
+        return isinstance(self._client, SessionClient) and self._client.can_ask(method)
+
+    async def list_roots(self) -> Object:
+        """Ask for the client's roots."""
+        return await self._client.list_roots() if isinstance(self._client, SessionClient) else {"roots": []}
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification to the client."""
+        if isinstance(self._client, SessionClient):
+            await self._client.notify(method, params)
 
     async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Drop it: progress of several concurrent calls would run backwards."""

@@ -146,6 +146,9 @@ class Provider(ABC):
         """Call back with each log message and its audience; None if that is not a single caller."""
         return _do_nothing
 
+    def end_session(self, ctx: Context) -> None:  # noqa: B027 - to override
+        """Release what belongs to the session of this context, which has ended."""
+
 
 async def find_tool(provider: Provider, ctx: Context, key: Key) -> Tool | None:
     """Find the tool of exactly this key, by a look-up if the provider has one, else in its list."""

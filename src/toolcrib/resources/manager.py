@@ -251,7 +251,10 @@ class ResourceManager:
         )
         if decision is not Decision.ALLOW:
             raise self._audited(ctx, tool.id, _needs_approval(uri))
-        able = [one for one in location.backends if _supports(one, "watches", unknown=True)]
+        # A server that does not declare it may still do it: servers on the SDK before 2.0 cannot declare it.
+        able = [one for one in location.backends if _supports(one, "watches", unknown=True)] or [
+            one for one in location.backends if _supports(one, "reads")
+        ]
         if not able:
             raise InvalidRequest(f"The server of {uri[:_MAX_SHOWN]} does not report changes.", hint="Read it again.")
         ends: list[Unsubscribe] = []
@@ -275,6 +278,11 @@ class ResourceManager:
         if not is_watched:
             raise _needs_approval(uri)
         return ends[-1] if ends else _do_nothing
+
+    def end_session(self, ctx: Context) -> None:
+        """Tell the servers that the session of this context has ended."""
+        for backend in self._refresher.backends():
+            backend.provider.end_session(ctx)
 
     async def _locate(self, ctx: Context, uri: str) -> ResourceLocation:
         _check_uri(uri, "uri")

@@ -6,9 +6,10 @@ else a user of the SDK's or FastMCP's own authentication), request providers (`t
 """
 
 import logging
+import secrets
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_args
 
 import mcp_types
 from mcp.server.context import ServerRequestContext
@@ -23,8 +24,9 @@ from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribErr
 from toolcrib.gateway.sessions import LOCAL
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth import CALLER_KEY, sdk_caller
+from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.surfaces.reply import error_text
-from toolcrib.types import SHOW_ALL_META, Caller, Context, Object
+from toolcrib.types import SHOW_ALL_META, Caller, Context, Object, SessionClient
 from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,11 @@ BACK_CHANNEL_KEY: Final = "toolcrib.back_channel"
 """ASGI scope key: a function that returns whether the client holds a stream open for server requests."""
 EVENTS_KEY: Final = "toolcrib.events"
 """ASGI scope key: a coroutine function that sends a JSON-RPC notification on the response to a session's request."""
+LOG_LEVEL_STATE: Final = "toolcrib.log_level"
+"""Where the state of a connection of an older version keeps the level that its client has set."""
+_DEFAULT_LEVEL: Final = "info"
+LOG_LEVELS: Final = get_args(mcp_types.LoggingLevel)
+"""The levels of log messages, the least severe first."""
 SESSION_HEADER: Final = "mcp-session-id"
 
 _SHOW_ALL_QUERY: Final = "show_all"
@@ -76,7 +83,7 @@ def to_context(
         client=RequestClient(request),
         input_responses=input_responses,
         request_state=request_state,
-        meta=_forwarded_meta(request.meta),
+        meta=_forwarded_meta(request),
         memo={},
     )
     return apply_scope(ctx, scope.get(_REQUEST_SCOPE_KEY))
@@ -133,18 +140,29 @@ def _client_wants_show_all(request: RequestContext) -> bool:
     return meta is not None and dict(meta).get(SHOW_ALL_META) is True
 
 
-def _forwarded_meta(meta: Mapping[str, Any] | None) -> Object:
-    """The request's `_meta` without the keys that concern only this hop."""
-    if not meta:
-        return {}
-    return {
-        key: value
-        for key, value in meta.items()
-        if key not in _NOT_FORWARDED and (not key.startswith(_RESERVED_PREFIX) or key == LOG_LEVEL_META_KEY)
+def wanted_level(request: RequestContext) -> str | None:
+    """The level from which on the client wants log messages: of the request, or in older versions of its session.
+
+    For a session that has not set a level, the protocol leaves the choice to the server.
+    """
+    if is_modern(request.protocol_version):
+        level = (request.meta or {}).get(LOG_LEVEL_META_KEY)
+    else:
+        level = connection_of(request).state.get(LOG_LEVEL_STATE, _DEFAULT_LEVEL)
+    return level if isinstance(level, str) and level in LOG_LEVELS else None
+
+
+def _forwarded_meta(request: RequestContext) -> Object:
+    """The request's `_meta` without the keys that concern only this hop, and with the level of log messages."""
+    meta = request.meta or {}
+    level = wanted_level(request)
+    forwarded = {
+        key: value for key, value in meta.items() if key not in _NOT_FORWARDED and not key.startswith(_RESERVED_PREFIX)
     }
+    return forwarded if level is None else {**forwarded, LOG_LEVEL_META_KEY: level}
 
 
-class RequestClient:
+class RequestClient(SessionClient):
     """The client behind one request. Valid until the request is answered."""
 
     def __init__(self, request: ServerRequestContext[Any, Request]) -> None:
@@ -157,13 +175,17 @@ class RequestClient:
         Those are the ones whose answers can be passed back: by a repeated call or, in older versions, while the call
         waits.
         """
+        declared = self.declared
+        return declared if self.is_modern else {name: part for name, part in declared.items() if self._supports(name)}
+
+    @property
+    def declared(self) -> Object:
+        """The same, whether or not the client can be reached now."""
         declared = self._request.session.client_capabilities
         if declared is None:
             return {}
         forwarded = declared.model_dump(by_alias=True, mode="json", exclude_none=True, include=_FORWARDED_CAPABILITIES)
-        if self.is_modern:
-            return cast("Object", forwarded)
-        return {name: part for name, part in forwarded.items() if self._supports(name)}
+        return cast("Object", forwarded)
 
     @property
     def is_modern(self) -> bool:
@@ -175,10 +197,14 @@ class RequestClient:
             return self.can_elicit
         return self._request.session.can_send_request or self._has_open_stream()
 
+    def can_ask(self, method: str) -> bool:
+        """Whether the client can answer such a request while its own waits, as before version 2026-07-28."""
+        needed = _REQUIRED_CAPABILITY.get(method)
+        return needed is not None and not self.is_modern and needed in self.capabilities
+
     def can_answer(self, request: Object) -> bool:
-        """Whether the client can answer this server request while its call waits, as before version 2026-07-28."""
-        needed = _REQUIRED_CAPABILITY.get(str(request.get("method")))
-        return needed is not None and needed in self.capabilities
+        """Whether the client can answer this server request while its call waits."""
+        return self.can_ask(str(request.get("method")))
 
     async def answer(self, request: Object) -> Object:
         """The client's answer to a server request, for which `can_answer` holds. Raises `MCPError`."""
@@ -188,7 +214,7 @@ class RequestClient:
             return await self.elicit(params)
         if method == "sampling/createMessage":
             return await self.sample(params)
-        return await self._send(mcp_types.ListRootsRequest(), mcp_types.ListRootsResult)
+        return await self.list_roots()
 
     @property
     def can_elicit(self) -> bool:
@@ -221,6 +247,9 @@ class RequestClient:
 
     async def elicit(self, params: Object) -> Object:
         """Ask the user behind the client. Raises `NoBackChannelError` where the protocol cannot reach them."""
+        if params.get("mode") == "url" and "elicitationId" not in params:
+            # 2026-07-28 has dropped it; before, it is required.
+            params = {**params, "elicitationId": secrets.token_hex(8)}
         request = mcp_types.ElicitRequest.model_validate({"method": "elicitation/create", "params": params})
         return await self._send(request, mcp_types.ElicitResult)
 
@@ -228,6 +257,26 @@ class RequestClient:
         """Ask the client's model. Raises `NoBackChannelError` where the protocol cannot reach it."""
         request = mcp_types.CreateMessageRequest.model_validate({"method": "sampling/createMessage", "params": params})
         return await self._send(request, mcp_types.CreateMessageResult)
+
+    async def list_roots(self) -> Object:
+        """Ask for the client's roots. Raises `NoBackChannelError` where the protocol cannot reach it."""
+        return await self._send(mcp_types.ListRootsRequest(), mcp_types.ListRootsResult)
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification that belongs to the request: before its response, or on the session's own stream."""
+        if method == "notifications/message" and not self._wants_level(params.get("level")):
+            return
+        if not self.is_modern:
+            await connection_of(self._request).notify(method, dict(params))
+        elif method == "notifications/message":
+            message = mcp_types.LoggingMessageNotificationParams.model_validate(params)
+            notification = mcp_types.LoggingMessageNotification(params=message)
+            await self._request.session.send_notification(notification, related_request_id=self._request.request_id)
+
+    def _wants_level(self, level: object) -> bool:
+        """Whether the client wants log messages of the level. From 2026-07-28 on it gets none unless it says so."""
+        least = wanted_level(self._request)
+        return least is not None and level in LOG_LEVELS and LOG_LEVELS.index(level) >= LOG_LEVELS.index(least)
 
     async def _send(self, request: mcp_types.ServerRequest, answer: type[mcp_types.Result]) -> Object:
         session = self._request.session

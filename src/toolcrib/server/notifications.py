@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, S
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
-from typing import Any, Final, Protocol, get_args
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
@@ -35,7 +35,14 @@ from toolcrib.errors import AlreadyStarted, InvalidRequest, ToolcribError
 from toolcrib.providers.adapters import adapt
 from toolcrib.providers.base import ChangeSource, ProviderFeature
 from toolcrib.resources.manager import ResourceManager
-from toolcrib.server.context import RequestContext, as_mcp_errors, detach, to_context
+from toolcrib.server.context import (
+    LOG_LEVEL_STATE,
+    LOG_LEVELS,
+    RequestContext,
+    as_mcp_errors,
+    detach,
+    to_context,
+)
 from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.types import Context, Object, Unsubscribe
 from toolcrib.wire import is_modern
@@ -54,8 +61,6 @@ _FLUSH_S: Final = 1.0
 _SUBSCRIBE_TIMEOUT_S: Final = 6.0
 """How long upstream servers may take to accept all resource subscriptions together, in seconds."""
 _SESSION_KEY: Final = "toolcrib.subscriptions"
-_LEVELS: Final[tuple[str, ...]] = get_args(mcp_types.LoggingLevel)
-"""Log levels, the least severe first."""
 _LIST_CHANGED: Final[Mapping[str, Callable[..., mcp_types.ServerNotification]]] = {
     "tools": mcp_types.ToolListChangedNotification,
     "prompts": mcp_types.PromptListChangedNotification,
@@ -397,6 +402,7 @@ class SubscriptionHandlers:
         session.queue.close()
         for unsubscribe in session.watched.values():
             unsubscribe()
+        self._resources.end_session(ctx)
         await self._resources.subscribed_uris.forget(ctx.caller, session.id)
 
     def _session(self, request: RequestContext) -> _SessionSubscriptions:
@@ -447,7 +453,7 @@ class SubscriptionHandlers:
 
             unsubscribe = self._resources.subscribe_logs(detach(to_context(request)), forward)
             connection_of(request).exit_stack.callback(unsubscribe)
-        session.level = params.level
+        session.level = connection_of(request).state[LOG_LEVEL_STATE] = params.level
         return mcp_types.EmptyResult()
 
     async def forward_logs(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -587,4 +593,6 @@ async def _no_notification() -> None:
 
 
 def _is_severe_enough(message: Object, level: object) -> bool:
-    return isinstance(level, str) and level in _LEVELS and _LEVELS.index(message["level"]) >= _LEVELS.index(level)
+    return (
+        isinstance(level, str) and level in LOG_LEVELS and LOG_LEVELS.index(message["level"]) >= LOG_LEVELS.index(level)
+    )

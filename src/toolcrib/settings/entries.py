@@ -40,7 +40,7 @@ from toolcrib.settings.validation import (
     snake,
     validate,
 )
-from toolcrib.upstream.options import ServerOptions, TransportName
+from toolcrib.upstream.options import ProtocolName, ServerOptions, SessionMode, TransportName
 
 FORMS: Final[tuple[FieldPath, ...]] = (
     ("mcpServers",),
@@ -83,7 +83,18 @@ TIMEOUTS: Final[Mapping[str, tuple[TimeoutKind, float]]] = {
 }
 """Clients' keys for timeouts: what each limits, and its unit in seconds."""
 FLAGS: Final = (
-    *("required", "asks", "prompts", "resources", "show_all", "delegate_search", "retries", "retry_interval_s"),
+    *(
+        "required",
+        "protocol",
+        "sessions",
+        "asks",
+        "prompts",
+        "resources",
+        "show_all",
+        "delegate_search",
+        "retries",
+        "retry_interval_s",
+    ),
 )
 """Our own keys that are options of the server under the same name."""
 _TRANSPORTS: Final[Mapping[str, TransportName]] = {
@@ -154,7 +165,9 @@ class ServerEntry(Table):
     enabled: bool = True
     timeouts: ServerTimeouts = Field(default_factory=ServerTimeouts)
     namespace: NonEmpty | None = None
-    asks: bool = False
+    protocol: ProtocolName = "auto"
+    sessions: SessionMode | None = None
+    asks: bool | None = None
     prompts: bool = True
     resources: bool = True
     show_all: bool = False

@@ -115,6 +115,13 @@ class BackoffTable(Table):
     max_s: Seconds | None = None
 
 
+class ConnectionsTable(Table):
+    """`connections`: connections to servers that belong to single clients' sessions."""
+
+    max_sessions: Count | None = None
+    idle_s: Seconds | None = None
+
+
 class CacheTable(Table):
     """`calls.cache`, whose `tools` are patterns."""
 
@@ -229,6 +236,7 @@ class ToolcribTable(Table):
     timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable)
     providers: ProvidersTable = Field(default_factory=ProvidersTable)
     backoff: BackoffTable = Field(default_factory=BackoffTable)
+    connections: ConnectionsTable = Field(default_factory=ConnectionsTable)
     calls: CallsTable = Field(default_factory=CallsTable)
     policy: PolicyTable | None = None
     scripts: ScriptsTable = Field(default_factory=ScriptsTable)
@@ -242,7 +250,9 @@ class ToolcribTable(Table):
     def fleet(self) -> FleetOptions:
         """How servers are connected."""
         names = {"first_s": "backoff_first_s", "max_s": "backoff_max_s"}
-        return FleetOptions(**{names[name]: value for name, value in self.backoff.given().items()})
+        names |= {"max_sessions": "max_sessions", "idle_s": "session_idle_s"}
+        given: dict[str, Any] = {**self.backoff.given(), **self.connections.given()}
+        return FleetOptions(**{names[name]: value for name, value in given.items()})
 
     def gateway(self, folder: Path) -> GatewayOptions:
         """How the gateway lists, searches and waits; `folder` is where relative paths begin."""

@@ -4,7 +4,7 @@ Knows nothing of protocol versions, tools or callers; `connection` builds on it.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias
@@ -17,7 +17,10 @@ from mcp.shared.exceptions import MCPError
 Streams: TypeAlias = TransportStreams
 """Messages in, messages out."""
 _LIST_CHANGED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
-ProgressFn: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+CLIENT_NOTIFICATIONS: Final = frozenset({"notifications/message", "notifications/elicitation/complete"})
+"""Notifications of a server that concern the client of a request, not the connection."""
+SERVER_REQUESTS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+"""What a server of a version before 2026-07-28 may ask the client of a request."""
 FAILURE_MARK: Final = secrets.token_hex(8)
 """Marks our own error responses. Random, so that a server cannot forge one."""
 NO_MESSAGE: Final = "its response claims to be JSON but is not a JSON-RPC message; check the url"
@@ -66,6 +69,19 @@ class AutoResetEvent:
         self.clear()
 
 
+class Exchange(Protocol):
+    """One request under way, for what its server sends before the response."""
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Forward a progress notification."""
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Forward a notification that belongs to this request."""
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a request of the server's. Raises `MCPError`."""
+
+
 class ServerNotifications:
     """Dispatches a server's notifications to their handlers."""
 
@@ -74,8 +90,8 @@ class ServerNotifications:
         """Set when prompts and resources should be listed again."""
         self.on_resource_updated: Callable[[str], object] | None = None
         """Called with the URI of a resource that changed."""
-        self.on_log_message: Callable[[Mapping[str, Any]], object] | None = None
-        """Called with the params of a log message."""
+        self.on_message: Callable[[str, Mapping[str, Any]], object] | None = None
+        """Called with the method and params of what concerns a client: see `CLIENT_NOTIFICATIONS`."""
 
     def dispatch(self, method: Any, params: Mapping[str, Any] | None) -> None:
         """Pass a notification to its handler; unknown ones are dropped."""
@@ -86,8 +102,8 @@ class ServerNotifications:
         elif method == "notifications/resources/updated":
             if self.on_resource_updated is not None and isinstance(uri := params.get("uri"), str):
                 self.on_resource_updated(uri)
-        elif method == "notifications/message" and self.on_log_message is not None:
-            self.on_log_message(params)
+        elif method in CLIENT_NOTIFICATIONS and self.on_message is not None:
+            self.on_message(method, params)
 
 
 def no_stderr() -> str:
@@ -100,15 +116,22 @@ class FastPathUnavailable(Exception):
 
 
 class FastPath(Protocol):
-    """A way to send tool calls without the SDK session."""
+    """A way to send callers' requests without the SDK session."""
 
-    def supports(self, *, modern: bool) -> bool:
-        """Whether calls of that protocol era can use it now."""
+    @property
+    def is_usable(self) -> bool:
+        """Whether requests can be sent this way now."""
 
     async def call(
-        self, params: dict[str, Any], headers: Mapping[str, str], *, modern: bool, progress: ProgressFn | None
+        self,
+        method: str,
+        params: dict[str, Any],
+        headers: Mapping[str, str],
+        *,
+        modern: bool,
+        exchange: Exchange | None,
     ) -> dict[str, Any]:
-        """Return the result of one `tools/call`. Raises `MCPError`, `ExchangeError` or `FastPathUnavailable`."""
+        """Return the result of one request. Raises `MCPError`, `ExchangeError` or `FastPathUnavailable`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,25 @@
 """Forward what a server sends on its own to the clients it concerns: log messages, questions and progress.
 
-All callers share one connection, and nothing in a log message or a question says which call caused it. Both are
-therefore forwarded only while a single caller has used the connection.
+What arrives on the stream of a response belongs to that request. Anything else names no request: over a connection
+that a single session has to itself, it belongs to the request that is running, and over a shared one it is forwarded
+only while a single caller has used the connection.
 """
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-import mcp_types
-from mcp.client.session import ClientRequestContext
+import anyio
 from mcp.shared.exceptions import MCPError
-from pydantic import BaseModel
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 from pydantic_core import to_json
 
 from toolcrib.providers.base import LogAudience
-from toolcrib.types import Client, Context, Object, Unsubscribe
+from toolcrib.types import Client, Context, Object, SessionClient, Unsubscribe
 from toolcrib.upstream.redact import Redactor
 from toolcrib.wire import replace_surrogates
 
@@ -40,14 +41,25 @@ _MAX_PER_SECOND: Final = 20
 _MAX_DEPTH: Final = 20
 _MAX_QUEUED: Final = 64
 """Notifications kept for a client that is slower than the server; older ones are dropped."""
+_FLUSH_S: Final = 1.0
+"""How long a response waits for the notifications that came before it."""
+_CAPABILITIES: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""The client capability that each request of a server needs."""
+_REFUSALS: Final = {
+    "sampling/createMessage": "The client has no model to ask.",
+    "roots/list": "The client has no roots to list.",
+}
+
+AskFn = Callable[[str, Object], Awaitable[Object]]
+"""Puts a server's request, by method and params, to a client, and returns the client's result."""
 
 
 class LogForwarder:
-    """Forwards one server's log messages (`notifications/message`) to our log and to subscribers.
-
-    A message may quote what a caller asked, so it names a recipient only while that caller alone has used the
-    connection.
-    """
+    """Writes one server's log messages (`notifications/message`) to our log, and prepares them for clients."""
 
     def __init__(self, name: str, redact: Redactor, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is in seconds."""
@@ -55,50 +67,28 @@ class LogForwarder:
         self._redact = redact
         self._clock = clock
         self._listeners: dict[object, Callable[[LogAudience | None, Object], None]] = {}
-        self._users: dict[tuple[str | None, str], LogAudience] = {}
         self._second, self._count = 0, 0
 
-    def reset(self) -> None:
-        """Forget who used the connection: a new one begins."""
-        self._users.clear()
-
-    def record_caller(self, ctx: Context) -> None:
-        """Remember that this caller uses the connection."""
-        key = (ctx.caller.tenant, ctx.caller.id)
-        known = self._users.get(key)
-        if known is not None:
-            if known[1] != ctx.session:
-                self._users[key] = (ctx.caller, None)
-        elif len(self._users) < 2:  # noqa: PLR2004 - one, or several
-            self._users[key] = (ctx.caller, ctx.session)
-
-    @property
-    def recipient(self) -> LogAudience | None:
-        """The only caller that has used the connection, with their session if it was one; None if there were
-        several.
-        """
-        return next(iter(self._users.values())) if len(self._users) == 1 else None
-
     def subscribe(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
-        """Call back with the recipient and the message, for each message."""
+        """Call back with the recipient and the message, for each message that belongs to no running request."""
         place = object()
         self._listeners[place] = callback
         return lambda: (self._listeners.pop(place, None), None)[1]
 
-    def emit(self, params: Mapping[str, Any]) -> None:
-        """Forward a message."""
+    def accept(self, params: Mapping[str, Any]) -> Object | None:
+        """Log a message. Returns it for clients, without secrets; None for an invalid one, or one too many."""
         level = params.get("level")
         if level not in _LEVELS or "data" not in params or not self._has_room():
-            return
+            return None
         data = replace_surrogates(params["data"])
         if logger.isEnabledFor(_LEVELS[level]):
             logger.log(_LEVELS[level], "%s logged: %s", self._name, self._redact(_log_text(data), _MAX_LOGGED))
-        if not self._listeners:
-            return
         own = params.get("logger")
         name = f"{self._name}.{own}" if isinstance(own, str) and own else self._name
-        message = {"level": level, "logger": replace_surrogates(name), "data": self._redacted(data, _MAX_DEPTH)}
-        recipient = self.recipient
+        return {"level": level, "logger": replace_surrogates(name), "data": self._redacted(data, _MAX_DEPTH)}
+
+    def publish(self, recipient: LogAudience | None, message: Object) -> None:
+        """Pass a message to the subscribers."""
         for callback in tuple(self._listeners.values()):
             try:
                 callback(recipient, message)
@@ -129,103 +119,189 @@ def _log_text(data: Any) -> str:
     return data if isinstance(data, str) else to_json(data, inf_nan_mode="constants").decode("utf-8", "replace")
 
 
-class ServerRequests:
-    """Answers what one server asks during a call: elicitation and sampling, in versions before 2026-07-28.
+class RunningRequest:
+    """The `Exchange` of a caller's request: passes on what the server sends before it responds.
 
-    Nothing in such a request says which call it belongs to. It goes to the client of the latest call, and only while
-    one caller, in one session, has used the connection.
+    Notifications are sent in order and one at a time, and before the response.
     """
 
-    def __init__(self, logs: LogForwarder) -> None:
-        self._logs = logs
-        self._calls: dict[object, Context] = {}
-
-    @contextmanager
-    def track_call(self, ctx: Context) -> Iterator[None]:
-        """Mark a call as running."""
-        place = object()
-        self._calls[place] = ctx
-        try:
-            yield
-        finally:
-            del self._calls[place]
-
-    def _client(self, capability: str) -> Client | None:
-        recipient = self._logs.recipient
-        if recipient is None or recipient[1] is None or not self._calls:
-            return None
-        client = self._calls[list(self._calls)[-1]].client
-        return client if client is not None and capability in client.capabilities else None
-
-    async def elicit(
+    def __init__(
         self,
-        context: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
-        params: mcp_types.ElicitRequestParams,
-    ) -> mcp_types.ElicitResult | mcp_types.ErrorData:
-        """Return the user's answer; `cancel` if no user can be asked."""
-        client = self._client("elicitation")
-        if client is None:
-            return mcp_types.ElicitResult(action="cancel")
-        try:
-            return mcp_types.ElicitResult.model_validate(await client.elicit(_request_params(params)), by_name=False)
-        except Exception as error:  # noqa: BLE001 - a client's failure must not end the server's connection
-            return _error_response(error)
-
-    async def sample(
-        self,
-        context: ClientRequestContext,  # noqa: ARG002 - the SDK's signature
-        params: mcp_types.CreateMessageRequestParams,
-    ) -> mcp_types.CreateMessageResult | mcp_types.CreateMessageResultWithTools | mcp_types.ErrorData:
-        """Return the answer of the client's model."""
-        client = self._client("sampling")
-        if client is None:
-            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="The client has no model to ask.")
-        try:
-            return mcp_types.CreateMessageResult.model_validate(
-                await client.sample(_request_params(params)), by_name=False
-            )
-        except Exception as error:  # noqa: BLE001 - as above
-            return _error_response(error)
-
-
-def _request_params(params: BaseModel) -> Mapping[str, Any]:
-    wire: dict[str, Any] = params.model_dump(by_alias=True, mode="json", exclude_none=True)
-    wire.pop("_meta", None)
-    return wire
-
-
-def _error_response(error: Exception) -> mcp_types.ErrorData:
-    logger.info("a client failed to answer a server's request", exc_info=error)
-    if isinstance(error, MCPError):
-        return mcp_types.ErrorData(code=error.code, message=error.message)
-    return mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message="The client failed to answer.")
-
-
-class ProgressForwarder:
-    """Forwards the progress notifications of one call to its client, in order and one at a time."""
-
-    def __init__(self, client: Client) -> None:
+        client: Client,
+        logs: LogForwarder,
+        *,
+        may_ask: bool,
+        wants_logs: bool = False,
+        limit: anyio.CancelScope | None = None,
+    ) -> None:
+        """`may_ask` is whether the server may ask the client, `wants_logs` whether the request itself asks for log
+        messages, as of 2026-07-28; `limit` does not run while the client answers.
+        """
+        self.wants_logs = wants_logs
         self._client = client
-        self._waiting: deque[tuple[float, float | None, str | None]] = deque(maxlen=_MAX_QUEUED)
-        self._busy = False
+        self._logs = logs
+        self._may_ask = may_ask
+        self._limit = limit
+        self.ask: AskFn | None = None
+        """Asks the client in place of its own methods."""
+        self._waiting: deque[Callable[[], Awaitable[None]]] = deque(maxlen=_MAX_QUEUED)
+        self._sent: anyio.Event | None = None
+        """Set when nothing waits any longer; None if nothing does."""
         self._open = True
 
-    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        """Forward one notification, after those before it."""
-        self._waiting.append((progress, total, message))
-        if self._busy:
+    def replace_client(self, client: Client) -> None:
+        """Continue with the client of a repeated request."""
+        self._client, self._open = client, True
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Forward a progress notification, after what came before it."""
+        await self._send(lambda: self._client.progress(progress, total, message))
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Forward a notification, after what came before it; a log message is also written to our log."""
+        client = self._client
+        found = self._logs.accept(params) if method == "notifications/message" else dict(params)
+        if found is not None and isinstance(client, SessionClient):
+            await self._send(lambda: client.notify(method, found))
+
+    async def _send(self, send: Callable[[], Awaitable[None]]) -> None:
+        self._waiting.append(send)
+        if self._sent is not None:
             return
-        self._busy = True
+        self._sent = anyio.Event()
         try:
             while self._open and self._waiting:
-                await self._client.progress(*self._waiting.popleft())
+                await self._waiting.popleft()()
         except Exception:
             # A disconnected client must not end the server's connection.
             self._open = False
-            logger.debug("a client no longer takes progress", exc_info=True)
+            logger.debug("a client no longer takes notifications", exc_info=True)
         finally:
-            self._busy = False
+            self._sent.set()
+            self._sent = None
 
-    def close(self) -> None:
-        """Drop what arrives after the call has ended."""
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Put a request of the server to the client. Raises `MCPError` if the client cannot be asked, or fails."""
+        asked = {key: value for key, value in params.items() if key != "_meta"}
+        if not self._may_ask or not self._can_ask(method):
+            return refuse(method)
+        try:
+            with paused(self._limit):
+                return dict(await (self.ask or self._ask_client)(method, asked))
+        except MCPError:
+            raise
+        except Exception as error:
+            logger.info("a client failed to answer a server's request", exc_info=error)
+            raise MCPError(INTERNAL_ERROR, "The client failed to answer.") from error
+
+    def _can_ask(self, method: str) -> bool:
+        capability = _CAPABILITIES.get(method, "")
+        if isinstance(self._client, SessionClient):
+            return capability in self._client.declared if self.ask is not None else self._client.can_ask(method)
+        return capability in self._client.capabilities
+
+    async def _ask_client(self, method: str, params: Object) -> Object:
+        if method == "elicitation/create":
+            return await self._client.elicit(params)
+        if method == "sampling/createMessage":
+            return await self._client.sample(params)
+        if isinstance(self._client, SessionClient):
+            return await self._client.list_roots()
+        return refuse(method)
+
+    async def close(self) -> None:
+        """Wait briefly until everything was sent; what arrives after that is dropped."""
+        if self._sent is not None:
+            with anyio.move_on_after(_FLUSH_S):
+                await self._sent.wait()
         self._open = False
+
+
+@contextmanager
+def paused(limit: anyio.CancelScope | None) -> Iterator[None]:
+    """Stop a deadline inside the block, and continue with the time that was left."""
+    if limit is None or limit.deadline == math.inf:
+        yield
+        return
+    left, limit.deadline = limit.deadline - anyio.current_time(), math.inf
+    try:
+        yield
+    finally:
+        limit.deadline = anyio.current_time() + left
+
+
+def refuse(method: str) -> dict[str, Any]:
+    """Return the answer to a question that reaches no one. Raises `MCPError` where the protocol has no such answer."""
+    if method == "elicitation/create":
+        return {"action": "cancel"}
+    raise MCPError(INVALID_REQUEST, _REFUSALS.get(method, "This client cannot be asked."))
+
+
+class ServerMessages:
+    """Handles what a server sends over one connection and outside the stream of any response."""
+
+    def __init__(self, logs: LogForwarder, *, private: bool, may_ask: bool) -> None:
+        """`private` is whether a single session, or a single request at a time, uses the connection."""
+        self.logs = logs
+        self.private = private
+        self.may_ask = may_ask
+        self._users: dict[tuple[str | None, str], LogAudience] = {}
+        self._running: dict[object, RunningRequest] = {}
+        self.start_soon: Callable[..., object] | None = None
+        """Starts a task that lasts as long as the connection at most; set while there is one."""
+
+    def record_caller(self, ctx: Context) -> None:
+        """Remember that this caller uses the connection."""
+        key = (ctx.caller.tenant, ctx.caller.id)
+        known = self._users.get(key)
+        if known is not None:
+            if known[1] != ctx.session:
+                self._users[key] = (ctx.caller, None)
+        elif len(self._users) < 2:  # noqa: PLR2004 - one, or several
+            self._users[key] = (ctx.caller, ctx.session)
+
+    @property
+    def recipient(self) -> LogAudience | None:
+        """The only caller that has used the connection, with their session if it was one; None if there were
+        several.
+        """
+        return next(iter(self._users.values())) if len(self._users) == 1 else None
+
+    @contextmanager
+    def track(self, request: RunningRequest) -> Iterator[None]:
+        """Mark a request as running."""
+        place = object()
+        self._running[place] = request
+        try:
+            yield
+        finally:
+            del self._running[place]
+
+    def _latest(self) -> RunningRequest | None:
+        return next(reversed(self._running.values()), None)
+
+    def _logged_for(self) -> RunningRequest | None:
+        """The only running request that asked for log messages: a newer server sends none for any other."""
+        candidates = [request for request in self._running.values() if request.wants_logs]
+        return candidates[0] if len(candidates) == 1 else None
+
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Forward a notification."""
+        request = self._latest() if self.private else self._logged_for()
+        if request is not None and self.start_soon is not None:
+            self.start_soon(request.notify, method, params)
+        elif method == "notifications/message":
+            message = self.logs.accept(params)
+            if message is not None:
+                self.logs.publish(self.recipient, message)
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a request of the server, by the latest request's client if it is certain whom it concerns.
+
+        Raises `MCPError`.
+        """
+        if not self.may_ask:
+            raise MCPError(INVALID_REQUEST, f"{method} is not supported.")
+        recipient, request = self.recipient, self._latest()
+        certain = self.private or (recipient is not None and recipient[1] is not None)
+        return await request.answer(method, params) if certain and request is not None else refuse(method)

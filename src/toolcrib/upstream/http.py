@@ -1,14 +1,14 @@
-"""Streamable HTTP: the SDK's transport over our HTTP client, and a direct path for tool calls.
+"""Streamable HTTP: the SDK's transport over our HTTP client, and a direct path for callers' requests.
 
-The SDK's session costs more than all the rest of a call, so that calls are sent as single POSTs beside it. Opening,
-listing and subscriptions stay with the session.
+The SDK's session costs more than all the rest of a call, and does not say to which request a message on a stream
+belongs. Calls are therefore sent as single POSTs beside it. Opening, listing and subscriptions stay with the session.
 """
 
 import itertools
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import httpx2
+from anyio.abc import TaskGroup
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
@@ -23,14 +24,16 @@ from pydantic_core import to_json
 
 from toolcrib._version import VERSION
 from toolcrib.upstream.channel import (
+    CLIENT_NOTIFICATIONS,
     NO_MESSAGE,
+    SERVER_REQUESTS,
     AutoResetEvent,
     Channel,
     CloseEvent,
+    Exchange,
     ExchangeError,
     FailureKind,
     FastPathUnavailable,
-    ProgressFn,
     ServerNotifications,
     Streams,
 )
@@ -49,6 +52,11 @@ _EVENT_STREAM: Final = "text/event-stream"
 _INVALID_RESPONSE: Final = "its response does not answer the call"
 _METHOD_NOT_FOUND: Final = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
 _MAX_CONTENT_TYPE: Final = 80
+_RESUME_AFTER_S: Final = 1.0
+"""Before the rest of an interrupted stream is asked for, unless the server says when."""
+_MAX_RESUME_AFTER_S: Final = 30.0
+_MAX_RESUMES: Final = 3
+"""Attempts to resume a stream that bring nothing new."""
 _CANCEL_TIMEOUT_S: Final = 1.0
 """For a server to accept a cancellation, in seconds."""
 
@@ -117,7 +125,10 @@ def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) 
 
 
 class DirectCaller:
-    """Sends tool calls as single POSTs. Safe to use from several tasks while a transport is open."""
+    """Sends callers' requests as single POSTs. Safe to use from several tasks while a transport is open.
+
+    Whatever a server sends on the stream of a response belongs to that request, and goes to its `Exchange`.
+    """
 
     def __init__(
         self,
@@ -127,7 +138,7 @@ class DirectCaller:
         notifications: ServerNotifications | None = None,
     ) -> None:
         """`list_changed` is called if the server reports a changed tool list within a response; `notifications`
-        gets the rest.
+        gets what concerns no request.
         """
         self._url = httpx2.URL("")
         self._limit = options.max_message_bytes
@@ -144,94 +155,79 @@ class DirectCaller:
     def close(self) -> None:
         self._transport = None
 
-    def supports(self, *, modern: bool) -> bool:
-        """False after a redirect, and for an older server that responds with streams, which only the session can
-        resume.
-        """
-        return self._transport is not None and not self._redirected and (modern or self._transport.plain)
+    @property
+    def is_usable(self) -> bool:
+        """Whether requests can be sent this way; not after a redirect."""
+        return self._transport is not None and not self._redirected
 
     async def call(
-        self, params: dict[str, Any], headers: Mapping[str, str], *, modern: bool, progress: ProgressFn | None
+        self,
+        method: str,
+        params: dict[str, Any],
+        headers: Mapping[str, str],
+        *,
+        modern: bool,
+        exchange: Exchange | None,
     ) -> dict[str, Any]:
-        """Return the result of one `tools/call`. Raises `MCPError`, `ExchangeError` or `FastPathUnavailable`."""
+        """Return the result of one request. Raises `MCPError`, `ExchangeError` or `FastPathUnavailable`."""
         request_id = f"call-{next(self._ids)}"
-        if progress is not None:
+        if exchange is not None:
             params = {**params, "_meta": {**params.get("_meta", {}), "progressToken": request_id}}
-        message = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+        message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
         try:
             response = await self._post(message, headers)
-            try:
-                return await self._read_response(response, request_id, headers, progress)
-            finally:
+            if response.has_redirect_location:
+                self._redirected = True
                 await response.aclose()
+                raise FastPathUnavailable
+            if response.headers.get("content-type", "").lower().startswith(_EVENT_STREAM):
+                return await _ResponseStream(self, request_id, headers, exchange, resumable=not modern).read(response)
+            return await _read_json(response)
         except anyio.get_cancelled_exc_class():
             if not modern:  # in modern versions, closing the request cancels it
                 await self._cancel(request_id, headers)
             raise
 
     async def _post(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> httpx2.Response:
+        return await self._send("POST", {**_HEADERS, **headers}, to_json(message))
+
+    async def resume(self, last_event_id: str, headers: Mapping[str, str]) -> httpx2.Response:
+        """Ask a server of an older version for the rest of a stream. Raises `httpx2.TransportError`."""
+        return await self._send("GET", {**headers, "accept": _EVENT_STREAM, "last-event-id": last_event_id})
+
+    async def _send(self, method: str, headers: Mapping[str, str], content: bytes | None = None) -> httpx2.Response:
         transport = self._transport
         if transport is None:
             raise ExchangeError(FailureKind.CLOSED, "the connection was closed")
         session = transport.session_headers.get(SESSION_HEADER)
-        all_headers = {**_HEADERS, **headers, **({SESSION_HEADER: session} if session else {})}
+        all_headers = {**headers, **({SESSION_HEADER: session} if session else {})}
         request = httpx2.Request(
-            "POST", self._url, headers=all_headers, content=to_json(message), extensions={"timeout": self._timeout}
+            method, self._url, headers=all_headers, content=content, extensions={"timeout": self._timeout}
         )
         response = await transport.handle_async_request(request)
         response.request = request
         return response
 
-    async def _read_response(
-        self, response: httpx2.Response, request_id: str, headers: Mapping[str, str], progress: ProgressFn | None
-    ) -> dict[str, Any]:
-        if response.has_redirect_location:
-            self._redirected = True
-            raise FastPathUnavailable
-        kind = response.headers.get("content-type", "").lower()
-        if kind.startswith(_EVENT_STREAM):
-            return await self._read_stream(response, request_id, headers, progress)
-        if not kind.startswith(_HEADERS["content-type"]):
-            raise ExchangeError(FailureKind.ANSWER, f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}")
-        try:
-            return _result_of(parse_json(await response.aread()), response.status_code)
-        except ValueError as error:
-            raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
+    def events(self, response: httpx2.Response) -> httpx2.EventSource:
+        """The events of a response."""
+        return httpx2.EventSource(response, max_event_size=self._limit)
 
-    async def _read_stream(
-        self, response: httpx2.Response, request_id: str, headers: Mapping[str, str], progress: ProgressFn | None
-    ) -> dict[str, Any]:
-        try:
-            async for event in httpx2.EventSource(response, max_event_size=self._limit):
-                message = parse_json(event.data.encode()) if event.data else None
-                if not isinstance(message, dict):
-                    continue
-                if message.get("id") == request_id and "method" not in message:
-                    return _result_of(message, response.status_code)
-                await self._handle_message(message, request_id, headers, progress)
-        except ValueError as error:
-            raise ExchangeError(FailureKind.ANSWER, _INVALID_RESPONSE) from error
-        except (httpx2.SSEError, httpx2.TransportError) as error:
-            raise ExchangeError(FailureKind.LOST, "the connection broke off") from error
-        raise ExchangeError(FailureKind.LOST, "the connection broke off")
-
-    async def _handle_message(
-        self, message: dict[str, Any], request_id: str, headers: Mapping[str, str], progress: ProgressFn | None
+    async def handle(
+        self, message: dict[str, Any], request_id: str, headers: Mapping[str, str], exchange: Exchange | None
     ) -> None:
         """Handle what a server sends before its response."""
         method, params = message.get("method"), message.get("params")
-        if method == "notifications/tools/list_changed":
-            self._list_changed()
-        elif method == "notifications/progress" and progress is not None and isinstance(params, dict):
-            if params.get("progressToken") == request_id and isinstance(done := params.get("progress"), (int, float)):
-                total, text = params.get("total"), params.get("message")
-                await progress(
-                    done, total if isinstance(total, (int, float)) else None, text if isinstance(text, str) else None
-                )
-        elif method is not None and "id" in message:
-            answer = {"result": {}} if method == "ping" else {"error": _METHOD_NOT_FOUND}
+        if method is not None and "id" in message:
+            answer = await _answer(method, params if isinstance(params, dict) else {}, exchange)
             response = await self._post({"jsonrpc": "2.0", "id": message["id"], **answer}, headers)
             await response.aclose()
+        elif method == "notifications/tools/list_changed":
+            self._list_changed()
+        elif method == "notifications/progress":
+            if exchange is not None and isinstance(params, dict) and params.get("progressToken") == request_id:
+                await _forward_progress(params, exchange)
+        elif exchange is not None and method in CLIENT_NOTIFICATIONS and isinstance(params, dict):
+            await exchange.notify(method, params)
         elif isinstance(params, dict) or params is None:
             self._notifications.dispatch(method, params)
 
@@ -242,6 +238,141 @@ class DirectCaller:
                 {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}, headers
             )
             await response.aclose()
+
+
+class _ResponseStream:
+    """The response to one request as a stream of events, which a server of an older version may interrupt."""
+
+    def __init__(
+        self,
+        caller: DirectCaller,
+        request_id: str,
+        headers: Mapping[str, str],
+        exchange: Exchange | None,
+        *,
+        resumable: bool,
+    ) -> None:
+        self._caller = caller
+        self._request_id = request_id
+        self._headers = headers
+        self._exchange = exchange
+        self._resumable = resumable
+        self._last_event_id = ""
+        self._retry_s = _RESUME_AFTER_S
+
+    async def read(self, response: httpx2.Response) -> dict[str, Any]:
+        """Return the result. Raises `MCPError` or `ExchangeError`."""
+        failures = 0
+        while True:
+            received = self._last_event_id
+            try:
+                async with aclosing(self._messages(response)) as messages:
+                    result = await self._read_messages(messages)
+            except ValueError as error:
+                raise ExchangeError(FailureKind.ANSWER, _INVALID_RESPONSE) from error
+            finally:
+                await response.aclose()
+            if result is not None:
+                return result
+            failures = 0 if self._last_event_id != received else failures + 1
+            response = await self._resumed(failures)
+
+    async def _messages(self, response: httpx2.Response) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the messages until the stream ends or breaks off."""
+        try:
+            async for event in self._caller.events(response):
+                self._last_event_id = event.id or self._last_event_id
+                self._retry_s = self._retry_s if event.retry is None else event.retry / 1000
+                message = parse_json(event.data.encode()) if event.data else None
+                if isinstance(message, dict):
+                    yield message
+        except httpx2.SSEError as error:
+            raise ExchangeError(FailureKind.ANSWER, f"its response cannot be read: {error}".rstrip(".")) from error
+        except httpx2.TransportError:
+            return
+
+    async def _read_messages(
+        self, messages: AsyncIterator[dict[str, Any]], group: TaskGroup | None = None
+    ) -> dict[str, Any] | None:
+        """Return the result; None if the stream ended without it. Questions are answered in the group's tasks."""
+        async for message in messages:
+            if message.get("id") == self._request_id and "method" not in message:
+                return _result_of(message, httpx2.codes.OK)
+            if "id" not in message or "method" not in message:
+                await self._handle(message)
+            elif group is not None:
+                group.start_soon(self._handle, message)
+            else:
+                return await self._read_with_group(message, messages)
+        return None
+
+    async def _read_with_group(
+        self, question: dict[str, Any], messages: AsyncIterator[dict[str, Any]]
+    ) -> dict[str, Any] | None:
+        result: dict[str, Any] | None = None
+        failure: Exception | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._handle, question)
+            try:
+                result = await self._read_messages(messages, group)
+            except (MCPError, ExchangeError, ValueError) as error:
+                failure = error
+            if result is not None or failure is not None:
+                group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return result
+
+    async def _handle(self, message: dict[str, Any]) -> None:
+        await self._caller.handle(message, self._request_id, self._headers, self._exchange)
+
+    async def _resumed(self, failures: int) -> httpx2.Response:
+        """The rest of the response. Raises `ExchangeError` if the server cannot or does not continue it."""
+        lost = ExchangeError(FailureKind.LOST, "the connection broke off")
+        while self._resumable and self._last_event_id and failures < _MAX_RESUMES:
+            await anyio.sleep(min(self._retry_s, _MAX_RESUME_AFTER_S))
+            try:
+                response = await self._caller.resume(self._last_event_id, self._headers)
+            except httpx2.TransportError:
+                failures += 1
+                continue
+            if response.status_code == httpx2.codes.OK:
+                return response
+            await response.aclose()
+            failures += 1
+        raise lost
+
+
+async def _read_json(response: httpx2.Response) -> dict[str, Any]:
+    try:
+        kind = response.headers.get("content-type", "").lower()
+        if not kind.startswith(_HEADERS["content-type"]):
+            raise ExchangeError(FailureKind.ANSWER, f"Unexpected content type: {kind[:_MAX_CONTENT_TYPE] or 'none'}")
+        return _result_of(parse_json(await response.aread()), response.status_code)
+    except ValueError as error:
+        raise ExchangeError(FailureKind.ANSWER, NO_MESSAGE) from error
+    finally:
+        await response.aclose()
+
+
+async def _answer(method: str, params: Mapping[str, Any], exchange: Exchange | None) -> dict[str, Any]:
+    """The result or error with which to answer a request of a server."""
+    if method == "ping":
+        return {"result": {}}
+    if exchange is None or method not in SERVER_REQUESTS:
+        return {"error": _METHOD_NOT_FOUND}
+    try:
+        return {"result": await exchange.answer(method, params)}
+    except MCPError as error:
+        return {"error": error.error.model_dump(exclude_none=True)}
+
+
+async def _forward_progress(params: Mapping[str, Any], exchange: Exchange) -> None:
+    done, total, text = params.get("progress"), params.get("total"), params.get("message")
+    if isinstance(done, (int, float)):
+        await exchange.progress(
+            done, total if isinstance(total, (int, float)) else None, text if isinstance(text, str) else None
+        )
 
 
 @asynccontextmanager

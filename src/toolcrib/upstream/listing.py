@@ -24,7 +24,8 @@ from toolcrib.providers.base import Documents
 from toolcrib.types import PATH_META, Object, Rejected, Tool
 from toolcrib.upstream.catalog_cache import ToolDefinitions
 from toolcrib.upstream.channel import ExchangeError, FailureKind
-from toolcrib.upstream.connection import Connection, HeaderMap
+from toolcrib.upstream.connection import Connection
+from toolcrib.upstream.negotiation import HeaderMap
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.wire import is_encodable, is_loop, mark_listed, read_tool
 

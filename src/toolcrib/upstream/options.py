@@ -13,6 +13,10 @@ from toolcrib.errors import InvalidRequest
 
 TransportName = Literal["stdio", "http", "sse", "memory", "custom"]
 """`memory` is a server object in this process, `custom` a user-supplied transport; both need a `target`."""
+ProtocolName = Literal["auto", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"]
+"""A version to speak, or `auto`: the newest that both sides know."""
+SessionMode = Literal["shared", "client"]
+"""Whether all clients share one connection to a server, or each client's session has its own."""
 
 
 def _is_texts(value: object) -> bool:
@@ -41,6 +45,12 @@ _FIELD_RULES: Final[tuple[tuple[tuple[str, ...], Callable[[object], bool], str],
     (("headers",), _is_text_map, 'a mapping of texts, such as {"Authorization": "Bearer ..."}'),
     (("cwd",), _is_optional(lambda value: isinstance(value, PurePath)), "a pathlib.Path, or None"),
     (("transport",), lambda value: value in get_args(TransportName), f"one of {', '.join(get_args(TransportName))}"),
+    (("protocol",), lambda value: value in get_args(ProtocolName), f"one of {', '.join(get_args(ProtocolName))}"),
+    (
+        ("sessions",),
+        _is_optional(lambda value: value in get_args(SessionMode)),
+        f"one of {', '.join(get_args(SessionMode))}, or None",
+    ),
     (
         ("start_timeout_s", "list_timeout_s", "call_timeout_s", "find_timeout_s"),
         _is_seconds,
@@ -99,9 +109,16 @@ class ServerOptions:
     """Failed attempts in a row, after the first, before giving up. None means never give up."""
     retry_interval_s: float | None = None
     """Upper bound of the first pause between two attempts, above 0; None means the fleet's `backoff_first_s`."""
-    asks: bool = False
-    """Whether a server of a version before 2026-07-28 may ask the client's user or model during a call. It gets an
-    answer only while a single session uses the server.
+    protocol: ProtocolName = "auto"
+    """The protocol version to speak. With `auto`, a server that knows both eras serves each client in its own."""
+    sessions: SessionMode | None = None
+    """Whether each client's session has its own connection, or all share one. With None, sessions have their own if
+    the server may ask (`asks`), and sessions of clients before 2026-07-28 if the server speaks 2026-07-28 and an older
+    version.
+    """
+    asks: bool | None = None
+    """Whether a server of a version before 2026-07-28 may ask the client's user or model during a call. With None, it
+    may on a connection of a single session. On a shared one it gets an answer only while a single session uses it.
     """
     show_all: bool = False
     """Ask the server to list all its tools by name: for a toolcrib, or a server like it, behind this one."""
@@ -179,6 +196,10 @@ class FleetOptions:
     """For a child process to exit by itself after its input is closed."""
     term_grace_s: float = 0.5
     """For a child process to exit after SIGTERM, before SIGKILL."""
+    max_sessions: int = 32
+    """Maximum number of connections to one server that belong to single sessions; the one unused longest is closed."""
+    session_idle_s: float = 600.0
+    """Until the connection of a session is closed that it does not use. The server then forgets the session's state."""
     stop_timeout_s: float = 3.0
     """To shut down one server, or the whole fleet."""
     max_pages: int = 1000

@@ -2,7 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -11,13 +13,16 @@ from pydantic_core import to_json
 
 from toolcrib.errors import CallTimeout, ConnectionLost, ExecutionFailed, ServerUnavailable, UpstreamError
 from toolcrib.providers.base import Documents, LogAudience
-from toolcrib.types import Context, Object, ServerState, ServerStatus, Tool, ToolResult, Unsubscribe
+from toolcrib.types import Context, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Unsubscribe
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
-from toolcrib.upstream.connection import HeaderMap
+from toolcrib.upstream.connection import Connection
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.listing import RemoteTool
+from toolcrib.upstream.negotiation import HeaderMap
+from toolcrib.upstream.open_calls import OpenCall, OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.session_connections import SessionUnavailable
 from toolcrib.upstream.supervisor import Supervisor
 from toolcrib.wire import read_document, read_result
 
@@ -44,6 +49,7 @@ class UpstreamServer(RemoteServer):
         """The id of its fleet."""
         self._resend_s = fleet.resend_s
         self._supervisor = Supervisor(options, fleet, cache)
+        self._open_calls = OpenCalls(self._supervisor.sessions.start_soon)
 
     @property
     def name(self) -> str:
@@ -102,42 +108,98 @@ class UpstreamServer(RemoteServer):
 
     async def _run(self, ctx: Context, tool: RemoteTool, arguments: Object, name: str) -> ToolResult:
         """Call the tool within the call timeout; `name` is the tool that a timeout error names."""
-        with anyio.move_on_after(self.options.call_timeout_s):
-            return await self._call(ctx, tool, arguments)
+        with anyio.move_on_after(self.options.call_timeout_s) as limit:
+            return await self._call(ctx, tool, arguments, limit)
         raise self._timeout(name)
 
-    async def _call(self, ctx: Context, tool: RemoteTool, arguments: Object) -> ToolResult:
+    async def _call(
+        self, ctx: Context, tool: RemoteTool, arguments: Object, limit: anyio.CancelScope | None = None
+    ) -> ToolResult:
         params = {"name": tool.tool.name, "arguments": dict(arguments)}
-        raw = await self._request(ctx, "tools/call", params, tool.header_map)
+        raw = await self._request(ctx, "tools/call", params, tool.header_map, limit)
         if self.status.stale:
             self._supervisor.wake()
         return self._read(read_result, raw)
 
     async def _request(
-        self, ctx: Context, method: str, params: Object, header_map: HeaderMap | None = None
+        self,
+        ctx: Context,
+        method: str,
+        params: Object,
+        header_map: HeaderMap | None = None,
+        limit: anyio.CancelScope | None = None,
     ) -> dict[str, Any]:
-        """Send a caller's request, and return its raw result.
+        """Send a caller's request, and return its raw result; or what an older server asks, for a newer client.
+
+        `limit` does not run while the client answers a question.
+        """
+        if is_open_call(ctx):
+            return await self._open_calls.resume(ctx)
+        if not self._stays_open(ctx):
+            return await self._send(ctx, method, params, header_map, limit=limit)
+        first = replace(ctx, input_responses=None, request_state=None)
+
+        async def work(call: OpenCall) -> dict[str, Any]:
+            return await self._send(first, method, params, header_map, open_call=call)
+
+        return await self._open_calls.begin(ctx, work)
+
+    def _stays_open(self, ctx: Context) -> bool:
+        """Whether the server may ask during the request, and its client answers by repeating it."""
+        client, connection = ctx.client, self._supervisor.connection
+        if not isinstance(client, SessionClient) or not client.is_modern or connection is None:
+            return False
+        may_ask = self.options.asks or (self.options.asks is None and self._supervisor.sessions.wants_own(ctx))
+        return bool(may_ask and client.capabilities) and not connection.protocol.modern
+
+    async def _send(
+        self,
+        ctx: Context,
+        method: str,
+        params: Object,
+        header_map: HeaderMap | None,
+        *,
+        limit: anyio.CancelScope | None = None,
+        open_call: OpenCall | None = None,
+    ) -> dict[str, Any]:
+        """Send a request, and return its raw result.
 
         The request is sent again if it provably did not run: once in a new session, if the server forgot the old one,
         and for a moment if the server cannot be reached, since it may be restarting.
         """
-        self._supervisor.logs.record_caller(ctx)
         session_lost = False
         pauses: Iterator[float] | None = None
-        with self._supervisor.server_requests.track_call(ctx):
-            while True:
-                connection = await self._supervisor.wait_connected()
-                if connection is None:
-                    raise self._unavailable()
+        while True:
+            try:
+                async with self._connection(ctx) as connection:
+                    return await connection.request(ctx, method, params, header_map, limit, open_call)
+            except ExchangeError as error:
+                pauses = pauses or self._pauses()
+                pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
+                if pause is None and (session_lost or error.kind is not FailureKind.SESSION):
+                    raise self._caller_error(error) from error
+                session_lost = session_lost or error.kind is FailureKind.SESSION
+            await anyio.sleep(pause or 0.0)
+
+    @asynccontextmanager
+    async def _connection(self, ctx: Context) -> AsyncIterator[Connection]:
+        """Give the request the connection of its session, or the shared one. Raises `ServerUnavailable`."""
+        shared = await self._supervisor.wait_connected()
+        if shared is None:
+            raise self._unavailable()
+        sessions = self._supervisor.sessions
+        if sessions.wants_own(ctx):
+            async with AsyncExitStack() as stack:
                 try:
-                    return await connection.request(ctx, method, params, header_map)
-                except ExchangeError as error:
-                    pauses = pauses or self._pauses()
-                    pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
-                    if pause is None and (session_lost or error.kind is not FailureKind.SESSION):
-                        raise self._caller_error(error) from error
-                    session_lost = session_lost or error.kind is FailureKind.SESSION
-                await anyio.sleep(pause or 0.0)
+                    own = await stack.enter_async_context(sessions.use(ctx))
+                except SessionUnavailable as error:
+                    if not sessions.falls_back:
+                        raise self._unavailable(error.reason) from error
+                else:
+                    yield own
+                    return
+        shared.messages.record_caller(ctx)
+        yield shared
 
     def _pauses(self) -> Iterator[float]:
         """Yield the pauses between attempts to send, in seconds; none if the server has been away for long."""
@@ -180,7 +242,7 @@ class UpstreamServer(RemoteServer):
         with anyio.move_on_after(self.options.call_timeout_s):
             try:
                 return await self._supervisor.subscriptions.add(
-                    uri, callback, partial(self._supervisor.logs.record_caller, ctx)
+                    uri, callback, partial(self._supervisor.record_caller, ctx)
                 )
             except ExchangeError as error:
                 raise self._caller_error(error) from error
@@ -189,6 +251,11 @@ class UpstreamServer(RemoteServer):
     def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
         """Call back with each log message and its recipient, if that is certain."""
         return self._supervisor.logs.subscribe(callback)
+
+    def end_session(self, ctx: Context) -> None:
+        """Close the connections that belong to the context's session, which has ended."""
+        if ctx.session is not None:
+            self._supervisor.sessions.end_session(ctx.caller, ctx.session)
 
     # -- errors ----------------------------------------------------------------------------------------------------
 

@@ -15,15 +15,17 @@ from typing import Any, Final
 
 import anyio
 
-from toolcrib.types import ServerState, ServerStatus, Tool
+from toolcrib.types import Context, ServerState, ServerStatus, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog, ToolDefinitions
 from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
-from toolcrib.upstream.connection import ClosedOnDiscover, Connection, open_connection
+from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.fleet import Listeners
-from toolcrib.upstream.forwarding import LogForwarder, ServerRequests
+from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.listing import DocumentLister, ToolList, ToolLister
+from toolcrib.upstream.negotiation import ClosedOnDiscover, Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.session_connections import SessionConnections, shared_capabilities
 from toolcrib.upstream.subscriptions import UpstreamSubscriptions
 from toolcrib.wire import is_modern
 
@@ -115,7 +117,9 @@ class Supervisor:
         self.document_lister = DocumentLister(options, fleet, self._documents_changed)
         self.subscriptions = UpstreamSubscriptions(options.name, fleet.listen_retry_s)
         self.logs = LogForwarder(options.name, self._redact)
-        self.server_requests = ServerRequests(self.logs)
+        self.sessions = SessionConnections(
+            options, fleet, self._redact, self.logs, lambda: open_channel(options, fleet, self._redact)
+        )
         self.given_up = False
         """Whether it has failed for good, after the options' `retries`."""
 
@@ -139,6 +143,11 @@ class Supervisor:
             with anyio.move_on_after(wait_s):
                 await self.status_store.wait_until(lambda: self.connection is not None or not self._may_connect)
         return self.connection
+
+    def record_caller(self, ctx: Context) -> None:
+        """Remember that this caller uses the shared connection."""
+        if self._connection is not None:
+            self._connection.messages.record_caller(ctx)
 
     def report_unreachable(self, reason: str) -> None:
         """Handle a call that could not be sent: update the status, and list again, which detects the server's
@@ -185,6 +194,7 @@ class Supervisor:
             return
         async with anyio.create_task_group() as group:
             group.start_soon(self._catalog.run)
+            group.start_soon(self.sessions.run)
             await self._stay_connected()
 
     async def _stay_connected(self) -> None:
@@ -221,30 +231,30 @@ class Supervisor:
 
         A server that does not accept that either closes by itself, and is not tried that way again.
         """
-        result = await self._attempt()
-        if result.closed_on_discover and self._may_reject_discover:
+        handshake = Handshake.of(self._options.protocol, capabilities=shared_capabilities(self._options))
+        result = await self._attempt(handshake)
+        if result.closed_on_discover and self._may_reject_discover and handshake.initialize:
             self._may_connect = True
-            result = await self._attempt(discover=False)
+            result = await self._attempt(replace(handshake, discover=False))
             self._may_reject_discover = result.lasted_s > 0
         return result
 
-    async def _attempt(self, *, discover: bool = True) -> _AttemptResult:
+    async def _attempt(self, handshake: Handshake) -> _AttemptResult:
         """Run one connection from beginning to end."""
         self._announce()
         channel = open_channel(self._options, self._fleet, self._redact)
         reason, ready_at, closed_on_discover = "", None, False
+        messages = ServerMessages(self.logs, private=False, may_ask=self._options.asks is True)
         timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
                 async with open_connection(
-                    channel, self._options, self._fleet, self._redact, self.server_requests, discover=discover
+                    channel, self._options, self._fleet, self._redact, messages, handshake
                 ) as connection:
                     limit.deadline = anyio.current_time() + self._options.list_timeout_s
                     timeout_reason = f"no tool list within {self._options.list_timeout_s:g} s"
                     # Errors are normal while negotiating with an older server; only signals from here on count.
                     channel.refresh_needed.clear()
-                    self.logs.reset()
-                    channel.notifications.on_log_message = self.logs.emit
                     tool_list = await self._lister.read(connection, self.tool_list.by_name)
                     limit.deadline, ready_at = math.inf, anyio.current_time()
                     self._ready(connection, tool_list)
@@ -315,6 +325,7 @@ class Supervisor:
 
     def _ready(self, connection: Connection, tool_list: ToolList) -> None:
         self._connection = connection
+        self.sessions.attach(modern=connection.protocol.modern)
         self.document_lister.attach(connection)
         if self.document_lister.documents is not None:
             self._catalog.save_documents(self.document_lister.documents)
@@ -349,6 +360,8 @@ class Supervisor:
             as_of=None,
             hung=False,
             protocol=connection.protocol_version,
+            sessions=self.sessions.rule.sessions,
+            sessions_why=self.sessions.rule.why,
             info=connection.info,
             retry_at=None,
         )

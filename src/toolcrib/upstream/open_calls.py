@@ -1,0 +1,165 @@
+"""Requests that stay open at a server of an older version while a newer client answers the server's questions.
+
+Before 2026-07-28 a server asks while the call waits; from then on, a client answers by repeating its call. In between,
+the call runs in a task here: its first question ends the client's request with `input_required`, and the repeated
+request brings the answer and waits for what comes next.
+"""
+
+import math
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+from toolcrib.errors import ExecutionFailed
+from toolcrib.types import Client, Context, Object
+
+_PREFIX: Final = "open-call."
+"""How the `requestState` of an open request begins."""
+_ANSWER_TIMEOUT_S: Final = 600.0
+"""How long a request stays open for the client to answer, in seconds."""
+_OUTCOME_KEPT_S: Final = 60.0
+"""How long the outcome of a request is kept that ended while its client was away."""
+_MAX_OPEN: Final = 256
+"""Requests of one server that wait for clients at the same time."""
+
+Work = Callable[["OpenCall"], Awaitable[dict[str, Any]]]
+"""Sends the request, and returns its raw result."""
+
+
+@dataclass(slots=True)
+class _Question:
+    request: Object
+    answered: anyio.Event
+    answer: Object | None = None
+
+
+class OpenCall:
+    """One request, from its first question to its result."""
+
+    def __init__(self, ctx: Context, on_client: Callable[[Client], None] | None = None) -> None:
+        self.token = _PREFIX + secrets.token_urlsafe(16)
+        self.owner = _owner(ctx)
+        self.on_client = on_client
+        """Called with the client of each repeated request."""
+        self._questions: dict[str, _Question] = {}
+        self._shown: set[str] = set()
+        self._asked = 0
+        self._changed = anyio.Event()
+        self._result: dict[str, Any] | None = None
+        self._failure: Exception | None = None
+        self.scope = anyio.CancelScope()
+
+    async def run(self, work: Work) -> None:
+        """Do the work, and keep its outcome."""
+        with self.scope:
+            try:
+                self._result = await work(self)
+            except Exception as error:  # noqa: BLE001 - raised again in the client's request
+                self._failure = error
+        if self._result is None and self._failure is None:
+            self._failure = ExecutionFailed("The call was cancelled.", hint="Nobody answered its question in time.")
+        self._change()
+
+    async def ask(self, method: str, params: Object) -> Object:
+        """Return the client's answer to a question."""
+        self._asked += 1
+        key = f"q{self._asked}"
+        question = self._questions[key] = _Question({"method": method, "params": dict(params)}, anyio.Event())
+        self._change()
+        try:
+            await question.answered.wait()
+        finally:
+            self._questions.pop(key, None)
+        return question.answer or {}
+
+    def give(self, answers: Object) -> None:
+        """Take the answers of a repeated request over; those to unknown questions are ignored."""
+        for key, answer in answers.items():
+            question = self._questions.pop(key, None)
+            if question is not None:
+                question.answer = answer
+                question.answered.set()
+
+    async def wait(self) -> dict[str, Any]:
+        """Return the result, or the open questions as an `input_required` result. Raises what the work raised."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._result is not None:
+                return self._result
+            if self._questions:
+                requests = {key: question.request for key, question in self._questions.items()}
+                return {"resultType": "input_required", "inputRequests": requests, "requestState": self.token}
+            await self._changed.wait()
+            self._changed = anyio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._result is not None or self._failure is not None
+
+    def _change(self) -> None:
+        self._changed.set()
+
+
+class OpenCalls:
+    """The open requests of one server."""
+
+    def __init__(self, start_soon: Callable[..., None]) -> None:
+        """`start_soon` starts a task that lasts as long as the server."""
+        self._start_soon = start_soon
+        self._open: dict[str, OpenCall] = {}
+
+    async def begin(self, ctx: Context, work: Work) -> dict[str, Any]:
+        """Run a request until its result or its first question. Raises what the work raises."""
+        if len(self._open) >= _MAX_OPEN:
+            raise ExecutionFailed(
+                "Too many calls of this server wait for an answer.", hint="Nothing was run; try again later."
+            )
+        call = OpenCall(ctx)
+        self._start_soon(self._run, call, work)
+        return await self._next(call)
+
+    async def _run(self, call: OpenCall, work: Work) -> None:
+        """Run a call, and keep its outcome for a while if its client is away."""
+        await call.run(work)
+        if call.token in self._open:
+            await anyio.sleep(_OUTCOME_KEPT_S)
+            self._open.pop(call.token, None)
+
+    async def resume(self, ctx: Context) -> dict[str, Any]:
+        """Continue with the answers of a repeated request. Raises `ExecutionFailed` if it is no longer open."""
+        call = self._open.get(ctx.request_state or "")
+        if call is None or call.owner != _owner(ctx):
+            raise ExecutionFailed(
+                "The call that asked is no longer open.",
+                hint="Call again without the answers; whether the first call had an effect is unknown.",
+            )
+        if call.on_client is not None and ctx.client is not None:
+            call.on_client(ctx.client)
+        call.give(ctx.input_responses or {})
+        return await self._next(call)
+
+    async def _next(self, call: OpenCall) -> dict[str, Any]:
+        self._open.pop(call.token, None)
+        call.scope.deadline = math.inf
+        try:
+            raw = await call.wait()
+        except BaseException:
+            call.scope.cancel()
+            raise
+        if not call.is_over:
+            call.scope.deadline = anyio.current_time() + _ANSWER_TIMEOUT_S
+            self._open[call.token] = call
+        return raw
+
+
+def is_open_call(ctx: Context) -> bool:
+    """Whether the request repeats one that may still be open here."""
+    return ctx.request_state is not None and ctx.request_state.startswith(_PREFIX)
+
+
+def _owner(ctx: Context) -> tuple[str | None, str, str | None]:
+    return ctx.caller.tenant, ctx.caller.id, ctx.session

@@ -1,0 +1,300 @@
+"""Connections that single client sessions have to themselves, opened on demand, beside the one that all share.
+
+The shared connection lists the tools and serves everybody. A server that keeps state for each client, or asks its
+client questions, needs a connection for each session; which requests get one, `session_rule` decides.
+"""
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import anyio
+import anyio.abc
+from pydantic_core import to_json
+
+from toolcrib.types import Caller, Client, Context, Object, SessionClient
+from toolcrib.upstream.channel import Channel, ExchangeError, FailureKind, flatten_errors
+from toolcrib.upstream.connection import Connection, open_connection
+from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
+from toolcrib.upstream.negotiation import Handshake
+from toolcrib.upstream.options import FleetOptions, ServerOptions
+from toolcrib.upstream.redact import Redactor
+
+logger = logging.getLogger(__name__)
+
+_CAPABILITIES: Final = ("elicitation", "sampling", "roots")
+"""Client capabilities whose requests are passed on."""
+_SHARED_CAPABILITIES: Final[Object] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+"""What a shared connection declares to a server that may ask."""
+_RETRY_AFTER_S: Final = 60.0
+"""Before a version is tried again that failed for another reason than a refusal."""
+_MIN_WAIT_S: Final = 1.0
+"""Between two looks at whether a connection in use has become idle."""
+_SESSION_META: Final = "toolcrib/session"
+"""The `_meta` key by which a client names its session if the protocol has none."""
+_MAX_HANDLE_CHARS: Final = 128
+_ANONYMOUS: Final = "local"
+"""The id of callers without authentication."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRule:
+    """Which requests get a connection of their session."""
+
+    sessions: Literal["", "shared", "client", "older"]
+    """`older`: those of clients before 2026-07-28. Empty before the server is connected."""
+    why: str = ""
+
+
+def session_rule(options: ServerOptions, *, modern: bool) -> SessionRule:
+    """Return the rule for a server; `modern` is whether the shared connection speaks 2026-07-28 or later.
+
+    >>> session_rule(ServerOptions(name="s", command="s", asks=True), modern=False)
+    SessionRule(sessions='client', why='it may ask clients ("asks")')
+    """
+    if options.sessions is not None:
+        return SessionRule(options.sessions, "set in its entry")
+    if modern and options.protocol == "auto" and options.transport != "custom":
+        return SessionRule("older", "a client of an older version is served in its own version and session")
+    if options.asks and not modern:
+        return SessionRule("client", 'it may ask clients ("asks")')
+    return SessionRule("shared")
+
+
+def shared_capabilities(options: ServerOptions) -> Object:
+    """Return the client capabilities to declare on the connection that all clients share."""
+    return _SHARED_CAPABILITIES if options.asks else {}
+
+
+class SessionUnavailable(Exception):
+    """There is no connection for a session. Nothing was sent."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason` is one line without a full stop."""
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(eq=False, slots=True)
+class _SessionConnection:
+    """One connection of a session, from its first request until it is closed."""
+
+    key: Hashable
+    channel: Channel
+    messages: ServerMessages
+    handshake: Handshake
+    exclusive: bool
+    """Whether it serves one request at a time, because its requests belong to no session."""
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    """Set when it is connected, or has failed."""
+    connection: Connection | None = None
+    failure: str = ""
+    refused: bool = False
+    """Whether the server answered, and refused the handshake."""
+    users: int = 0
+    used_at: float = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        return self.users == 0 and not self.channel.closed.is_set
+
+
+class SessionConnections:
+    """The connections of one server that belong to single sessions."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        fleet: FleetOptions,
+        redact: Redactor,
+        logs: LogForwarder,
+        open_channel: Callable[[], Channel],
+    ) -> None:
+        self._options = options
+        self._fleet = fleet
+        self._redact = redact
+        self._logs = logs
+        self._open_channel = open_channel
+        self._group: anyio.abc.TaskGroup | None = None
+        self._entries: dict[Hashable, _SessionConnection] = {}
+        self._modern = False
+        self._older_fails_until = 0.0
+        self.rule = SessionRule("")
+
+    def attach(self, *, modern: bool) -> None:
+        """Take over what the shared connection speaks."""
+        self._modern = modern
+        self._older_fails_until = 0.0
+        self.rule = session_rule(self._options, modern=modern)
+
+    async def run(self) -> None:
+        """Serve until cancelled; then close every connection."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._group = None
+
+    def start_soon(self, work: Callable[..., Any], *arguments: Any) -> None:
+        """Start a task that lasts as long as the server at most. Raises `SessionUnavailable`."""
+        if self._group is None:
+            raise SessionUnavailable("it is not running")
+        self._group.start_soon(work, *arguments)
+
+    # -- which requests --------------------------------------------------------------------------------------------
+
+    def wants_own(self, ctx: Context) -> bool:
+        """Whether the request gets a connection of its session."""
+        if self.rule.sessions == "shared" or self._group is None:
+            return False
+        client = ctx.client
+        if self.rule.sessions == "client":
+            return ctx.session is not None or isinstance(client, SessionClient)
+        if not isinstance(client, SessionClient) or client.is_modern or session_key(ctx) is None:
+            return False
+        return self.rule.sessions == "older" and anyio.current_time() >= self._older_fails_until
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether the shared connection serves a request if there is no connection for its session."""
+        return self.rule.sessions == "older"
+
+    # -- using -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def use(self, ctx: Context) -> AsyncIterator[Connection]:
+        """Give the request its connection, opened if there is none. Raises `SessionUnavailable`."""
+        entry = self._find(ctx)
+        entry.users += 1
+        try:
+            if not entry.ready.is_set():
+                await entry.ready.wait()
+            if entry.connection is None:
+                self._note_failure(entry)
+                raise SessionUnavailable(entry.failure)
+            await entry.connection.set_log_level(ctx)
+            yield entry.connection
+        finally:
+            entry.users -= 1
+            entry.used_at = anyio.current_time()
+
+    def _find(self, ctx: Context) -> _SessionConnection:
+        client = ctx.client
+        is_modern = not isinstance(client, SessionClient) or client.is_modern
+        handshake = self._handshake(_declared(client), modern=is_modern)
+        session = session_key(ctx)
+        if session is None:
+            kind = (handshake.discover, to_json(handshake.capabilities))
+            found = next((one for one in self._entries.values() if one.key == kind and one.is_free), None)
+            return found or self._open(kind, handshake, exclusive=True)
+        key = (*session, handshake.discover)
+        entry = self._entries.get(key)
+        if entry is None or entry.channel.closed.is_set:
+            entry = self._open(key, handshake, exclusive=False)
+        return entry
+
+    def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
+        may_ask = self._options.asks is not False
+        capabilities = {name: declared[name] for name in _CAPABILITIES if may_ask and name in declared}
+        given = Handshake.of(self._options.protocol, capabilities=capabilities)
+        if self._options.protocol != "auto":
+            return given
+        return Handshake(discover=self._modern and modern, capabilities=capabilities)
+
+    def _open(self, key: Hashable, handshake: Handshake, *, exclusive: bool) -> _SessionConnection:
+        self._make_room()
+        messages = ServerMessages(self._logs, private=True, may_ask=self._options.asks is not False)
+        entry = _SessionConnection(key, self._open_channel(), messages, handshake, exclusive)
+        self.start_soon(self._serve, entry)
+        self._entries[entry if exclusive else key] = entry
+        return entry
+
+    def _make_room(self) -> None:
+        if len(self._entries) < self._fleet.max_sessions:
+            return
+        idle = [entry for entry in self._entries.values() if entry.users == 0]
+        if not idle:
+            raise SessionUnavailable(f"all {self._fleet.max_sessions} connections of its clients' sessions are in use")
+        self._close(min(idle, key=lambda entry: entry.used_at), "its place was needed")
+
+    def _note_failure(self, entry: _SessionConnection) -> None:
+        if not self.falls_back or self._older_fails_until > anyio.current_time():
+            return
+        logger.info("%s serves older clients on its shared connection: %s", self._options.name, entry.failure)
+        self._older_fails_until = math.inf if entry.refused else anyio.current_time() + _RETRY_AFTER_S
+
+    # -- one connection --------------------------------------------------------------------------------------------
+
+    async def _serve(self, entry: _SessionConnection) -> None:
+        """Open the connection, and keep it until it ends or nobody uses it."""
+        options = self._options
+        try:
+            with anyio.CancelScope(deadline=anyio.current_time() + options.start_timeout_s) as limit:
+                async with open_connection(
+                    entry.channel, options, self._fleet, self._redact, entry.messages, entry.handshake
+                ) as connection:
+                    limit.deadline = math.inf
+                    entry.connection, entry.used_at = connection, anyio.current_time()
+                    entry.ready.set()
+                    await self._wait_idle(entry)
+        except Exception as error:  # noqa: BLE001 - whatever ends a connection, its requests are told
+            entry.failure, entry.refused = self._reason(entry, error)
+        finally:
+            self._close(entry, entry.failure or "it was closed")
+            entry.failure = entry.failure or entry.channel.closed.reason or "it did not answer the handshake in time"
+            entry.ready.set()
+
+    async def _wait_idle(self, entry: _SessionConnection) -> None:
+        """Wait until the connection ends, or was not used for long."""
+        while not entry.channel.closed.is_set:
+            now, idle_at = anyio.current_time(), entry.used_at + self._fleet.session_idle_s
+            if entry.users == 0 and now >= idle_at:
+                return
+            with anyio.move_on_at(idle_at if idle_at > now else now + _MIN_WAIT_S):
+                await entry.channel.closed.wait()
+
+    def _reason(self, entry: _SessionConnection, error: Exception) -> tuple[str, bool]:
+        """Why the connection failed, and whether the server refused it."""
+        causes = list(flatten_errors(error))
+        known = next((cause for cause in causes if isinstance(cause, ExchangeError)), None)
+        if known is None:
+            return self._redact(f"{type(causes[0]).__name__}: {causes[0]}"), False
+        closed = entry.channel.closed
+        reason = closed.reason if known.kind is FailureKind.CLOSED and closed.is_set else known.reason
+        return reason, known.kind is FailureKind.ANSWER
+
+    def _close(self, entry: _SessionConnection, reason: str) -> None:
+        entry.channel.closed.set(reason)
+        place = entry if entry.exclusive else entry.key
+        if self._entries.get(place) is entry:
+            del self._entries[place]
+
+    # -- the end of a session --------------------------------------------------------------------------------------
+
+    def end_session(self, caller: Caller, session: str) -> None:
+        """Close the connections of a client's session that has ended."""
+        for entry in tuple(self._entries.values()):
+            if isinstance(entry.key, tuple) and entry.key[:3] == (caller.tenant, caller.id, session):
+                self._close(entry, "its client's session has ended")
+
+
+def _declared(client: Client | None) -> Object:
+    if isinstance(client, SessionClient):
+        return client.declared
+    return {} if client is None else client.capabilities
+
+
+def session_key(ctx: Context) -> tuple[str | None, str, str | None, str | None] | None:
+    """Return what identifies the session of a request: caller, session, and the client's own name for it.
+
+    None if two such requests may come from different clients: without a session and without authentication.
+    """
+    handle = ctx.meta.get(_SESSION_META)
+    named = str(handle)[:_MAX_HANDLE_CHARS] if isinstance(handle, (str, int)) else None
+    if ctx.session is None and named is None and ctx.caller.id == _ANONYMOUS and ctx.caller.tenant is None:
+        return None
+    return ctx.caller.tenant, ctx.caller.id, ctx.session, named

@@ -1,0 +1,244 @@
+"""Connections of single sessions: who gets one, what it declares, and when it ends."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from tests.upstream.support import CTX, FAST, alive, call, call_json, raw, server_of
+from tests.upstream.test_forwarding import ELICIT, TALK
+
+from toolcrib.errors import ExecutionFailed, ServerUnavailable
+from toolcrib.types import Caller, Context, Object, ServerState, SessionClient
+from toolcrib.upstream.fleet import RemoteServer
+from toolcrib.upstream.forwarding import paused
+
+pytestmark = pytest.mark.anyio
+
+OWN: dict[str, Any] = {"options": {"sessions": "client"}}
+
+
+class Peer(SessionClient):
+    """A client of either era."""
+
+    def __init__(self, *, is_modern: bool = False, capabilities: Object | None = None) -> None:
+        self._is_modern = is_modern
+        self._capabilities = capabilities or {}
+        self.logged: tuple[Object, ...] = ()
+
+    @property
+    def is_modern(self) -> bool:
+        return self._is_modern
+
+    @property
+    def capabilities(self) -> Object:
+        return self._capabilities
+
+    declared = capabilities
+
+    @property
+    def can_elicit(self) -> bool:
+        return False
+
+    def can_ask(self, method: str) -> bool:
+        return not self.is_modern and method.partition("/")[0] in self.capabilities
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None: ...
+
+    async def elicit(self, params: Object) -> Object:
+        return {"action": "accept", "content": {"by": "client"}}
+
+    async def sample(self, params: Object) -> Object:
+        raise AssertionError("this client has no model")
+
+    async def list_roots(self) -> Object:
+        return {"roots": [{"uri": "file:///r"}]}
+
+    async def notify(self, method: str, params: Object) -> None:
+        self.logged += (params,)
+
+
+def of(session: str | None, caller: str = "ann", **client: Any) -> Context:
+    return Context(caller=Caller(id=caller), session=session, client=Peer(**client))
+
+
+async def process(server: RemoteServer, ctx: Context = CTX) -> int:
+    (pid,) = await call_json(server, "pids", ctx)
+    assert isinstance(pid, int)
+    return pid
+
+
+async def gone(pid: int) -> None:
+    while alive(pid):  # noqa: ASYNC110 - a process has no event
+        await anyio.sleep(0.01)
+
+
+async def test_each_session_has_its_own_process_and_other_requests_share_one() -> None:
+    async with server_of(raw(**OWN)) as server:
+        shared = await process(server)
+        one, two = await process(server, of("1")), await process(server, of("2"))
+        assert len({shared, one, two}) == 3
+        assert (await process(server, of("1")), await process(server)) == (one, shared)
+        assert await process(server, of("1", caller="bob")) not in (shared, one, two)
+        assert (server.status.sessions, server.status.sessions_why) == ("client", "set in its entry")
+
+
+async def test_a_connection_ends_with_its_session() -> None:
+    async with server_of(raw(**OWN)) as server:
+        one, two = await process(server, of("1")), await process(server, of("2"))
+        server.end_session(of("1"))
+        await gone(one)
+        assert await process(server, of("1")) != one
+        assert await process(server, of("2")) == two
+
+
+async def test_an_idle_connection_is_closed_and_opened_again_when_needed() -> None:
+    async with server_of(raw(**OWN), replace(FAST, session_idle_s=0.05)) as server:
+        one = await process(server, of("1"))
+        await gone(one)
+        assert await process(server, of("1")) != one
+
+
+async def test_a_session_too_many_takes_the_place_of_the_one_unused_longest() -> None:
+    async with server_of(raw(**OWN), replace(FAST, max_sessions=2)) as server:
+        pids = [await process(server, of(session)) for session in ("1", "2", "1", "3")]
+        await gone(pids[1])
+        assert await process(server, of("1")) == pids[0]
+
+
+async def test_a_session_without_a_place_learns_why() -> None:
+    async with server_of(raw(**OWN), replace(FAST, max_sessions=1)) as server, anyio.create_task_group() as group:
+        busy = of("1")
+        await process(server, busy)
+        group.start_soon(call, server, "hang", busy)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(ServerUnavailable, match="all 1 connections of its clients' sessions are in use"):
+            await process(server, of("2"))
+        group.cancel_scope.cancel()
+
+
+async def test_a_session_whose_process_died_gets_another_one() -> None:
+    async with server_of(raw(**OWN)) as server:
+        one = await process(server, of("1"))
+        with pytest.raises(ExecutionFailed):
+            await call(server, "die", of("1"))
+        assert await process(server, of("1")) != one
+
+
+async def test_requests_of_nobody_in_particular_have_a_connection_one_at_a_time() -> None:
+    anonymous = of(None, caller="local")
+    async with server_of(raw(**OWN)) as server:
+        shared, one = await process(server), await process(server, anonymous)
+        assert one != shared
+        assert await process(server, anonymous) == one
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, server, "hang", anonymous)
+            await anyio.wait_all_tasks_blocked()
+            assert await process(server, anonymous) not in (shared, one)
+            group.cancel_scope.cancel()
+
+
+ABLE: Object = {"elicitation": {"form": {}}, "roots": {"listChanged": False}}
+
+
+async def test_a_session_declares_what_its_client_can_do_unless_the_server_may_not_ask() -> None:
+    async with server_of(raw(**OWN)) as server:
+        assert await call_json(server, "given", of("1", capabilities={**ABLE, "experimental": {}})) == ABLE
+        assert await call_json(server, "given", of("2")) == {}
+    async with server_of(raw(options={"sessions": "client", "asks": False})) as server:
+        assert await call_json(server, "given", of("1", capabilities=ABLE)) == {}
+
+
+async def test_a_server_that_may_ask_gets_a_connection_for_each_session() -> None:
+    async with server_of(raw(options={"asks": True})) as server:
+        assert (server.status.sessions, server.status.sessions_why) == ("client", 'it may ask clients ("asks")')
+        ann, bob = of("1", capabilities=ABLE), of("2", capabilities={})
+        accepted = {"action": "accept", "content": {"by": "client"}}
+        assert await call_json(server, "ask_back", ann, **ELICIT) == accepted
+        assert await call_json(server, "ask_back", ann, method="roots/list", params={}) == {
+            "roots": [{"uri": "file:///r"}]
+        }
+        assert (await call_json(server, "ask_back", bob, **ELICIT))["action"] == "cancel"
+
+
+async def test_log_messages_of_a_session_reach_its_running_request() -> None:
+    ctx = of("1")
+    notice = {"method": "notifications/message", "params": {"level": "info", "data": "d"}}
+    async with server_of(raw(**OWN)) as server:
+        await call(server, "tell", ctx, notices=[notice])
+    assert isinstance(ctx.client, Peer)
+    assert ctx.client.logged == ({"level": "info", "logger": "raw", "data": "d"},)
+
+
+# -- protocol versions -------------------------------------------------------------------------------------------------
+
+
+async def test_a_named_older_version_is_offered_without_asking_for_a_newer_one() -> None:
+    async with server_of(raw(version="echo", discover="serve", supports=[], options={"protocol": "2025-03-26"})) as one:
+        assert one.status.protocol == "2025-03-26"
+        assert (await call_json(one, "seen"))[0] == "initialize"
+
+
+async def test_a_server_that_does_not_speak_the_named_version_has_failed() -> None:
+    async with server_of(raw(options={"protocol": "2026-07-28"})) as server:
+        assert (server.status.state, server.status.reason) == (ServerState.FAILED, "it does not speak 2026-07-28")
+
+
+async def test_a_server_that_refuses_a_version_but_names_it_as_supported_is_asked_again() -> None:
+    async with server_of(raw(discover="insist")) as server:
+        assert server.status.protocol == "2026-07-28"
+
+
+async def test_an_older_client_is_served_in_its_own_version_where_the_server_speaks_it() -> None:
+    async with server_of(raw(discover="serve", supports=["2026-07-28", "2025-11-25"])) as server:
+        shared, older = await process(server), await process(server, of("1"))
+        assert (server.status.protocol, server.status.sessions) == ("2026-07-28", "older")
+        assert older != shared
+        assert await process(server, of("1", is_modern=True)) == shared
+        assert await call_json(server, "given", of("2", capabilities=ABLE)) == ABLE
+
+
+async def test_a_server_that_speaks_the_newer_version_only_serves_older_clients_in_it() -> None:
+    async with server_of(raw(discover="serve")) as server:
+        shared = await process(server)
+        assert [await process(server, of("1")) for _ in range(2)] == [shared] * 2
+        assert "initialize" not in await call_json(server, "seen")
+
+
+# -- questions to newer clients ----------------------------------------------------------------------------------------
+
+MODERN = of("1", is_modern=True, capabilities={"elicitation": {}, "sampling": {}})
+
+
+async def test_a_question_to_a_newer_client_ends_its_request_and_the_repeated_one_brings_the_answer() -> None:
+    async with server_of(raw(options={"asks": True})) as server:
+        asked = await call(server, "ask_back", MODERN, **ELICIT)
+        assert (asked.kind, dict(asked.input_requests or {})) == ("input_required", {"q1": ELICIT})
+        answers = {"q1": {"action": "accept", "content": {"who": "me"}}}
+        repeated = replace(MODERN, input_responses=answers, request_state=asked.request_state)
+        assert await call_json(server, "ask_back", repeated, **ELICIT) == answers["q1"]
+
+
+@pytest.mark.parametrize("other", [of("2", is_modern=True), of("1", caller="bob", is_modern=True)])
+async def test_only_the_session_that_was_asked_can_answer(other: Context) -> None:
+    async with server_of(raw(options={"asks": True})) as server:
+        asked = await call(server, "ask_back", MODERN, method="sampling/createMessage", params=TALK)
+        stolen = replace(other, input_responses={"q1": {}}, request_state=asked.request_state)
+        with pytest.raises(ExecutionFailed, match="no longer open"):
+            await call(server, "ask_back", stolen)
+        with pytest.raises(ExecutionFailed, match="no longer open"):
+            await call(server, "ask_back", replace(MODERN, request_state="open-call.unknown"))
+
+
+async def test_a_newer_client_is_not_asked_for_what_it_did_not_declare() -> None:
+    async with server_of(raw(options={"asks": True})) as server:
+        answer = await call_json(server, "ask_back", MODERN, method="roots/list", params={})
+        assert answer == {"refused": "The client has no roots to list."}
+
+
+async def test_a_deadline_does_not_run_while_a_person_answers() -> None:
+    limit = anyio.CancelScope(deadline=anyio.current_time() + 10)
+    with paused(limit):
+        assert limit.deadline == math.inf
+    assert 9 < limit.deadline - anyio.current_time() <= 10
