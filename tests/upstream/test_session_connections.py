@@ -126,7 +126,7 @@ async def test_a_session_whose_process_died_gets_another_one() -> None:
         assert await process(server, of("1")) != one
 
 
-async def test_requests_of_nobody_in_particular_have_a_connection_one_at_a_time() -> None:
+async def test_requests_without_a_session_use_a_connection_one_at_a_time() -> None:
     anonymous = of(None, caller="local")
     async with server_of(raw(**OWN)) as server:
         shared, one = await process(server), await process(server, anonymous)

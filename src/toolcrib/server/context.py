@@ -266,12 +266,19 @@ class RequestClient(SessionClient):
         """Send a notification that belongs to the request: before its response, or on the session's own stream."""
         if method == "notifications/message" and not self._wants_level(params.get("level")):
             return
-        if not self.is_modern:
+        http = self._request.request
+        if http is not None and EVENTS_KEY in http.scope and (self._wants_progress or not self._has_open_stream()):
+            await http.scope[EVENTS_KEY]({"jsonrpc": "2.0", "method": method, "params": dict(params)})
+        elif not self.is_modern:
             await connection_of(self._request).notify(method, dict(params))
         elif method == "notifications/message":
             message = mcp_types.LoggingMessageNotificationParams.model_validate(params)
             notification = mcp_types.LoggingMessageNotification(params=message)
             await self._request.session.send_notification(notification, related_request_id=self._request.request_id)
+
+    @property
+    def _wants_progress(self) -> bool:
+        return (self._request.meta or {}).get("progress_token") is not None
 
     def _wants_level(self, level: object) -> bool:
         """Whether the client wants log messages of the level. From 2026-07-28 on it gets none unless it says so."""

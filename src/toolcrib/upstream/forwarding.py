@@ -296,7 +296,7 @@ class ServerMessages:
                 self.logs.publish(self.recipient, message)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request of the server, by the latest request's client if it is certain whom it concerns.
+        """Answer a request of the server through the latest request, if it can only belong to that one.
 
         Raises `MCPError`.
         """

@@ -60,7 +60,7 @@ class OpenCall:
             except Exception as error:  # noqa: BLE001 - raised again in the client's request
                 self._failure = error
         if self._result is None and self._failure is None:
-            self._failure = ExecutionFailed("The call was cancelled.", hint="Nobody answered its question in time.")
+            self._failure = ExecutionFailed("The call was cancelled.", hint="Its question was not answered in time.")
         self._change()
 
     async def ask(self, method: str, params: Object) -> Object:

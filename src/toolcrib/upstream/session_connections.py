@@ -230,7 +230,7 @@ class SessionConnections:
     # -- one connection --------------------------------------------------------------------------------------------
 
     async def _serve(self, entry: _SessionConnection) -> None:
-        """Open the connection, and keep it until it ends or nobody uses it."""
+        """Open the connection, and keep it until it ends or is idle."""
         options = self._options
         try:
             with anyio.CancelScope(deadline=anyio.current_time() + options.start_timeout_s) as limit:
@@ -241,7 +241,7 @@ class SessionConnections:
                     entry.connection, entry.used_at = connection, anyio.current_time()
                     entry.ready.set()
                     await self._wait_idle(entry)
-        except Exception as error:  # noqa: BLE001 - whatever ends a connection, its requests are told
+        except Exception as error:  # noqa: BLE001 - whatever ends a connection, its requests get the reason
             entry.failure, entry.refused = self._reason(entry, error)
         finally:
             self._close(entry, entry.failure or "it was closed")
