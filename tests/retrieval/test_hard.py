@@ -61,7 +61,7 @@ def test_the_held_out_half_is_answered_as_well_as_before() -> None:
 
 def test_near_misses_are_marked_as_weak_as_often_as_before() -> None:
     replies = [ask(row["query"]) for row in requests("development") if row["kind"] == "near_miss"]
-    assert sum(any(not hit.weak for hit in reply.hits) for reply in replies) <= 9
+    assert sum(any(not hit.weak for hit in reply.hits) for reply in replies) <= 5
 
 
 def test_each_kind_has_its_requests_and_half_of_them_are_held_out() -> None:

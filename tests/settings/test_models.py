@@ -249,7 +249,7 @@ def test_a_server_may_be_more_patient_than_the_default(loading: Loading) -> None
         ({"search": {"weak_below": True}}, "search.weak_below must be a number from 0 to 1, not true"),
         (
             {"search": {"nothing_below": 0.9}},
-            "mcp.json:3: toolcrib.search has nothing_below greater than weak_below (0.3), so no hit could",
+            "mcp.json:3: toolcrib.search has nothing_below greater than weak_below (0.45), so no hit could",
         ),
         ({"search": {"embedder": ""}}, "mcp.json:4: toolcrib.search.embedder must not be empty"),
         ({"search": {"embeder": "x"}}, 'toolcrib.search.embeder is not a setting; did you mean "embedder"?'),
