@@ -17,6 +17,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions, SessionOptions
 from toolcrib.middleware.options import CallOptions
 from toolcrib.surfaces.dynamic import DynamicSurface
+from toolcrib.surfaces.facade import listed_meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 from toolcrib.types import Action, Caller, Context, Decision, Object, Policy, ServerState, Tool, ToolResult, Visibility
@@ -92,7 +93,7 @@ async def test_a_client_sees_the_five_as_they_are_defined(mode: str) -> None:
     async with client_of(mode=mode) as client:
         tools = (await client.list_tools()).tools
     assert [tool.name for tool in tools] == FIVE
-    assert [tool.input_schema for tool in tools] == [tool.input_schema for tool in META_TOOLS]
+    assert [tool.input_schema for tool in tools] == [listed_meta_tool(tool).input_schema for tool in META_TOOLS]
     by_name = {tool.name: tool for tool in tools}
     for name in FIVE[:4]:
         hints = by_name[name].annotations

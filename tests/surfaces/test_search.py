@@ -81,16 +81,59 @@ async def test_with_meta_only_native_tools_are_found_but_not_listed() -> None:
         assert [hit["name"] for hit in found["hits"]] == ["x:lever"]
 
 
-async def test_a_client_sees_two_tools_with_titles_and_annotations() -> None:
+async def test_a_client_sees_the_meta_tools_with_titles_and_annotations() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
         tools = (await client.list_tools()).tools
-    assert [tool.name for tool in tools] == ["tool_search", "execute_tool"]
-    assert [tool.title for tool in tools] == ["Search tools", "Execute a tool"]
+    assert [tool.name for tool in tools] == ["tool_search", "execute_tool", "read_tool"]
+    assert [tool.title for tool in tools] == ["Search tools", "Execute a tool", "Call a read-only tool"]
+    assert tools[2].annotations is not None
+    assert tools[2].annotations.read_only_hint is True
     assert tools[0].annotations is not None
     assert tools[0].annotations.read_only_hint is True
     assert tools[1].annotations is not None
     assert tools[1].annotations.destructive_hint is True
     assert tools[1].input_schema["properties"]["arguments"]["type"] == "object"
+
+
+async def test_read_tool_runs_only_tools_that_say_that_they_only_read() -> None:
+    async with running(FakeSource(mail())) as gateway, connect(gateway) as client:
+        read = await call(client, "read_tool", {"name": "mail:list_folders"})
+        refused = await call(client, "read_tool", {"name": "mail:send_email", "arguments": {"to": "a@b.c"}})
+    assert not read.is_error
+    assert refused.is_error
+    assert "mail:send_email does not say that it only reads" in text_of(refused)
+    assert "Call it with execute_tool." in text_of(refused)
+
+
+async def test_read_tool_is_listed_only_where_it_is_wanted_and_of_use() -> None:
+    for provider, options in ((mail(), SurfaceOptions(read_tool=False)), (FakeProvider([Tool(name="a")]), None)):
+        async with running(FakeSource(provider)) as gateway, connect(gateway, options) as client:
+            assert "read_tool" not in [tool.name for tool in (await client.list_tools()).tools]
+
+
+@pytest.mark.parametrize("surface", ["search", "dynamic", "progressive"])
+async def test_clients_load_the_meta_tools_at_once_and_see_which_arguments_are_optional(surface: str) -> None:
+    options = SurfaceOptions(surfaces=(surface,), call_many=True, summary=True)
+    async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
+        tools = (await client.list_tools()).tools
+    for tool in tools:
+        assert tool.meta is not None
+        assert tool.meta["anthropic/alwaysLoad"] is True
+        for name, schema in tool.input_schema["properties"].items():
+            assert schema.get("nullable", False) is (name not in tool.input_schema.get("required", ())), (tool, name)
+    sizes = {tool.name: (tool.meta or {}).get("anthropic/maxResultSizeChars") for tool in tools}
+    assert surface != "search" or sizes.pop("tool_search") == 100_000
+    assert set(sizes.values()) == {None}
+
+
+async def test_optional_arguments_of_meta_tools_may_be_null() -> None:
+    nothing = dict.fromkeys(("max_results", "namespace", "tags", "read_only", "group", "detail", "budget", "cursor"))
+    for surface, name in (("search", "tool_search"), ("dynamic", "search_tools")):
+        arguments = {"query": "list folders", **(nothing if surface == "search" else {"limit": None})}
+        async with running(FakeSource(mail())) as gateway:
+            async with connect(gateway, SurfaceOptions(surfaces=(surface,))) as client:
+                found = await call(client, name, arguments)
+        assert "mail:list_folders" in text_of(found)
 
 
 async def test_search_text_is_a_json_array_with_name_description_score_and_schema_first() -> None:
@@ -413,7 +456,7 @@ async def test_always_visible_tools_are_listed_and_called_by_name() -> None:
     async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
         result = await call(client, "mail__send_email", {"to": "a@b.c"})
-    assert names == ["tool_search", "execute_tool", "mail__send_email"]
+    assert names == ["tool_search", "execute_tool", "read_tool", "mail__send_email"]
     assert not result.is_error
 
 
@@ -428,7 +471,7 @@ async def test_a_name_that_does_not_exist_is_a_protocol_error_with_suggestions()
 @pytest.mark.parametrize("masked", [True, False])
 async def test_a_provider_that_raises_leaks_nothing_to_the_client_if_errors_are_masked(masked: bool) -> None:
     async def fail(ctx: Context, name: str, arguments: Object) -> ToolResult:
-        raise RuntimeError("password=hunter2")
+        raise RuntimeError("hunter2 was refused")
 
     app = App(Settings(local=LocalOptions(mask_errors=masked)))
     app.add_provider(FakeProvider([Tool(name="act")], fail))

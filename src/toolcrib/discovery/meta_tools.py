@@ -16,6 +16,7 @@ from toolcrib.discovery.guards import Guard
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolNotFound
 from toolcrib.names import nearest
 from toolcrib.schema import Schema
+from toolcrib.schema.repair import repair
 from toolcrib.types import Object, Tool, Visibility
 
 LIST_LIMIT: Final = 50
@@ -278,7 +279,7 @@ def _limit(asked: Object, usual: int, most: int) -> int:
 def _checked_arguments(name: str, arguments: Any) -> dict[str, Any]:
     """Return the arguments of a meta-tool, fixed where the meaning is clear. Raises `InvalidRequest`."""
     schema = _DEFINED[name].input_schema
-    asked = merge_arguments(arguments, {}, schema, tool=name)
+    asked = repair(merge_arguments(arguments, {}, schema, tool=name), schema)
     if asked.get("limit") is None:
         asked.pop("limit", None)
     else:

@@ -52,6 +52,7 @@ from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.providers.base import BackendSelector, ProviderSource
 from toolcrib.resources.manager import ResourceManager
 from toolcrib.resources.router import URI_BLOCKS
+from toolcrib.resources.uris import with_public_apps
 from toolcrib.schema import example, signature
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.text import parse_query
@@ -311,15 +312,7 @@ class Gateway:
         """
         tool = found.tool
         try:
-            if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
-                raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
-            if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
-                settled = dict(arguments)
-            else:
-                settled = merge_arguments(
-                    arguments, loose or {}, tool.input_schema, tool=tool.id, known=found.schema.properties
-                )
-                settled = found.schema.accept(settled)
+            settled = self._settle(ctx, found, arguments, loose or {}, verbatim=verbatim)
         except ToolcribError as error:
             self._pipeline.audit_refused(ctx, tool.id, error)
             raise
@@ -333,9 +326,23 @@ class Gateway:
             raise
         if result.kind == "complete":
             await self._record(ctx, tool, result)
+        if result.meta and (meta := with_public_apps(tool.namespace, result.meta)) != result.meta:
+            result = replace(result, meta=meta)
         if any(block.get("type") in URI_BLOCKS for block in result.content):
             return await self.resources.rewrite_uris(ctx, tool.namespace, result)
         return result
+
+    def _settle(
+        self, ctx: Context, found: ResolvedTool, arguments: Any, loose: Object, *, verbatim: bool
+    ) -> dict[str, Any]:
+        """Return the arguments to send, if the caller may call the tool and its schema accepts them."""
+        tool = found.tool
+        if self._policy.decide(ctx.caller, tool, Action.CALL) is Decision.HIDE:
+            raise ToolNotFound(f'No tool is called "{tool.id}".', hint=SEARCH_HINT)
+        if verbatim and all(backend.kind is BackendKind.MCP for backend in found.backends):
+            return dict(arguments)
+        merged = merge_arguments(arguments, loose, tool.input_schema, tool=tool.id, known=found.schema.properties)
+        return found.schema.accept(merged)
 
     async def _record(self, ctx: Context, tool: Tool, result: ToolResult) -> None:
         """Record a complete result: in the session, its shape, and whether it has the promised structured content."""

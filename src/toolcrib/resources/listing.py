@@ -19,8 +19,10 @@ from toolcrib.resources.uris import (
     PROMPT_TAG,
     RESOURCE_TAG,
     UriTemplate,
+    is_app_uri,
     is_reserved_uri,
     normal_forms,
+    public_app_uri,
     qualified_uri,
     scheme_of,
 )
@@ -296,7 +298,7 @@ async def _assign_public_names(
     """Documents by public name.
 
     With `prefix` that is the name with its namespace. Without it, documents get their namespace only where two servers
-    have the same name or URI, or where the URI looks qualified.
+    have the same name or URI, or where the URI looks qualified or is that of an app.
     """
     counts: dict[str, int] = {}
     for document in documents:
@@ -304,7 +306,8 @@ async def _assign_public_names(
     listed: dict[str, ListedDocument] = {}
     for place, document in enumerate(documents):
         await _yield_sometimes(place)
-        qualified = prefix or counts[document.name] > 1 or (kind != "prompts" and is_reserved_uri(document.name))
+        special = kind != "prompts" and (is_reserved_uri(document.name) or is_app_uri(document.name))
+        qualified = prefix or counts[document.name] > 1 or special
         public = _qualified_name(kind, document) if qualified else document.name
         listed.setdefault(public, _with_public_name(kind, document, public))
     return dict(sorted(listed.items())) if kind == "prompts" else listed
@@ -313,7 +316,8 @@ async def _assign_public_names(
 def _qualified_name(kind: DocumentKind, document: ListedDocument) -> str:
     if kind == "prompts":
         return wire_name(Key(document.namespace, document.name))
-    return qualified_uri(document.namespace, document.name)
+    qualify = public_app_uri if is_app_uri(document.name) else qualified_uri
+    return qualify(document.namespace, document.name)
 
 
 def _with_public_name(kind: DocumentKind, document: ListedDocument, public: str) -> ListedDocument:

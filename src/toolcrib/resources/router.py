@@ -13,10 +13,13 @@ from toolcrib.providers.base import Backend, Documents
 from toolcrib.resources.listing import CollectionCache, backend_namespace, may_see_all, policy_tools, strictest_decision
 from toolcrib.resources.uris import (
     MAX_URI_LENGTH,
+    is_app_uri,
     is_reserved_uri,
     is_web_uri,
+    public_app_uri,
     qualified_uri,
     scheme_of,
+    split_app_uri,
     split_qualified_uri,
 )
 from toolcrib.types import Caller, Context, Decision, Object, Policy, StateCodec, StateStore, ToolResult
@@ -71,7 +74,7 @@ class UriRouter:
             # No other source counts: a server must not be able to redirect a qualified URI.
             found = [one for one in self._owners_or_readers(ctx.caller, own) if one.namespace == namespace]
         else:
-            found = self._candidates(ctx, uri)
+            found = self._app_locations(ctx.caller, uri) or self._candidates(ctx, uri)
         locations = [one for one in found if not self.is_hidden(ctx.caller, one.namespace, one.uri)]
         if len(locations) == 1:
             return locations[0]
@@ -84,6 +87,11 @@ class UriRouter:
         raise AmbiguousName(
             f"Several servers may have {uri[:_MAX_SHOWN]}.", hint="Name one of them.", suggestions=names
         )
+
+    def _app_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
+        """The server in whose namespace the address of an app is, if it is one."""
+        namespace, own = split_app_uri(uri) or ("", "")
+        return [one for one in self._owners_or_readers(caller, own) if own and one.namespace == namespace]
 
     def is_hidden(self, caller: Caller, namespace: str, uri: str) -> bool:
         """Whether the policy hides a server's resource from the caller, under any spelling of its URI."""
@@ -211,6 +219,8 @@ class UriRouter:
             backend_namespace(backend) == namespace for backend, _ in self._collections.sources()
         ):
             return qualified_uri(namespace, uri)
+        if is_app_uri(uri):
+            return public_app_uri(namespace, uri)
         if not any(one.namespace == namespace for one in self._readable_locations(ctx.caller, uri)):
             return uri  # the server has no such resource for this caller, so qualifying it would not help
         locations = self._candidates(ctx, uri)

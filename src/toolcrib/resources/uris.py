@@ -1,12 +1,13 @@
 """URIs of resources, as clients see them.
 
 A URI stays as its server wrote it if it leads back to that server. Otherwise, for example because two servers use the
-same URI, it becomes `toolcrib://<namespace>/<uri>`, which always does.
+same URI, it becomes `toolcrib://<namespace>/<uri>`, which always does. The address of an MCP app, `ui://<path>`, always
+becomes `ui://<namespace>/<path>`: a tool names it in its definition, which has to be the same for everyone.
 """
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from toolcrib.types import Tool
@@ -16,6 +17,7 @@ PROMPT_TAG: Final = "mcp:prompt"
 RESOURCE_TAG: Final = "mcp:resource"
 """The tag of resources in policies."""
 QUALIFIED_SCHEME: Final = "toolcrib://"
+APP_SCHEME: Final = "ui://"
 MAX_URI_LENGTH: Final = 8192
 """The longest URI of a server, or name of a prompt, in characters."""
 _WEB_SCHEME: Final = re.compile(r"https?://", re.IGNORECASE)
@@ -62,6 +64,45 @@ def is_reserved_uri(uri: str) -> bool:
     (True, False)
     """
     return uri.lstrip().lower().startswith("toolcrib:")
+
+
+def is_app_uri(uri: str) -> bool:
+    """Whether it is the address of an MCP app. Hosts know apps by this scheme, so it stays.
+
+    >>> is_app_uri("ui://clock/face.html"), is_app_uri("https://example.com")
+    (True, False)
+    """
+    return uri[: len(APP_SCHEME)].lower() == APP_SCHEME
+
+
+def public_app_uri(namespace: str, uri: str) -> str:
+    """The address of an app with its namespace: two servers may both have an `ui://index.html`.
+
+    >>> public_app_uri("my clock", "ui://face.html")
+    'ui://my%20clock/face.html'
+    """
+    return f"{APP_SCHEME}{quote(namespace, safe='')}/{uri[len(APP_SCHEME) :]}"
+
+
+def split_app_uri(uri: str) -> tuple[str, str] | None:
+    """The namespace and the server's own address of an app; None for any other URI.
+
+    >>> split_app_uri("ui://my%20clock/face.html")
+    ('my clock', 'ui://face.html')
+    """
+    if not is_app_uri(uri):
+        return None
+    namespace, slash, own = uri[len(APP_SCHEME) :].partition("/")
+    return (unquote(namespace), APP_SCHEME + own) if slash and namespace and own else None
+
+
+def with_public_apps(namespace: str, meta: Any) -> Any:
+    """A server's `_meta` with the public address of each app in it."""
+    if isinstance(meta, str):
+        return public_app_uri(namespace, meta) if is_app_uri(meta) else meta
+    if isinstance(meta, Mapping):
+        return {key: with_public_apps(namespace, value) for key, value in meta.items()}
+    return [with_public_apps(namespace, value) for value in meta] if isinstance(meta, list | tuple) else meta
 
 
 def scheme_of(uri: str) -> str:

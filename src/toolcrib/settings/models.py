@@ -39,7 +39,7 @@ Audit = Annotated[bool | NonEmpty, Constraint("true, false or the name of a logg
 _Bytes = Annotated[int, whole_from(1024)]
 _RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
 _SURFACES: Final = (
-    *("surfaces", "instructions", "always_visible", "meta_only", "call_many", "summary", "prefix"),
+    *("surfaces", "instructions", "always_visible", "apps", "meta_only", "read_tool", "call_many", "summary", "prefix"),
     *("digest_tokens", "list_page_bytes", "reply_tokens"),
 )
 
@@ -224,7 +224,9 @@ class ToolcribTable(Table):
     surfaces: Annotated[tuple[Annotated[str, one_of(SURFACES)], ...], checked(_surfaces_problem)] = ()
     instructions: NonEmpty | None = None
     always_visible: tuple[str, ...] = ()
+    apps: bool = True
     meta_only: bool = False
+    read_tool: bool = True
     call_many: bool = False
     summary: bool = False
     prefix: bool = True

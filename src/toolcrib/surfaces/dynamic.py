@@ -17,7 +17,7 @@ from toolcrib.gateway.startup import missing_note
 from toolcrib.gateway.view import View
 from toolcrib.providers.content import json_text
 from toolcrib.search.options import PointsOptions
-from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, MetaToolHandler
+from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, MetaToolHandler, listed_meta_tool
 from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import text_result
 from toolcrib.types import Context, Object, SearchRequest, ServerStatus, Tool, ToolResult
@@ -26,6 +26,7 @@ _LIST_CHARS: Final = 200
 """Characters of a description in `list_tools`."""
 _SEARCH_CHARS: Final = 500
 """Characters of a description in `search_tools`."""
+_LISTED: Final = tuple(map(listed_meta_tool, META_TOOLS))
 
 
 class DynamicSurface:
@@ -44,7 +45,7 @@ class DynamicSurface:
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """All five, always."""
-        return META_TOOLS
+        return _LISTED
 
     async def _run(self, name: str, ctx: Context, arguments: Object) -> ToolResult:
         """The answer is `{"success": ...}`, as text and as structured content."""

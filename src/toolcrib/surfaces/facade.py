@@ -22,6 +22,7 @@ from toolcrib.gateway.refresh import CatalogRefresher
 from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
 from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.providers.base import Backend
+from toolcrib.resources.uris import with_public_apps
 from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import error_result
@@ -43,6 +44,10 @@ _HINTS_WITHOUT_SEARCH: Final[Mapping[str, str]] = {
     SEARCH_ELSEWHERE_HINT: "Try again once it is available.",
 }
 """Replacements for hints that suggest a search, where there is no search."""
+_APP_KEYS: Final = ("ui", "ui/resourceUri", "openai/outputTemplate")
+"""Keys in the `_meta` of a tool that name its app: the specification's, and two older ones."""
+_ALWAYS_LOAD: Final = "anthropic/alwaysLoad"
+_MAX_RESULT_CHARS: Final = "anthropic/maxResultSizeChars"
 _HEADER_MARK: Final = "x-mcp-header"
 _KEYS_BYTES: Final = 100
 """Bytes that the keys of a list entry take."""
@@ -82,16 +87,45 @@ class Surface(Protocol):
         """
 
 
-def meta_tool(name: str, title: str, description: str, schema: Object, hints: Object) -> Tool:
-    """The definition of a meta-tool."""
-    return Tool(
-        name=name,
-        title=title,
-        description=description,
-        input_schema=schema,
-        annotations={"title": title, **hints},
-        visibility=Visibility.NATIVE,
+def meta_tool(
+    name: str, title: str, description: str, schema: Object, hints: Object, *, max_chars: int | None = None
+) -> Tool:
+    """The definition of a meta-tool; `max_chars` is the size of its longest result, where that is limited."""
+    return listed_meta_tool(
+        Tool(
+            name=name,
+            title=title,
+            description=description,
+            input_schema=schema,
+            annotations={"title": title, **hints},
+            visibility=Visibility.NATIVE,
+        ),
+        max_chars=max_chars,
     )
+
+
+def listed_meta_tool(tool: Tool, *, max_chars: int | None = None) -> Tool:
+    """A meta-tool as clients should list it.
+
+    Claude Code loads it without searching for it first, and shows results of up to `max_chars` characters whole.
+    Frameworks that take every property for required, such as smolagents, read `nullable` on those that are not.
+    """
+    meta = {_ALWAYS_LOAD: True, **({_MAX_RESULT_CHARS: max_chars} if max_chars else {})}
+    return replace(tool, input_schema=_with_nullable(tool.input_schema), meta={**tool.meta, **meta})
+
+
+def _with_nullable(schema: Object) -> Object:
+    """The schema with `nullable` on each optional property, also of the items of lists."""
+    marked = dict(schema)
+    if isinstance(items := schema.get("items"), Mapping):
+        marked["items"] = _with_nullable(items)
+    if isinstance(properties := schema.get("properties"), Mapping):
+        needed = schema.get("required", ())
+        marked["properties"] = {
+            name: {**_with_nullable(inner), **({} if name in needed else {"nullable": True})}
+            for name, inner in properties.items()
+        }
+    return marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +406,7 @@ class ToolFacade:
             if tool.visibility is Visibility.NATIVE
             or (everything and tool.visibility is not Visibility.HIDDEN)
             or tool.key in always_visible
+            or (self._options.apps and tool.visibility is not Visibility.HIDDEN and has_app(tool))
         ]
 
     def _always_visible_keys(self, view: View) -> Iterator[Key]:
@@ -396,7 +431,14 @@ class ToolFacade:
         return self._public_names(await self._gateway.view(ctx), everything=self._lists_all).collisions
 
 
+def has_app(tool: Tool) -> bool:
+    """Whether hosts show an app for the tool (MCP Apps): its `_meta` names one, or says that it belongs to one."""
+    return any(key in tool.meta for key in _APP_KEYS)
+
+
 def _list_entry(name: str, tool: Tool) -> ListedTool:
+    if has_app(tool):
+        tool = replace(tool, meta=with_public_apps(tool.namespace, tool.meta))
     definition: dict[str, Any] = {
         "schemas": [tool.input_schema, tool.output_schema],
         "about": [name, tool.title, tool.description],

@@ -18,8 +18,12 @@ class SurfaceOptions:
     """The surfaces in use, by name: some of `SURFACES`."""
     always_visible: tuple[str, ...] = ()
     """Tools to list by name beside the meta-tools, in any accepted spelling."""
+    apps: bool = True
+    """Whether to list tools with an app (MCP Apps) by name beside the meta-tools, so that hosts can show it."""
     meta_only: bool = False
     """Whether to list only the meta-tools, so that native tools have to be searched for like all others."""
+    read_tool: bool = True
+    """Whether the surface `search` also has `read_tool`, which runs only tools that say that they only read."""
     call_many: bool = False
     """Whether the surface `search` also has `call_many`, which runs several calls at once."""
     summary: bool = False

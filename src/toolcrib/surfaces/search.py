@@ -1,4 +1,4 @@
-"""The surface `search`: `tool_search` finds tools, `execute_tool` and `call_many` call them.
+"""The surface `search`: `tool_search` finds tools; `execute_tool`, `read_tool` and `call_many` call them.
 
 Includes parsing their arguments, with the variations that models send.
 """
@@ -19,14 +19,28 @@ from toolcrib.surfaces.facade import READ_ONLY_HINTS, SEARCH_INTRODUCTION, SIDE_
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer
 from toolcrib.tokens import counter
-from toolcrib.types import Context, Detail, Filters, Object, SearchRequest, ServerStatus, Tool, ToolResult, Visibility
+from toolcrib.types import (
+    Context,
+    Detail,
+    Filters,
+    Object,
+    SearchRequest,
+    ServerStatus,
+    Tool,
+    ToolResult,
+    Visibility,
+    is_read_only,
+)
 
 SEARCH: Final = "tool_search"
 EXECUTE: Final = "execute_tool"
+READ: Final = "read_tool"
 CALL_MANY: Final = "call_many"
 
 MAX_BUDGET: Final = 20_000
 """The highest budget that a search may request, in tokens."""
+MAX_REPLY_CHARS: Final = 5 * MAX_BUDGET
+"""The length of the longest reply of a search, in characters."""
 MAX_CALLS: Final = 50
 """Calls in one `call_many` request."""
 MAX_CONCURRENT: Final = 8
@@ -43,6 +57,11 @@ _SEARCH_TEXT: Final = (
     f"call what you found with {EXECUTE}. Leave the query out to list every tool."
 )
 _EXECUTE_TEXT: Final = f"Call a tool that {SEARCH} found, by its name, with its arguments."
+_READ_TEXT: Final = (
+    f"Call a tool that {SEARCH} found and that only reads (readOnlyHint), by its name, with its arguments. "
+    f"All other tools need {EXECUTE}."
+)
+_READ_HINTS: Final[Object] = {"readOnlyHint": True, "openWorldHint": True}
 CALL_MANY_TEXT: Final = (
     f"Call several tools that {SEARCH} found, at the same time. Returns results in the order of the calls; a call that "
     "fails does not affect the others. Make calls that need each other's results one after the other."
@@ -95,7 +114,7 @@ CALL_MANY_SCHEMA: Final[Object] = {
 
 
 class SearchSurface:
-    """Two meta-tools, or three, instead of thousands of tools."""
+    """Two to four meta-tools instead of thousands of tools."""
 
     name = "search"
     introduction = SEARCH_INTRODUCTION
@@ -107,11 +126,15 @@ class SearchSurface:
         self._options = options
         self._replies = ReplyRenderer(counter(options.tokens))
         self.handlers: dict[str, MetaToolHandler] = {SEARCH: self._search, EXECUTE: self._execute}
+        if options.read_tool:
+            self.handlers[READ] = self._read
         if options.call_many:
             self.handlers[CALL_MANY] = partial(call_many, gateway)
 
     def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
-        """`tool_search` with a digest of the servers, `execute_tool`, and `call_many` if the options say so.
+        """`tool_search` with a digest of the servers, `execute_tool`, and `read_tool` and `call_many` by the options.
+
+        `read_tool` is listed where the caller has tools that say that they only read.
 
         None if all tools are listed by name anyway.
         """
@@ -119,13 +142,16 @@ class SearchSurface:
             return ()
         servers = digest(view, statuses, tokens=self._options.digest_tokens)
         text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT
-        tools = (
-            meta_tool(SEARCH, "Search tools", text, SEARCH_SCHEMA, READ_ONLY_HINTS),
+        tools = [
+            meta_tool(SEARCH, "Search tools", text, SEARCH_SCHEMA, READ_ONLY_HINTS, max_chars=MAX_REPLY_CHARS),
             meta_tool(EXECUTE, "Execute a tool", _EXECUTE_TEXT, EXECUTE_SCHEMA, SIDE_EFFECT_HINTS),
-        )
-        if CALL_MANY not in self.handlers:
-            return tools
-        return (*tools, meta_tool(CALL_MANY, "Call several tools", CALL_MANY_TEXT, CALL_MANY_SCHEMA, SIDE_EFFECT_HINTS))
+        ]
+        if READ in self.handlers and _has_read_only(view):
+            tools.append(meta_tool(READ, "Call a read-only tool", _READ_TEXT, EXECUTE_SCHEMA, _READ_HINTS))
+        if CALL_MANY in self.handlers:
+            title = "Call several tools"
+            tools.append(meta_tool(CALL_MANY, title, CALL_MANY_TEXT, CALL_MANY_SCHEMA, SIDE_EFFECT_HINTS))
+        return tuple(tools)
 
     async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
         request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
@@ -142,9 +168,28 @@ class SearchSurface:
 
     async def _execute(self, ctx: Context, arguments: Object) -> ToolResult:
         name, given, loose = parse_execute(arguments)
-        if name in (SEARCH, EXECUTE):  # models sometimes wrap a meta-tool in execute_tool
+        if (
+            name in (SEARCH, EXECUTE, READ) and name in self.handlers
+        ):  # models sometimes wrap a meta-tool in execute_tool
             return await self.handlers[name](ctx, given if isinstance(given, Mapping) else loose)
         return await self._gateway.call(ctx, name, given, loose=loose)
+
+    async def _read(self, ctx: Context, arguments: Object) -> ToolResult:
+        name, given, loose = parse_execute(arguments, READ)
+        found = await self._gateway.find(ctx, name)
+        if not is_read_only(found.tool):
+            raise InvalidRequest(
+                f"{found.tool.id} does not say that it only reads, so {READ} did not run it.",
+                hint=f"Call it with {EXECUTE}.",
+            )
+        return await self._gateway.run(ctx, found, given, loose=loose)
+
+
+def _has_read_only(view: View) -> bool:
+    """Whether some tool of the view says that it only reads."""
+    if view.base is None:
+        return view.memoized("read-only", lambda one: any(map(is_read_only, one.tools())))
+    return _has_read_only(view.base) or any(map(is_read_only, view.overlay_tools()))
 
 
 def _has_discoverable(view: View) -> bool:
@@ -204,8 +249,10 @@ def _asks_for_more(arguments: Object) -> bool:
     return arguments.get("detail") not in (None, "") or _integer(arguments.get("budget")) is not None
 
 
-def parse_execute(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
+def parse_execute(arguments: Object, meta_tool: str = EXECUTE) -> tuple[str, Any, dict[str, Any]]:
     """Parse the arguments of `execute_tool`: the name, the nested arguments, and the remaining top-level keys.
+
+    `meta_tool` is the name for errors.
 
     >>> parse_execute({"name": "git:log", "arguments": {"n": 1}})
     ('git:log', {'n': 1}, {})
@@ -216,7 +263,7 @@ def parse_execute(arguments: Object) -> tuple[str, Any, dict[str, Any]]:
     name = loose.pop("name", None) or loose.pop("tool_name", None)
     if not isinstance(name, str) or not name.strip():
         raise InvalidRequest(
-            f"{EXECUTE} needs the name of a tool.",
+            f"{meta_tool} needs the name of a tool.",
             hint=f'Send {{"name": "...", "arguments": {{...}}}}; {SEARCH} finds names.',
         )
     for key in ("arguments", "parameters"):

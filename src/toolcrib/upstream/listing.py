@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 SEARCH_TOOL: Final = "tool_search"
 EXECUTE_TOOL: Final = "execute_tool"
-META_TOOLS: Final = frozenset({SEARCH_TOOL, EXECUTE_TOOL})
+READ_TOOL: Final = "read_tool"
+META_TOOLS: Final = frozenset({SEARCH_TOOL, EXECUTE_TOOL, READ_TOOL})
 """What a server that hides its tools lists instead. Used by `chaining`, not offered again."""
 _TOOLS_PER_CHECKPOINT: Final = 10
 """Definitions read before other tasks get a turn."""
