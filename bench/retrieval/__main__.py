@@ -1,9 +1,9 @@
 """The retrieval benchmark: `python bench/run.py retrieval [--quick] [--stage NAME ...] [--set NAME ...] ...`.
 
-Stages: `quality`, `nothing` (queries that no tool fits), `everyday`, `speed`, `report`. Each stage puts its figures in
-`bench/results/retrieval.json`; the report is made of all that is there, so with some stages or engines only, the other
-figures stay as they were. With --quick, or with some sets or sizes only, the figures go to `bench/out/` and no page is
-changed. With --shipped, only the sets that everyone has are run, and their table goes into the README.
+Stages: `quality`, `nothing` (queries that no tool fits), `everyday`, `languages`, `speed`, `report`. Each stage puts
+its figures in `bench/results/retrieval.json`; the report is made of all that is there, so with some stages or engines
+only, the other figures stay as they were. With --quick, or with some sets or sizes only, the figures go to `bench/out/`
+and no page is changed. With --shipped, only the sets that everyone has are run, and their table goes into the README.
 """
 
 import argparse
@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import everyday
+import languages
 import nothing
 import quality
 import report
 import speed
 from engines import ENGINES, OURS
-from sets import OUT, ROOT, SHIPPED, found
+from sets import OUT, ROOT, SAME_TOOLS, SHIPPED, found
 
-STAGES = ("quality", "nothing", "everyday", "speed", "report")
+STAGES = ("quality", "nothing", "everyday", "languages", "speed", "report")
 RESULTS = ROOT / "bench" / "results" / "retrieval.json"
 SHIPPED_RESULTS = RESULTS.with_name("retrieval_shipped.json")
 
@@ -73,6 +74,7 @@ def run(asked: argparse.Namespace, path: Path, kept: dict[str, Any]) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     chosen = [engine for engine in ENGINES if asked.engine is None or any(word in engine.name for word in asked.engine)]
     sets = found(asked.sets)
+    distinct = [each for each in sets if each.name not in SAME_TOOLS]
     if list(kept.get("sets", {})) != [each.name for each in sets]:
         kept.clear()  # means over other sets do not compare
     kept["machine"] = f"{platform.machine()}, Python {platform.python_version()}"
@@ -83,14 +85,16 @@ def run(asked: argparse.Namespace, path: Path, kept: dict[str, Any]) -> None:
         if stage == "quality":
             keep(path, kept, stage, quality.measured(chosen, sets, 60 if asked.quick else 300))
         elif stage == "nothing":
-            keep(path, kept, stage, nothing.measured(chosen, sets))
+            keep(path, kept, stage, nothing.measured(chosen, distinct))
         elif stage == "everyday":
             keep(path, kept, stage, everyday.measured(chosen, sealed=asked.sealed))
+        elif stage == "languages":
+            keep(path, kept, stage, languages.measured(chosen))
         elif stage == "speed":
             sizes = asked.sizes or (speed.SIZES[:2] if asked.quick else speed.SIZES)
-            keep(path, kept, stage, speed.measured(chosen, sets, sizes, 3.0 if asked.quick else speed.CELL_S))
+            keep(path, kept, stage, speed.measured(chosen, distinct, sizes, 3.0 if asked.quick else speed.CELL_S))
             if any(engine.name == OURS for engine in chosen):
-                kept["added"] = speed.added(sets, max(sizes))
+                kept["added"] = speed.added(distinct, max(sizes))
                 save(path, kept)
         tell(f"{stage}: {time.perf_counter() - begun:.0f} s")
 

@@ -4,10 +4,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from types import SimpleNamespace
 
 from toolcrib.cli.files import FileSearch, ToolFile, without_thresholds
+from toolcrib.search.evaluation import ShownAnswer
 from toolcrib.search.options import Scorer, SearchOptions
 from toolcrib.types import Tool
 
@@ -30,11 +32,24 @@ class Engine:
     """The largest catalog that it is timed with; 0 where it is not timed."""
     ranked: bool = True
     """Whether its rankings are compared, or only its times."""
+    shelf: Callable[[Pairs], FileSearch] | None = None
+    """Ours only: the search whose hits have marks; None for a peer and where the marks are off."""
 
     @property
     def label(self) -> str:
         """Its name and, of a peer, its version."""
         return self.name if self.package == "toolcrib" else f"{self.name} {version(self.package)}"
+
+    def answers(self, pairs: Pairs) -> Callable[[str], ShownAnswer]:
+        """A search that says which hits are not marked as weak; those of a peer never are."""
+        if self.shelf:
+            return self.shelf(pairs).answer
+        search = self.build(pairs)
+        return lambda text: _unmarked(search(text))
+
+
+def _unmarked(ids: Sequence[str]) -> ShownAnswer:
+    return ShownAnswer(shown=tuple(ids), sure=tuple(ids))
 
 
 def shelf(pairs: Pairs, scorer: Scorer = "hybrid") -> FileSearch:
@@ -42,15 +57,25 @@ def shelf(pairs: Pairs, scorer: Scorer = "hybrid") -> FileSearch:
     return FileSearch(ToolFile(iter(pairs)), SearchOptions(scorer=scorer))
 
 
-def ours(scorer: Scorer, *, marks: bool = True) -> Callable[[Pairs], Search]:
-    """Our search with that scorer, as it ships, or without marks: then it withholds nothing, as the peers."""
+def ours(name: str, shelf: Callable[[Pairs], FileSearch]) -> Engine:
+    """Our search as it ships."""
 
     def build(pairs: Pairs) -> Search:
-        ready = shelf(pairs, scorer)
-        options = ready.options if marks else without_thresholds(ready.options)
-        return lambda text: list(ready.answer(text, options).shown)
+        ready = shelf(pairs)
+        return lambda text: list(ready.answer(text).shown)
 
-    return build
+    return Engine(name, build, "toolcrib", shelf=shelf)
+
+
+def scorer(name: Scorer) -> Engine:
+    """Our search with that scorer."""
+    return ours(f"toolcrib {name}", partial(shelf, scorer=name))
+
+
+def marks_off(pairs: Pairs) -> Search:
+    """Our default search without thresholds: it withholds nothing, as the peers."""
+    ready = shelf(pairs)
+    return lambda text: list(ready.answer(text, without_thresholds(ready.options)).shown)
 
 
 def fastmcp(pairs: Pairs) -> Search:
@@ -185,11 +210,11 @@ def _named(
 
 
 ENGINES = (
-    Engine("toolcrib hybrid", ours("hybrid"), "toolcrib"),
-    Engine("toolcrib hybrid, marks off", ours("hybrid", marks=False), "toolcrib", most=0),
-    Engine("toolcrib tiers", ours("tiers"), "toolcrib"),
-    Engine("toolcrib bm25", ours("bm25"), "toolcrib"),
-    Engine("toolcrib points", ours("points"), "toolcrib"),
+    scorer("hybrid"),
+    Engine("toolcrib hybrid, marks off", marks_off, "toolcrib", most=0),
+    scorer("tiers"),
+    scorer("bm25"),
+    scorer("points"),
     Engine("fastmcp", fastmcp, "fastmcp"),
     Engine("chuk-tool-processor", chuk, "chuk-tool-processor", most=10_000),
     Engine("bm25s", bm25s, "bm25s"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from engines import Engine, shelf
+from engines import Engine
 from sets import ROOT, Set
 
 from toolcrib.cli.files import read_tools
@@ -40,15 +40,10 @@ def _queries(path: Path) -> Iterator[LabelledQuery]:
 
 
 def _shares(engine: Engine, each: Set) -> dict[str, float]:
-    if engine.package == "toolcrib":
-        ready = shelf(each.pairs, engine.name.split()[1])
-        given = [(answer.shown, answer.sure) for answer in (ready.answer(query.text) for query in each.queries)]
-    else:
-        search = engine.build(each.pairs)
-        given = [(ids, ids) for ids in (tuple(search(query.text)) for query in each.queries)]
-    pairs = list(zip(each.queries, given, strict=True))
-    fitting = [(query.relevant, shown) for query, (shown, _) in pairs if query.relevant]
-    others = [sure for query, (_, sure) in pairs if not query.relevant]
+    answer = engine.answers(each.pairs)
+    given = [(query.relevant, answer(query.text)) for query in each.queries]
+    fitting = [(right, answer.shown) for right, answer in given if right]
+    others = [answer.sure for right, answer in given if not right]
     return {
         "first": sum(bool(right & {*shown[:1]}) for right, shown in fitting) / len(fitting),
         "five": sum(bool(right & {*shown[:5]}) for right, shown in fitting) / len(fitting),

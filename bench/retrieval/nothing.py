@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from engines import Engine, shelf
+from engines import Engine
 from sets import Set
 
 from toolcrib.cli.files import FileSearch, without_thresholds
-from toolcrib.search.evaluation import SEED, AnswerRates, LabelledQuery, ShownAnswer, false_answers, lost_answers
-from toolcrib.search.options import Scorer
+from toolcrib.search.evaluation import SEED, AnswerRates, LabelledQuery, false_answers, lost_answers
 from toolcrib.search.vectors import default_table
 from toolcrib.types import Tool
 
@@ -65,17 +64,15 @@ def measured(engines: Sequence[Engine], sets: Sequence[Set]) -> Iterator[tuple[s
     for each in sets:
         others = [query for (_, catalog), queries in asked.items() if catalog == each.name for query in queries]
         for engine in (engine for engine in engines if engine.ranked and "marks off" not in engine.name):
-            if engine.package == "toolcrib":
-                figures = _ours(each, others, engine.name.split()[1])
+            if engine.shelf:
+                figures = _ours(engine.shelf(each.pairs), each, others)
             else:
-                search = engine.build(each.pairs)
-                given = [tuple(search(query.text)) for query in others]
-                figures = {"false": _rates(false_answers(ShownAnswer(shown=ids, sure=ids) for ids in given))}
+                answer = engine.answers(each.pairs)
+                figures = {"false": _rates(false_answers(answer(query.text) for query in others))}
             yield engine.name, each.name, {"queries": len(others), **figures}
 
 
-def _ours(each: Set, others: Sequence[LabelledQuery], scorer: Scorer) -> dict[str, Any]:
-    ready = shelf(each.pairs, scorer)
+def _ours(ready: FileSearch, each: Set, others: Sequence[LabelledQuery]) -> dict[str, Any]:
     return {
         "false": _rates(false_answers(ready.answer(query.text) for query in others)),
         "lost": _rates(_lost(ready, sample(each))),

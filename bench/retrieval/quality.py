@@ -1,27 +1,70 @@
-"""How well each engine ranks: four tracks of every set."""
+"""How well each engine ranks: four tracks of every set, and the kinds of requests of sets that have them."""
 
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from engines import Engine
+from engines import OURS, Engine, Search
+from intervals import figures
 from sets import Set
 
-from toolcrib.search.evaluation import evaluate, query_tracks
+from toolcrib.search.evaluation import LabelledQuery, Metrics, false_answers, percentile, query_tracks, score
+
+Scores = dict[str, Metrics]
+"""The metrics of each request, by its id."""
 
 
 def measured(engines: Sequence[Engine], sets: Sequence[Set], most: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Engine, set and its figures, one after the other; `most` queries a track."""
     for each in sets:
         asked = query_tracks(each.name, each.names, each.queries, most=most)
+        ours: dict[str, Scores] = {}
         for engine in (engine for engine in engines if engine.ranked):
             engine.build(each.pairs[:2])  # what it imports is not its index
             begun = time.perf_counter()
             search = engine.build(each.pairs)
-            build_s = time.perf_counter() - begun
-            figures: dict[str, Any] = {"tools": len(each.pairs), "build_s": round(build_s, 4), "tracks": {}}
+            cell: dict[str, Any] = {"tools": len(each.pairs), "build_s": round(time.perf_counter() - begun, 4)}
+            scores, cell["tracks"] = {}, {}
             for track, queries in asked.items():
-                report = evaluate(search, queries, clock=time.perf_counter)
-                shares = {name: round(value, 5) for name, value in report.metrics.as_dict().items()}
-                figures["tracks"][track] = {"queries": report.queries, **shares, "p50_us": round(report.p50_s * 1e6, 1)}
-            yield engine.name, each.name, figures
+                scores[track], times = scored(search, queries)
+                compared = beside(scores[track], ours.get(track, {}) if track == "main" else {})
+                p50_us = round(percentile(times, 0.5) * 1e6, 1)
+                cell["tracks"][track] = {**figures([*scores[track].values()], compared), "p50_us": p50_us}
+            if each.kinds:
+                cell["kinds"] = by_kind(each.kinds, scores["main"], ours.get("main", {}))
+            if each.near_misses:
+                cell["near_misses"] = unmarked(engine, each)
+            if engine.name == OURS:
+                ours = scores
+            yield engine.name, each.name, cell
+
+
+def scored(search: Search, queries: Sequence[LabelledQuery]) -> tuple[Scores, list[float]]:
+    """The metrics of each query, and the seconds that each took."""
+    scores: Scores = {}
+    times = []
+    for query in queries:
+        begun = time.perf_counter()
+        ranking = search(query.text)
+        times.append(time.perf_counter() - begun)
+        scores[query.id] = score(ranking, query.relevant)
+    return scores, times
+
+
+def beside(scores: Scores, ours: Scores) -> list[Metrics]:
+    """Our metrics of the same requests, in their order; none if we were not measured."""
+    return [ours[id_] for id_ in scores] if ours else []
+
+
+def by_kind(kinds: dict[str, str], scores: Scores, ours: Scores) -> dict[str, Any]:
+    """The figures of each kind of request."""
+    parts: dict[str, Scores] = {}
+    for id_, metrics in scores.items():
+        parts.setdefault(kinds[id_], {})[id_] = metrics
+    return {kind: figures([*part.values()], beside(part, ours)) for kind, part in parts.items()}
+
+
+def unmarked(engine: Engine, each: Set) -> dict[str, float]:
+    """The share of near misses with a hit, and with one that is not marked as weak."""
+    rates = false_answers(map(engine.answers(each.pairs), (query.text for query in each.near_misses)))
+    return {"queries": len(each.near_misses), "shown": round(rates.shown, 5), "sure": round(rates.sure, 5)}

@@ -1,12 +1,14 @@
 """Tables and a picture of the figures, written into the documentation."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from engines import OURS
+from languages import NAMES, PARTS
 from nothing import LEFT_OUT
 from picture import picture
-from sets import ROOT
+from sets import DECISIVE, ROOT, SAME_TOOLS
 
 PAGE = ROOT / "docs" / "explanation" / "retrieval.md"
 PICTURE = ROOT / "docs" / "assets" / "retrieval.svg"
@@ -14,11 +16,16 @@ BEGIN, END = "<!-- figures: written by make bench-retrieval -->", "<!-- end of f
 
 README = ROOT / "README.md"
 README_BEGIN, README_END = "<!-- retrieval: written by make bench-retrieval -->", "<!-- end of retrieval -->"
-README_ENGINES = (OURS, "fastmcp", "bm25s", "toolregistry", "chuk-tool-processor")
+SEMANTIC = f"{OURS} + semantic"
+"""The row of the sentence encoder, where it is installed."""
+
+README_ENGINES = (OURS, SEMANTIC, "fastmcp", "bm25s", "toolregistry", "chuk-tool-processor")
+README_LABELS = {OURS: "**toolcrib**", SEMANTIC: "**toolcrib[semantic]**"}
 
 CAPTION = "nDCG@10 of the main track against the time of a search"
 
 TRACKS = ("main", "typo", "ident", "name_typo")
+KINDS = ("terse", "plain", "indirect", "long", "two_needs")
 METRICS = ("recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10")
 SHORT = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "mrr@10": "MRR@10", "ndcg@10": "nDCG@10"}
 
@@ -50,7 +57,7 @@ def shipped_table(kept: Figures) -> str:
     """Each engine's recall and nDCG on each set, with typos, and how often it answers a query that no tool fits."""
     names = list(kept["sets"])
     rows = []
-    for engine in README_ENGINES:
+    for engine in (engine for engine in README_ENGINES if engine in kept["quality"]):
         cells = kept["quality"][engine]
         typos = mean(cells[name]["tracks"]["typo"]["recall@5"] for name in names)
         answered, sure = (
@@ -58,7 +65,7 @@ def shipped_table(kept: Figures) -> str:
             for mark in ("shown", "sure")
         )
         marked = "" if sure == answered else f" ({sure} % not marked weak)"
-        label = "**toolcrib**" if engine == OURS else kept["engines"][engine]
+        label = README_LABELS.get(engine) or kept["engines"][engine]
         mains = [_triple(cells[name]["tracks"]["main"]) for name in names]
         rows.append([label, *mains, f"{typos * 100:.1f}", f"{answered} %{marked}"])
     sizes = [f"`{name}`, {kept['sets'][name]['tools']:,} tools" for name in names]
@@ -69,11 +76,14 @@ def markdown(kept: Figures) -> str:
     """All tables that there are figures for."""
     parts = [_machine(kept)]
     if "quality" in kept:
+        parts += [_decisive(kept), _intervals(kept), *_kinds(kept)]
         parts += [_macro(kept, track) for track in TRACKS] + [_each_set(kept, track) for track in TRACKS]
     if kept.get("nothing"):
         parts += [_false(kept), _lost(kept)]
     if kept.get("everyday"):
         parts.append(_everyday(kept))
+    if kept.get("languages"):
+        parts += [_languages(kept, part) for part in PARTS]
     if "speed" in kept:
         parts += [_times(kept), _builds(kept), _added(kept)]
     return "\n\n".join(part for part in parts if part)
@@ -106,6 +116,112 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _machine(kept: Figures) -> str:
     sets = ", ".join(f"{name} ({each['tools']} tools)" for name, each in kept["sets"].items())
     return f"Sets: {sets}. Machine: {kept['machine']}."
+
+
+def _decisive(kept: Figures) -> str:
+    names = [name for name in DECISIVE if name in kept["sets"]]
+    rows = []
+    for engine, cells in _rows(kept, "quality"):
+        mains = [cells[name]["tracks"]["main"] for name in names if name in cells]
+        if mains and all("interval" in main for main in mains):
+            means = [f"{100 * mean(cell[metric] for cell in mains):.1f}" for metric in ("recall@1", "recall@5")]
+            rows.append([kept["engines"][engine], *means, _mean_interval(mains), _mean_difference(mains)])
+    if not rows:
+        return ""
+    title = f"### Sets that still tell engines apart, mean with 95 % interval, x100\n\n{', '.join(names)}"
+    return f"{title}\n\n{table(['engine', 'R@1', 'R@5', 'nDCG@10', 'nDCG@10 beside ours'], rows)}"
+
+
+def _mean_interval(cells: Sequence[Figures]) -> str:
+    """The mean of the sets; its interval is that of a sum of independent means."""
+    centre = mean(cell["ndcg@10"] for cell in cells)
+    return _with_interval(centre, _pooled([cell["interval"]["ndcg@10"] for cell in cells]))
+
+
+def _mean_difference(cells: Sequence[Figures]) -> str:
+    compared = [cell["to_ours"]["ndcg@10"] for cell in cells if "to_ours" in cell]
+    if len(compared) < len(cells):
+        return ""
+    centre = mean(change for change, *_ in compared)
+    return _with_interval(centre, _pooled([ends for _, *ends in compared]), sign="+")
+
+
+def _pooled(intervals: Sequence[Sequence[float]]) -> float:
+    """Half the width of the interval of the mean of independent means."""
+    return math.sqrt(sum(((high - low) / 2) ** 2 for low, high in intervals)) / len(intervals)
+
+
+def _with_interval(centre: float, half: float, sign: str = "") -> str:
+    return f"{100 * centre:{sign}.1f} ({100 * (centre - half):{sign}.1f} to {100 * (centre + half):{sign}.1f})"
+
+
+def _intervals(kept: Figures) -> str:
+    names = list(kept["sets"])
+
+    def cell(main: Figures) -> str:
+        low, high = main["interval"]["ndcg@10"]
+        shown = f"{100 * main['ndcg@10']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+        if "to_ours" not in main:
+            return shown
+        change, low, high = main["to_ours"]["ndcg@10"]
+        return f"{shown}; {100 * change:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+    rows = [
+        [
+            kept["engines"][engine],
+            *(cell(cells[name]["tracks"]["main"]) if "interval" in _main(cells, name) else "" for name in names),
+        ]
+        for engine, cells in _rows(kept, "quality")
+    ]
+    if not any(any(cells) for _, *cells in rows):
+        return ""
+    title = "### Track `main`, nDCG@10 with 95 % interval; difference to ours on the same requests, x100"
+    return f"{title}\n\n{table(['engine', *names], rows)}"
+
+
+def _main(cells: Figures, name: str) -> Figures:
+    main: Figures = cells.get(name, {}).get("tracks", {}).get("main", {})
+    return main
+
+
+def _kinds(kept: Figures) -> list[str]:
+    """A table for each set with kinds."""
+    return [
+        _by_kind(kept, name)
+        for name in kept["sets"]
+        if any("kinds" in cells.get(name, {}) for cells in kept["quality"].values())
+    ]
+
+
+def _by_kind(kept: Figures, name: str) -> str:
+    measured = [(engine, cells[name]) for engine, cells in _rows(kept, "quality") if "kinds" in cells.get(name, {})]
+    kinds = [kind for kind in KINDS if kind in measured[0][1]["kinds"]]
+    rows = []
+    for engine, cell in measured:
+        misses = cell.get("near_misses")
+        shown = _marks(misses) if misses else ""
+        rows.append([kept["engines"][engine], *(_kind(cell["kinds"][kind]) for kind in kinds), shown])
+    counts = [f"{kind} ({measured[0][1]['kinds'][kind]['queries']})" for kind in kinds]
+    title = f"### Set `{name}` by kind: R@1 / R@5 / nDCG@10 (its 95 % interval), x100"
+    return f"{title}\n\n{table(['engine', *counts, 'near misses answered / not marked weak, %'], rows)}"
+
+
+def _kind(cell: Figures) -> str:
+    low, high = cell["interval"]["ndcg@10"]
+    return f"{_triple(cell)} ({100 * low:.0f} to {100 * high:.0f})"
+
+
+def _languages(kept: Figures, part: str) -> str:
+    rows = []
+    for engine, parts in _rows(kept, "languages"):
+        if part in parts:
+            cells = [parts[part][name] for name in NAMES]
+            means = [mean(cell[metric] for cell in cells[1:]) for metric in ("recall@5", "ndcg@10")]
+            shown = [f"{100 * cell['recall@5']:.1f} / {100 * cell['ndcg@10']:.1f}" for cell in cells]
+            rows.append([kept["engines"][engine], f"{100 * means[0]:.1f} / {100 * means[1]:.1f}", *shown])
+    tools = {"same": "tools in the same language", "mixed": "these among tools in English", "cross": "tools in English"}
+    title = f"### Languages, {tools[part]}: R@5 / nDCG@10, x100"
+    return f"{title}\n\n{table(['engine', 'mean without en', *NAMES], rows)}"
 
 
 def _macro(kept: Figures, track: str) -> str:
@@ -157,7 +273,7 @@ def _false(kept: Figures) -> str:
 
 
 def _lost(kept: Figures) -> str:
-    names = list(kept["sets"])
+    names = [name for name in kept["sets"] if name not in SAME_TOOLS]
     rows = []
     for engine, cells in _rows(kept, "nothing"):
         lost = {name: each["lost"] for name, each in cells.items() if "lost" in each}

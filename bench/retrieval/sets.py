@@ -1,16 +1,19 @@
 """The retrieval sets: tools, and queries whose right tools are known.
 
-Everyone has three of them: two in this repository, and one in a package on PyPI. More are read from the folder that
+Everyone has five of them: four in this repository, and one in a package on PyPI. More are read from the folder that
 TOOLCRIB_RETRIEVAL_DATA names, each from a folder with `tools.jsonl` and `queries.jsonl` in the format of
-`toolcrib eval`. docs/explanation/retrieval.md says where to get them.
+`toolcrib eval`. With recordings of other servers, in the folder that TOOLCRIB_BENCH_DATA names, the hard requests are
+also put to a large catalog. docs/explanation/retrieval.md says where to get them.
 """
 
+import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -21,6 +24,7 @@ from toolcrib.types import Tool
 
 ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("TOOLCRIB_RETRIEVAL_DATA", "")
+RECORDED = Path(os.environ.get("TOOLCRIB_BENCH_DATA", ROOT / "bench" / "recordings"), "data/real_mcp/tools.jsonl.gz")
 OUT = ROOT / "bench" / "out"
 
 EVERYDAY = "everyday"
@@ -29,9 +33,21 @@ EVERYDAY = "everyday"
 OWN = "real_servers"
 """Tools of real MCP servers, and requests with few words in common with them, which are never used for tuning."""
 
+HARD, HELD_OUT = "hard", "hard_held_out"
+"""Requests of hard kinds to the tools of `real_servers`: the half for development, and the half that is not."""
+
+LARGE = ("real_servers_large", "hard_large")
+"""`real_servers` and `hard` in a catalog of all recorded tools. Some of those do the job too, and count as wrong."""
+
 BFCL = "bfcl_v4"
-SHIPPED = (EVERYDAY, OWN, BFCL)
-"""The sets that everyone has."""
+SHIPPED = (EVERYDAY, OWN, HELD_OUT, BFCL)
+"""The sets in the README; everyone has them."""
+
+SAME_TOOLS = frozenset({HARD, HELD_OUT, *LARGE})
+"""Sets whose tools are those of another one too."""
+
+DECISIVE = (EVERYDAY, OWN, HARD, HELD_OUT, *LARGE, "metatool", "tool_search_mcp")
+"""The sets on which engines are far from the best possible answer; on the others, nearly all find nearly everything."""
 
 PACKAGE, VERSION = "bfcl-eval", "2026.3.23"
 """The Berkeley Function Calling Leaderboard, Apache-2.0. It is unpacked, never installed or imported."""
@@ -53,6 +69,10 @@ class Set:
     name: str
     file: ToolFile
     queries: tuple[LabelledQuery, ...]
+    kinds: dict[str, str] = field(default_factory=dict)
+    """The kind of each query by its id, in sets that have kinds."""
+    near_misses: tuple[LabelledQuery, ...] = ()
+    """Queries that no tool fits, each close to a tool that does something else."""
 
     @property
     def pairs(self) -> list[tuple[str, Tool]]:
@@ -70,7 +90,8 @@ def found(wanted: list[str] | None = None) -> list[Set]:
     data = ROOT / "tests" / "retrieval"
     everyday = in_repository(EVERYDAY, data / "everyday" / "tools.jsonl", data / "everyday" / "sealed.jsonl")
     own = in_repository(OWN, data / "data" / "tools.jsonl", data / "data" / "queries.jsonl")
-    sets = [everyday, own, bfcl(), *_folders()]
+    hard = [_hard(name, split, own.file) for name, split in ((HARD, "development"), (HELD_OUT, "held_out"))]
+    sets = [everyday, own, *hard, *_large([own, hard[0]]), bfcl(), *_folders()]
     names = [each.name for each in sets]
     print(f"sets: {', '.join(names)}")
     return [each for each in sets if wanted is None or each.name in wanted]
@@ -84,6 +105,45 @@ def _folders() -> Iterator[Set]:
         tools, queries = folder / "tools.jsonl", folder / "queries.jsonl"
         if folder.name not in SHIPPED and tools.is_file() and queries.is_file():
             yield Set(folder.name, read_tools(tools), read_queries(queries))
+
+
+def _hard(name: str, split: str, tools: ToolFile) -> Set:
+    """One half of the hard requests."""
+    lines = (ROOT / "tests" / "retrieval" / "hard" / "requests.jsonl").read_text(encoding="utf-8").split("\n")
+    rows = [row for row in map(json.loads, filter(None, lines)) if row["split"] == split]
+    queries = [LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"])) for row in rows]
+    return Set(
+        name,
+        tools,
+        tuple(query for query in queries if query.relevant),
+        {row["id"]: row["kind"] for row in rows},
+        tuple(query for query in queries if not query.relevant),
+    )
+
+
+def _large(small: list[Set]) -> Iterator[Set]:
+    """The sets among the tools of all recorded servers; of a server that they have themselves, only their tools."""
+    if not RECORDED.is_file():
+        print("TOOLCRIB_BENCH_DATA can name a folder with recordings of servers, for a large catalog")
+        return
+    own = re.findall(
+        r"^\| [\w-]+ \| \[([^\]]+)\]", (ROOT / "tests/retrieval/data/SOURCES.md").read_text(), re.MULTILINE
+    )
+    with gzip.open(RECORDED, "rt", encoding="utf-8") as lines:
+        rows = [row for row in map(json.loads, lines) if row["server"] not in own]
+    others = {(tool := _recorded(row)).id: tool for row in rows}
+    for name, each in zip(LARGE, small, strict=True):
+        yield Set(name, ToolFile(iter([*each.pairs, *others.items()])), each.queries, each.kinds, each.near_misses)
+
+
+def _recorded(row: dict[str, Any]) -> Tool:
+    """A tool as a server sent it; its namespace is the package's name."""
+    return Tool(
+        namespace=re.sub(r"[^A-Za-z0-9-]+", "-", row["server"]).strip("-"),
+        name=row["name"],
+        description=row.get("description") or "",
+        input_schema=row.get("inputSchema") or {"type": "object"},
+    )
 
 
 def in_repository(name: str, tools: Path, queries: Path) -> Set:
