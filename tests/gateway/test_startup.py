@@ -239,15 +239,15 @@ async def server_lines(gateway: Gateway) -> list[str]:
 
 async def test_meta_tools_are_listed_at_once_and_a_missing_server_is_only_named() -> None:
     async with starting(Slow("time"), Slow("maps", cached=True)) as it:
-        assert await server_lines(it.gateway) == ["- notes: 1 tool; add_note", "- maps: 0 tools", "- time"]
+        assert await server_lines(it.gateway) == ["- notes: add", "- maps (no tools)", "- time"]
         for server in it.slow:
             server.become_ready()
         it.source.changed()
         await it.gateway.refresher.wait_settled()
         assert await server_lines(it.gateway) == [
-            "- maps: 1 tool; convert_time",
-            "- notes: 1 tool; add_note",
-            "- time: 1 tool; convert_time",
+            "- maps: time, convert",
+            "- notes: add",
+            "- time: convert",
         ]
 
 
@@ -288,7 +288,7 @@ async def test_an_idle_server_is_not_a_problem() -> None:
         async with running(FakeSource(notes(), idle), options=LONG) as gateway:
             reply = await gateway.search(ME, NOTHING_FITS)
             assert (reply.hits[0].tool.name, reply.servers, reply.note) == ("convert_time", (), "")
-            assert "- time: 1 tool; convert_time" in await server_lines(gateway)
+            assert "- time: convert" in await server_lines(gateway)
 
 
 @pytest.mark.parametrize("state", [ServerState.IDLE, ServerState.CONNECTING])

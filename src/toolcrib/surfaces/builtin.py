@@ -23,7 +23,14 @@ class DirectSurface:
     lists_all = True
     handlers: Mapping[str, MetaToolHandler] = {}
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+    def meta_tools(
+        self,
+        view: View,  # noqa: ARG002 - a Surface
+        statuses: Sequence[ServerStatus],  # noqa: ARG002
+        *,
+        digest: str,  # noqa: ARG002
+        searched: bool,  # noqa: ARG002
+    ) -> tuple[Tool, ...]:
         """Return no tools: this surface lists only those of the view."""
         return ()
 

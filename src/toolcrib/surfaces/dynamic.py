@@ -43,7 +43,14 @@ class DynamicSurface:
         self._guards = guards or GuardOptions()
         self._guarded: OrderedDict[str, Guard] = OrderedDict()
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+    def meta_tools(
+        self,
+        view: View,  # noqa: ARG002 - a Surface
+        statuses: Sequence[ServerStatus],  # noqa: ARG002
+        *,
+        digest: str,  # noqa: ARG002
+        searched: bool,  # noqa: ARG002
+    ) -> tuple[Tool, ...]:
         """All five, always."""
         return _LISTED
 

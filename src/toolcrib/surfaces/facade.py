@@ -23,7 +23,7 @@ from toolcrib.gateway.view import ResolvedTool, View, merge_sorted
 from toolcrib.gateway.visibility import NAMESPACE_SEPARATORS, namespace_of
 from toolcrib.providers.base import Backend
 from toolcrib.resources.uris import with_public_apps
-from toolcrib.surfaces.digest import digest
+from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import error_result
 from toolcrib.types import BackendKind, Context, Key, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
@@ -80,10 +80,12 @@ class Surface(Protocol):
     def handlers(self) -> Mapping[str, MetaToolHandler]:
         """Its meta-tools by name, listed or not."""
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
+    def meta_tools(
+        self, view: View, statuses: Sequence[ServerStatus], *, digest: str, searched: bool
+    ) -> tuple[Tool, ...]:
         """The meta-tools to list for this caller; none where they would be of no use.
 
-        `searched` says whether a search may find tools outside the view.
+        `digest` describes the caller's servers; `searched` says whether a search may find tools outside the view.
         """
 
 
@@ -219,6 +221,7 @@ class ToolFacade:
         self._gateway = gateway
         self._options = options
         self._surfaces = tuple(surfaces)
+        self._digests = DigestWriter(options.digest_tokens)
         self._lists_all = any(surface.lists_all for surface in surfaces)
         self._handlers: dict[str, MetaToolHandler] = {}
         for surface in surfaces:
@@ -269,7 +272,7 @@ class ToolFacade:
         if not introductions:
             return "".join(own)
         view = await self._gateway.view(ctx)
-        servers = digest(view, await self._gateway.servers(ctx), tokens=self._options.digest_tokens)
+        servers = await self._digests.write(view, await self._gateway.servers(ctx))
         text = "\n\n".join((*own, *introductions))
         return f"{text}\n\nServers:\n{servers}" if servers else text
 
@@ -340,10 +343,21 @@ class ToolFacade:
         key = (self, "meta tools", searched)
         cached = view.memo.get(key)
         if cached is None or cached[0] is not statuses:
-            tools = [tool for one in self._surfaces for tool in one.meta_tools(view, statuses, searched=searched)]
+            digest = await self._digest(view, statuses)
+            tools = [
+                tool
+                for one in self._surfaces
+                for tool in one.meta_tools(view, statuses, digest=digest, searched=searched)
+            ]
             cached = view.memo[key] = (statuses, [_list_entry(tool.name, tool) for tool in tools])
         entries: list[ListedTool] = cached[1]
         return entries
+
+    async def _digest(self, view: View, statuses: Sequence[ServerStatus]) -> str:
+        """The digest of servers, if a surface has meta-tools."""
+        if not any(surface.introduction for surface in self._surfaces):
+            return ""
+        return await self._digests.write(view, statuses)
 
     def _native_tools(self, ctx: Context, view: View) -> Sequence[ListedTool]:
         """The tools listed by name beside the meta-tools."""

@@ -85,7 +85,14 @@ class ProgressiveSurface:
         }
         gateway.result_shapes.enabled = True
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
+    def meta_tools(
+        self,
+        view: View,  # noqa: ARG002 - a Surface
+        statuses: Sequence[ServerStatus],  # noqa: ARG002
+        *,
+        digest: str,  # noqa: ARG002
+        searched: bool,  # noqa: ARG002
+    ) -> tuple[Tool, ...]:
         """All of them, always: they do not depend on the caller."""
         return self._tools
 

@@ -14,7 +14,6 @@ from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
 from toolcrib.gateway.view import View
 from toolcrib.names import nearest
 from toolcrib.providers.content import json_text, script_value
-from toolcrib.surfaces.digest import digest
 from toolcrib.surfaces.facade import READ_ONLY_HINTS, SEARCH_INTRODUCTION, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer
@@ -131,7 +130,9 @@ class SearchSurface:
         if options.call_many:
             self.handlers[CALL_MANY] = partial(call_many, gateway)
 
-    def meta_tools(self, view: View, statuses: Sequence[ServerStatus], *, searched: bool) -> tuple[Tool, ...]:
+    def meta_tools(
+        self, view: View, statuses: Sequence[ServerStatus], *, digest: str, searched: bool
+    ) -> tuple[Tool, ...]:
         """`tool_search` with a digest of the servers, `execute_tool`, and `read_tool` and `call_many` by the options.
 
         `read_tool` is listed where the caller has tools that say that they only read.
@@ -140,8 +141,7 @@ class SearchSurface:
         """
         if not (self._options.meta_only or statuses or searched or _has_discoverable(view)):
             return ()
-        servers = digest(view, statuses, tokens=self._options.digest_tokens)
-        text = f"{_SEARCH_TEXT}\n\nServers:\n{servers}" if servers else _SEARCH_TEXT
+        text = f"{_SEARCH_TEXT}\n\nServers:\n{digest}" if digest else _SEARCH_TEXT
         tools = [
             meta_tool(SEARCH, "Search tools", text, SEARCH_SCHEMA, READ_ONLY_HINTS, max_chars=MAX_REPLY_CHARS),
             meta_tool(EXECUTE, "Execute a tool", _EXECUTE_TEXT, EXECUTE_SCHEMA, SIDE_EFFECT_HINTS),
