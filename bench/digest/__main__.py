@@ -18,7 +18,6 @@ import gzip
 import json
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,7 +112,7 @@ def judge(request: str, stems: frozenset[str]) -> bool:
 
 
 def alphabetical(servers: Servers) -> str:
-    """The digest of version 0.1.0: a line per server with its first tools, else with their number, while there is room."""
+    """The digest of version 0.1.0: a line per server with its first tools, else with their number, while they fit."""
     described = [
         f"- {name}: {_count(tools)}; {', '.join(sorted(tool.name for tool in tools)[:4])}"[:110]
         for name, tools in sorted(servers.items())

@@ -245,9 +245,9 @@ async def test_meta_tools_are_listed_at_once_and_a_missing_server_is_only_named(
         it.source.changed()
         await it.gateway.refresher.wait_settled()
         assert await server_lines(it.gateway) == [
-            "- maps: time, convert",
+            "- maps: zones, time, convert",
             "- notes: add",
-            "- time: convert",
+            "- time: zones, convert",
         ]
 
 
@@ -288,7 +288,7 @@ async def test_an_idle_server_is_not_a_problem() -> None:
         async with running(FakeSource(notes(), idle), options=LONG) as gateway:
             reply = await gateway.search(ME, NOTHING_FITS)
             assert (reply.hits[0].tool.name, reply.servers, reply.note) == ("convert_time", (), "")
-            assert "- time: convert" in await server_lines(gateway)
+            assert "- time: zones, convert" in await server_lines(gateway)
 
 
 @pytest.mark.parametrize("state", [ServerState.IDLE, ServerState.CONNECTING])

@@ -106,7 +106,7 @@ _WORDS: Final = tuple(words for group in _GROUPS for _, words in group)
 
 @cache
 def kinds_by_stem() -> Mapping[str, frozenset[str]]:
-    """The kinds that a word stands for, by the word's stem."""
+    """The kinds whose words include a word, by the stem of the word."""
     found: dict[str, frozenset[str]] = {}
     for kind, words in zip(KINDS, _WORDS, strict=True):
         for one in map(stem, words):

@@ -49,7 +49,7 @@ _MAX_LETTERS: Final = 20
 _MIN_LETTERS: Final = 3
 _MIN_RUN: Final = 2
 _MAX_RUN: Final = 10
-"""Characters of a word in a script without spaces: what stands between two other characters."""
+"""Characters of a word in a script without spaces."""
 
 _UNSPACED: Final = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 _HEADING: Final = re.compile(r"^\s*(#.*\n|[=*_-]{3,}\s*$)", re.MULTILINE)
@@ -106,7 +106,7 @@ def make_profile(name: str, tools: Sequence[Tool], about: Iterable[str] = ()) ->
     >>> tools = [Tool(name=f"{verb}_message", description="Reply in a channel.") for verb in ("send", "list")]
     >>> profile = make_profile("slack", tools)
     >>> [word.text for word in profile.words], profile.kinds[0].kind
-    (['message', 'reply', 'channel'], 'chat messages')
+    (['message', 'channel', 'reply', 'send'], 'chat messages')
     """
     counts = _WordCounts(name, len(tools))
     for tool in tools:
