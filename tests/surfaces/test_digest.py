@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.surfaces import digest
+from toolcrib.search.profile import Profile, make_profile
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running
@@ -229,13 +229,12 @@ async def test_tools_of_a_request_and_tools_without_a_namespace_are_described() 
 
 async def test_only_a_server_that_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    make_profile = digest.make_profile
 
-    def counting(name: str, tools: Sequence[Tool], about: Sequence[str]) -> Any:
+    def counting(name: str, tools: Sequence[Tool], about: Sequence[str]) -> Profile:
         read.append(name)
         return make_profile(name, tools, about)
 
-    monkeypatch.setattr(digest, "make_profile", counting)
+    monkeypatch.setattr("toolcrib.surfaces.digest.make_profile", counting)
     providers = [server(name) for name in TOOLS]
     source = FakeSource(*providers)
     with anyio.fail_after(10):
