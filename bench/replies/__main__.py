@@ -2,7 +2,8 @@
 
 Prints the figures as a table. With all sets, alone and among recorded tools, it puts them into
 `bench/results/replies.json`, otherwise into `bench/out/`. Systems that are not run keep their figures.
-`--worst` prints the requests whose right tool is among the first three without its schema, and the longest replies.
+`--examples` writes the replies that the documentation shows, and measures nothing. `--worst` prints the requests whose
+right tool is among the first three without its schema, and the longest replies.
 """
 
 import argparse
@@ -18,13 +19,15 @@ from typing import Any
 
 from agent import Attempt, System, attempt
 from catalogs import PER_SET, ROOT, SEED, Catalog, among, development_sets, recorded_tools
-from report import cell, table
+from report import BEFORE, FIRST, NOW, cell, replaced, table
 from systems import fastmcp, listed_tokens, source_at, toolcrib
+
+from examples import examples, markdown
 
 RESULTS = ROOT / "bench" / "results" / "replies.json"
 OUT = ROOT / "bench" / "out"
-NOW = "toolcrib"
-EARLIER = {"toolcrib 0.1.0": "7d5a81a", "toolcrib before": "84a4f5c"}
+PAGE = ROOT / "docs" / "explanation" / "replies.md"
+EARLIER = {FIRST: "7d5a81a", BEFORE: "84a4f5c"}
 """Earlier versions, by commit: of the first release, and the last one before replies were shaped by probability."""
 
 SHIPPED = 2
@@ -40,6 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--system", nargs="+", dest="systems", metavar="WORD", help="only systems with such a word")
     parser.add_argument("--per-set", type=int, default=PER_SET, metavar="N", help="requests of each set")
     parser.add_argument("--alone", action="store_true", help="not among the recorded tools")
+    parser.add_argument("--examples", action="store_true", help="only write the replies that the documentation shows")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="print so many of the worst replies")
     return parser.parse_args()
 
@@ -49,6 +53,9 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     asked = arguments()
+    if asked.examples:
+        publish_examples()
+        return
     catalogs = [each for each in development_sets(asked.per_set) if asked.sets is None or each.name in asked.sets]
     settings = {"alone": catalogs}
     if not asked.alone and (recorded := recorded_tools()):
@@ -64,6 +71,17 @@ def main() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(kept, indent=1) + "\n")
     print(table(kept))
+    if whole:
+        PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), "figures", table(kept)), encoding="utf-8")
+
+
+def publish_examples() -> None:
+    """Ask the version before and this one, and write their replies into the documentation."""
+    before = source_at(EARLIER[BEFORE])
+    if before is None:
+        raise SystemExit("The history here does not reach back to the version before, so its replies cannot be had.")
+    shown = markdown(examples(before, ROOT / "src"))
+    PAGE.write_text(replaced(PAGE.read_text(encoding="utf-8"), "examples", shown), encoding="utf-8")
 
 
 def describe(settings: dict[str, list[Catalog]]) -> dict[str, Any]:
@@ -127,7 +145,7 @@ def show_worst(attempts: dict[str, list[Attempt]], most: int) -> None:
             print(f"-- {title}: {len(chosen) if chosen is bare else ''}")
         for name, each in chosen[:most]:
             print(f"{name}: {each.first.tokens} tokens, rank {each.rank}: {each.text[:200]!r}")
-            print(f"    {each.first.text[:300]!r}")
+            print(f"    {each.first.texts[0][:300]!r}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ tool's own schema says: types, choices and formats.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from toolcrib.schema.signature import resolve
@@ -31,7 +31,10 @@ class Reply:
     """Tokens of its structured content, which some clients feed to the model as well."""
     request_tokens: int = 0
     """Tokens of the arguments that asked for it."""
-    text: str = ""
+    texts: tuple[str, ...] = ()
+    """Its text blocks."""
+    structured_hits: Mapping[str, Schema | None] = field(default_factory=dict)
+    """The hits that the structured content shows, as in `hits`."""
 
 
 class System(Protocol):
@@ -60,7 +63,9 @@ class Attempt:
     rank: int | None
     """The place of the best right tool in the first reply, from 1."""
     is_complete: bool
-    """Whether the first reply has a right tool with all that a valid call needs."""
+    """Whether the text of the first reply has a right tool with all that a valid call needs."""
+    is_structured_complete: bool
+    """The same of its structured content."""
     called: bool
     round_trips: int
     """Searches, and the call."""
@@ -74,7 +79,7 @@ def attempt(system: System, text: str, right: Mapping[str, Tool]) -> Attempt:
     called = False
     for reply in _asked(system, text, right):
         replies.append(reply)
-        if called := _callable(reply, right) is not None:
+        if called := _callable(reply.hits, right) is not None:
             break
     first = replies[0]
     ranks = [place for place, id_ in enumerate(first.hits, 1) if id_ in right]
@@ -82,7 +87,8 @@ def attempt(system: System, text: str, right: Mapping[str, Tool]) -> Attempt:
         text=text,
         first=first,
         rank=ranks[0] if ranks else None,
-        is_complete=_callable(first, right) is not None,
+        is_complete=_callable(first.hits, right) is not None,
+        is_structured_complete=_callable(first.structured_hits, right) is not None,
         called=called,
         round_trips=len(replies) + called,
         tokens=sum(reply.tokens + reply.request_tokens for reply in replies),
@@ -93,23 +99,23 @@ def _asked(system: System, text: str, right: Mapping[str, Tool]) -> Iterator[Rep
     """Replies, until nothing more can be asked for."""
     reply = system.search(text)
     yield reply
-    if not _named(reply, right):
+    if not _named(reply.hits, right):
         for reply in system.more(text):
             yield reply
-            if _named(reply, right):
+            if _named(reply.hits, right):
                 break
-    if names := _named(reply, right):
+    if names := _named(reply.hits, right):
         yield from system.details(text, names[0])
 
 
-def _named(reply: Reply, right: Mapping[str, Tool]) -> list[str]:
-    return [id_ for id_ in reply.hits if id_ in right]
+def _named(hits: Mapping[str, Schema | None], right: Mapping[str, Tool]) -> list[str]:
+    return [id_ for id_ in hits if id_ in right]
 
 
-def _callable(reply: Reply, right: Mapping[str, Tool]) -> str | None:
-    """The first right tool that the reply shows completely."""
-    for id_ in _named(reply, right):
-        shown = reply.hits[id_]
+def _callable(hits: Mapping[str, Schema | None], right: Mapping[str, Tool]) -> str | None:
+    """The first right tool that is shown completely."""
+    for id_ in _named(hits, right):
+        shown = hits[id_]
         if shown is not None and is_complete(shown, right[id_].input_schema):
             return id_
     return None

@@ -8,11 +8,13 @@ from agent import Attempt
 
 from toolcrib.search.evaluation import percentile
 
-SETTINGS = {"alone": "Each set alone", "among": "Each set among 5,133 recorded tools"}
+NOW, BEFORE, FIRST = "toolcrib", "toolcrib before", "toolcrib 0.1.0"
+ORDER = (NOW, BEFORE, FIRST, "fastmcp")
+SETTINGS = {"alone": "Alone", "among": "Among 5,133 recorded tools"}
 HEAD = (
     "system", "`tools/list`", "first reply, p50", "p95", "structured content, p50",
     "right tool in the first 3", "of these with its schema", "schema in the first reply",
-    "called", "round trips", "tokens until the call",
+    "called", "round trips", "tokens until the call", "to before",
 )  # fmt: skip
 
 
@@ -44,6 +46,7 @@ def figures(attempts: Sequence[Attempt]) -> dict[str, float]:
         "top3": len(near) / len(attempts),
         "top3_complete": sum(each.is_complete for each in near) / max(1, len(near)),
         "complete": sum(each.is_complete for each in attempts) / len(attempts),
+        "structured_complete": sum(each.is_structured_complete for each in attempts) / len(attempts),
         "called": called / len(attempts),
         "round_trips": round(sum(each.round_trips for each in attempts) / max(1, called), 2),
         "call_tokens": round(sum(each.tokens for each in attempts) / max(1, called)),
@@ -52,17 +55,19 @@ def figures(attempts: Sequence[Attempt]) -> dict[str, float]:
 
 def table(kept: Mapping[str, Any]) -> str:
     """The tables of all settings, in Markdown."""
-    parts = []
-    for setting, title in SETTINGS.items():
-        if rows := [_row(each) for each in kept["figures"].get(setting, {}).values()]:
-            listed = f"{kept['everything'][setting]:,}" if setting in kept["everything"] else ""
-            rows.append(["everything listed", listed, "0", "0", "0", "", "", "100 %", "100 %", "1.00", "0"])
-            lines = [f"| {' | '.join(row)} |" for row in (HEAD, *rows)]
-            parts.append("\n".join([f"### {title}", "", lines[0], f"|---|{'---:|' * (len(HEAD) - 1)}", *lines[1:]]))
-    return "\n\n".join(parts)
+    found = {setting: kept["figures"].get(setting, {}) for setting in SETTINGS}
+    return "\n\n".join(_table(setting, cells, kept["everything"][setting]) for setting, cells in found.items() if cells)
 
 
-def _row(each: Mapping[str, Any]) -> list[str]:
+def _table(setting: str, cells: Mapping[str, Any], everything: int) -> str:
+    base = cells.get(BEFORE, {}).get("call_tokens")
+    rows = [_row(cells[name], base) for name in ORDER if name in cells]
+    rows.append(["everything listed", f"{everything:,}", "0", "0", "0", "", "", "100 %", "100 %", "1.00", "0", ""])
+    lines = [f"| {' | '.join(row)} |" for row in (HEAD, *rows)]
+    return "\n".join([f"### {SETTINGS[setting]}", "", lines[0], f"|---|{'---:|' * (len(HEAD) - 1)}", *lines[1:]])
+
+
+def _row(each: Mapping[str, Any], base: int | None) -> list[str]:
     return [
         each["label"],
         f"{each['list_tokens']:,}",
@@ -70,4 +75,13 @@ def _row(each: Mapping[str, Any]) -> list[str]:
         *(f"{100 * each[key]:.0f} %" for key in ("top3", "top3_complete", "complete", "called")),
         f"{each['round_trips']:.2f}",
         f"{each['call_tokens']:,}",
+        f"{100 * each['call_tokens'] / base:.0f} %" if base else "",
     ]
+
+
+def replaced(page: str, part: str, text: str) -> str:
+    """The page with a text between the marks of a part, `figures` or `examples`."""
+    begin, end = f"<!-- {part}: written by make bench-replies -->", f"<!-- end of {part} -->"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"

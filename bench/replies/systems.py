@@ -25,6 +25,7 @@ ROOT = HERE.parents[1]
 VERSIONS = ROOT / "bench" / "out" / "versions"
 MORE_RESULTS = 30
 WIDE_BUDGET = 20_000
+Hits = Mapping[str, Schema | None]
 COUNTER = ExactTokens("o200k_base")
 
 
@@ -37,23 +38,23 @@ def tokens_of(value: Any) -> int:
     )
 
 
-def make_reply(arguments: object, texts: Sequence[str], structured: object, hits: Mapping[str, Schema | None]) -> Reply:
+def make_reply(arguments: object, texts: Sequence[str], structured: object, hits: Hits, structured_hits: Hits) -> Reply:
     """A reply with its tokens."""
     return Reply(
         hits=hits,
         tokens=sum(map(tokens_of, texts)),
         structured_tokens=tokens_of(structured),
         request_tokens=tokens_of(arguments),
-        text="\n".join(texts),
+        texts=tuple(texts),
+        structured_hits=structured_hits,
     )
 
 
 # -- toolcrib --------------------------------------------------------------------------------------------------------
 
 
-def hits_of(texts: Sequence[str]) -> dict[str, Schema | None]:
-    """The hits that the text of a `tool_search` reply shows, each with its input schema, if it has one."""
-    entries = json.loads(texts[0])
+def hits_of(entries: Sequence[Mapping[str, Any]]) -> Hits:
+    """The hits of a `tool_search` reply, each with its input schema, if it has one."""
     return {entry["name"]: entry.get("input_schema") for entry in entries}
 
 
@@ -81,7 +82,8 @@ class Toolcrib:
         self._process.stdin.write(json.dumps({"name": "tool_search", "arguments": arguments}) + "\n")
         self._process.stdin.flush()
         answer = self._read()
-        return make_reply(arguments, answer["texts"], answer["structured"], hits_of(answer["texts"]))
+        texts, structured = answer["texts"], answer["structured"]
+        return make_reply(arguments, texts, structured, hits_of(json.loads(texts[0])), hits_of(structured["hits"]))
 
     def _read(self) -> Any:
         assert self._process.stdout is not None
@@ -145,8 +147,12 @@ class FastMCP:
     def search(self, text: str) -> Reply:
         result = self._ask(text)
         texts = [block.text for block in result.content]
-        hits = {self._ids[entry["name"]]: entry["inputSchema"] for entry in json.loads(texts[0] if texts else "[]")}
-        return make_reply({"query": text}, texts, result.structured_content, hits)
+        hits = self._hits(json.loads(texts[0]) if texts else [])
+        structured = result.structured_content
+        return make_reply({"query": text}, texts, structured, hits, self._hits(structured["result"]))
+
+    def _hits(self, entries: Sequence[Mapping[str, Any]]) -> Hits:
+        return {self._ids[entry["name"]]: entry["inputSchema"] for entry in entries}
 
     def details(self, text: str, id_: str) -> Iterator[Reply]:  # noqa: ARG002 - the protocol's signature
         yield from ()

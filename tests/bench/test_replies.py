@@ -21,7 +21,7 @@ RIGHT = {"mail:send": SEND}
 @pytest.fixture(scope="module")
 def bench() -> Iterator[SimpleNamespace]:
     """The modules of the benchmark, which is a folder with scripts and no package."""
-    names = ("agent", "catalogs", "report", "systems")
+    names = ("agent", "catalogs", "examples", "report", "systems")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "bench" / "replies"))
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -169,7 +169,7 @@ def test_a_recorded_copy_of_a_right_tool_is_right_too(bench: SimpleNamespace) ->
 def test_toolcrib_answers_through_its_meta_tool(bench: SimpleNamespace) -> None:
     with bench.systems.toolcrib("toolcrib", ROOT / "src", RIGHT) as system:
         made = bench.agent.attempt(system, "send a mail", RIGHT)
-    assert (made.called, made.is_complete, made.rank) == (True, True, 1)
+    assert (made.called, made.is_complete, made.is_structured_complete, made.rank) == (True, True, True, 1)
     assert 0 < made.first.tokens < 300
     assert made.first.structured_tokens > 0
     assert system.fixed_tokens > 300
@@ -190,7 +190,7 @@ def test_a_commit_that_the_history_does_not_have_is_left_out(bench: SimpleNamesp
 def test_the_cost_of_requests_that_give_up_is_part_of_the_cost_of_a_call(bench: SimpleNamespace) -> None:
     def attempt(rank: int | None, tokens: int, *, is_complete: bool, called: bool) -> Any:
         first = bench.agent.Reply(hits={}, tokens=tokens)
-        return bench.agent.Attempt("", first, rank, is_complete, called, 1 + called, tokens)
+        return bench.agent.Attempt("", first, rank, is_complete, is_complete, called, 1 + called, tokens)
 
     attempts = [
         attempt(1, 100, is_complete=True, called=True),
@@ -202,3 +202,35 @@ def test_the_cost_of_requests_that_give_up_is_part_of_the_cost_of_a_call(bench: 
     assert (figures["p50"], figures["p95"]) == (200, 400)
     assert (figures["top3"], figures["top3_complete"], figures["complete"], figures["called"]) == (0.5, 0.5, 0.25, 0.5)
     assert (figures["call_tokens"], figures["round_trips"]) == (500, 3.0)
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_figures_that_the_benchmark_wrote(bench: SimpleNamespace) -> None:
+    page = (ROOT / "docs" / "explanation" / "replies.md").read_text(encoding="utf-8")
+    kept = json.loads((ROOT / "bench" / "results" / "replies.json").read_text(encoding="utf-8"))
+    assert bench.report.replaced(page, "figures", bench.report.table(kept)) == page
+
+
+def test_only_the_text_between_its_marks_is_replaced(bench: SimpleNamespace) -> None:
+    page = "Before.\n<!-- figures: written by make bench-replies -->\nold\n<!-- end of figures -->\nAfter."
+    replaced = bench.report.replaced(page, "figures", "new")
+    assert replaced == page.replace("\nold\n", "\n\nnew\n\n")
+
+
+def test_the_tokens_of_a_reply_are_shown_by_what_they_are_for(bench: SimpleNamespace) -> None:
+    hits = [
+        {"name": "mail:send", "description": "Send a mail.", "score": 0.9, "input_schema": SCHEMA},
+        {"name": "mail:list", "description": "List all mails.", "score": 0.1, "weak": True},
+    ]
+    texts = (json.dumps(hits), "One note.")
+    reply = bench.agent.Reply(hits={}, tokens=sum(map(bench.systems.tokens_of, texts)), texts=texts)
+    spent = bench.examples.spending(reply)
+    assert sum(spent.values()) == reply.tokens
+    assert (spent["examples"], spent["signatures"]) == (0, 0)
+    assert spent["schemas"] > spent["names"] > spent["note"] > 0
+    shown = bench.examples.markdown([bench.examples.Example("send a mail", reply, reply)])
+    assert '### "send a mail"' in shown
+    assert "  schema         mail:send\n" in shown
+    assert "  text           mail:list\n" in shown
