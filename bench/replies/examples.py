@@ -118,5 +118,5 @@ def _reading(reply: Reply) -> Iterator[str]:
     first, *notes = reply.texts
     for hit in json.loads(first):
         yield from wrap(json.dumps(hit, ensure_ascii=False, separators=(",", ":")), WIDTH, break_on_hyphens=False)
-    for note in notes:
-        yield from wrap(note, WIDTH, break_on_hyphens=False)
+    for line in "\n".join(notes).splitlines():
+        yield from wrap(line, WIDTH, break_on_hyphens=False)
