@@ -10,14 +10,19 @@ from sets import Set
 
 from toolcrib.search.evaluation import LabelledQuery, Metrics, false_answers, percentile, query_tracks, score
 
+TRACKS = ("main", "typo", "ident", "name_typo")
+
 Scores = dict[str, Metrics]
 """The metrics of each request, by its id."""
 
 
-def measured(engines: Sequence[Engine], sets: Sequence[Set], most: int) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def measured(
+    engines: Sequence[Engine], sets: Sequence[Set], most: int, tracks: Sequence[str] = TRACKS
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Engine, set and its figures, one after the other; `most` queries a track."""
     for each in sets:
-        asked = query_tracks(each.name, each.names, each.queries, most=most)
+        every = query_tracks(each.name, each.names, each.queries, most=most)
+        asked = {track: every[track] for track in tracks}
         ours: dict[str, Scores] = {}
         for engine in (engine for engine in engines if engine.ranked):
             engine.build(each.pairs[:2])  # what it imports is not its index

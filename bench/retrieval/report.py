@@ -8,6 +8,7 @@ from engines import OURS
 from languages import NAMES, PARTS
 from nothing import LEFT_OUT
 from picture import picture
+from quality import TRACKS
 from sets import DECISIVE, ROOT, SAME_TOOLS
 
 PAGE = ROOT / "docs" / "explanation" / "retrieval.md"
@@ -24,7 +25,6 @@ README_LABELS = {OURS: "**toolcrib**", SEMANTIC: "**toolcrib[semantic]**"}
 
 CAPTION = "nDCG@10 of the main track against the time of a search"
 
-TRACKS = ("main", "typo", "ident", "name_typo")
 KINDS = ("terse", "plain", "indirect", "long", "two_needs")
 METRICS = ("recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10")
 SHORT = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "mrr@10": "MRR@10", "ndcg@10": "nDCG@10"}
@@ -85,7 +85,7 @@ def markdown(kept: Figures) -> str:
     if kept.get("languages"):
         parts += [_languages(kept, part) for part in PARTS]
     if "speed" in kept:
-        parts += [_times(kept), _builds(kept), _added(kept)]
+        parts += [_times(kept), _builds(kept), _memory(kept), _added(kept)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -316,6 +316,16 @@ def _builds(kept: Figures) -> str:
         kept,
         "### Time to build the index, and as a ratio to ours",
         lambda cell, best: f"{_time(cell['build_s'] * 1e6)} ({_ratio(cell['build_s'], best.get('build_s', 0))})",
+    )
+
+
+def _memory(kept: Figures) -> str:
+    if not any("memory_mb" in cell for cells in kept["speed"].values() for cell in cells.values()):
+        return ""
+    return _by_size(
+        kept,
+        "### Memory that the index takes, MB",
+        lambda cell, _: f"{cell['memory_mb']:.0f}" if "memory_mb" in cell else "",
     )
 
 

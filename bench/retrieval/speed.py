@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from engines import Engine, Search
+from memory import taken_mb
 from sets import Set
 
 from toolcrib.search.engine import search
@@ -19,6 +20,9 @@ SIZES = (1_000, 10_000, 100_000)
 QUERIES = 200
 CELL_S = 20.0
 """An engine is asked no more queries of a catalog once this time has passed; ten at least."""
+
+MEMORY_SIZE = 10_000
+"""The largest catalog whose memory is measured, since the index is built once more for it."""
 
 _ADDED = 5
 
@@ -56,7 +60,10 @@ def measured(
         for engine in engines:
             if size <= engine.most:
                 gc.collect()
-                yield size, engine.name, timed(engine, pairs, texts, cell_s)
+                figures = timed(engine, pairs, texts, cell_s)
+                if size <= MEMORY_SIZE:
+                    figures["memory_mb"] = taken_mb(engine, pairs)
+                yield size, engine.name, figures
 
 
 def timed(engine: Engine, pairs: Sequence[tuple[str, Tool]], texts: Sequence[str], cell_s: float) -> dict[str, Any]:
