@@ -25,7 +25,7 @@ README_LABELS = {OURS: "**toolcrib**", SEMANTIC: "**toolcrib[semantic]**"}
 
 CAPTION = "nDCG@10 of the main track against the time of a search"
 
-KINDS = ("terse", "plain", "indirect", "long", "two_needs")
+KINDS = ("terse", "plain", "sentence", "indirect", "long", "two_needs", "typo", "name")
 METRICS = ("recall@1", "recall@5", "recall@10", "mrr@10", "ndcg@10")
 SHORT = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "mrr@10": "MRR@10", "ndcg@10": "nDCG@10"}
 

@@ -90,8 +90,12 @@ def found(wanted: list[str] | None = None) -> list[Set]:
     data = ROOT / "tests" / "retrieval"
     everyday = in_repository(EVERYDAY, data / "everyday" / "tools.jsonl", data / "everyday" / "sealed.jsonl")
     own = in_repository(OWN, data / "data" / "tools.jsonl", data / "data" / "queries.jsonl")
-    hard = [_hard(name, split, own.file) for name, split in ((HARD, "development"), (HELD_OUT, "held_out"))]
-    sets = [everyday, own, *hard, *_large([own, hard[0]]), bfcl(), *_folders()]
+    requests = data / "hard" / "requests.jsonl"
+    hard, held_out = (
+        in_repository(name, data / "data" / "tools.jsonl", requests, split)
+        for name, split in ((HARD, "development"), (HELD_OUT, "held_out"))
+    )
+    sets = [everyday, own, hard, held_out, *_large([own, hard]), bfcl(), *_folders()]
     names = [each.name for each in sets]
     print(f"sets: {', '.join(names)}")
     return [each for each in sets if wanted is None or each.name in wanted]
@@ -105,20 +109,6 @@ def _folders() -> Iterator[Set]:
         tools, queries = folder / "tools.jsonl", folder / "queries.jsonl"
         if folder.name not in SHIPPED and tools.is_file() and queries.is_file():
             yield Set(folder.name, read_tools(tools), read_queries(queries))
-
-
-def _hard(name: str, split: str, tools: ToolFile) -> Set:
-    """One half of the hard requests."""
-    lines = (ROOT / "tests" / "retrieval" / "hard" / "requests.jsonl").read_text(encoding="utf-8").split("\n")
-    rows = [row for row in map(json.loads, filter(None, lines)) if row["split"] == split]
-    queries = [LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"])) for row in rows]
-    return Set(
-        name,
-        tools,
-        tuple(query for query in queries if query.relevant),
-        {row["id"]: row["kind"] for row in rows},
-        tuple(query for query in queries if not query.relevant),
-    )
 
 
 def _large(small: list[Set]) -> Iterator[Set]:
@@ -146,15 +136,19 @@ def _recorded(row: dict[str, Any]) -> Tool:
     )
 
 
-def in_repository(name: str, tools: Path, queries: Path) -> Set:
-    """A set in this repository, without the requests that no tool fits."""
-    rows = [json.loads(line) for line in queries.read_text(encoding="utf-8").split("\n") if line]
-    answerable = (
-        LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"]))
-        for row in rows
-        if row["relevant"]
+def in_repository(name: str, tools: Path, requests: Path, split: str = "") -> Set:
+    """A set in this repository, or one part of it; of the requests that no tool fits, the near misses."""
+    lines = requests.read_text(encoding="utf-8").split("\n")
+    rows = [row for row in map(json.loads, filter(None, lines)) if not split or row["split"] == split]
+    queries = [LabelledQuery(id=row["id"], text=row["query"], relevant=frozenset(row["relevant"])) for row in rows]
+    kinds = {row["id"]: row["kind"] for row in rows if "kind" in row}
+    return Set(
+        name,
+        read_tools(tools),
+        tuple(query for query in queries if query.relevant),
+        kinds,
+        tuple(query for query in queries if kinds.get(query.id) == "near_miss"),
     )
-    return Set(name, read_tools(tools), tuple(answerable))
 
 
 def bfcl() -> Set:
