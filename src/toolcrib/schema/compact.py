@@ -195,7 +195,11 @@ class _Compactor:
     def _with_definition(self, node: dict[str, Any], name: str, depth: int, *, branch: bool) -> dict[str, Any]:
         """The schema with its reference replaced by the definition, if it can be."""
         reference = node.get("$ref")
-        if reference not in self._inlined or not node.keys() - {"$ref"} <= _ANNOTATIONS:
+        if (
+            not isinstance(reference, str)
+            or reference not in self._inlined
+            or not node.keys() - {"$ref"} <= _ANNOTATIONS
+        ):
             return node
         target = self._rewritten(resolve_pointer(reference, self._root), name, depth + 1, branch=branch)
         own = {key: value for key, value in node.items() if key != "$ref"}
