@@ -58,7 +58,7 @@ def test_a_near_tie_shows_both_in_full() -> None:
 
 
 def test_likely_hits_show_what_a_call_needs_and_unlikely_ones_their_names() -> None:
-    assert shown(hits(0.9, 0.5, 0.2, 0.1), costs=LOW) == "Frn-"
+    assert shown(hits(0.9, 0.5, 0.2, 0.03), costs=LOW) == "Frn-"
 
 
 def test_the_best_hit_is_shown_in_full_even_if_others_shrink_for_it() -> None:

@@ -5,7 +5,7 @@ The example is read off the schema, then validated; missing properties are fille
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -159,6 +159,43 @@ def example(tool: Tool) -> dict[str, Any]:
         if _filled_to_fit(validator, made, schema, way, limit):
             return made
     return first or {}
+
+
+def adds_to_schema(schema: Object) -> bool:
+    """Whether an example shows more than the schema: how to nest values, or a text that fits a pattern.
+
+    >>> adds_to_schema({"properties": {"to": {"type": "string"}}, "required": ["to"]})
+    False
+    >>> adds_to_schema({"properties": {"rows": {"items": {"type": "array"}}}, "required": ["rows"]})
+    True
+    """
+    return any(_is_nested(node, schema) or "pattern" in node for node in _required_nodes(schema))
+
+
+def adds_to_signature(schema: Object) -> bool:
+    """Whether an example shows more than a signature, which has only names and types: formats and described values.
+
+    >>> adds_to_signature({"properties": {"zone": {"description": "Such as 'Asia/Tokyo'"}}, "required": ["zone"]})
+    True
+    """
+    return any(
+        _is_nested(node, schema)
+        or any(key in node for key in ("pattern", "format", "examples", "example"))
+        or bool(_described_texts(node))
+        for node in _required_nodes(schema)
+    )
+
+
+def _required_nodes(schema: Object) -> Iterator[Object]:
+    whole = resolve(schema, schema)
+    known = properties(whole)
+    return (resolve(known[name], schema) for name in required(whole) if name in known)
+
+
+def _is_nested(node: Object, root: Object) -> bool:
+    """Whether values hold objects with known properties, or lists of lists or objects."""
+    items = resolve(node["items"], root) if isinstance(node.get("items"), Mapping) else {}
+    return bool(properties(node)) or bool(properties(items)) or items.get("type") in ("array", "object")
 
 
 def _filled_to_fit(

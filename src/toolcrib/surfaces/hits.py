@@ -6,6 +6,7 @@ from typing import Any, Final
 from toolcrib.providers.content import json_text
 from toolcrib.schema import example, signature
 from toolcrib.schema.compact import compact, cut_sentences, required_part
+from toolcrib.schema.example import adds_to_schema, adds_to_signature
 from toolcrib.surfaces.selection import Level
 from toolcrib.tokens import LabelledCounter
 from toolcrib.types import Hit, Key, Object, Tool
@@ -42,14 +43,23 @@ class HitRenderer:
     def render(self, hit: Hit, level: Level, queries: tuple[str, ...]) -> dict[str, Any]:
         """The hit as JSON; name, description, score and input schema come first."""
         entry = {**self._views(hit.tool).entry(level), "score": round(hit.score, _SCORE_DIGITS)}
-        return {**entry, **hit_flags(hit, queries)}
+        return {**entry, **hit_flags(hit, queries, level)}
 
     def costs(self, hit: Hit, levels: Iterable[Level], queries: tuple[str, ...]) -> dict[Level, int]:
         """The cost of the hit at each of the levels, in tokens, including a comma."""
         views = self._views(hit.tool)
-        flags = hit_flags(hit, queries)
-        added = self._counter.count(json_text(flags)) if flags else 0
-        return {level: views.cost(level, self._counter) + added for level in levels}
+        added = self._flag_cost(hit_flags(hit, queries))
+        costs = {level: views.cost(level, self._counter) + added for level in levels}
+        if hit.weak and Level.NAME in costs:
+            costs[Level.NAME] += self._flag_cost(hit_flags(hit, queries, Level.NAME)) - added
+        return costs
+
+    def definition_cost(self, tool: Tool) -> int:
+        """The cost of the tool's whole definition as its server gave it, in tokens."""
+        return self._views(tool).definition_cost(self._counter)
+
+    def _flag_cost(self, flags: Object) -> int:
+        return self._counter.count(json_text(flags)) if flags else 0
 
     def _views(self, tool: Tool) -> "_ToolViews":
         cached = self._cached.get(tool.key)
@@ -64,17 +74,20 @@ class HitRenderer:
 class _ToolViews:
     """The entries of one definition of a tool, and their costs."""
 
-    __slots__ = ("_costs", "_entries", "tool")
+    __slots__ = ("_costs", "_definition_cost", "_entries", "_example", "_schema", "tool")
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
-        self._entries: dict[Level, dict[str, Any]] = {}
         self._costs: dict[Level, int] = {}
+        self._definition_cost: int | None = None
+        self._entries: dict[Level, dict[str, Any]] = {}
+        self._example: dict[str, Any] | None = None
+        self._schema: dict[str, Any] | None = None
 
     def entry(self, level: Level) -> dict[str, Any]:
         """The tool as JSON, with a placeholder for the score."""
         if level not in self._entries:
-            self._entries[level] = tool_entry(self.tool, level)
+            self._entries[level] = self._make_entry(level)
         return self._entries[level]
 
     def cost(self, level: Level, counter: LabelledCounter) -> int:
@@ -83,17 +96,62 @@ class _ToolViews:
             self._costs[level] = counter.count(json_text(self.entry(level))) + 1
         return self._costs[level]
 
+    def definition_cost(self, counter: LabelledCounter) -> int:
+        """Tokens of an entry with the tool's own schema, and a comma."""
+        if self._definition_cost is None:
+            shown = {**self.entry(Level.NAME), "description": self.tool.description}
+            shown["input_schema"] = self.tool.input_schema
+            if hints := _hints(self.tool, Level.COMPLETE):
+                shown["annotations"] = hints
+            self._definition_cost = counter.count(json_text(shown)) + 1
+        return self._definition_cost
 
-def tool_entry(tool: Tool, level: Level) -> dict[str, Any]:
-    """A tool as JSON, with a placeholder for the score."""
-    entry: dict[str, Any] = {"name": tool.id}
-    if level != Level.NAME:
-        entry["description"] = _description(tool.description, level)
-    entry["score"] = _SAMPLE_SCORE
-    entry |= _call_details(tool, level)
-    if hints := _hints(tool, level):
-        entry["annotations"] = hints
-    return entry
+    def _make_entry(self, level: Level) -> dict[str, Any]:
+        entry: dict[str, Any] = {"name": self.tool.id}
+        if level != Level.NAME:
+            entry["description"] = _description(self.tool.description, level)
+        entry["score"] = _SAMPLE_SCORE
+        if level == Level.SIGNATURE:
+            entry["signature"] = signature(self.tool)
+        if level >= Level.REQUIRED:
+            entry |= self._schema_details(level)
+        if _needs_example(self.tool.input_schema, level):
+            entry["example"] = {"name": self.tool.id, "arguments": self._arguments()}
+        if hints := _hints(self.tool, level):
+            entry["annotations"] = hints
+        return entry
+
+    def _schema_details(self, level: Level) -> dict[str, Any]:
+        """The schema at a level, and the names of parameters that it lacks."""
+        schema = self._compact_schema(level)
+        if level != Level.REQUIRED:
+            return {"input_schema": schema}
+        part, left_out = required_part(schema)
+        details: dict[str, Any] = {"input_schema": part}
+        if left_out:
+            details["optional"] = list(left_out[:_MAX_OPTIONAL])
+        if len(left_out) > _MAX_OPTIONAL:
+            details["more_optional"] = len(left_out) - _MAX_OPTIONAL
+        return details
+
+    def _compact_schema(self, level: Level) -> dict[str, Any]:
+        if level == Level.COMPLETE:
+            return compact(self.tool.input_schema)
+        if self._schema is None:
+            self._schema = compact(self.tool.input_schema, brief=True)
+        return self._schema
+
+    def _arguments(self) -> dict[str, Any]:
+        if self._example is None:
+            self._example = example(self.tool)
+        return self._example
+
+
+def _needs_example(schema: Object, level: Level) -> bool:
+    """Whether an example adds something to what a level shows."""
+    if level == Level.SIGNATURE:
+        return adds_to_signature(schema)
+    return level > Level.SIGNATURE and adds_to_schema(schema)
 
 
 def _description(text: str, level: Level) -> str:
@@ -104,33 +162,6 @@ def _description(text: str, level: Level) -> str:
     return shorten(text, DESCRIPTION_CHARS[level])
 
 
-def _call_details(tool: Tool, level: Level) -> dict[str, Any]:
-    """What a hit says about how to call its tool."""
-    if level <= Level.SUMMARY:
-        return {}
-    if level == Level.SIGNATURE:
-        return {"signature": signature(tool)}
-    schema = compact(tool.input_schema, brief=level != Level.COMPLETE)
-    details: dict[str, Any] = {"input_schema": schema}
-    if level == Level.REQUIRED:
-        details["input_schema"], left_out = required_part(schema)
-        details |= {"optional": list(left_out[:_MAX_OPTIONAL])} if left_out else {}
-        details |= {"more_optional": len(left_out) - _MAX_OPTIONAL} if len(left_out) > _MAX_OPTIONAL else {}
-    arguments = example(tool)
-    if _is_instructive(arguments):
-        details["example"] = {"name": tool.id, "arguments": arguments}
-    return details
-
-
-def _is_instructive(arguments: Object) -> bool:
-    """Whether an example shows a structure that is hard to read off a schema: lists of objects, nested objects."""
-    return any(
-        any(isinstance(part, (dict, list)) for part in (value.values() if isinstance(value, dict) else value))
-        for value in arguments.values()
-        if isinstance(value, (dict, list))
-    )
-
-
 def _hints(tool: Tool, level: Level) -> dict[str, bool]:
     """The tool's declared read-only and destructive hints; at the lowest levels only the warning."""
     declared = {key: tool.annotations[key] for key in _RISK_HINTS if isinstance(tool.annotations.get(key), bool)}
@@ -139,10 +170,13 @@ def _hints(tool: Tool, level: Level) -> dict[str, bool]:
     return {_WARNING_HINT: True} if declared.get(_WARNING_HINT) else {}
 
 
-def hit_flags(hit: Hit, queries: tuple[str, ...]) -> dict[str, Any]:
-    """What a reply says of a hit apart from its tool: weak match, fallback, near-duplicates, which query."""
+def hit_flags(hit: Hit, queries: tuple[str, ...], level: Level = Level.COMPLETE) -> dict[str, Any]:
+    """What a reply says of a hit apart from its tool: weak match, fallback, near-duplicates, which query.
+
+    A hit that is only named is unlikely anyway, so it is not marked as weak.
+    """
     flags: dict[str, Any] = {}
-    if hit.weak:
+    if hit.weak and level > Level.NAME:
         flags["weak"] = True
     if hit.fallback:
         flags["fallback"] = True

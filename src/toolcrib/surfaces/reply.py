@@ -10,7 +10,7 @@ from toolcrib.errors import ToolcribError
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.providers.content import json_text
 from toolcrib.surfaces.hits import HitRenderer
-from toolcrib.surfaces.selection import ROUND_TRIP_TOKENS, Candidate, Level, choose_levels, shares
+from toolcrib.surfaces.selection import ROUND_TRIP_TOKENS, Candidate, Level, choose_levels, shares, useful_levels
 from toolcrib.tokens import LabelledCounter
 from toolcrib.types import JSON, Detail, Hit, SearchReply, SearchRequest, ServerStatus, ToolResult
 
@@ -61,8 +61,8 @@ class ReplyRenderer:
 
         If `economical`, a hit shows more only while that is likely to save a round trip, and hits that are very
         unlikely are left out unless the request has a limit; otherwise the whole budget may be spent. The count `full`
-        is the cost of the text if every hit were shown in full. The structured content repeats the text, and is not
-        counted.
+        is the cost of the text if every hit came with its whole definition. The structured content repeats the text,
+        and is not counted.
         """
         candidates = self._candidates(reply.hits, request, economical=economical)
         levels = self._fitted(reply, request, candidates, economical=economical)
@@ -76,16 +76,16 @@ class ReplyRenderer:
         return ToolResult(
             content=tuple({"type": "text", "text": block} for block in blocks),
             structured=_structured(reply, entries, note),
-            meta={TOKENS_META: self._counts(reply, request, levels, blocks)},
+            meta={TOKENS_META: self._counts(reply, levels, blocks)},
         )
 
     def _candidates(self, hits: Sequence[Hit], request: SearchRequest, *, economical: bool) -> list[Candidate]:
         seen: set[int] = set()
         candidates = []
         for hit, share in zip(hits, shares(hits), strict=True):
-            top = _TOP_LEVELS[hit.detail]
-            levels = [level for level in Level if level <= top and not (economical and level == Level.COMPLETE)]
             best = hit.query not in seen and hit.score > 0
+            likely = 1.0 if best or not economical else share
+            levels = useful_levels(_TOP_LEVELS[hit.detail], likely, economical=economical)
             costs = self._entries.costs(hit, levels, request.queries)
             candidates.append(Candidate(share=share, costs=costs, best=best))
             seen.add(hit.query)
@@ -106,20 +106,12 @@ class ReplyRenderer:
             keep_all=not economical or listing or request.limit is not None,
         )
 
-    def _counts(
-        self, reply: SearchReply, request: SearchRequest, levels: Sequence[Level | None], blocks: Sequence[str]
-    ) -> dict[str, Any]:
+    def _counts(self, reply: SearchReply, levels: Sequence[Level | None], blocks: Sequence[str]) -> dict[str, Any]:
         count = full = sum(map(self._counter.count, blocks))
-        if not all(map(self._is_whole, reply.hits, levels)):
-            tops = [(hit, _TOP_LEVELS[hit.detail]) for hit in reply.hits]
-            full = sum(self._entries.costs(hit, (top,), request.queries)[top] for hit, top in tops)
+        if levels != [_TOP_LEVELS[hit.detail] for hit in reply.hits]:
+            full = sum(self._entries.definition_cost(hit.tool) for hit in reply.hits)
             full += self._counter.count(reply_note(reply)) + _BRACKET_TOKENS
         return {"reply": count, "full": max(count, full), "counter": self._counter.label, "of": "text"}
-
-    def _is_whole(self, hit: Hit, level: Level | None) -> bool:
-        """Whether a level shows as much as the request asked for."""
-        top = _TOP_LEVELS[hit.detail]
-        return level is not None and len(set(self._entries.costs(hit, (level, top), ()).values())) == 1
 
 
 _LONGEST_NOTE: Final = "100 unlikely tools are left out; max_results shows more. Search for a name to see its schema."
