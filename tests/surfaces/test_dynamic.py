@@ -281,6 +281,34 @@ async def envelope_of(surface: DynamicSurface, ctx: Context, name: str, **argume
     return result.structured
 
 
+# -- searches --------------------------------------------------------------------------------------------------------
+
+
+@eras
+async def test_the_best_hit_comes_with_its_parameters_and_can_be_called_at_once(mode: str) -> None:
+    async with client_of(mode=mode) as client:
+        envelope = await answer(client, "search_tools", query="add two numbers")
+        best, *others = envelope["result"]
+        assert (best["name"], best["parameters"]) == ("math:add", ADD)
+        assert all({"name", "namespace", "description", "score", "match_reasons"} <= hit.keys() for hit in others)
+        assert (await answer(client, "call_tool", tool_name=best["name"], a=1, b=2))["success"] is True
+
+
+async def test_a_search_keeps_the_budget_of_the_settings() -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string", "description": "Words. " * 30}}}
+    tools = [Tool(name=f"read_{number}", description="Read a file. " * 9, input_schema=schema) for number in range(8)]
+    shown = []
+    for budget in (500, 3_000):
+        async with running(FakeSource(FakeProvider(tools))) as gateway:
+            surface = DynamicSurface(gateway, budget=budget)
+            hits = (await envelope_of(surface, ME, "search_tools", query="read a file"))["result"]
+            shown.append(["parameters" in hit for hit in hits])
+    few, many = shown
+    assert len(few) == len(many) == 8
+    assert few[0]
+    assert sum(few) < sum(many)
+
+
 @eras
 async def test_a_model_that_guesses_names_is_advised_to_search(mode: str) -> None:
     async with client_of(mode=mode) as client:

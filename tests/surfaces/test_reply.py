@@ -35,7 +35,7 @@ def text(made: ToolResult) -> str:
     return "\n".join(block["text"] for block in made.content)
 
 
-# -- hits --------------------------------------------------------------------------------------------------------------
+# -- hits ------------------------------------------------------------------------------------
 
 
 def test_a_score_has_three_digits() -> None:
@@ -110,7 +110,7 @@ def test_a_text_is_cut_to_its_length(said: str, most: int) -> None:
     assert len(shorten(said, most)) <= most
 
 
-# -- costs -------------------------------------------------------------------------------------------------------------
+# -- costs ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tokens", ["estimate", "o200k_base"])
@@ -146,3 +146,84 @@ def test_cached_costs_are_not_used_for_another_definition_of_a_tool() -> None:
     request = SearchRequest(queries=("q",), budget=400)
     shown = [replies.render(SearchReply(hits=(one,)), request).structured["hits"][0] for one in (small, large, small)]
     assert ["input_schema" in entry for entry in shown] == [True, False, True]
+
+
+# -- what a reply shows of how to call ---------------------------------------------------------------------------
+
+
+def tool(name: str, properties: dict[str, Any], *needed: str) -> Tool:
+    return Tool(name=name, description="Do it.", input_schema=obj(properties, *needed))
+
+
+def obj(properties: dict[str, Any], *needed: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(needed)}
+
+
+def found(one: Tool, score: float = 0.9, **more: Any) -> Hit:
+    return Hit(tool=one, score=score, raw=1, **more)
+
+
+def economical(*hits: Hit, **request: Any) -> ToolResult:
+    asked = SearchRequest(**{"queries": ("q",), "budget": 800, **request})
+    return ReplyRenderer(counter(ESTIMATE)).render(SearchReply(hits=hits), asked, economical=True)
+
+
+TEXT = {"type": "string"}
+
+
+def test_unlikely_tools_are_left_out_and_counted_unless_a_number_of_hits_is_asked_for() -> None:
+    hits = [found(tool("a", {"x": TEXT}, "x"), 0.99), *(found(tool(name, {"x": TEXT}, "x"), 0.1) for name in "bc")]
+    clear = economical(*hits)
+    assert [one["name"] for one in entries(clear)] == ["a"]
+    assert clear.structured["note"] == "2 unlikely tools are left out; max_results shows more."
+    asked = economical(*hits, limit=3)
+    assert [set(one) for one in entries(asked)[1:]] == [{"name", "score"}] * 2
+    assert asked.structured["note"] == "Search for a name to see its schema."
+
+
+def test_a_hit_too_large_for_the_budget_shows_what_a_call_needs_and_names_the_rest() -> None:
+    options = {f"option_{number:02}": {"type": "string", "description": "Words. " * 20} for number in range(20)}
+    [shown] = entries(economical(found(tool("a", {"to": TEXT, **options}, "to"))))
+    assert shown["input_schema"] == obj({"to": TEXT}, "to")
+    assert (shown["optional"][0], len(shown["optional"]), shown["more_optional"]) == ("option_00", 12, 8)
+
+
+def test_every_value_of_a_long_enum_and_the_whole_description_can_be_asked_for() -> None:
+    codes = [f"code_{number}" for number in range(60)]
+    one = Tool(name="a", description="Words. " * 100, input_schema=obj({"code": {"enum": codes}}, "code"))
+    [brief] = entries(economical(found(one)))
+    assert "One of 60 values: code_0, " in brief["input_schema"]["properties"]["code"]["description"]
+    [whole] = entries(result(found(one), budget=20_000))
+    assert whole["input_schema"]["properties"]["code"]["enum"] == codes
+    assert whole["description"] == one.description
+
+
+@pytest.mark.parametrize(
+    ("node", "shown"),
+    [
+        (TEXT, None),
+        ({"type": "string", "description": "Such as 'Asia/Tokyo'"}, None),
+        ({"type": "string", "format": "date"}, None),
+        ({"type": "string", "pattern": "^T-[0-9]{3}$"}, "T-000"),
+        ({"type": "array", "items": obj({"sku": TEXT}, "sku")}, [{"sku": "sku"}]),
+        (obj({"lat": {"type": "number"}}, "lat"), {"lat": 1}),
+    ],
+)
+def test_an_example_beside_a_schema_shows_only_what_is_hard_to_read_off_it(node: dict[str, Any], shown: Any) -> None:
+    [entry] = entries(economical(found(tool("a", {"x": node}, "x"))))
+    assert entry.get("example") == (shown and {"name": "a", "arguments": {"x": shown}})
+
+
+@pytest.mark.parametrize(
+    ("node", "shown"),
+    [
+        (TEXT, None),
+        ({"type": "string", "description": "Such as 'Asia/Tokyo'"}, "Asia/Tokyo"),
+        ({"type": "string", "format": "date"}, "2026-01-31"),
+        ({"type": "string", "examples": ["C0123"]}, "C0123"),
+        ({"enum": ["open", "closed"]}, None),
+    ],
+)
+def test_an_example_beside_a_signature_shows_what_types_do_not(node: dict[str, Any], shown: Any) -> None:
+    [entry] = entries(result(found(tool("a", {"x": node}, "x"), detail="signature")))
+    assert entry.get("example") == (shown and {"name": "a", "arguments": {"x": shown}})

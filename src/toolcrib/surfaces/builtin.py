@@ -37,7 +37,9 @@ class DirectSurface:
 
 _FACTORIES: Final[Mapping[str, Callable[[Gateway, SurfaceOptions, ScriptRunner | None], Surface]]] = {
     "search": lambda gateway, options, _: SearchSurface(gateway, options),
-    "dynamic": lambda gateway, options, _: DynamicSurface(gateway, options.guards),
+    "dynamic": lambda gateway, options, _: DynamicSurface(
+        gateway, options.guards, budget=options.reply_tokens, tokens=options.tokens
+    ),
     "progressive": ProgressiveSurface,
     "direct": lambda *_: DirectSurface(),
 }

@@ -16,16 +16,19 @@ from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.startup import missing_note
 from toolcrib.gateway.view import View
 from toolcrib.providers.content import json_text
+from toolcrib.schema.compact import compact
 from toolcrib.search.options import PointsOptions
 from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, MetaToolHandler, listed_meta_tool
 from toolcrib.surfaces.hits import shorten
-from toolcrib.surfaces.reply import text_result
-from toolcrib.types import Context, Object, SearchRequest, ServerStatus, Tool, ToolResult
+from toolcrib.surfaces.reply import ReplyRenderer, text_result
+from toolcrib.surfaces.selection import Level
+from toolcrib.tokens import ESTIMATE, counter
+from toolcrib.types import Context, Hit, Object, SearchRequest, ServerStatus, Tool, ToolResult
 
 _LIST_CHARS: Final = 200
 """Characters of a description in `list_tools`."""
-_SEARCH_CHARS: Final = 500
-"""Characters of a description in `search_tools`."""
+_SEARCH_CHARS: Final = {True: 500, False: 100}
+"""Characters of a description in `search_tools`, for a hit that comes with its schema, and for others."""
 _LISTED: Final = tuple(map(listed_meta_tool, META_TOOLS))
 
 
@@ -36,9 +39,16 @@ class DynamicSurface:
     introduction = SEARCH_INTRODUCTION
     lists_all = False
 
-    def __init__(self, gateway: Gateway, guards: GuardOptions | None = None) -> None:
-        """`guards` say when to warn a session that it repeats itself."""
+    def __init__(
+        self, gateway: Gateway, guards: GuardOptions | None = None, *, budget: int = 800, tokens: str = ESTIMATE
+    ) -> None:
+        """`guards` say when to warn a session that it repeats itself.
+
+        `budget` is that of a search, in tokens, 0 for no limit; `tokens` names the counter, as `tokens.counter` does.
+        """
         self._gateway = gateway
+        self._budget = budget or None
+        self._replies = ReplyRenderer(counter(tokens))
         self.handlers: dict[str, MetaToolHandler] = {tool.name: partial(self._run, tool.name) for tool in META_TOOLS}
         self._guards = guards or GuardOptions()
         self._guarded: OrderedDict[str, Guard] = OrderedDict()
@@ -56,7 +66,7 @@ class DynamicSurface:
 
     async def _run(self, name: str, ctx: Context, arguments: Object) -> ToolResult:
         """The answer is `{"success": ...}`, as text and as structured content."""
-        port = GatewayPort(self._gateway, ctx)
+        port = GatewayPort(self._gateway, ctx, self._replies, self._budget)
         session = await self._gateway.sessions.get(ctx)
         meta = MetaTools(port, guard=self._guard(ctx), turn=lambda: session.turn)
         answer = await meta.run(name, arguments)
@@ -84,9 +94,11 @@ class DynamicSurface:
 class GatewayPort:
     """Connects the meta-tools to a gateway for one request, with the rights of its context."""
 
-    def __init__(self, gateway: Gateway, ctx: Context) -> None:
+    def __init__(self, gateway: Gateway, ctx: Context, replies: ReplyRenderer, budget: int | None) -> None:
         self._gateway = gateway
         self._ctx = ctx
+        self._replies = replies
+        self._budget = budget
         self.result: ToolResult | None = None
         """The whole result of the last call."""
         self.note = ""
@@ -99,23 +111,28 @@ class GatewayPort:
         return ToolPage(entries=[_short_entry(tool, _LIST_CHARS) for tool in tools[:limit]], total=len(tools))
 
     async def find(self, query: str, limit: int) -> Sequence[Object]:
-        """The best matches first."""
-        reply = await self._gateway.search(self._ctx, SearchRequest(queries=(query,), limit=limit))
+        """The best matches first, likely ones with their parameters."""
+        request = SearchRequest(queries=(query,), limit=limit, budget=self._budget)
+        reply = await self._gateway.search(self._ctx, request)
         self.note = missing_note(reply.servers)
-        options = self._gateway.options.search
-        return [
-            {
-                **_short_entry(hit.tool, _SEARCH_CHARS),
-                "score": round(hit.score, 3),
-                "match_reasons": describe_match(hit, options.scorer, 1.0, {}, PointsOptions()),
-            }
-            for hit in reply.hits
-        ]
+        levels = self._replies.levels(reply, request, economical=True)
+        return [self._entry(hit, level) for hit, level in zip(reply.hits, levels, strict=True) if level is not None]
+
+    def _entry(self, hit: Hit, level: Level) -> dict[str, Any]:
+        entry = _short_entry(hit.tool, _SEARCH_CHARS[level >= Level.REQUIRED])
+        reasons = describe_match(hit, self._gateway.options.search.scorer, 1.0, {}, PointsOptions())
+        entry |= {"score": round(hit.score, 3), "match_reasons": reasons}
+        details = self._replies.hits.call_details(hit.tool, level)
+        details.pop("example", None)  # it has the form that `execute_tool` takes
+        if "input_schema" in details:
+            entry["parameters"] = details.pop("input_schema")
+        return entry | details
 
     async def schema(self, name: str) -> Object:
         """The tool as an OpenAI function definition, under a name that `call` accepts."""
         found = await self._gateway.find(self._ctx, name)
-        return chat_tool(found.tool, name=found.wire_name)
+        tool = replace(found.tool, input_schema=compact(found.tool.input_schema))
+        return chat_tool(tool, name=found.wire_name)
 
     async def call(self, name: str, given: Any, loose: Object) -> Envelope:
         """Call a tool, and wrap its result in an envelope."""

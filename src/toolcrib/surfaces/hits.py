@@ -18,6 +18,7 @@ DESCRIPTION_CHARS: Final[Mapping[Level, int]] = {
     Level.FULL: 450,
 }
 """Characters of a tool's description; the level `COMPLETE` has all of it."""
+_CALL_KEYS: Final = ("signature", "input_schema", "optional", "more_optional", "example")
 _WARNING_HINT: Final = "destructiveHint"
 _RISK_HINTS: Final = ("readOnlyHint", _WARNING_HINT)
 _MAX_SIMILAR: Final = 5
@@ -53,6 +54,11 @@ class HitRenderer:
         if hit.weak and Level.NAME in costs:
             costs[Level.NAME] += self._flag_cost(hit_flags(hit, queries, Level.NAME)) - added
         return costs
+
+    def call_details(self, tool: Tool, level: Level) -> dict[str, Any]:
+        """What a level shows of how to call a tool: signature or schema, and an example if that adds something."""
+        entry = self._views(tool).entry(level)
+        return {key: entry[key] for key in _CALL_KEYS if key in entry}
 
     def definition_cost(self, tool: Tool) -> int:
         """The cost of the tool's whole definition as its server gave it, in tokens."""

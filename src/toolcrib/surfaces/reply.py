@@ -54,7 +54,8 @@ class ReplyRenderer:
 
     def __init__(self, counter: LabelledCounter) -> None:
         self._counter = counter
-        self._entries = HitRenderer(counter)
+        self.hits = HitRenderer(counter)
+        """Renders single hits."""
 
     def render(self, reply: SearchReply, request: SearchRequest, *, economical: bool = False) -> ToolResult:
         """A JSON array of hits and, where needed, a note; the same as structured content; and token counts in `_meta`.
@@ -64,10 +65,9 @@ class ReplyRenderer:
         is the cost of the text if every hit came with its whole definition. The structured content repeats the text,
         and is not counted.
         """
-        candidates = self._candidates(reply.hits, request, economical=economical)
-        levels = self._fitted(reply, request, candidates, economical=economical)
+        levels = self.levels(reply, request, economical=economical)
         entries = [
-            self._entries.render(hit, level, request.queries)
+            self.hits.render(hit, level, request.queries)
             for hit, level in zip(reply.hits, levels, strict=True)
             if level is not None
         ]
@@ -79,6 +79,19 @@ class ReplyRenderer:
             meta={TOKENS_META: self._counts(reply, levels, blocks)},
         )
 
+    def levels(self, reply: SearchReply, request: SearchRequest, *, economical: bool) -> Sequence[Level | None]:
+        """The level of each hit within the budget, note included; None for those that are left out."""
+        if request.budget is None:
+            return [_TOP_LEVELS[hit.detail] for hit in reply.hits]
+        left = request.budget - self._counter.count(_joined(reply_note(reply), _LONGEST_NOTE)) - _BRACKET_TOKENS
+        listing = all(hit.score == 0 for hit in reply.hits)
+        return choose_levels(
+            self._candidates(reply.hits, request, economical=economical),
+            left,
+            round_trip=ROUND_TRIP_TOKENS if economical and not listing else None,
+            keep_all=not economical or listing or request.limit is not None,
+        )
+
     def _candidates(self, hits: Sequence[Hit], request: SearchRequest, *, economical: bool) -> list[Candidate]:
         seen: set[int] = set()
         candidates = []
@@ -86,30 +99,15 @@ class ReplyRenderer:
             best = hit.query not in seen and hit.score > 0
             likely = 1.0 if best or not economical else share
             levels = useful_levels(_TOP_LEVELS[hit.detail], likely, economical=economical)
-            costs = self._entries.costs(hit, levels, request.queries)
+            costs = self.hits.costs(hit, levels, request.queries)
             candidates.append(Candidate(share=share, costs=costs, best=best))
             seen.add(hit.query)
         return candidates
 
-    def _fitted(
-        self, reply: SearchReply, request: SearchRequest, candidates: Sequence[Candidate], *, economical: bool
-    ) -> Sequence[Level | None]:
-        """The level of each hit within the budget, note included; None for those that are left out."""
-        if request.budget is None:
-            return [_TOP_LEVELS[hit.detail] for hit in reply.hits]
-        left = request.budget - self._counter.count(_joined(reply_note(reply), _LONGEST_NOTE)) - _BRACKET_TOKENS
-        listing = all(hit.score == 0 for hit in reply.hits)
-        return choose_levels(
-            candidates,
-            left,
-            round_trip=ROUND_TRIP_TOKENS if economical and not listing else None,
-            keep_all=not economical or listing or request.limit is not None,
-        )
-
     def _counts(self, reply: SearchReply, levels: Sequence[Level | None], blocks: Sequence[str]) -> dict[str, Any]:
         count = full = sum(map(self._counter.count, blocks))
         if levels != [_TOP_LEVELS[hit.detail] for hit in reply.hits]:
-            full = sum(self._entries.definition_cost(hit.tool) for hit in reply.hits)
+            full = sum(self.hits.definition_cost(hit.tool) for hit in reply.hits)
             full += self._counter.count(reply_note(reply)) + _BRACKET_TOKENS
         return {"reply": count, "full": max(count, full), "counter": self._counter.label, "of": "text"}
 

@@ -13,6 +13,7 @@ from toolcrib.names import nearest
 from toolcrib.providers.content import script_value
 from toolcrib.sandbox.languages import DEFAULT_LANGUAGE, LANGUAGES, script_names
 from toolcrib.schema import example
+from toolcrib.schema.compact import compact
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
 from toolcrib.scripting.tools import ToolsByServer, tools_by_server, wait_for_servers
 from toolcrib.surfaces.hits import shorten
@@ -23,8 +24,6 @@ _MAX_NAMED: Final = 20
 """Names that an error lists."""
 _MAX_ECHO: Final = 80
 """Characters of an unknown name that an error repeats."""
-_ENTRY_CHARS: Final = 300
-"""Characters of a tool's description in structured content."""
 _SERVER_CHARS: Final = 300
 _INSTRUCTIONS_CHARS: Final = 1_000
 _LINE_CHARS: Final = 100
@@ -105,7 +104,7 @@ class ToolDiscoveryService:
             "server": {"name": page.name, **page.identifiers},
             **_tool_entry(found, names),
             "description": found.description,
-            "input_schema": found.input_schema,
+            "input_schema": compact(found.input_schema),
             "example": {"arguments": example(found), **calls},
         }
         if found.output_schema is not None:
@@ -298,7 +297,7 @@ def _tool_entry(tool: Tool, names: Mapping[str, str]) -> dict[str, Any]:
         "name": tool.name,
         "id": tool.id,
         **names,
-        "description": shorten(tool.description, _ENTRY_CHARS),
+        "description": shorten(tool.description, _LINE_CHARS),
     }
     return {**entry, "annotations": dict(hints)} if hints else entry
 
