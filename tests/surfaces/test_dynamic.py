@@ -298,15 +298,13 @@ async def test_a_search_keeps_the_budget_of_the_settings() -> None:
     schema = {"type": "object", "properties": {"path": {"type": "string", "description": "Words. " * 30}}}
     tools = [Tool(name=f"read_{number}", description="Read a file. " * 9, input_schema=schema) for number in range(8)]
     shown = []
-    for budget in (500, 3_000):
+    for budget in (150, 800):
         async with running(FakeSource(FakeProvider(tools))) as gateway:
             surface = DynamicSurface(gateway, budget=budget)
             hits = (await envelope_of(surface, ME, "search_tools", query="read a file"))["result"]
             shown.append(["parameters" in hit for hit in hits])
-    few, many = shown
-    assert len(few) == len(many) == 8
-    assert few[0]
-    assert sum(few) < sum(many)
+    assert [len(hits) for hits in shown] == [8, 8]
+    assert [any(hits) for hits in shown] == [False, True]
 
 
 @eras
