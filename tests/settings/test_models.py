@@ -56,6 +56,7 @@ find = 7
 search_wait = 4
 list_wait = 6
 call_grace = 5
+embed = 0.5
 
 [toolcrib.providers]
 list_timeout = 8
@@ -126,6 +127,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
             search_wait_s=4,
             list_wait_s=6,
             call_grace_s=5,
+            embed_timeout_s=0.5,
             find_timeout_s=7,
             list_timeout_s=8,
             provider_cache_s=9,

@@ -4,10 +4,9 @@ Every method takes the request's `Context` first. A tool that the policy denies 
 A request that makes several calls, such as a script, makes them in a `nested_context`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -22,8 +21,8 @@ from toolcrib.errors import (
     ToolcribError,
     ToolNotFound,
 )
+from toolcrib.gateway.embedding import EmbeddedRequest, RequestEmbedder
 from toolcrib.gateway.federation import FederatedSearch, RequestToolLister, merge_hits
-from toolcrib.gateway.indexing import embedder_failures
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import AllowAll
 from toolcrib.gateway.refresh import CatalogRefresher
@@ -83,10 +82,6 @@ from toolcrib.types import (
 SEARCH_ELSEWHERE_HINT: Final = "Search for a tool of another server, or try again once this server works."
 """Hint for an unavailable server."""
 
-_T = TypeVar("_T")
-
-_MAX_EMBEDDED_SEARCHES: Final = 8
-"""Searches with an embedder that run at the same time, so that they never take all threads of the process."""
 
 _VIEW_MEMO: Final = "gateway.view"
 _NO_TOOLS_NOTE: Final = "There are no tools to search."
@@ -138,7 +133,7 @@ class Gateway:
         self.refresher = CatalogRefresher(sources, self.options)
         self._policy: Policy = policy or AllowAll()
         self._lexicon = Lexicon.default().with_pairs(self.options.synonyms) if self.options.synonyms else None
-        self._threads: anyio.CapacityLimiter | None = None
+        self._embedder: RequestEmbedder | None = None
         if embedder is not None:
             self.use_embedder(embedder)
         self._views = ViewCache(self.refresher.snapshot, self._policy)
@@ -169,12 +164,14 @@ class Gateway:
         self.schema_violations = 0
         """How many tools declared an output schema but returned no structured content."""
 
-    def use_embedder(self, embedder: Embedder) -> None:
-        """Compare meanings with this embedder from now on; if it fails, only words are compared.
+    def use_embedder(self, embedder: Embedder, tools: Embedder | None = None) -> None:
+        """Compare meanings with this embedder as well; if it fails, only words and the built-in table are compared.
 
-        It must be thread-safe. The caller closes it.
+        `tools` embeds tools, by default the same: there a cache belongs. They must be thread-safe. The caller closes
+        them.
         """
-        self.refresher.use_embedder(embedder)
+        self._embedder = RequestEmbedder(embedder, self.options.embed_timeout_s)
+        self.refresher.use_embedder(embedder, tools)
 
     # -- views -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +197,9 @@ class Gateway:
         if known is not None and known[0] is view and known[1] == wanted:
             return known[2], known[3]
         listed = await self._request_tools.list_all(ctx)
-        extended = await self._run(view, self._overlays.apply, view, listed.plain, listed.overriding)
+        for offer in (*listed.plain, *listed.overriding):
+            await self.refresher.maintenance.embed_request_tools(offer.tools)
+        extended = self._overlays.apply(view, listed.plain, listed.overriding)
         if ctx.memo is not None:
             ctx.memo[_VIEW_MEMO] = (view, wanted, extended, listed.failed)
         return extended, listed.failed
@@ -223,8 +222,7 @@ class Gateway:
                 raise InvalidRequest(
                     "A cursor continues a list, not a search.", hint="Leave the query or the cursor out."
                 )
-            boosts = await self.sessions.boosts(ctx)
-            reply = await self._run(view, self._search, view, request, boosts, not missing)
+            reply = await self._search(ctx, view, request, complete=not missing)
             asked = await self.federation.search(ctx, view, request)
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
@@ -235,28 +233,35 @@ class Gateway:
             reply = self._list(view, request)
         return replace(reply, note=f"{missing} {reply.note}".strip(), servers=(*servers, *failed))
 
-    def _search(self, view: View, request: SearchRequest, boosts: Mapping[str, float], complete: bool) -> SearchReply:  # noqa: FBT001 - called through `_run`
-        """Search a view; if the embedder fails, the reply has a note."""
-        if view.snapshot.index.model.embedder is None:
-            return view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts, complete=complete)
-        with embedder_failures() as failures:
-            reply = view.search(request, self.options.search, lexicon=self._lexicon, boosts=boosts, complete=complete)
-        if not failures:
-            return reply
-        note = f"The embedder failed ({failures[0]}), so only words were compared."
-        return replace(reply, note=f"{reply.note} {note}".strip())
+    async def _search(self, ctx: Context, view: View, request: SearchRequest, *, complete: bool) -> SearchReply:
+        """Search a view. A note says if the embedder failed, or has yet to embed tools in view."""
+        boosts = await self.sessions.boosts(ctx)
+        texts = view.request_texts(request, self.options.search, self._lexicon)
+        asked = await self._embed(view, texts)
+        reply = view.search(
+            request,
+            self.options.search,
+            lexicon=self._lexicon,
+            boosts=boosts,
+            embedded=asked.vectors,
+            complete=complete,
+        )
+        note = ""
+        if asked.failure:
+            note = f"The embedder failed ({asked.failure}), so only words were compared."
+        elif texts and view.lacks_vectors():
+            note = "Some tools are not embedded yet, so only their words were compared."
+        return replace(reply, note=f"{reply.note} {note}".strip()) if note else reply
+
+    async def _embed(self, view: View, texts: tuple[str, ...]) -> EmbeddedRequest:
+        # The index of the view may still have the vectors of an earlier embedder.
+        if not texts or self._embedder is None or view.snapshot.index.model.embedder is not self._embedder.embedder:
+            return EmbeddedRequest({})
+        return await self._embedder.embed(texts)
 
     def _is_own_request(self, ctx: Context) -> bool:
         path = ctx.meta.get(PATH_META)
         return bool(self.gateway_id) and isinstance(path, list) and self.gateway_id in path
-
-    async def _run(self, view: View, work: Callable[..., _T], *arguments: Any) -> _T:
-        """Run search work: inline, or in a thread if an embedder takes part, because that takes milliseconds."""
-        if view.snapshot.index.model.embedder is None:
-            return work(*arguments)
-        if self._threads is None:
-            self._threads = anyio.CapacityLimiter(_MAX_EMBEDDED_SEARCHES)
-        return await anyio.to_thread.run_sync(partial(work, *arguments), limiter=self._threads, abandon_on_cancel=True)
 
     def _list(self, view: View, request: SearchRequest) -> SearchReply:
         """Return one page of all tools that pass the filters."""

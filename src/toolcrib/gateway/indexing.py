@@ -1,30 +1,28 @@
 """Build snapshots off the event loop, and improve their index while the gateway is idle.
 
-Improving means merging index segments and embedding tools with a configured embedder. An embedder that fails never
-fails a search: only words are compared until it works again.
+Improving means merging index segments, and adding the vectors of tools that an embedder computes in the background.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 import anyio.abc
 import anyio.to_thread
-import numpy as np
 
+from toolcrib.gateway.embedding import BackgroundVectors
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.snapshot import ProviderTools, Snapshot, empty_snapshot, same_tools
+from toolcrib.gateway.view import MAX_EMBEDDED_REQUEST_TOOLS
+from toolcrib.search.embedding import tool_text
 from toolcrib.search.features import SemanticModel, default_semantic_model
-from toolcrib.search.index import Index
-from toolcrib.search.vectors import Embedder, Vectors, default_table
-from toolcrib.types import ServerStatus
+from toolcrib.search.vectors import Embedder, default_table
+from toolcrib.types import ServerStatus, Tool
 
 logger = logging.getLogger(__name__)
 
@@ -39,31 +37,28 @@ class IndexMaintenance:
         get: Callable[[], Snapshot],
         put: Callable[[Snapshot], None],
         wake: Callable[[], None],
+        wake_from_thread: Callable[[], None],
     ) -> None:
-        """`wake` starts another refresh. Nothing is done before `tidy`."""
+        """`wake` starts another refresh; `wake_from_thread` does so from any thread. Nothing is done before `tidy`."""
         self._options = options
-        self._get, self._put, self._wake = get, put, wake
+        self._get, self._put = get, put
+        self._wake, self._wake_from_thread = wake, wake_from_thread
         self._idle = anyio.Event()
-        self._embedder: Embedder | None = None
-        self._wanted = default_semantic_model()
-        """The model that the index should compare meanings with; it uses another one until all tools are embedded."""
-        self._embedded: Index | None = None
-        """An index that was built in the background, for the next snapshot."""
+        self._model = default_semantic_model()
+        self._vectors: BackgroundVectors | None = None
+        self._used = 0
+        """How many vectors were computed when the index last got them."""
         self._embedding = False
         self._retry_at = inf
-        """When to embed all tools again after a failure; infinite if nothing failed."""
+        """When to embed again after a failure; infinite if nothing failed."""
         self._pause_s = options.retry_s
+        self._failing = False
 
-    def use_embedder(self, embedder: Embedder) -> None:
-        """Compare meanings with this embedder as soon as all tools are embedded."""
-        self._pause_s = self._options.retry_s
-        self._want(embedder)
-
-    def _want(self, embedder: Embedder) -> None:
-        """Rebuild the whole index: a new model never equals an earlier one."""
-        self._retry_at = inf
-        self._embedder = embedder
-        self._wanted = SemanticModel(default_table(), ResilientEmbedder(embedder))
+    def use_embedder(self, embedder: Embedder, tools: Embedder | None = None) -> None:
+        """Compare meanings with this embedder as well; `tools` embeds tools, by default the same."""
+        self._vectors = BackgroundVectors(tools or embedder, self._wake_from_thread)
+        self._model, self._used = SemanticModel(default_table(), embedder, self._vectors), 0
+        self._retry_at, self._pause_s = inf, self._options.retry_s
         self._wake()
 
     def mark_busy(self) -> None:
@@ -81,13 +76,31 @@ class IndexMaintenance:
         """Wait until no work is left."""
         await self._idle.wait()
 
-    def take_index(self) -> Index | None:
-        """Return the index that was built for the next snapshot, if any; only once."""
-        made, self._embedded = self._embedded, None
-        return made
+    def has_news(self, snapshot: Snapshot) -> bool:
+        """Whether the index lacks vectors that are known by now."""
+        return snapshot.index.model != self._model or (self._vectors is not None and self._vectors.version > self._used)
+
+    def with_vectors(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the vectors that are known of its tools. Takes milliseconds."""
+        self._used = 0 if self._vectors is None else self._vectors.version
+        index = snapshot.index.with_vectors(self._model)
+        return snapshot if index is snapshot.index else replace(snapshot, index=index)
+
+    async def embed_request_tools(self, tools: Sequence[Tool]) -> None:
+        """Embed the tools of a request, if they are few, so that its answer does not depend on other requests."""
+        vectors = self._vectors
+        if vectors is None or not 0 < len(tools) <= MAX_EMBEDDED_REQUEST_TOOLS:
+            return
+        try:
+            with anyio.move_on_after(self._options.list_timeout_s):
+                work = partial(vectors.embed_all, [*map(tool_text, tools)])
+                await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        except Exception as error:  # noqa: BLE001 - as below
+            self._note_failure(vectors, error)
 
     async def tidy(self, group: anyio.abc.TaskGroup, dirty: anyio.Event) -> None:
-        """Merge the index, and embed all tools if that is due, until something changes."""
+        """Embed tools, and merge the index when nothing changes any more, until something changes."""
+        self._start_embedding(group)
         if await _happens_within(dirty, self._options.idle_s):
             return
         async with anyio.create_task_group() as merging:
@@ -96,33 +109,45 @@ class IndexMaintenance:
             merging.cancel_scope.cancel()
         if dirty.is_set() or self._embedding:
             return
-        if self._retry_at == inf and self._get().index.model != self._wanted:
-            self._embedding = True
-            group.start_soon(self._embed)
-            return
         self._idle.set()
-        if self._embedder is not None and not await _happens_within(dirty, self._retry_at - anyio.current_time()):
-            self._want(self._embedder)
+        if not await _happens_within(dirty, self._retry_at - anyio.current_time()):
+            self._retry_at = inf
+            self._wake()
 
-    async def _embed(self) -> None:
-        """Build an index of the current tools with the wanted model, while changes use the old one."""
-        wanted = self._wanted
-        build = partial(Index.build, self._get().catalog.tools, options=self._options.search, model=wanted)
-        failed = True
+    def _start_embedding(self, group: anyio.abc.TaskGroup) -> None:
+        vectors = self._vectors
+        if vectors is not None and vectors.waiting() and self._retry_at == inf and not self._embedding:
+            self._embedding = True
+            group.start_soon(self._embed, vectors)
+
+    async def _embed(self, vectors: BackgroundVectors) -> None:
+        """Embed the tools that wait, and let the index have their vectors every few seconds."""
+        begun, done = anyio.current_time(), 0
+        shown = begun
         try:
-            index, failed = await anyio.to_thread.run_sync(build_noting_failures, build, abandon_on_cancel=True)
-        except Exception:
-            logger.exception("the tools could not be embedded; the index stays as it is")
+            while vectors is self._vectors and (
+                count := await anyio.to_thread.run_sync(vectors.embed_next, abandon_on_cancel=True)
+            ):
+                done += count
+                if anyio.current_time() - shown > _PROGRESS_S:
+                    shown = anyio.current_time()
+                    logger.info("embedded %d of %d tools with %s", done, done + vectors.waiting(), vectors.name)
+                    self._wake()
+        except Exception as error:  # noqa: BLE001 - a model of the operator's may raise anything
+            self._note_failure(vectors, error)
+        else:
+            self._failing, self._pause_s = False, self._options.retry_s
+            if done:
+                logger.info("embedded %d tools with %s in %.1f s", done, vectors.name, anyio.current_time() - begun)
         self._embedding = False
-        if wanted is self._wanted and failed:
-            self.schedule_retry()
-        elif wanted is self._wanted:
-            self._embedded, self._pause_s = index, self._options.retry_s
         self._wake()
 
-    def schedule_retry(self) -> None:
-        """Embed all tools again after a pause, which doubles with each further failure."""
-        if self._retry_at == inf:
+    def _note_failure(self, vectors: BackgroundVectors, error: Exception) -> None:
+        """Try again after a pause, which doubles with each further failure."""
+        if not self._failing:
+            logger.warning("the embedder %s failed; only words are compared", vectors.name, exc_info=error)
+        self._failing = True
+        if vectors is self._vectors:
             self._retry_at = anyio.current_time() + self._pause_s
             self._pause_s = min(2 * self._pause_s, self._options.retry_s * _MAX_BACKOFF_FACTOR)
 
@@ -130,14 +155,11 @@ class IndexMaintenance:
         """Replace the index by one with a single segment. Views and their versions stay the same."""
         before = self._get()
         try:
-            merged, failed = await anyio.to_thread.run_sync(
-                build_noting_failures, before.index.merged, abandon_on_cancel=True
-            )
+            merged = await anyio.to_thread.run_sync(before.index.merged, abandon_on_cancel=True)
         except Exception:
             logger.exception("the index could not be merged; it stays as it is")
         else:
-            # After a failure, the old index still has the vectors.
-            self._put(before if failed or merged is before.index else replace(before, index=merged))
+            self._put(before if merged is before.index else replace(before, index=merged))
         scope.cancel()
 
 
@@ -161,22 +183,24 @@ class SnapshotBuilder:
 
     async def build(self, tools: tuple[ProviderTools, ...], maintenance: IndexMaintenance, *, version: int) -> None:
         """Build a snapshot in a thread and swap it in, unless a later version was built meanwhile."""
-        made = maintenance.take_index()
-        if made is None and same_tools(self._tools, tools):
-            self._commit(tools, self.snapshot, version)
+        before, same = self.snapshot, same_tools(self._tools, tools)
+        if same and not maintenance.has_news(before):
+            self._commit(tools, before, version)
             return
-        before = self.snapshot if made is None else replace(self.snapshot, index=made)
-        build = partial(Snapshot.build, tools, before, options=self._options.search)
         try:
-            snapshot, failed = await anyio.to_thread.run_sync(build_noting_failures, build)
+            snapshot = await anyio.to_thread.run_sync(partial(self._built, tools, before, maintenance, same=same))
         except Exception:
             logger.exception("the snapshot could not be built; the previous one stays")
-            self._tools, self.failed, failed = tools, True, True
+            self._tools, self.failed = tools, True
         else:
             self.failed = False
             self._commit(tools, snapshot, version)
-        if failed:
-            maintenance.schedule_retry()
+
+    def _built(
+        self, tools: tuple[ProviderTools, ...], before: Snapshot, maintenance: IndexMaintenance, *, same: bool
+    ) -> Snapshot:
+        embedded = maintenance.with_vectors(before)
+        return embedded if same else Snapshot.build(tools, embedded, options=self._options.search)
 
     def _commit(self, tools: tuple[ProviderTools, ...], snapshot: Snapshot, version: int) -> None:
         # Without `run`, several event loops may build at once.
@@ -191,7 +215,8 @@ class SnapshotBuilder:
 _MAX_BACKOFF_FACTOR: Final = 20
 """The longest pause between two attempts to embed, as a multiple of the first."""
 
-_BuiltT = TypeVar("_BuiltT")
+_PROGRESS_S: Final = 2.0
+"""How often the index gets the vectors of tools while others are still being embedded, in seconds."""
 
 
 async def _happens_within(event: anyio.Event, seconds: float) -> bool:
@@ -199,58 +224,3 @@ async def _happens_within(event: anyio.Event, seconds: float) -> bool:
     with anyio.move_on_after(seconds):
         await event.wait()
     return event.is_set()
-
-
-def build_noting_failures(build: Callable[[], _BuiltT]) -> tuple[_BuiltT, bool]:
-    """Build, and return whether some tools could not be embedded; a search finds those by words only."""
-    with embedder_failures() as failures:
-        built = build()
-    return built, bool(failures)
-
-
-_failures: ContextVar[list[str] | None] = ContextVar("_failures", default=None)
-
-
-class ResilientEmbedder:
-    """Wraps an embedder that may fail: it then returns rows of zeros, which match no text."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        """Instances are never equal, so an index built with one is rebuilt for another."""
-        self.inner = embedder
-        self.name = embedder.name
-        self.dim = embedder.dim
-        self._failing = False
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector for each text: float32[n, dim]. Never raises; failures are logged and collected."""
-        try:
-            vectors = self._checked(self.inner.embed(texts), len(texts))
-        except Exception as error:
-            # Only the first failure in a row is logged: a service that is down fails every search.
-            if not self._failing:
-                logger.warning("the embedder %s failed; only words are compared", self.name, exc_info=True)
-            self._failing = True
-            failures = _failures.get()
-            if failures is not None:
-                failures.append(type(error).__name__)
-            return np.zeros((len(texts), self.dim), dtype=np.float32)
-        if self._failing:
-            logger.info("the embedder %s works again", self.name)
-        self._failing = False
-        return vectors
-
-    def _checked(self, vectors: Vectors, count: int) -> Vectors:
-        if vectors.shape != (count, self.dim) or not np.isfinite(vectors).all():
-            raise ValueError(f"vectors of shape {vectors.shape} for {count} texts, or with values that are not finite")
-        return vectors
-
-
-@contextmanager
-def embedder_failures() -> Iterator[list[str]]:
-    """Collect the exception types of embedder failures in this thread."""
-    failures: list[str] = []
-    token = _failures.set(failures)
-    try:
-        yield failures
-    finally:
-        _failures.reset(token)

@@ -33,7 +33,10 @@ class GatewayOptions:
     synonyms: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Additional synonyms: words, each with those that may replace it."""
     embedder: str = "static"
-    """What compares meanings: `static` for the built-in table, else what `embedders.models.load` takes."""
+    """What compares meanings beside the built-in table: `static` for nothing else, or what `embedders.models.load`
+    takes."""
+    embed_timeout_s: float = 1.0
+    """How long a search waits for the embedder, in seconds; then only words and the table are compared."""
     embedder_cache: Path | None = None
     """A file or folder that keeps the embedder's vectors across restarts."""
     group: bool = False

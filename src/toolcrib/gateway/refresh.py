@@ -80,7 +80,11 @@ class CatalogRefresher:
         """Nothing is polled before `run`, or before the first request without it."""
         self._builder = SnapshotBuilder(options)
         self.maintenance = IndexMaintenance(
-            options, get=lambda: self.snapshot, put=self._builder.replace, wake=self._wake
+            options,
+            get=lambda: self.snapshot,
+            put=self._builder.replace,
+            wake=self._wake,
+            wake_from_thread=self._wake_from_thread,
         )
         self._options = options
         self._registry = ProviderRegistry(sources, options)
@@ -167,9 +171,9 @@ class CatalogRefresher:
         self._listeners[place] = callback
         return lambda: (self._listeners.pop(place, None), None)[1]
 
-    def use_embedder(self, embedder: Embedder) -> None:
-        """Compare meanings with this embedder as soon as all tools are embedded, in the background."""
-        self.maintenance.use_embedder(embedder)
+    def use_embedder(self, embedder: Embedder, tools: Embedder | None = None) -> None:
+        """Compare meanings with this embedder as well; `tools` embeds tools in the background, by default the same."""
+        self.maintenance.use_embedder(embedder, tools)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -206,6 +210,10 @@ class CatalogRefresher:
             self._changes += 1
             self._local_changes += local
         self._statuses = None
+        self._wake_from_thread()
+
+    def _wake_from_thread(self) -> None:
+        """Start another refresh from any thread, if `run` runs."""
         home = self._running()
         if home is not None and home.is_here():
             self._wake()

@@ -19,13 +19,18 @@ from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot, empty_snapshot
 from toolcrib.providers.base import Backend
 from toolcrib.schema import Schema
-from toolcrib.search.engine import listing, search
+from toolcrib.search.engine import listing, request_texts, search
+from toolcrib.search.features import SemanticModel, default_semantic_model
 from toolcrib.search.index import Index
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.vectors import Floats
 from toolcrib.types import Action, Caller, Decision, Filters, Key, Policy, SearchReply, SearchRequest, Tool
 
 _MAX_SCOPES = 4096
+
+MAX_EMBEDDED_REQUEST_TOOLS = 64
+"""A request with more tools of its own waits for no embedder, and only their words are compared."""
 
 _T = TypeVar("_T")
 
@@ -154,12 +159,13 @@ class View:
         *,
         lexicon: Lexicon | None = None,
         boosts: Mapping[str, float] | None = None,
+        embedded: Mapping[str, Floats] | None = None,
         complete: bool = True,
     ) -> SearchReply:
         """Search the view; the gateway adds the servers to the reply.
 
-        `boosts` maps ids of tools to the factor by which their odds are raised, 1 or more. Where the snapshot is not
-        `complete`, the reply does not say that nothing fits.
+        `boosts` maps ids of tools to the factor by which their odds are raised, 1 or more; `embedded` has the vectors
+        of `request_texts`. Where the snapshot is not `complete`, the reply does not say that nothing fits.
         """
         return search(
             self.snapshot.index,
@@ -169,8 +175,21 @@ class View:
             options=options,
             lexicon=lexicon,
             boosts=boosts,
+            embedded=embedded,
             complete=complete,
         )
+
+    def request_texts(
+        self, request: SearchRequest, options: SearchOptions, lexicon: Lexicon | None = None
+    ) -> tuple[str, ...]:
+        """The texts of a request that a search compares by an embedder; none without one."""
+        return request_texts(
+            self.snapshot.index, request, mask=self.mask, overlay=self._overlay, options=options, lexicon=lexicon
+        )
+
+    def lacks_vectors(self) -> bool:
+        """Whether the embedder has yet to embed a shared tool in view."""
+        return self.snapshot.index.view(self.mask).lacks_vectors()
 
     @property
     def _overlay(self) -> Index | None:
@@ -254,6 +273,16 @@ class _CachedOverlay:
     """A hash of the catalog's content."""
     beside: str = ""
     """The version of a view in which no shared tool replaces any of these."""
+    vectors: int = 0
+    """The version of the embedder's vectors that the index has."""
+
+    def with_vectors(self) -> "_CachedOverlay":
+        """Return the same with the vectors of tools that became known meanwhile."""
+        known = self.index.model.tools
+        if known is None or known.version == self.vectors:
+            return self
+        version = known.version
+        return replace(self, index=self.index.with_vectors(), vectors=version)
 
 
 class OverlayCache:
@@ -266,6 +295,7 @@ class OverlayCache:
         self._keys_by_identity: dict[tuple[int, ...], int] = {}
         """Keys into `_overlays`, by the identities of the tools."""
         self._count = 0
+        self._without_vectors = default_semantic_model()
         self._lock = threading.Lock()
 
     def is_cached(self, tools: tuple[Tool, ...]) -> bool:
@@ -308,12 +338,20 @@ class OverlayCache:
             return kept
         if kept is None:
             catalog = Catalog.build(tools)
-            index = Index.build(catalog.tools, options=shared.options, model=shared.model)
+            index = Index.build(catalog.tools, options=shared.options, model=self._model_for(tools, shared.model))
             made = _CachedOverlay(tools, catalog, index, catalog.fingerprint(None), beside)
         else:
             made = replace(kept, beside=beside)
         self._store(place, made)
         return made
+
+    def _model_for(self, tools: Sequence[Tool], shared: SemanticModel) -> SemanticModel:
+        """The shared model, or an equal one that embeds no tools if there are too many."""
+        if len(tools) <= MAX_EMBEDDED_REQUEST_TOOLS or shared.tools is None:
+            return shared
+        if self._without_vectors != shared:
+            self._without_vectors = shared.without_tools()
+        return self._without_vectors
 
     def _key_of(self, tools: tuple[Tool, ...]) -> int:
         place = self._key_of_same(tools)
@@ -331,6 +369,8 @@ class OverlayCache:
             if kept is None or not _is_reusable(kept, tools, shared):
                 return None
             self._overlays.move_to_end(place)
+            kept = kept.with_vectors()
+            self._overlays[place] = kept
             if not all(map(is_, kept.tools, tools)):  # equal tools that the provider may reuse from now on
                 self._put(place, replace(kept, tools=tools))
         return kept

@@ -12,15 +12,18 @@ import numpy.typing as npt
 from toolcrib.names import fold, similarities
 from toolcrib.search.explain import LazyReasons, ReasonSource, explain_hits, matched_words, score_parts
 from toolcrib.search.index import Bools, Index, IndexView, SegmentView
+from toolcrib.search.lexical import match_terms
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Field, Scorer, SearchOptions
 from toolcrib.search.ranking import Ranking, group_duplicates, rank
 from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction
 from toolcrib.search.scorers.points import popular_tools
+from toolcrib.search.signals import request_text
 from toolcrib.search.text import ParsedQuery, parse_query
 from toolcrib.types import Detail, Filters, Hit, SearchReply, SearchRequest, Tool
 
+Floats = npt.NDArray[np.float32]
 Marks = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 
@@ -34,21 +37,23 @@ def search(
     options: SearchOptions | None = None,
     lexicon: Lexicon | None = None,
     boosts: Mapping[str, float] | None = None,
+    embedded: Mapping[str, Floats] | None = None,
     complete: bool = True,
 ) -> SearchReply:
     """Search for the tools that fit each query, best first. A query without words lists all tools by id, with score 0.
 
     Only the tools that the mask shows and those of the overlay exist for the search, in its results and in the
     statistics of words. Filters narrow the results, not the statistics. `boosts` maps ids of tools to multipliers of
-    their odds, 1 or more. Where the index is not `complete`, the note does not say that nothing fits. `total` is the
-    sum over the queries. Limits out of range are clamped.
+    their odds, 1 or more. `embedded` has the vectors of `request_texts`; a query without one is compared without the
+    embedder, and None computes them here. Where the index is not `complete`, the note does not say that nothing fits.
+    `total` is the sum over the queries. Limits out of range are clamped.
     Raises `ValueError` for a mask of the wrong length, and for an overlay built with another embedder.
     """
     options = options or index.options
     view = index.view(mask, overlay)
     limit = max(1, min(options.default_limit if request.limit is None else request.limit, options.max_limit))
     allowed = _allowed_tools(view, request.filters)
-    task = SearchTask(view, allowed, limit, request, options, lexicon or Lexicon.default(), boosts or {})
+    task = SearchTask(view, allowed, limit, request, options, lexicon or Lexicon.default(), boosts or {}, embedded)
     queries = request.queries[: options.max_queries]
     answers = [_answer(task, text, place) for place, text in enumerate(queries)]
     return SearchReply(
@@ -57,6 +62,29 @@ def search(
         unmatched=tuple(dict.fromkeys(word for answer in answers for word in answer.unmatched)),
         nearest=tuple(dict.fromkeys(id_ for answer in answers for id_ in answer.nearest)),
         note=_search_note(answers if complete else (), queries, len(request.queries) - len(queries)),
+    )
+
+
+def request_texts(
+    index: Index,
+    request: SearchRequest,
+    *,
+    mask: bytes | None = None,
+    overlay: Index | None = None,
+    options: SearchOptions | None = None,
+    lexicon: Lexicon | None = None,
+) -> tuple[str, ...]:
+    """The texts whose vectors `search` takes as `embedded`; none if the index has no embedder or ranks without it.
+
+    They let a caller embed them first, with a deadline.
+    """
+    options, lexicon = options or index.options, lexicon or Lexicon.default()
+    if index.model.embedder is None or options.scorer != "hybrid":
+        return ()
+    view, table = index.view(mask, overlay), index.model.table
+    queries = [query for text in request.queries[: options.max_queries] if (query := parse_query(text)).words]
+    return tuple(
+        dict.fromkeys([request_text(query, match_terms(view, query, table, lexicon, options)) for query in queries])
     )
 
 
@@ -87,6 +115,7 @@ class SearchTask:
     options: SearchOptions
     lexicon: Lexicon
     boosts: Mapping[str, float]
+    embedded: Mapping[str, Floats] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +209,9 @@ def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) ->
 
 def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:
     options = task.options
-    ranking = rank(task.view, query, _wanted_count(task), task.allowed, options, task.lexicon, task.boosts)
+    ranking = rank(
+        task.view, query, _wanted_count(task), task.allowed, options, task.lexicon, task.boosts, task.embedded
+    )
     if not ranking.tools or ranking.probability < options.nothing_below:
         return _answer_nothing(task, query, place, ranking.match.unmatched)
     places = ranking.places()
@@ -230,7 +261,7 @@ def _hybrid_hits(
                 query=place,
                 detail=detail,
                 weak=ranked.score < options.weak_below,
-                parts=score_parts(ranked, ranking.candidates[part], options) if task.request.explain else (),
+                parts=score_parts(ranked, ranking, options) if task.request.explain else (),
             )
         )
     return hits

@@ -16,7 +16,6 @@ from toolcrib.search.options import FIELD_NAMES, SearchOptions
 from toolcrib.search.ranking import RankedTool, Ranking
 from toolcrib.search.signals import (
     SIGNALS,
-    CandidateSignals,
     best_query_words,
     is_among,
     matching_pairs,
@@ -139,7 +138,7 @@ def explain_hits(view: IndexView, query: ParsedQuery, ranking: Ranking, options:
                 explanations=[explanations[place] for place in places],
             )
             for name in dict.fromkeys((*_EXPLAINERS, *SIGNALS)):
-                _EXPLAINERS.get(name, _explain_total)(part, name, getattr(options.weights, name))
+                _EXPLAINERS.get(name, _explain_total)(part, name, getattr(ranking.weights, name))
     for hit, explanation in zip(ranking.tools, explanations, strict=True):
         if hit.boost:
             explanation.add("", "session", "use", "", hit.boost)
@@ -147,11 +146,13 @@ def explain_hits(view: IndexView, query: ParsedQuery, ranking: Ranking, options:
     return explanations
 
 
-def score_parts(hit: RankedTool, candidates: CandidateSignals, options: SearchOptions) -> tuple[ScorePart, ...]:
+def score_parts(hit: RankedTool, ranking: Ranking, options: SearchOptions) -> tuple[ScorePart, ...]:
     """Break down the `raw` of a hit into signals and weights."""
-    signals = candidates.signals[hit.row].tolist()
+    signals = ranking.candidates[hit.part].signals[hit.row].tolist()
     parts = [
-        ScorePart(name, value, getattr(options.weights, name)) for name, value in zip(SIGNALS, signals, strict=True)
+        ScorePart(name, value, getattr(ranking.weights, name))
+        for name, value in zip(SIGNALS, signals, strict=True)
+        if name != "embedding" or ranking.meaning.embedded is not None
     ]
     if hit.boost:
         parts.append(ScorePart("use", hit.boost, 1.0))
@@ -309,6 +310,7 @@ _EXPLAINERS: Mapping[str, Callable[[_PartHits, str, float], None]] = {
     "named": _explain_names,
     "phrase": _explain_phrases,
     "meaning": _explain_meaning,
+    "embedding": _explain_meaning,
     "topic": _explain_meaning,
     "literal": _explain_literals,
     "verb": _explain_verb,

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.analysis import MAX_NAME_WORDS, MAX_SENTENCE_WORDS, ToolAnalyzer, Vocabulary, WordStream
+from toolcrib.search.embedding import ComputedVectors, NoVectors, ToolVectors, tool_text, unknown_rows
 from toolcrib.search.intent import TOOL_VERBS
-from toolcrib.search.text import PARAMETER_KINDS, STOP_WORDS, split_words
+from toolcrib.search.text import PARAMETER_KINDS, STOP_WORDS
 from toolcrib.search.vectors import (
     COARSE_COMPONENTS,
     Embedder,
@@ -48,13 +49,43 @@ WORD_SLOTS = MAX_NAME_WORDS + MAX_SENTENCE_WORDS
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddedTools:
+    """The vectors that an embedder gives some tools; without an embedder, vectors of no components."""
+
+    rows: QuantizedRows
+    """A row with scale 0 is not known yet."""
+    sketch: Keys
+    """uint64[2, n]: their SimHash."""
+
+    @classmethod
+    def of(cls, rows: QuantizedRows) -> "EmbeddedTools":
+        """Add the sketches."""
+        return cls(rows, simhash(rows))
+
+    def take(self, places: Ints) -> "EmbeddedTools":
+        """Copy some rows."""
+        return EmbeddedTools(self.rows.take(places), np.ascontiguousarray(self.sketch[:, places]))
+
+    def put(self, places: Ints, other: "EmbeddedTools") -> None:
+        """Overwrite some rows. Only for rows that are still being built."""
+        self.rows.put(places, other.rows)
+        self.sketch[:, places] = other.sketch
+
+    def known(self, places: Ints) -> npt.NDArray[np.bool_]:
+        """Mark the tools that have a vector and whose text the embedder knows."""
+        found: npt.NDArray[np.bool_] = np.any(self.rows.values[places], axis=1)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFeatures:
     """The rows of some tools."""
 
     meaning: QuantizedRows
-    """The vector of the whole tool."""
+    """The vector of the whole tool, by the static table."""
     topic: QuantizedRows
-    """The same by the static table, with the name counted once more; zero if the table knows no word."""
+    """The same with the name counted once more; zero if the table knows no word."""
+    embedded: EmbeddedTools
     sketch: Keys
     """uint64[2, n]: the SimHash of `meaning`."""
     slots: Ints
@@ -80,6 +111,7 @@ class ToolFeatures:
         return ToolFeatures(
             self.meaning.take(order),
             self.topic.take(order),
+            self.embedded.take(order),
             np.ascontiguousarray(self.sketch[:, order]),
             self.slots[order],
             self.shares[order],
@@ -92,6 +124,7 @@ class ToolFeatures:
         """Fill in the rows of another at the given positions, in its order."""
         for mine, theirs in ((self.meaning, other.meaning), (self.topic, other.topic)):
             mine.put(places, theirs)
+        self.embedded.put(places, other.embedded)
         self.sketch[:, places] = other.sketch
         self.slots[places] = other.slots
         self.shares[places] = other.shares
@@ -123,23 +156,23 @@ def word_features(vocabulary: Vocabulary, vectors: Floats) -> WordFeatures:
 
 
 def tool_features(
-    analysis: ToolAnalyzer, vocabulary: Vocabulary, vectors: Floats, weights: Floats, embedded: Floats | None
+    analysis: ToolAnalyzer, vocabulary: Vocabulary, vectors: Floats, weights: Floats, embedded: QuantizedRows
 ) -> ToolFeatures:
-    """Make the rows of analyzed tools, in their order. `embedded` has their vectors if another embedder is set."""
+    """Make the rows of analyzed tools, in their order. `embedded` has the vectors of the embedder."""
     body, name = analysis.body, analysis.name
     sums = _vector_sums(body, name, vectors)
     whole, own = _unit_vectors(sums[:, 0]), _unit_vectors(sums[:, 1])
-    meaning = whole if embedded is None else embedded
     hashes = np.array([stem_key(stem) for stem in vocabulary.stems], dtype=np.uint64)
     stems = np.array(vocabulary.word_stems, dtype=np.intp)
     keys, positions = _word_pairs((name, analysis.description), hashes[stems] if len(stems) else hashes)
-    rows = quantize(meaning)
+    rows = quantize(whole)
     slots = np.concatenate(
         [_padded_rows(name, MAX_NAME_WORDS), _padded_rows(analysis.sentence, MAX_SENTENCE_WORDS)], axis=1
     )
     return ToolFeatures(
         meaning=rows,
         topic=quantize(_unit_vectors(whole + np.float32(_NAME_SHARE) * own)),
+        embedded=EmbeddedTools.of(embedded),
         sketch=simhash(rows),
         slots=slots,
         shares=_word_shares(slots, weights),
@@ -272,24 +305,29 @@ def _unique_pairs(keys: Any, positions: Any) -> tuple[Keys, Ints]:
     return keys[new], positions[new].astype(np.int32)
 
 
-_MAX_EMBEDDED_TEXT = 1_200
-"""Characters of a tool's text for an embedder."""
-
 _STOP_WEIGHT = 0.2
 """The weight of a stop word; other words have weights from 0 to about 9."""
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticModel:
-    """The source of vectors: a table for words, and an embedder for whole texts; None uses the table for both."""
+    """The source of vectors: a table for words, and an embedder for whole texts, if there is one."""
 
     table: WordPieceTable
     embedder: Embedder | None = None
+    tools: ToolVectors | None = field(default=None, compare=False)
+    """The embedder's vectors of tools. By default they are computed when an index is built."""
     word_vectors: WordVectorCache = field(init=False, repr=False, compare=False)
     """The vectors of the words of queries."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "word_vectors", WordVectorCache(self.table, self.word_weights))
+        if self.embedder is not None and self.tools is None:
+            object.__setattr__(self, "tools", ComputedVectors(self.embedder))
+
+    def without_tools(self) -> "SemanticModel":
+        """Return an equal model that knows the vector of no tool."""
+        return replace(self, tools=None if self.tools is None else NoVectors(self.tools.dim))
 
     def compute_features(
         self, analysis: ToolAnalyzer, vocabulary: Vocabulary, tools: Sequence[Tool]
@@ -297,9 +335,12 @@ class SemanticModel:
         """Compute the features of the words of a vocabulary, and of the analyzed tools in their order."""
         vectors = self.table.word_vectors(vocabulary.words)
         weights = self.word_weights(vocabulary.words)
-        embedded = None if self.embedder is None else _embed_tools(self.embedder, tools)
-        rows = tool_features(analysis, vocabulary, vectors, weights, embedded)
+        rows = tool_features(analysis, vocabulary, vectors, weights, self.embed_tools(tools))
         return word_features(vocabulary, vectors), rows
+
+    def embed_tools(self, tools: Sequence[Tool]) -> QuantizedRows:
+        """The embedder's vectors of some tools, as far as they are known."""
+        return unknown_rows(len(tools), 0) if self.tools is None else self.tools.rows([*map(tool_text, tools)])
 
     def word_weights(self, words: Sequence[str]) -> Floats:
         """The weight of each word, the same in every catalog; stop words have little."""
@@ -312,21 +353,3 @@ class SemanticModel:
 def default_semantic_model() -> SemanticModel:
     """The model that uses only the table in the package."""
     return SemanticModel(default_table())
-
-
-def zero_non_finite(vectors: Floats) -> Floats:
-    """Replace vectors with infinite or NaN components by zeros: no signal is better than a wrong one."""
-    sound = np.isfinite(vectors).all(axis=1, keepdims=True)
-    return vectors if sound.all() else np.where(sound, vectors, np.float32(0))
-
-
-def _embed_tools(embedder: Embedder, tools: Sequence[Tool]) -> Floats:
-    if not tools:
-        return np.zeros((0, embedder.dim), dtype=np.float32)
-    return zero_non_finite(embedder.embed([_tool_text(tool) for tool in tools]))
-
-
-def _tool_text(tool: Tool) -> str:
-    """Describe a tool as a text for an embedder."""
-    beside = " ".join(filter(None, (tool.namespace, tool.title, *tool.keywords, *tool.tags)))
-    return f"{' '.join(split_words(tool.name))} ({beside}): {tool.description}"[:_MAX_EMBEDDED_TEXT]

@@ -7,7 +7,8 @@ a tool they cannot see changes nothing for them. Segments know nothing about per
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import log
 from typing import Any
@@ -17,7 +18,14 @@ import numpy.typing as npt
 
 from toolcrib.schema import signature
 from toolcrib.search.analysis import Floats, Ints, ToolAnalyzer, Vocabulary, WordOccurrences, count_words, field_norms
-from toolcrib.search.features import SemanticModel, ToolFeatures, WordFeatures, default_semantic_model
+from toolcrib.search.embedding import unknown_rows
+from toolcrib.search.features import (
+    EmbeddedTools,
+    SemanticModel,
+    ToolFeatures,
+    WordFeatures,
+    default_semantic_model,
+)
 from toolcrib.search.options import Field, SearchOptions
 from toolcrib.types import Filters, Tool, Visibility
 
@@ -134,6 +142,26 @@ class Segment:
         for position, before in kept.items():
             segment.signatures[position] = previous.signatures[before]
         return segment
+
+    def with_vectors(self, model: SemanticModel) -> "Segment":
+        """Return the segment with the vectors that a model knows of its tools.
+
+        The model differs from the segment's at most in its embedder.
+        """
+        rows = self.features.embedded.rows
+        known = rows.scales > 0 if model == self.model else np.zeros(len(self), np.bool_)
+        missing = np.flatnonzero(~known).astype(np.int32)
+        fresh = model.embed_tools([self.tools[place] for place in missing.tolist()])
+        if model == self.model and not fresh.scales.any():
+            return self
+        made = EmbeddedTools.of(unknown_rows(len(self), fresh.values.shape[1]))
+        if known.any():
+            kept = np.flatnonzero(known).astype(np.int32)
+            made.put(kept, self.features.embedded.take(kept))
+        made.put(missing, EmbeddedTools.of(fresh))
+        other = copy(self)
+        other.model, other.features = model, replace(self.features, embedded=made)
+        return other
 
     def __len__(self) -> int:
         return len(self.tools)
@@ -274,6 +302,15 @@ class IndexView:
         """Make a view of these parts."""
         return cls(parts, sum(part.count for part in parts))
 
+    def lacks_vectors(self) -> bool:
+        """Whether the embedder has yet to embed some visible tool."""
+        if "lacks vectors" not in self.memo:
+            self.memo["lacks vectors"] = any(
+                bool((part.segment.features.embedded.rows.scales[part.visible] == 0).any()) for part in self.parts
+            )
+        found: bool = self.memo["lacks vectors"]
+        return found
+
     def spans(self, stem: str) -> tuple[int, tuple[tuple[int, int], ...]]:
         """The document frequency of a stem among visible tools, and where its postings are in each part."""
         if len(self.parts) == 1:
@@ -332,8 +369,9 @@ class Index:
 
         Options and model default to those of `previous`.
         """
-        options = options or (previous.options if previous else SearchOptions())
-        model = model or (previous.model if previous else default_semantic_model())
+        # An index without tools is false.
+        options = options or (SearchOptions() if previous is None else previous.options)
+        model = model or (default_semantic_model() if previous is None else previous.model)
         if previous is None or previous.options != options or previous.model != model:
             return cls._whole(Segment.build(tools, options=options, model=model))
         return previous._changed(tools)  # noqa: SLF001 - of the same class
@@ -348,6 +386,19 @@ class Index:
         gone = sorted({position for id_ in ids for position in self._positions(id_)})
         places = [_shift_positions(places, gone) if gone else places for places in self.places]
         return self._joined(places, list(enumerate(fresh, len(self) - len(gone))))
+
+    def with_vectors(self, model: SemanticModel | None = None) -> "Index":
+        """Return the index with all vectors that are known of its tools; the same index if there is nothing new.
+
+        With a model, also use its embedder from now on. Raises `ValueError` if its table is another one.
+        """
+        model = model or self.model
+        if model.table is not self.model.table:
+            raise ValueError("the model has another table than the index")
+        segments = [segment.with_vectors(model) for segment in self.segments]
+        if all(new is old for new, old in zip(segments, self.segments, strict=True)):
+            return self
+        return Index(len(self), segments, self.places)
 
     def merged(self) -> "Index":
         """Merge the segments into one, which is faster to search. Takes time, so do it in the background."""

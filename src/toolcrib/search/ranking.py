@@ -21,6 +21,7 @@ from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Calibration, SearchOptions, SignalWeights
 from toolcrib.search.signals import SIGNALS, CandidateSignals, QueryMeaning, compute_signals, is_among, read_meaning
 from toolcrib.search.text import ParsedQuery
+from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.types import Hit
 
 Doubles = npt.NDArray[np.float64]
@@ -68,6 +69,8 @@ class Ranking:
     meaning: QueryMeaning
     candidates: tuple[CandidateSignals, ...]
     """For each part."""
+    weights: SignalWeights
+    """The weights of the signals in `raw`."""
 
     def places(self) -> list[tuple[int, int]]:
         """Part and position of each tool that was found."""
@@ -82,27 +85,32 @@ def rank(
     options: SearchOptions,
     lexicon: Lexicon,
     boosts: Mapping[str, float] | None = None,
+    embedded: Mapping[str, Floats] | None = None,
 ) -> Ranking:
     """Rank the allowed tools of each part, which must be visible ones.
 
-    `boosts` maps ids of tools to multipliers of their odds, 1 or more.
+    `boosts` maps ids of tools to multipliers of their odds, 1 or more; `embedded` maps texts to the vectors of an
+    embedder, as in `read_meaning`.
     """
     model = view.parts[0].segment.model
     match = match_terms(view, query, model.table, lexicon, options)
-    meaning = read_meaning(query, match, model, lexicon, options)
+    meaning = read_meaning(query, match, model, lexicon, options, embedded)
     chosen = select_candidates(view, match, meaning, allowed, max(options.candidates, limit), options)
     candidates = tuple(
         compute_signals(part, number, match, query, meaning, positions)
         for number, (part, positions) in enumerate(zip(view.parts, chosen.positions, strict=True))
     )
-    order = _order(view, candidates, meaning, options, boosts or {})
+    weights, calibration = options.weights, options.calibration
+    if meaning.embedded is not None:
+        weights, calibration = options.embedding_weights, options.embedding_calibration
+    order = _order(view, candidates, meaning, weights, options.same_need, boosts or {})
     if not order.places:
-        return Ranking((), 0, 0.0, match, meaning, candidates)
+        return Ranking((), 0, 0.0, match, meaning, candidates, weights)
     # Boosts move tools up, but lower no other tool's score.
-    unmoved = _order(view, candidates, meaning, options, {}) if order.boost else order
-    probability = _probability(view, unmoved, candidates, options.calibration)
-    found = _calibrate(order, limit, probability, unmoved.raw[unmoved.places[0]], options.calibration)
-    return Ranking(found, max(chosen.total, len(order.places)), probability, match, meaning, candidates)
+    unmoved = _order(view, candidates, meaning, weights, options.same_need, {}) if order.boost else order
+    probability = _probability(view, unmoved, candidates, calibration)
+    found = _calibrate(order, limit, probability, unmoved.raw[unmoved.places[0]], calibration)
+    return Ranking(found, max(chosen.total, len(order.places)), probability, match, meaning, candidates, weights)
 
 
 @lru_cache(maxsize=64)
@@ -130,16 +138,17 @@ def _order(
     view: IndexView,
     candidates: Sequence[CandidateSignals],
     meaning: QueryMeaning,
-    options: SearchOptions,
+    weights: SignalWeights,
+    same_need: float,
     boosts: Mapping[str, float],
 ) -> _Ordering:
-    weights = weight_vector(options.weights)
+    factors = weight_vector(weights)
     raw: list[float] = []
     part: list[int] = []
     row: list[int] = []
     ranks: list[Any] = []
     for number, judgement in enumerate(candidates):
-        raw += (judgement.signals * weights).sum(axis=1).round(_DECIMALS).tolist()
+        raw += (judgement.signals * factors).sum(axis=1).round(_DECIMALS).tolist()
         part += [number] * len(judgement.positions)
         row += range(len(judgement.positions))
         segment = view.parts[number].segment
@@ -154,7 +163,7 @@ def _order(
     if meaning.clause_count > 1:
         clauses = [clause for judgement in candidates for clause in judgement.nearest_clause.tolist()]
         repeated = _count_repeats(places, clauses)
-        final = [value - options.same_need * repeated.get(place, 0) for place, value in enumerate(raw)]
+        final = [value - same_need * repeated.get(place, 0) for place, value in enumerate(raw)]
         places = _sort_by_raw(final, ranks)
     else:
         final = raw
@@ -260,7 +269,8 @@ def select_candidates(
 ) -> Candidates:
     """Select the allowed tools with the highest `lexical / max(lexical) + 1.3 * cosine`, and up to 256 named ones.
 
-    Among many tools the cosine is estimated from sketches, and computed exactly only for the best.
+    With an embedder, as many tools that are nearest to the query by its vectors are added. Among many tools the cosine
+    is estimated from sketches, and computed exactly only for the best.
     Source of the formula: the prototype, which compared it with reciprocal rank fusion and others.
     """
     share = _lexical_scale(view, match)
@@ -281,11 +291,33 @@ def select_candidates(
             first = _top(view, positions, bases, max(_MAX_NAMED, count))
             named = [more[is_among(at, more)] for at, more in zip(first, named, strict=True)]
         best = [_union(at, more) for at, more in zip(best, named, strict=True)]
+    if meaning.embedded is not None:
+        nearest = _nearest_embedded(view, meaning.embedded, allowed, count)
+        best = [_union(at, more) for at, more in zip(best, nearest, strict=True)]
     total = sum(
         int(np.count_nonzero(score if part.is_whole and passes is part.visible else score[passes]))
         for part, score, passes in zip(view.parts, match.scores, allowed, strict=True)
     )
     return Candidates(tuple(best), total)
+
+
+_MAX_EXACT = 2048
+"""Tools whose cosine with an embedder's vector is computed exactly: those with the most similar sketches."""
+
+
+def _nearest_embedded(view: IndexView, query: Vectors, allowed: Sequence[Bools], count: int) -> list[Ints]:
+    """Find the allowed tools that are nearest to a query by the vectors of the embedder."""
+    tools = [part.segment.features.embedded for part in view.parts]
+    places = [
+        np.flatnonzero(passes & (each.rows.scales > 0)).astype(np.int32)
+        for each, passes in zip(tools, allowed, strict=True)
+    ]
+    if sum(map(len, places)) > _MAX_EXACT:
+        wanted = query_simhash(query)
+        estimates = [_estimate_cosines(each.sketch, wanted)[at] for each, at in zip(tools, places, strict=True)]
+        places = _top(view, places, estimates, _MAX_EXACT)
+    cosines = [each.rows.products(at, query)[0] for each, at in zip(tools, places, strict=True)]
+    return _top(view, places, cosines, count)
 
 
 def _lexical_scale(view: IndexView, match: LexicalMatch) -> float:

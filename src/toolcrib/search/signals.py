@@ -1,6 +1,6 @@
 """The second stage: compute the signals of each candidate.
 
-Every signal is 0 to 1, except `verb`, which is -1 to 1, and `meaning` and `topic`, which are cosines.
+Every signal is 0 to 1, except `verb`, which is -1 to 1, and `meaning`, `topic` and `embedding`, which are cosines.
 Source of the set of signals: a research prototype, which kept a signal only if leaving it out lost on sets it had not
 seen. Here the weight of a tool's word comes from the static table and is the same in every catalog.
 """
@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from toolcrib.search.analysis import MAX_NAME_WORDS
-from toolcrib.search.features import WORD_SLOTS, SemanticModel, pair_key, stem_key, zero_non_finite
+from toolcrib.search.embedding import MAX_REQUEST, zero_non_finite
+from toolcrib.search.features import WORD_SLOTS, SemanticModel, pair_key, stem_key
 from toolcrib.search.index import Segment, SegmentView
 from toolcrib.search.intent import Intent, read_intent
 from toolcrib.search.lexical import CandidateRows, LexicalMatch
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions, SignalWeights
-from toolcrib.search.text import STOP_WORDS, ParsedQuery, stem
+from toolcrib.search.text import STOP_WORDS, TOKEN, ParsedQuery, stem
 from toolcrib.search.vectors import QueryVectors as Vectors
 from toolcrib.search.vectors import quantize_query as vectors_of
 from toolcrib.search.vectors import quantize_unit_vectors
@@ -66,12 +67,22 @@ class QueryMeaning:
     objects: tuple[int, ...]
     """The numbers of the words that they are about."""
     clause_count: int
+    embedded: Vectors | None
+    """The embedder's vector of the whole query; None without an embedder, or if it knows nothing about the query."""
 
 
 def read_meaning(
-    query: ParsedQuery, match: LexicalMatch, model: SemanticModel, lexicon: Lexicon, options: SearchOptions
+    query: ParsedQuery,
+    match: LexicalMatch,
+    model: SemanticModel,
+    lexicon: Lexicon,
+    options: SearchOptions,
+    embedded: Mapping[str, Floats] | None = None,
 ) -> QueryMeaning:
-    """Compute the meaning of a query. A word that no tool has is read as its synonym, except for what is to be done."""
+    """Compute the meaning of a query. A word that no tool has is read as its synonym, except for what is to be done.
+
+    `embedded` has the embedder's vectors by `request_text`; None computes the vector here.
+    """
     clauses = _replace_words(query.clauses, match.corrected)
     intents = [*map(read_intent, clauses)]
     objects = {match.replaced.get(word, word) for intent in intents for word in intent.objects}
@@ -80,11 +91,7 @@ def read_meaning(
     known = model.word_vectors.get(distinct)
     counts = _word_counts(clauses, distinct)
     sums = np.concatenate([np.minimum(counts, 1) @ known.vectors, counts @ known.vectors])
-    if model.embedder is None:
-        topics, vectors = quantize_unit_vectors(sums).split(len(clauses))
-    else:
-        topics = quantize_unit_vectors(sums[: len(clauses)])
-        vectors = vectors_of(zero_non_finite(model.embedder.embed([*map(" ".join, clauses)])))
+    topics, vectors = quantize_unit_vectors(sums).split(len(clauses))
     content = [place for place, word in enumerate(distinct) if word not in STOP_WORDS] or list(range(len(distinct)))
     words = tuple([distinct[place] for place in content])
     rows = np.array(content, dtype=np.intp)
@@ -99,7 +106,26 @@ def read_meaning(
         intents=tuple([intent for intent in intents if intent.verb]),
         objects=tuple([number for number, word in enumerate(words) if word in objects]),
         clause_count=len(clauses),
+        embedded=_embed_query(request_text(query, match), model, embedded),
     )
+
+
+def request_text(query: ParsedQuery, match: LexicalMatch) -> str:
+    """The text of a query for an embedder: as typed, with spelling corrected."""
+    text = query.text[:MAX_REQUEST]
+    if not match.corrected:
+        return text
+    return TOKEN.sub(lambda found: match.corrected.get(found.group().lower(), found.group()), text)
+
+
+def _embed_query(text: str, model: SemanticModel, embedded: Mapping[str, Floats] | None) -> Vectors | None:
+    if model.embedder is None:
+        return None
+    found = model.embedder.embed([text])[0] if embedded is None else embedded.get(text)
+    if found is None:
+        return None
+    vectors = zero_non_finite(found[None, :])
+    return vectors_of(vectors) if vectors.any() else None
 
 
 def _replace_words(clauses: Sequence[Sequence[str]], by: Mapping[str, str]) -> Sequence[Sequence[str]]:
@@ -142,6 +168,10 @@ def compute_signals(
     if match.total_idf > 0:
         columns[_COLUMN["coverage"]] = np.ascontiguousarray(covered.T).sum(axis=1) / match.total_idf
     columns[_COLUMN["meaning"]] = near.max(axis=0)
+    if meaning.embedded is not None:
+        columns[_COLUMN["embedding"]] = _embedding_signal(
+            part, positions, meaning.embedded, columns[_COLUMN["meaning"]]
+        )
     columns[_COLUMN["topic"]] = features.topic.products(positions, meaning.topic_vectors).max(axis=0)
     slots = features.slots[positions]
     stems = segment.words.stems.take(slots)
@@ -165,6 +195,20 @@ def compute_signals(
         _, tools = rows.locate(item.expansions[0].tools[number])
         columns[_COLUMN["named" if item.term.is_explicit else "called"], tools] = 1.0
     return CandidateSignals(positions, np.ascontiguousarray(columns.T), clause, object_slots, likeness, covered)
+
+
+_USUAL_RATIO = 0.6
+"""The cosine of an embedder relative to that of the static table, over the candidates of eight labelled sets."""
+
+
+def _embedding_signal(part: SegmentView, positions: Ints, query: Vectors, meaning: Doubles) -> Doubles:
+    """The cosine of the embedder. A tool without a vector gets the usual value for its `meaning`."""
+    tools, model = part.segment.features.embedded, part.segment.model.tools
+    known = tools.known(positions)
+    found = meaning * _USUAL_RATIO
+    if model is not None and known.any():
+        found[known] = model.scale.apply(tools.rows.products(positions[known], query)[0])
+    return found
 
 
 def is_among(postings: Ints, positions: Ints) -> npt.NDArray[np.bool_]:

@@ -312,6 +312,8 @@ class ParsedQuery:
     """The words of each clause in order, with stop words and repetitions."""
     literals: int
     """The kinds of literals in the query, one bit per kind."""
+    text: str
+    """The query as typed."""
 
     def find_names(self, begins: Callable[[str], bool], spells: Callable[[str], bool]) -> Iterator[tuple[str, range]]:
         """Find consecutive words that form a whole name: the joined name, and the numbers of the typed words.
@@ -373,7 +375,7 @@ def _parse(text: str) -> ParsedQuery:
             places = range(first, last + 1)
             terms[word.stem] = QueryTerm(word.stem, word.text, shown, places, is_value=first in values)
     kinds = reduce(or_, [_LITERAL_BITS[kind] for kind, _ in literals], 0)
-    return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, starts, read), kinds)
+    return ParsedQuery(typed, tuple(terms.values()), sequence, _split_clauses(text, starts, read), kinds, text)
 
 
 def _read_literals(

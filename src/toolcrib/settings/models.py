@@ -98,6 +98,7 @@ class TimeoutsTable(Table):
     search_wait_s: Seconds | None = None
     list_wait_s: Seconds | None = None
     call_grace_s: Seconds | None = None
+    embed_s: Seconds | None = None
 
 
 class ProvidersTable(Table):
@@ -264,6 +265,8 @@ class ToolcribTable(Table):
             options["embedder_cache"] = folder / Path(search["embedder_cache"]).expanduser()
         if "find_s" in self.timeouts.model_fields_set:
             options["find_timeout_s"] = self.timeouts.find_s
+        if "embed_s" in self.timeouts.model_fields_set:
+            options["embed_timeout_s"] = self.timeouts.embed_s
         if "cache_s" in self.providers.model_fields_set:
             options["provider_cache_s"] = self.providers.cache_s
         return GatewayOptions(
