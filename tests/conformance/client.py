@@ -124,7 +124,7 @@ async def drive(scenario: str, version: str, url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "toolcrib.json"
         own = {"surfaces": ["direct"], "prefix": False}
-        config.write_text(json.dumps({"mcpServers": {"suite": {"url": url}}, "toolcrib": own}))
+        config.write_text(json.dumps({"mcpServers": {"suite": {"url": url, "asks": True}}, "toolcrib": own}))
         program = StdioServerParameters(
             command=sys.executable,
             args=["-m", "toolcrib", "serve", "--config", str(config)],

@@ -4,7 +4,7 @@ Knows nothing of protocol versions, tools or callers; `connection` builds on it.
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeAlias
@@ -111,6 +111,10 @@ def no_stderr() -> str:
     return ""
 
 
+async def no_stream() -> None:
+    """The `wait_listening` of a transport that always takes the server's requests."""
+
+
 class FastPathUnavailable(Exception):
     """The server needs the SDK session for this call. The call did not run."""
 
@@ -144,6 +148,8 @@ class Channel:
     """Set when the tools should be listed again: they changed, or the server may be in trouble."""
     notifications: ServerNotifications = field(default_factory=ServerNotifications)
     fast_path: FastPath | None = None
+    wait_listening: Callable[[], Awaitable[None]] = no_stream
+    """Waits until the server can send requests outside of any response, or is known to have no stream for them."""
     stderr_tail: Callable[[], str] = no_stderr
     """Returns the most informative recent line of the server's stderr."""
 

@@ -121,6 +121,7 @@ def open_channel(options: ServerOptions, fleet: FleetOptions, redact: Redactor) 
         refresh_needed=refresh_needed,
         notifications=notifications,
         fast_path=direct_caller,
+        wait_listening=direct_caller.wait_listening,
     )
 
 
@@ -154,6 +155,11 @@ class DirectCaller:
 
     def close(self) -> None:
         self._transport = None
+
+    async def wait_listening(self) -> None:
+        """Wait until the server has answered the request for its stream of messages."""
+        if self._transport is not None:
+            await self._transport.listening.wait()
 
     @property
     def is_usable(self) -> bool:

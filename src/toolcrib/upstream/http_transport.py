@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import aiohttp
+import anyio
 import httpx2
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND
 from pydantic_core import from_json
@@ -101,6 +102,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
         self._closed = closed
         self._refresh_needed = refresh_needed
         self._streamed = False
+        self.listening = anyio.Event()
+        """Set once the server has answered the request for its stream of messages."""
         self.plain = False
         """Whether the last response was a single JSON message, not a stream."""
         self.session_headers: dict[str, str] = {}
@@ -117,6 +120,8 @@ class AuthTransport(httpx2.AsyncBaseTransport):
             request.extensions = {**request.extensions, "timeout": patience}
         try:
             response = await self._inner.handle_async_request(self._with_secrets(request))
+            if request.method == "GET":
+                self.listening.set()
             if request.method != "POST":
                 return self._note_get(request, response)
             return await self._response(request, response)

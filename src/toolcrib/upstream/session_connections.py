@@ -31,6 +31,8 @@ _SHARED_CAPABILITIES: Final[Object] = {"elicitation": {"form": {}, "url": {}}, "
 """What a shared connection declares to a server that may ask."""
 _RETRY_AFTER_S: Final = 60.0
 """Before a version is tried again that failed for another reason than a refusal."""
+_LISTEN_TIMEOUT_S: Final = 1.0
+"""How long the first request waits for the stream on which the server may ask."""
 _MIN_WAIT_S: Final = 1.0
 """Between two looks at whether a connection in use has become idle."""
 _SESSION_META: Final = "toolcrib/session"
@@ -237,6 +239,9 @@ class SessionConnections:
                 async with open_connection(
                     entry.channel, options, self._fleet, self._redact, entry.messages, entry.handshake
                 ) as connection:
+                    if entry.handshake.capabilities and not connection.protocol.modern:
+                        with anyio.move_on_after(_LISTEN_TIMEOUT_S):
+                            await entry.channel.wait_listening()
                     limit.deadline = math.inf
                     entry.connection, entry.used_at = connection, anyio.current_time()
                     entry.ready.set()
