@@ -16,7 +16,7 @@ from toolcrib.search.vectors import Floats, WordPieceTable, default_table
 _KIND_WORDS: Final = """
 code hosting: git repository branch commit pull merge request fork diff github gitlab bitbucket
 
-code, libraries: code library documentation package syntax symbol function lint programming
+programming: code library documentation package syntax symbol function lint programming
 tests, builds: test build pipeline job flaky suite run ci coverage
 commands: command shell terminal execute script run process
 
@@ -65,7 +65,7 @@ phones, simulators: device simulator emulator app tap swipe screen ios android m
 images: image picture photo crop resize color generate art
 design: design component icon figma style layout
 diagrams, charts: diagram chart flowchart plot graph visualization
-games, 3D: game scene mesh texture animation camera player sprite
+3D, game engines: game scene mesh texture animation camera player sprite
 
 audio, video: audio video track subtitle transcript music clip sound
 films, music, books: movie song album book film artist

@@ -24,6 +24,8 @@ from toolcrib.types import Tool
 MAX_WORDS: Final = 24
 """Words of a profile."""
 
+_MAX_READ: Final = 64
+"""Tools of a server that are read."""
 _NAME, _TITLE, _SENTENCE, _ABOUT = 1.0, 0.7, 0.35, 0.15
 """What a word counts for in a tool's name, its title, its description's first sentence, and the server's own words."""
 _VERB = 0.3
@@ -96,6 +98,7 @@ class Profile:
     kinds: tuple[KindShare, ...]
     """The kinds that it has to do with, the closest first."""
     tools: int
+    """The tools that were read, at most 64."""
     named: float
     """How much the server's name says about it: the similarity of the name and the tools, -1 to 1."""
 
@@ -108,13 +111,21 @@ def make_profile(name: str, tools: Sequence[Tool], about: Iterable[str] = ()) ->
     >>> [word.text for word in profile.words], profile.kinds[0].kind
     (['message', 'channel', 'reply', 'send'], 'chat messages')
     """
-    counts = _WordCounts(name, len(tools))
-    for tool in tools:
+    read = _sample(tools)
+    counts = _WordCounts(name, len(read))
+    for tool in read:
         counts.add_tool(tool)
     counts.add_about(about)
     if not counts.shares:
-        return Profile((), (), len(tools), 0.0)
+        return Profile((), (), counts.tools, 0.0)
     return _profile(counts)
+
+
+def _sample(tools: Sequence[Tool]) -> Sequence[Tool]:
+    """At most `_MAX_READ` of the tools, evenly spread."""
+    if len(tools) <= _MAX_READ:
+        return tools
+    return [tools[place * len(tools) // _MAX_READ] for place in range(_MAX_READ)]
 
 
 def telling_words(profiles: Mapping[str, Profile], limit: int) -> Mapping[str, tuple[str, ...]]:
