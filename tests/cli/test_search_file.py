@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Ran
 
 from toolcrib.cli.files import FileError, read_queries, read_tools
-from toolcrib.cli.render import hit_json, print_reply, tool_id
+from toolcrib.cli.render import hit_json, print_reply, reply_json, tool_id
 from toolcrib.cli.tables import print_parts
 from toolcrib.types import Hit, Reason, ScorePart, SearchReply, Tool
 
@@ -138,6 +138,20 @@ def test_a_hit_as_json_carries_its_arithmetic_and_its_marks() -> None:
     shape = hit_json(HIT)
     assert shape["parts"][0] == {"name": "coverage", "value": 0.5, "weight": 4.0, "product": 2.0}
     assert (shape["weak"], shape["fallback"], shape["similar"]) == (False, False, [])
+
+
+def test_likely_hits_as_json_come_with_a_compact_schema() -> None:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "additionalProperties": False,
+    }
+    schema |= {"properties": {"n": {"type": "integer", "title": "N"}}}
+    tool = Tool(name="log", input_schema=schema)
+    shown = reply_json(SearchReply(hits=tuple(Hit(tool=tool, score=score, raw=1) for score in (0.9, 0.8, 0.2))))
+    schemas = [hit.get("input_schema") for hit in shown["hits"]]
+    compact = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    assert schemas == [compact, compact, None]
 
 
 def test_near_duplicates_are_counted_and_the_first_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,7 @@ prefix = false
 digest_tokens = 100
 list_page_bytes = 4096
 reply_tokens = 2000
+structured_replies = false
 max_message_bytes = 1048576
 
 [toolcrib.search]
@@ -145,6 +146,7 @@ def test_every_key_sets_its_option(loading: Loading, tmp_path: Path) -> None:
             digest_tokens=100,
             list_page_bytes=4096,
             reply_tokens=2000,
+            structured_replies=False,
             tokens="o200k_base",
         ),
         http=HttpOptions(

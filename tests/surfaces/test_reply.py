@@ -8,7 +8,7 @@ import pytest
 from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import TOKENS_META, ReplyRenderer
 from toolcrib.tokens import ESTIMATE, counter
-from toolcrib.types import Hit, SearchReply, SearchRequest, Tool, ToolResult
+from toolcrib.types import Hit, SearchReply, SearchRequest, ServerState, ServerStatus, Tool, ToolResult
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -227,3 +227,15 @@ def test_an_example_beside_a_schema_shows_only_what_is_hard_to_read_off_it(node:
 def test_an_example_beside_a_signature_shows_what_types_do_not(node: dict[str, Any], shown: Any) -> None:
     [entry] = entries(result(found(tool("a", {"x": node}, "x"), detail="signature")))
     assert entry.get("example") == (shown and {"name": "a", "arguments": {"x": shown}})
+
+
+def test_only_some_of_many_servers_with_a_problem_are_described_unless_asked_for() -> None:
+    servers = tuple(ServerStatus(name=f"s{number}", state=ServerState.FAILED, since=0) for number in range(30))
+    reply = SearchReply(hits=(found(tool("a", {})),), servers=servers)
+    request = SearchRequest(queries=("q",), budget=20_000)
+    renderer = ReplyRenderer(counter(ESTIMATE))
+    few = renderer.render(reply, request, economical=True).structured
+    assert (len(few["servers"]), few["more_servers"]) == (20, 10)
+    every = renderer.render(reply, request).structured
+    assert len(every["servers"]) == 30
+    assert "more_servers" not in every

@@ -311,6 +311,16 @@ async def test_a_request_may_set_its_own_budget(usual: int, asked: Any, lowered:
     assert (counts["reply"] < counts["full"]) is lowered
 
 
+async def test_replies_can_be_text_only_unless_a_program_says_what_it_wants() -> None:
+    options = SurfaceOptions(structured_replies=False)
+    async with running(FakeSource(mail())) as gateway, connect(gateway, options) as client:
+        plain = await call(client, "tool_search", {"query": "send an email"})
+        asked = await call(client, "tool_search", {"query": "send an email", "budget": 0})
+    assert plain.structured_content is None
+    assert json.loads(text_of(plain).splitlines()[0])[0]["name"] == "mail:send_email"
+    assert structured(asked)["hits"][0]["name"] == "mail:send_email"
+
+
 async def test_no_request_may_ask_for_more_than_the_largest_budget() -> None:
     async with running(FakeSource(FakeProvider(large(90)))) as gateway, connect(gateway) as client:
         result = await call(client, "tool_search", {"query": "read file", "max_results": 90, "budget": 10**9})

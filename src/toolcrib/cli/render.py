@@ -23,6 +23,8 @@ from toolcrib.errors import BackendNotFound
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.names import nearest, wire_name
 from toolcrib.schema import parameters, signature
+from toolcrib.schema.compact import compact
+from toolcrib.surfaces.selection import likely_places
 from toolcrib.types import Hit, Object, ScorePart, SearchReply, ServerState, ServerStatus, Tool, ToolResult
 
 _SIMILAR_SHOWN = 3
@@ -304,9 +306,13 @@ def tool_json(tool: Tool) -> dict[str, Any]:
 
 
 def reply_json(reply: SearchReply, named: Callable[[Tool], str] = tool_id) -> dict[str, Any]:
-    """A search reply as JSON; `named` names the tools."""
+    """A search reply as JSON; `named` names the tools. Likely hits come with their schema in compact form."""
+    likely = likely_places(reply.hits)
     return {
-        "hits": [hit_json(hit, named) for hit in reply.hits],
+        "hits": [
+            hit_json(hit, named) | ({"input_schema": compact(hit.tool.input_schema)} if place in likely else {})
+            for place, hit in enumerate(reply.hits)
+        ],
         "unmatched": list(reply.unmatched),
         "servers": [server_json(status) for status in reply.servers],
         "nearest": list(reply.nearest),

@@ -40,7 +40,7 @@ _Bytes = Annotated[int, whole_from(1024)]
 _RANKING: Final = ("scorer", "fallback", "nothing_below", "weak_below", "default_limit", "max_limit")
 _SURFACES: Final = (
     *("surfaces", "instructions", "always_visible", "apps", "meta_only", "read_tool", "call_many", "summary", "prefix"),
-    *("digest_tokens", "list_page_bytes", "reply_tokens"),
+    *("digest_tokens", "list_page_bytes", "reply_tokens", "structured_replies"),
 )
 
 
@@ -234,6 +234,7 @@ class ToolcribTable(Table):
     digest_tokens: Natural | None = None
     list_page_bytes: _Bytes | None = None
     reply_tokens: Natural | None = None
+    structured_replies: bool = True
     max_message_bytes: _Bytes | None = None
     search: SearchTable = Field(default_factory=SearchTable)
     timeouts: TimeoutsTable = Field(default_factory=TimeoutsTable)

@@ -40,5 +40,7 @@ class SurfaceOptions:
     """The size of a `tools/list` page, in bytes of JSON."""
     reply_tokens: int = 800
     """Budget of the text of a search reply, in tokens; 0 means no limit."""
+    structured_replies: bool = True
+    """Whether a search reply is structured content as well as text; one to a request with `detail` or `budget` is."""
     tokens: str = ESTIMATE
     """How to count the tokens of a reply: `estimate`, or a vocabulary that `tokens.counter` knows."""

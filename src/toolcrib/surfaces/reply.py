@@ -18,6 +18,8 @@ TOKENS_META: Final = "toolcrib/tokens"
 """Key of the token counts in `_meta`, in MCP's form of prefix, slash and name."""
 _FALLBACK_NOTE: Final = "Nothing matches the request. Hits marked as fallback are shown instead."
 _BRACKET_TOKENS: Final = 2
+_MAX_SERVERS: Final = 20
+"""Servers with a problem that the structured content of an economical reply describes; it counts the others."""
 _TOP_LEVELS: Final[dict[Detail, Level]] = {
     "full": Level.COMPLETE,
     "signature": Level.SIGNATURE,
@@ -75,7 +77,7 @@ class ReplyRenderer:
         blocks = [json_text(entries), *([note] if note else [])]
         return ToolResult(
             content=tuple({"type": "text", "text": block} for block in blocks),
-            structured=_structured(reply, entries, note),
+            structured=_structured(reply, entries, note, _MAX_SERVERS if economical else len(reply.servers)),
             meta={TOKENS_META: self._counts(reply, levels, blocks)},
         )
 
@@ -131,13 +133,15 @@ def _levels_note(hits: Sequence[Hit], levels: Sequence[Level | None]) -> str:
     return " ".join(notes)
 
 
-def _structured(reply: SearchReply, entries: list[dict[str, Any]], note: str) -> dict[str, Any]:
+def _structured(reply: SearchReply, entries: list[dict[str, Any]], note: str, most: int) -> dict[str, Any]:
     structured: dict[str, Any] = {
         "hits": entries,
         "unmatched": list(reply.unmatched),
-        "servers": [server_entry(status) for status in reply.servers],
+        "servers": [server_entry(status) for status in reply.servers[:most]],
         "note": note,
     }
+    if len(reply.servers) > most:
+        structured["more_servers"] = len(reply.servers) - most
     if reply.nearest:
         structured["nearest"] = list(reply.nearest)
     if reply.cursor:

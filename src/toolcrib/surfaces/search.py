@@ -4,6 +4,7 @@ Includes parsing their arguments, with the variations that models send.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, get_args
 
@@ -157,7 +158,9 @@ class SearchSurface:
         request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
         await self._check(ctx, request.filters)
         reply = await self._gateway.search(ctx, request)
-        return self._replies.render(reply, request, economical=not _asks_for_more(arguments))
+        economical = not _asks_for_more(arguments)
+        result = self._replies.render(reply, request, economical=economical)
+        return result if self._options.structured_replies or not economical else replace(result, structured=None)
 
     async def _check(self, ctx: Context, filters: Filters) -> None:
         """Raise `InvalidRequest` for a namespace or tag that the caller does not have."""

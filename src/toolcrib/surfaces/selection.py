@@ -21,6 +21,8 @@ tenth, and how often the right tool comes with its schema by three hundredths.
 """
 _LEAST_ADDED: Final = 10
 """Tokens that any level adds to a name, at least."""
+_LIKELY_FACTOR: Final = 4
+"""A hit is likely if the best one is at most so many times as likely."""
 _MAX_SCORE: Final = 0.99
 """Higher scores count as this, so that no hit rules out a near tie."""
 
@@ -84,6 +86,18 @@ def shares(hits: Sequence[Hit]) -> list[float]:
 def _odds(score: float) -> float:
     bounded = min(max(score, 0.0), _MAX_SCORE)
     return bounded / (1 - bounded)
+
+
+def likely_places(hits: Sequence[Hit]) -> set[int]:
+    """The places of hits worth their schema: the best of each query, and those at least a quarter as likely.
+
+    A list without scores has none.
+    """
+    best: dict[int, float] = {}
+    odds = [_odds(hit.score) for hit in hits]
+    for hit, own in zip(hits, odds, strict=True):
+        best[hit.query] = max(own, best.get(hit.query, 0.0))
+    return {place for place, hit in enumerate(hits) if 0 < best[hit.query] <= _LIKELY_FACTOR * odds[place]}
 
 
 def useful_levels(top: Level, share: float, *, economical: bool) -> list[Level]:
