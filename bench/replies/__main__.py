@@ -14,12 +14,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent import Attempt, System, attempt
 from catalogs import PER_SET, ROOT, SEED, Catalog, among, development_sets, recorded_tools
-from report import BEFORE, FIRST, NOW, cell, replaced, table
+from report import BEFORE, DYNAMIC, DYNAMIC_BEFORE, FIRST, NOW, cell, replaced, table
 from systems import fastmcp, listed_tokens, source_at, toolcrib
 
 from examples import examples, markdown
@@ -30,6 +31,14 @@ PAGE = ROOT / "docs" / "explanation" / "replies.md"
 EARLIER = {FIRST: "7d5a81a", BEFORE: "84a4f5c"}
 """Earlier versions, by commit: of the first release, and the last one before replies were shaped by probability."""
 
+SURFACES = {
+    NOW: (NOW, "search"),
+    FIRST: (FIRST, "search"),
+    BEFORE: (BEFORE, "search"),
+    DYNAMIC: (NOW, "dynamic"),
+    DYNAMIC_BEFORE: (BEFORE, "dynamic"),
+}
+"""By name of a system: the version, and the surface."""
 SHIPPED = 2
 """Sets in the repository; figures over these alone do not compare with those over all."""
 
@@ -99,14 +108,17 @@ def describe(settings: dict[str, list[Catalog]]) -> dict[str, Any]:
 
 def systems() -> Iterator[tuple[str, Opened]]:
     """The systems by name; says on standard output which earlier version cannot be had."""
-    sources: dict[str, Path | None] = {NOW: ROOT / "src"}
-    sources |= {name: source_at(commit) for name, commit in EARLIER.items()}
-    for name, source in sources.items():
-        if source is None:
-            print(f"Left out: {name}, because the history here does not reach back to it; kept figures stay.")
-        else:
-            yield name, lambda catalog, name=name, source=source: toolcrib(name, source, catalog.tools)
+    sources = {NOW: ROOT / "src"} | {name: source_at(commit) for name, commit in EARLIER.items()}
+    if missing := [name for name, source in sources.items() if source is None]:
+        print(f"Left out: {', '.join(missing)}, because the history here does not reach back; kept figures stay.")
+    for name, (version, surface) in SURFACES.items():
+        if source := sources[version]:
+            yield name, partial(_opened, name, source, surface)
     yield "fastmcp", lambda catalog: fastmcp(catalog.tools)
+
+
+def _opened(name: str, source: Path, surface: str, catalog: Catalog) -> AbstractContextManager[System]:
+    return toolcrib(name, source, catalog.tools, surface)
 
 
 def measured(catalogs: list[Catalog], wanted: list[str] | None, worst: int) -> Iterator[tuple[str, dict[str, Any]]]:

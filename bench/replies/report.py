@@ -9,7 +9,8 @@ from agent import Attempt
 from toolcrib.search.evaluation import percentile
 
 NOW, BEFORE, FIRST = "toolcrib", "toolcrib before", "toolcrib 0.1.0"
-ORDER = (NOW, BEFORE, FIRST, "fastmcp")
+DYNAMIC, DYNAMIC_BEFORE = "toolcrib, surface dynamic", "toolcrib before, surface dynamic"
+ORDER = (NOW, BEFORE, FIRST, DYNAMIC, DYNAMIC_BEFORE, "fastmcp")
 SETTINGS = {"alone": "Alone", "among": "Among 5,133 recorded tools"}
 HEAD = (
     "system", "`tools/list`", "first reply, p50", "p95", "structured content, p50",

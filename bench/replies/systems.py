@@ -58,13 +58,37 @@ def hits_of(entries: Sequence[Mapping[str, Any]]) -> Hits:
     return {entry["name"]: entry.get("input_schema") for entry in entries}
 
 
-class Toolcrib:
-    """The surface `search` of some version of toolcrib, in a process of its own."""
+class Worker:
+    """Some version of toolcrib in a process of its own."""
 
-    def __init__(self, name: str, process: "subprocess.Popen[str]") -> None:
-        self.name = name
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
-        self.fixed_tokens = tokens_of(self._read())
+        self.definitions = self._read()
+        """The answer to `tools/list`."""
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[list[str], Any]:
+        """The text blocks and the structured content of a meta-tool's result."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"name": name, "arguments": arguments}) + "\n")
+        self._process.stdin.flush()
+        answer = self._read()
+        return answer["texts"], answer["structured"]
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"toolcrib ended with exit code {self._process.wait(10)}")
+        return json.loads(line)
+
+
+class SearchSurface:
+    """The surface `search`."""
+
+    def __init__(self, name: str, worker: Worker) -> None:
+        self.name = name
+        self._worker = worker
+        self.fixed_tokens = tokens_of(worker.definitions)
 
     def search(self, text: str) -> Reply:
         return self._ask({"query": text})
@@ -78,24 +102,34 @@ class Toolcrib:
         yield self._ask({"query": text, "max_results": MORE_RESULTS})
 
     def _ask(self, arguments: Mapping[str, Any]) -> Reply:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"name": "tool_search", "arguments": arguments}) + "\n")
-        self._process.stdin.flush()
-        answer = self._read()
-        texts, structured = answer["texts"], answer["structured"]
+        texts, structured = self._worker.call("tool_search", arguments)
         return make_reply(arguments, texts, structured, hits_of(json.loads(texts[0])), hits_of(structured["hits"]))
 
-    def _read(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} ended with exit code {self._process.wait(10)}")
-        return json.loads(line)
+
+class DynamicSurface(SearchSurface):
+    """The surface `dynamic`, whose searches name tools, and whose schemas are asked for one by one."""
+
+    def details(self, text: str, id_: str) -> Iterator[Reply]:  # noqa: ARG002 - the protocol's signature
+        arguments = {"tool_name": id_}
+        texts, structured = self._worker.call("get_tool_schema", arguments)
+        hits = {id_: structured["result"]["function"]["parameters"]}
+        yield make_reply(arguments, texts, structured, hits, hits)
+
+    def more(self, text: str) -> Iterator[Reply]:
+        yield self._ask({"query": text, "limit": MORE_RESULTS})
+
+    def _ask(self, arguments: Mapping[str, Any]) -> Reply:
+        texts, structured = self._worker.call("search_tools", arguments)
+        hits = hits_of(structured["result"])
+        return make_reply(arguments, texts, structured, hits, hits)
+
+
+SURFACES = {"search": SearchSurface, "dynamic": DynamicSurface}
 
 
 @contextmanager
-def toolcrib(name: str, source: Path, tools: Mapping[str, Tool]) -> Iterator[Toolcrib]:
-    """The toolcrib whose package is in the folder, with these tools."""
+def toolcrib(name: str, source: Path, tools: Mapping[str, Tool], surface: str = "search") -> Iterator[SearchSurface]:
+    """A surface of the toolcrib whose package is in the folder, with these tools."""
     rows = (
         {
             "namespace": tool.namespace,
@@ -108,12 +142,12 @@ def toolcrib(name: str, source: Path, tools: Mapping[str, Tool]) -> Iterator[Too
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
         file.flush()
-        command = [sys.executable, str(HERE / "worker.py"), file.name]
+        command = [sys.executable, str(HERE / "worker.py"), file.name, surface]
         environment = {**os.environ, "PYTHONPATH": str(source)}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, env=environment, **pipes) as process:
             try:
-                yield Toolcrib(name, process)
+                yield SURFACES[surface](name, Worker(process))
             finally:
                 process.kill()
 

@@ -1,8 +1,8 @@
 """Answer searches with whichever toolcrib is on the path: one JSON object a line in and out.
 
-`python worker.py TOOLS` reads a file with one `{"namespace", "name", "description", "parameters"}` a line, and connects
-to a gateway over them in memory, one server per namespace. The first line out is the answer to `tools/list`. Then each
-line in, `{"name": ..., "arguments": {...}}`, is a call of a meta-tool, and is answered with
+`python worker.py TOOLS SURFACE` reads a file with one `{"namespace", "name", "description", "parameters"}` a line, and
+connects to a gateway over them in memory, one server per namespace. The first line out is the answer to `tools/list`.
+Then each line in, `{"name": ..., "arguments": {...}}`, is a call of a meta-tool, and is answered with
 `{"texts": [...], "structured": ...}`. It uses only what every version has.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolcrib import Tool
+from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running
 
 
@@ -39,11 +40,12 @@ def answer_of(result: Any) -> dict[str, Any]:
     return {"texts": texts, "structured": result.structured_content}
 
 
-async def serve(path: Path) -> None:
+async def serve(path: Path, surface: str) -> None:
     """Answer each line of standard input."""
     with path.open(encoding="utf-8") as lines:
         source = FakeSource(*providers(lines))
-    async with running(source) as gateway, connect(gateway) as client:
+    options = SurfaceOptions(surfaces=(surface,))
+    async with running(source) as gateway, connect(gateway, options) as client:
         listed = await client.list_tools()
         definitions = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools]
         print(json.dumps(definitions), flush=True)
@@ -54,4 +56,4 @@ async def serve(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2]))

@@ -175,6 +175,12 @@ def test_toolcrib_answers_through_its_meta_tool(bench: SimpleNamespace) -> None:
     assert system.fixed_tokens > 300
 
 
+def test_the_surface_dynamic_names_tools_and_has_their_schemas_apart(bench: SimpleNamespace) -> None:
+    with bench.systems.toolcrib("dynamic", ROOT / "src", RIGHT, "dynamic") as system:
+        made = bench.agent.attempt(system, "send a mail", RIGHT)
+    assert (made.called, made.rank, made.round_trips) == (True, 1, 2 if made.is_complete else 3)
+
+
 def test_fastmcp_answers_through_its_search_tool(bench: SimpleNamespace) -> None:
     with bench.systems.fastmcp(RIGHT) as system:
         made = bench.agent.attempt(system, "send a mail", RIGHT)
