@@ -55,7 +55,7 @@ def make_reply(arguments: object, texts: Sequence[str], structured: object, hits
 
 def hits_of(entries: Sequence[Mapping[str, Any]]) -> Hits:
     """The hits of a `tool_search` reply, each with its input schema, if it has one."""
-    return {entry["name"]: entry.get("input_schema") for entry in entries}
+    return {entry["name"]: entry.get("input_schema", entry.get("parameters")) for entry in entries}
 
 
 class Worker:
