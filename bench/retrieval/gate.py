@@ -23,7 +23,7 @@ def passed(engines: Sequence[Engine], sets: Sequence[Set], kept: Path) -> bool:
     chosen = [engine for engine in engines if engine.name.startswith(OURS) and engine.shelf]
     judged = [each for each in sets if each.name in DECISIVE and each.name not in (EVERYDAY, HELD_OUT)]
     rows, worst = [], 0.0
-    for engine, name, cell in quality.measured(chosen, judged, 300, tracks=("main",)):
+    for engine, name, cell in quality.measured(chosen, judged, 300, chosen=("main",)):
         now = cell["tracks"]["main"]
         low, high = now["interval"]["ndcg@10"]
         shown = [engine, name, f"{100 * now['ndcg@10']:.1f} ({100 * low:.1f} to {100 * high:.1f})"]

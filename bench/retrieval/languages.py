@@ -31,7 +31,7 @@ def measured(engines: Sequence[Engine]) -> Iterator[tuple[str, str, dict[str, An
         for part in PARTS:
             cell = {}
             for each in sets(part):
-                scores, _ = scored(engine.build(each.pairs), each.queries)
+                scores = scored(engine.build(each.pairs), each.queries)
                 cell[each.name] = figures([*scores.values()])
             yield engine.name, part, cell
 

@@ -1,6 +1,5 @@
 """How well each engine ranks: four tracks of every set, and the kinds of requests of sets that have them."""
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,7 +7,7 @@ from engines import OURS, Engine, Search
 from intervals import figures
 from sets import Set
 
-from toolcrib.search.evaluation import LabelledQuery, Metrics, false_answers, percentile, query_tracks, score
+from toolcrib.search.evaluation import LabelledQuery, Metrics, false_answers, query_tracks, score
 
 TRACKS = ("main", "typo", "ident", "name_typo")
 
@@ -17,24 +16,19 @@ Scores = dict[str, Metrics]
 
 
 def measured(
-    engines: Sequence[Engine], sets: Sequence[Set], most: int, tracks: Sequence[str] = TRACKS
+    engines: Sequence[Engine], sets: Sequence[Set], most: int, chosen: Sequence[str] = TRACKS
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Engine, set and its figures, one after the other; `most` queries a track."""
     for each in sets:
         every = query_tracks(each.name, each.names, each.queries, most=most)
-        asked = {track: every[track] for track in tracks}
+        asked = {track: every[track] for track in chosen}
         ours: dict[str, Scores] = {}
         for engine in (engine for engine in engines if engine.ranked):
-            engine.build(each.pairs[:2])  # what it imports is not its index
-            begun = time.perf_counter()
             search = engine.build(each.pairs)
-            cell: dict[str, Any] = {"tools": len(each.pairs), "build_s": round(time.perf_counter() - begun, 4)}
-            scores, cell["tracks"] = {}, {}
-            for track, queries in asked.items():
-                scores[track], times = scored(search, queries)
-                compared = beside(scores[track], ours.get(track, {}) if track == "main" else {})
-                p50_us = round(percentile(times, 0.5) * 1e6, 1)
-                cell["tracks"][track] = {**figures([*scores[track].values()], compared), "p50_us": p50_us}
+            scores = {track: scored(search, queries) for track, queries in asked.items()}
+            compared = {"main": beside(scores["main"], ours.get("main", {}))}
+            tracks = {track: figures([*of.values()], compared.get(track, [])) for track, of in scores.items()}
+            cell: dict[str, Any] = {"tools": len(each.pairs), "tracks": tracks}
             if each.kinds:
                 cell["kinds"] = by_kind(each.kinds, scores["main"], ours.get("main", {}))
             if each.near_misses:
@@ -44,16 +38,9 @@ def measured(
             yield engine.name, each.name, cell
 
 
-def scored(search: Search, queries: Sequence[LabelledQuery]) -> tuple[Scores, list[float]]:
-    """The metrics of each query, and the seconds that each took."""
-    scores: Scores = {}
-    times = []
-    for query in queries:
-        begun = time.perf_counter()
-        ranking = search(query.text)
-        times.append(time.perf_counter() - begun)
-        scores[query.id] = score(ranking, query.relevant)
-    return scores, times
+def scored(search: Search, queries: Sequence[LabelledQuery]) -> Scores:
+    """The metrics of each query."""
+    return {query.id: score(search(query.text), query.relevant) for query in queries}
 
 
 def beside(scores: Scores, ours: Scores) -> list[Metrics]:
