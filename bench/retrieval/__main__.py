@@ -80,7 +80,8 @@ def run(asked: argparse.Namespace, path: Path, kept: dict[str, Any]) -> None:
     sets = found(asked.sets)
     distinct = [each for each in sets if each.name not in SAME_TOOLS]
     if list(kept.get("sets", {})) != [each.name for each in sets]:
-        kept.clear()  # means over other sets do not compare
+        for stage in set(kept) - {"speed", "added"}:
+            del kept[stage]  # means over other sets do not compare
     kept["machine"] = f"{platform.machine()}, Python {platform.python_version()}"
     kept["engines"] = {engine.name: engine.label for engine in ENGINES}
     kept["sets"] = {each.name: {"tools": len(each.pairs), "queries": len(each.queries)} for each in sets}
