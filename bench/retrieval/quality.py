@@ -1,11 +1,11 @@
-"""How well each engine ranks: four tracks of every set, and the kinds of requests of sets that have them."""
+"""How well each engine ranks: four tracks of each catalog, the main one of every set, and the kinds of requests."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from engines import OURS, Engine, Search
 from intervals import figures
-from sets import Set
+from sets import SAME_TOOLS, Set
 
 from toolcrib.search.evaluation import LabelledQuery, Metrics, false_answers, query_tracks, score
 
@@ -21,7 +21,7 @@ def measured(
     """Engine, set and its figures, one after the other; `most` queries a track."""
     for each in sets:
         every = query_tracks(each.name, each.names, each.queries, most=most)
-        asked = {track: every[track] for track in chosen}
+        asked = {track: every[track] for track in chosen if track == "main" or each.name not in SAME_TOOLS}
         ours: dict[str, Scores] = {}
         for engine in (engine for engine in engines if engine.ranked):
             search = engine.build(each.pairs)

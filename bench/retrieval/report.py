@@ -59,7 +59,7 @@ def shipped_table(kept: Figures) -> str:
     rows = []
     for engine in (engine for engine in README_ENGINES if engine in kept["quality"]):
         cells = kept["quality"][engine]
-        typos = mean(cells[name]["tracks"]["typo"]["recall@5"] for name in names)
+        typos = mean(_values(kept, engine, "typo", "recall@5"))
         answered, sure = (
             round(100 * mean(each["false"][mark] for each in kept["nothing"][engine].values() if each["queries"]))
             for mark in ("shown", "sure")
@@ -169,7 +169,7 @@ def _intervals(kept: Figures) -> str:
     rows = [
         [
             kept["engines"][engine],
-            *(cell(cells[name]["tracks"]["main"]) if "interval" in _main(cells, name) else "" for name in names),
+            *(cell(_main(cells, name)) if "interval" in _main(cells, name) else "" for name in names),
         ]
         for engine, cells in _rows(kept, "quality")
     ]
@@ -180,8 +180,13 @@ def _intervals(kept: Figures) -> str:
 
 
 def _main(cells: Figures, name: str) -> Figures:
-    main: Figures = cells.get(name, {}).get("tracks", {}).get("main", {})
+    main: Figures = _tracks(cells, name).get("main", {})
     return main
+
+
+def _tracks(cells: Figures, name: str) -> Figures:
+    tracks: Figures = cells.get(name, {}).get("tracks", {})
+    return tracks
 
 
 def _kinds(kept: Figures) -> list[str]:
@@ -235,9 +240,13 @@ def _macro(kept: Figures, track: str) -> str:
 
 
 def _each_set(kept: Figures, track: str) -> str:
-    names = list(kept["sets"])
+    every = [cells for _, cells in _rows(kept, "quality")]
+    names = [name for name in kept["sets"] if any(track in _tracks(cells, name) for cells in every)]
     rows = [
-        [kept["engines"][engine], *(_triple(cells[name]["tracks"][track]) if name in cells else "" for name in names)]
+        [
+            kept["engines"][engine],
+            *(_triple(_tracks(cells, name)[track]) if track in _tracks(cells, name) else "" for name in names),
+        ]
         for engine, cells in _rows(kept, "quality")
     ]
     return f"### Track `{track}`, each set: R@1 / R@5 / nDCG@10, x100\n\n{table(['engine', *names], rows)}"
@@ -358,7 +367,7 @@ def _rows(kept: Figures, stage: str) -> list[tuple[str, Figures]]:
 
 
 def _values(kept: Figures, engine: str, track: str, metric: str) -> list[float]:
-    tracks = [cell["tracks"][track] for cell in kept["quality"].get(engine, {}).values()]
+    tracks = [cell["tracks"][track] for cell in kept["quality"].get(engine, {}).values() if track in cell["tracks"]]
     return [each[metric] for each in tracks if each["queries"]]
 
 
