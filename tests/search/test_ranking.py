@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from toolcrib.search.text import (
     FORMAT_KINDS,
     PARAMETER_KINDS,
     STOP_WORDS,
+    is_unspaced,
     parse_query,
     split_identifier,
     split_words,
@@ -153,7 +155,9 @@ class Slow:
             ways = self._ways(term.surface, term.stem, is_value=term.is_value)
             if not ways:
                 digits = any(map(str.isdigit, term.surface))
-                self.total += 0 if digits else (0.25 if term.is_value else 0.5) * idf(count, 0)
+                self.total += (
+                    0 if digits else (0.25 if term.is_value or is_unspaced(term.surface) else 0.5) * idf(count, 0)
+                )
                 continue
             top = idf(count, self.df(ways[0][1]))
             self.total += top
@@ -197,10 +201,11 @@ class Slow:
         sentence = tool.description.lstrip().split(". ")[0]
         name = split_words(tool.name)
         spelt = self._is_named("".join(name), spelt=True) and len(name) > 1
+        coverage = sum(given.get(at, 0.0) for given in self.gives) / self.total if self.total else 0.0
         return {
-            "coverage": sum(given.get(at, 0.0) for given in self.gives) / self.total if self.total else 0.0,
-            "topic": self._cosine(at, "topic"),
-            "meaning": self._cosine(at, "meaning"),
+            "coverage": coverage,
+            "topic": self._cosine(at, "topic", 0.8 * coverage),
+            "meaning": self._cosine(at, "meaning", 0.8 * coverage),
             "sentence": self._asked_for(list(dict.fromkeys(telling(sentence)))[:14]),
             "name": self._asked_for(name[:10]),
             "phrase": self._phrase(tool),
@@ -211,7 +216,8 @@ class Slow:
             "named": float(spelt),
         }
 
-    def _cosine(self, at: int, kind: str) -> float:
+    def _cosine(self, at: int, kind: str, guess: float) -> float:
+        """A cosine; as far as the meaning of words is unknown, at least the guess."""
         row = getattr(self.segment.features, kind).dequantize(np.array([at]))[0].astype(float)
         found = []
         for clause in self.clauses:
@@ -220,7 +226,8 @@ class Slow:
             else:
                 summed = [vector(word) for word in dict.fromkeys(clause)]
             found.append(float(row @ unit(np.sum(summed, axis=0))))
-        return max(found)
+        unread = mean(not word.isascii() and not vector(word).any() for word in self.words)
+        return max(found) + unread * max(0.0, guess - max(found))
 
     def _asked_for(self, listed: list[str]) -> float:
         """The share of some words of a tool that the query mentions."""

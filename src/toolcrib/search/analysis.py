@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from toolcrib.search.inflection import request_language, stop_words
 from toolcrib.search.options import Field, FieldOptions
 from toolcrib.search.text import FORMAT_KINDS, STOP_WORDS, TOKEN, WHOLE_NAME, split_identifier, stem
 from toolcrib.types import Object, Tool
@@ -178,6 +179,7 @@ class ToolAnalyzer:
     """
 
     __slots__ = (
+        "_fillers",
         "_numbers",
         "_stopped",
         "_vocabulary",
@@ -199,6 +201,8 @@ class ToolAnalyzer:
         self._numbers = _TokenNumbers(self._split)
         self._stopped: set[int] = set()
         """The numbers of stop words, which count in names but not in prose."""
+        self._fillers: frozenset[str] = frozenset()
+        """The stop words of the language that the current tool is described in, if it is not English."""
         self.numbers = array("i")
         self.positions = array("i")
         self.fields = array("i")
@@ -212,6 +216,7 @@ class ToolAnalyzer:
         """Analyze the tool at a position."""
         found: dict[Field, list[int]] = {}
         memo = self._numbers.__getitem__
+        self._read_language(tool.description)
         for field, text in field_texts(tool):
             numbers = found[field] = [*chain.from_iterable(map(memo, TOKEN.findall(text)))]
             self._span(position, field, self._telling(numbers) if field in _PROSE else numbers)
@@ -227,7 +232,8 @@ class ToolAnalyzer:
         beside = [found[field] for field in _CONTEXT_FIELDS if field in found]
         self.name.add(name[:MAX_NAME_WORDS])
         self.sentence.add(islice(dict.fromkeys(self._first_sentence(tool.description)), MAX_SENTENCE_WORDS))
-        self.body.add(chain(name, *beside, description[:_MAX_BODY_WORDS], parameters[:_MAX_BODY_PARAMETERS]))
+        told = self._telling(description) if self._fillers else description
+        self.body.add(chain(name, *beside, told[:_MAX_BODY_WORDS], parameters[:_MAX_BODY_PARAMETERS]))
         self.description.add(self._telling(description[:_MAX_PHRASE_WORDS]))
         self.parameters.add(parameters)
         self.literals.append(
@@ -240,7 +246,18 @@ class ToolAnalyzer:
 
     def _telling(self, numbers: Iterable[int]) -> list[int]:
         stopped = self._stopped
-        return [number for number in numbers if number not in stopped]
+        found = [number for number in numbers if number not in stopped]
+        if self._fillers:
+            words = self._vocabulary.words
+            return [number for number in found if words[number] not in self._fillers]
+        return found
+
+    def _read_language(self, description: str) -> None:
+        words = [
+            self._vocabulary.words[n]
+            for n in chain.from_iterable(map(self._numbers.__getitem__, TOKEN.findall(description[:_MAX_SENTENCE])))
+        ]
+        self._fillers = stop_words(request_language(words, accented=not description.isascii()))
 
     def _span(self, position: int, field: Field, numbers: list[int]) -> None:
         self.numbers.extend(numbers)

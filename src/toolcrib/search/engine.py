@@ -212,7 +212,7 @@ def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAns
     ranking = rank(
         task.view, query, _wanted_count(task), task.allowed, options, task.lexicon, task.boosts, task.embedded
     )
-    if not ranking.tools or ranking.probability < options.nothing_below:
+    if not ranking.tools or (ranking.probability < options.nothing_below and not ranking.meaning.unread):
         return _answer_nothing(task, query, place, ranking.match.unmatched)
     places = ranking.places()
     hits = _group_hits(task, places, _hybrid_hits(task, query, ranking, places, place))

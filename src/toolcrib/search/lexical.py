@@ -3,6 +3,7 @@
 Statistics are counted over the caller's view.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,9 +16,10 @@ from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
 from toolcrib.search.index import IndexView, Segment, idf
+from toolcrib.search.inflection import COMPOUNDING, inflection_stem, request_language, stop_words
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import SearchOptions
-from toolcrib.search.text import STOP_WORDS, WHOLE_NAME, ParsedQuery, QueryTerm
+from toolcrib.search.text import STOP_WORDS, WHOLE_NAME, ParsedQuery, QueryTerm, is_unspaced, stem
 from toolcrib.search.vectors import WordPieceTable
 
 Doubles = npt.NDArray[np.float64]
@@ -33,7 +35,7 @@ UNKNOWN_WORD_WEIGHT = 0.5
 Source: the prototype's `cov` feature."""
 
 UNKNOWN_VALUE_WEIGHT = 0.25
-"""The same for a word that looks like an argument."""
+"""The same for a word that looks like an argument, and for a pair of characters, since half of them cross words."""
 
 _MAX_CORRECTIONS = 4
 """Corrections that are tried for a misspelt word."""
@@ -56,7 +58,7 @@ class TermExpansion(NamedTuple):
 
     stem: str
     how: str
-    """exact, spelling or synonym."""
+    """exact, stem, spelling or synonym."""
     weight: float
     """Relative to the word itself, above 0 to 1."""
     idf: float
@@ -172,6 +174,8 @@ class LexicalMatch:
     """Misspelt words and their corrections."""
     replaced: dict[str, str]
     """Words that no visible tool has, and the most common of their synonyms."""
+    fillers: frozenset[str]
+    """The stop words of the request's language, if that is not English."""
 
 
 def match_terms(
@@ -184,15 +188,17 @@ def match_terms(
     replaced: dict[str, str] = {}
     typed = _match_short_forms(view, query, lexicon, options)
     cache = _expansion_cache(view, lexicon, options)
-    for term in query.terms:
-        key = term.stem, term.surface, term.is_value
+    language = request_language([word for _, word in query.sequence], accented=not "".join(query.words).isascii())
+    fillers = stop_words(language)
+    for term in [term for term in query.terms if term.surface not in fillers] or query.terms:
+        key = term.stem, term.surface, term.is_value, language
         found = cache.get(key)
         if found is None:
-            found = _cache_expansions(cache, key, view, _expand(view, term, table, lexicon, options))
+            found = _cache_expansions(cache, key, view, _expand(view, term, table, lexicon, options, language))
         expansions, by_coverage, read_as = found
         if expansions:
             matched.append(MatchedTerm(term, expansions, by_coverage))
-            if expansions[0].how == "spelling":
+            if expansions[0].how in ("spelling", "stem"):
                 corrected[term.surface] = read_as
             elif expansions[0].how == "synonym":
                 replaced[term.surface] = read_as
@@ -212,6 +218,7 @@ def match_terms(
         unmatched=_unmatched_words(query, matched, unknown),
         corrected=corrected,
         replaced=replaced,
+        fillers=fillers,
     )
 
 
@@ -219,7 +226,7 @@ def _unknown_weight(term: QueryTerm) -> float:
     """What an unknown word counts in the coverage; a word with a digit, such as a number, counts nothing."""
     if any(map(str.isdigit, term.surface)):
         return 0.0
-    return UNKNOWN_VALUE_WEIGHT if term.is_value else UNKNOWN_WORD_WEIGHT
+    return UNKNOWN_VALUE_WEIGHT if term.is_value or is_unspaced(term.surface) else UNKNOWN_WORD_WEIGHT
 
 
 Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion], str]
@@ -228,8 +235,8 @@ Expansions = tuple[tuple[TermExpansion, ...], Sequence[TermExpansion], str]
 The last item is the word that it is read as in the meaning of the query, if no visible tool has the term itself.
 """
 
-ExpansionCache = dict[tuple[str, str, bool], Expansions]
-"""By stem and surface of a term, and whether it is a value."""
+ExpansionCache = dict[tuple[str, str, bool, str], Expansions]
+"""By stem and surface of a term, whether it is a value, and the language of the request."""
 
 
 def _expansion_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) -> ExpansionCache:
@@ -242,14 +249,14 @@ def _expansion_cache(view: IndexView, lexicon: Lexicon, options: SearchOptions) 
 
 
 def _cache_expansions(
-    cache: ExpansionCache, key: tuple[str, str, bool], view: IndexView, expansions: tuple[TermExpansion, ...]
+    cache: ExpansionCache, key: tuple[str, str, bool, str], view: IndexView, expansions: tuple[TermExpansion, ...]
 ) -> Expansions:
     if len(cache) >= _MAX_CACHED_TERMS:
         cache.clear()
     read_as = ""
     if expansions and expansions[0].how != "exact":
-        spelling = expansions[0].how == "spelling"
-        read_as = _most_common_word(view, expansions[0] if spelling else max(expansions, key=_by_frequency))
+        synonym = expansions[0].how == "synonym"
+        read_as = _most_common_word(view, max(expansions, key=_by_frequency) if synonym else expansions[0])
     found = cache[key] = expansions, sorted(expansions, key=_by_coverage), read_as
     return found
 
@@ -276,11 +283,22 @@ def _match_short_forms(
 
 
 def _expand(
-    view: IndexView, term: QueryTerm, table: WordPieceTable, lexicon: Lexicon, options: SearchOptions
+    view: IndexView,
+    term: QueryTerm,
+    table: WordPieceTable,
+    lexicon: Lexicon,
+    options: SearchOptions,
+    language: str,
 ) -> tuple[TermExpansion, ...]:
     """Expand a term to stems that visible tools have."""
     df, spans = view.spans(term.stem)
     rarity = idf(view.count, df) if df else 0.0
+    if language:
+        inflected = _inflected_expansions(view, term, rarity, language)
+        if df:
+            return (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *inflected)
+        if inflected:
+            return inflected
     synonyms = () if term.is_value else _synonym_expansions(view, term, rarity, lexicon, options)
     if df:
         return (_expansion(view, term.stem, "exact", 1.0, (df, spans), rarity, rarity), *synonyms)
@@ -314,6 +332,67 @@ def _synonym_expansions(
             found.append(_expansion(view, root, "synonym", weight, (df, spans), own, weight * min(own, rarity or own)))
     found.sort(key=_by_rarity)
     return tuple(found)
+
+
+def _inflected_expansions(view: IndexView, term: QueryTerm, rarity: float, language: str) -> tuple[TermExpansion, ...]:
+    """Expand a term to other forms of the word in a language, and to compounds with it, if the language has them.
+
+    Only words with the same first letters are compared.
+    """
+    root = inflection_stem(term.surface, language)
+    weights: dict[str, float] = {}
+    for part in view.parts:
+        words = _sorted_words(part.segment)
+        for word in _words_beginning(words, root[:_MIN_INFLECTED]):
+            same = inflection_stem(word, language) == root
+            if same or (language in COMPOUNDING and len(root) >= _MIN_COMPOUND and word.startswith(root)):
+                known = stem(word)
+                weights[known] = max(weights.get(known, 0.0), _INFLECTED_WEIGHT if same else _COMPOUND_WEIGHT)
+        if language in COMPOUNDING and not rarity:
+            weights |= dict.fromkeys(_inner_words(part.segment, term.surface, language), _COMPOUND_WEIGHT)
+    weights.pop(term.stem, None)
+    found = []
+    for known, weight in weights.items():
+        df, spans = view.spans(known)
+        if df:
+            own = idf(view.count, df)
+            found.append(_expansion(view, known, "stem", weight, (df, spans), own, weight * min(own, rarity or own)))
+    found.sort(key=lambda expansion: (-expansion.weight, -expansion.df, expansion.stem))
+    return tuple(found[:_MAX_INFLECTED])
+
+
+def _inner_words(segment: Segment, word: str, language: str) -> list[str]:
+    """The stems of the segment that a compound begins or ends with."""
+    stems = segment.vocabulary.stem_numbers
+    parts = [word[:at] for at in range(_MIN_COMPOUND, len(word) - 2)] + [
+        word[at:] for at in range(3, len(word) - _MIN_COMPOUND + 1)
+    ]
+    return [known for part in parts for known in {stem(part), inflection_stem(part, language)} if known in stems]
+
+
+def _sorted_words(segment: Segment) -> list[str]:
+    """The words of the segment in alphabetical order, cached."""
+    if "sorted words" not in segment.memo:
+        segment.memo["sorted words"] = sorted(segment.vocabulary.words)
+    known: list[str] = segment.memo["sorted words"]
+    return known
+
+
+def _words_beginning(words: Sequence[str], start: str) -> Sequence[str]:
+    return words[bisect_left(words, start) : bisect_right(words, start, key=lambda word: word[: len(start)])]
+
+
+_MIN_INFLECTED = 3
+"""Forms of a word have so many first letters in common."""
+
+_MIN_COMPOUND = 5
+"""Letters of a word that is recognized in a compound."""
+
+_INFLECTED_WEIGHT = 0.95
+_COMPOUND_WEIGHT = 0.6
+"""The weights of another form of a word, and of a compound with it."""
+
+_MAX_INFLECTED = 8
 
 
 def _by_rarity(expansion: TermExpansion) -> tuple[int, str]:

@@ -40,6 +40,9 @@ _MIN_WORD_COSINE = 0.3
 SYNONYM_FLAG = 1 << 16
 """Added to the number of a query word when its synonym matched."""
 
+_MEANING_OF_COVERAGE = 0.8
+"""Where the meaning of words is unknown, a cosine is taken to be so many times the coverage."""
+
 _DESCRIBED_OBJECT = 0.7
 """What the object of a request counts in the first sentence of the description, relative to the name."""
 
@@ -69,6 +72,8 @@ class QueryMeaning:
     clause_count: int
     embedded: Vectors | None
     """The embedder's vector of the whole query; None without an embedder, or if it knows nothing about the query."""
+    unread: float
+    """The share of its words whose meaning is unknown, since they are in another language."""
 
 
 def read_meaning(
@@ -83,7 +88,7 @@ def read_meaning(
 
     `embedded` has the embedder's vectors by `request_text`; None computes the vector here.
     """
-    clauses = _replace_words(query.clauses, match.corrected)
+    clauses = _replace_words(_without_words(query.clauses, match.fillers), match.corrected)
     intents = [*map(read_intent, clauses)]
     objects = {match.replaced.get(word, word) for intent in intents for word in intent.objects}
     clauses = _replace_words(clauses, match.replaced)
@@ -106,6 +111,7 @@ def read_meaning(
         intents=tuple([intent for intent in intents if intent.verb]),
         objects=tuple([number for number, word in enumerate(words) if word in objects]),
         clause_count=len(clauses),
+        unread=max(0.5 if match.fillers else 0.0, _unread_share(words, known.vectors.take(rows, axis=0))),
         embedded=_embed_query(request_text(query, match), model, embedded),
     )
 
@@ -126,6 +132,19 @@ def _embed_query(text: str, model: SemanticModel, embedded: Mapping[str, Floats]
         return None
     vectors = zero_non_finite(found[None, :])
     return vectors_of(vectors) if vectors.any() else None
+
+
+def _unread_share(words: Sequence[str], vectors: Floats) -> float:
+    """The share of words in another script than the table's; vectors of words in it are never 0."""
+    return 0.0 if "".join(words).isascii() else float(1 - vectors.any(axis=1).mean())
+
+
+def _without_words(clauses: Sequence[Sequence[str]], words: frozenset[str]) -> Sequence[Sequence[str]]:
+    """Leave some words out, unless no others remain."""
+    if not words:
+        return clauses
+    left = [[word for word in clause if word not in words] for clause in clauses]
+    return [clause for clause in left if clause] or clauses
 
 
 def _replace_words(clauses: Sequence[Sequence[str]], by: Mapping[str, str]) -> Sequence[Sequence[str]]:
@@ -173,6 +192,10 @@ def compute_signals(
             part, positions, meaning.embedded, columns[_COLUMN["meaning"]]
         )
     columns[_COLUMN["topic"]] = features.topic.products(positions, meaning.topic_vectors).max(axis=0)
+    if meaning.unread:
+        for name in ("meaning", "topic"):
+            guess = _MEANING_OF_COVERAGE * columns[_COLUMN["coverage"]] - columns[_COLUMN[name]]
+            columns[_COLUMN[name]] += meaning.unread * np.maximum(guess, 0.0)
     slots = features.slots[positions]
     stems = segment.words.stems.take(slots)
     groups = [range(len(meaning.words)), *([meaning.objects] if meaning.objects else [])]

@@ -13,6 +13,8 @@ from functools import lru_cache, reduce
 from operator import or_
 from typing import NamedTuple
 
+from toolcrib.search.inflection import script_stem
+
 MAX_WORD = 64
 """Longer words are cut to this many characters."""
 
@@ -23,13 +25,20 @@ TOKEN = re.compile(rf"[\w{_COMBINING}]+")
 
 _CAMEL = re.compile(r"[A-Z]{2,}s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_HAN = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+
+_CJK = rf"\u3040-\u30ff{_HAN}\uac00-\ud7af"
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 
-_SCRIPT_RUNS = re.compile(rf"[{_CJK}]+|[{_UNSPACED}]+|\d+|[^\W\d_{_CJK}{_UNSPACED}]+[{_COMBINING}]*")
+_SCRIPT_RUNS = re.compile(
+    rf"[{_HAN}]+|[\u30a0-\u30ff]+|[\u3040-\u309f]+|[\uac00-\ud7af]+|[{_UNSPACED}]+|\d+"
+    rf"|[^\W\d_{_CJK}{_UNSPACED}]+[{_COMBINING}]*"
+)
+"""Runs of one script: in Japanese, a change of script is usually the border of a word."""
 
-_ACCENTS = re.compile("[\u0300-\u036f]+")
+_ACCENTS = re.compile("(?:(?<![иИ])\u0306|[\u0300-\u0305\u0307-\u036f])+")
+"""All but the breve of the Cyrillic letter short i, which is a letter of its own."""
 
 _STOP_WORD_TEXT = """
 a about above after again all also am an and any are as at be because been before being below between both but by can
@@ -57,8 +66,10 @@ def split_words(text: str) -> list[str]:
 def split_identifier(token: str) -> tuple[str, ...]:
     """Split one token into lower-case words; Chinese, Japanese, Korean and Thai runs become pairs of characters.
 
-    >>> split_identifier("parseJSONFile"), split_identifier("東京都")
-    (('parse', 'json', 'file'), ('東京', '京都'))
+    Chinese and Korean characters stand alone, too.
+
+    >>> split_identifier("parseJSONFile"), split_identifier("東京都"), split_identifier("ファイル")
+    (('parse', 'json', 'file'), ('東京', '京都', '東', '京', '都'), ('ファ', 'ァイ', 'イル'))
     """
     if not token.isascii():
         return _split_unicode(token)
@@ -98,14 +109,14 @@ def _analyze(token: str) -> tuple[AnalyzedWord, ...]:
 def stem(word: str) -> str:
     """Reduce a word to what it shares with its plural and its verb forms.
 
-    A light stemmer: it drops a plural s, then -ing or -ed, then a final e. Words in other scripts, short words and
-    words with digits stay as they are.
+    A light stemmer: it drops a plural s, then -ing or -ed, then a final e. Words in some other scripts have stems by
+    `script_stem`. Short words and words with digits stay as they are.
 
     >>> [stem(word) for word in ("issues", "queries", "query", "creating", "created", "create", "status", "stopped")]
     ['issu', 'queri', 'queri', 'creat', 'creat', 'creat', 'status', 'stop']
     """
     if len(word) <= _SHORT or not word.isascii() or not word.isalpha():
-        return word
+        return word if word.isascii() else script_stem(word)
     base = _without_ending(_singular(word))
     if len(base) > _SHORT and base[-1] in "ey":
         return base[:-1] + ("i" if base[-1] == "y" else "")
@@ -139,7 +150,7 @@ def _split_unicode(token: str) -> tuple[str, ...]:
     found: list[str] = []
     for run in _SCRIPT_RUNS.findall(_camel_spaced(text)):
         word = run.casefold()
-        found.extend(_bigrams(word) if _is_unspaced(word[0]) else [word[:MAX_WORD]])
+        found.extend(_character_pairs(word) if is_unspaced(word) else [word[:MAX_WORD]])
     return tuple(found)
 
 
@@ -149,12 +160,27 @@ def _camel_spaced(text: str) -> str:
     return "".join(f" {char}" if char.isupper() and before.islower() else char for before, char in pairs)
 
 
-def _is_unspaced(char: str) -> bool:
-    return _UNSPACED_CHAR.match(char) is not None
+def is_unspaced(word: str) -> bool:
+    """Whether a word is in a script without spaces between words, and so is a pair of characters."""
+    return not word.isascii() and _UNSPACED_CHAR.match(word) is not None
 
 
-def _bigrams(run: str) -> list[str]:
-    return [run[place : place + 2] for place in range(max(1, len(run) - 1))]
+def _character_pairs(run: str) -> list[str]:
+    """The pairs of neighbours in a run, then each Chinese or Korean character alone.
+
+    None crosses a Chinese character that only joins words, if others remain.
+    """
+    parts = [*filter(None, _CHINESE_PARTICLES.split(run))] or [run]
+    pairs = [part[place : place + 2] for part in parts for place in range(max(1, len(part) - 1))]
+    if not _SYLLABIC.match(run):
+        return pairs
+    return [*pairs, *[character for part in parts if len(part) > 1 for character in part]]
+
+
+_SYLLABIC = re.compile(f"[{_HAN}\uac00-\ud7af]")
+"""Characters that mean something alone."""
+
+_CHINESE_PARTICLES = re.compile("[的了吗呢吧呀我你您他她它们把被这那哪些么请帮]")
 
 
 _UNSPACED_CHAR = re.compile(rf"[{_CJK}{_UNSPACED}]")
