@@ -3,14 +3,20 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.metadata import version
 from types import SimpleNamespace
 
 from toolcrib.cli.files import FileSearch, ToolFile, without_thresholds
+from toolcrib.embedders.cache import CachedEmbedder
+from toolcrib.embedders.models import load
+from toolcrib.errors import MissingExtra
+from toolcrib.search.embedding import ComputedVectors
 from toolcrib.search.evaluation import ShownAnswer
+from toolcrib.search.features import SemanticModel
 from toolcrib.search.options import Scorer, SearchOptions
+from toolcrib.search.vectors import default_table
 from toolcrib.types import Tool
 
 Pairs = Sequence[tuple[str, Tool]]
@@ -65,6 +71,26 @@ def ours(name: str, shelf: Callable[[Pairs], FileSearch]) -> Engine:
         return lambda text: list(ready.answer(text).shown)
 
     return Engine(name, build, "toolcrib", shelf=shelf)
+
+
+@cache
+def minilm() -> SemanticModel | None:
+    """The model of the extra `semantic`; None if it is not installed. It embeds a tool once, and every request."""
+    try:
+        embedder = load("minilm")
+    except MissingExtra:
+        return None
+    return SemanticModel(default_table(), embedder, ComputedVectors(CachedEmbedder(embedder)))
+
+
+def semantic_shelf(pairs: Pairs) -> FileSearch:
+    """Our search with MiniLM."""
+    return FileSearch(ToolFile(iter(pairs)), SearchOptions(), minilm())
+
+
+def semantic() -> tuple[Engine, ...]:
+    """The extra, if it is installed. It takes 13 ms to embed a tool, so it is timed with a small catalog only."""
+    return (replace(ours("toolcrib hybrid + semantic", semantic_shelf), most=1_000),) if minilm() else ()
 
 
 def scorer(name: Scorer) -> Engine:
@@ -211,6 +237,7 @@ def _named(
 
 ENGINES = (
     scorer("hybrid"),
+    *semantic(),
     Engine("toolcrib hybrid, marks off", marks_off, "toolcrib", most=0),
     scorer("tiers"),
     scorer("bm25"),

@@ -5,7 +5,8 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Final, Self
 
 import anyio
@@ -40,6 +41,7 @@ from toolcrib.sandbox.languages import DEFAULT_LANGUAGE
 from toolcrib.scripting.files import make_script
 from toolcrib.scripting.runner import make_script_runner
 from toolcrib.scripting.stored import StoredScripts
+from toolcrib.search.vectors import Embedder
 from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import make_store
@@ -218,8 +220,10 @@ class App(ToolDecorator, ServableApp):
         if options.embedder.strip() == BUILT_IN_EMBEDDER:
             yield
             return
-        with await anyio.to_thread.run_sync(_embedder, options, abandon_on_cancel=True) as embedder:
-            self.gateway.use_embedder(embedder)
+        load_both = partial(_load_embedder, options, self.settings.state.path)
+        embedder, cached = await anyio.to_thread.run_sync(load_both, abandon_on_cancel=True)
+        with cached:
+            self.gateway.use_embedder(embedder, cached)
             yield
 
     async def _wait_indexed(self) -> None:
@@ -425,14 +429,27 @@ class App(ToolDecorator, ServableApp):
         return self.running and not starting, {"servers": counts, "tools": len(live.snapshot.catalog)}
 
 
-def _embedder(options: GatewayOptions) -> CachedEmbedder:
-    """Load the embedder that the settings name, with a cache."""
+def _load_embedder(options: GatewayOptions, state: Path | None) -> tuple[Embedder, CachedEmbedder]:
+    """Load the embedder that the settings name, and add a cache, which is kept beside the state file by default."""
     try:
-        return CachedEmbedder(load(options.embedder), options.embedder_cache)
+        embedder = load(options.embedder)
+        return embedder, CachedEmbedder(embedder, options.embedder_cache or _cache_folder(state))
     except SettingsError as error:
         raise SettingsError(
             f"toolcrib.search.embedder: {error.message}", hint=error.hint, suggestions=error.suggestions
         ) from error
+
+
+def _cache_folder(state: Path | None) -> Path | None:
+    """The folder for vectors beside the state file; None if it cannot be created, which keeps them in memory."""
+    if state is None:
+        return None
+    folder = state.parent / "vectors"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return folder
 
 
 def _check_parts(middleware: object, **parts: object) -> None:

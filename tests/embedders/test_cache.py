@@ -28,7 +28,13 @@ class Counting:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         self.asked += texts
-        return unit_rows(np.array([[len(text), *map(ord, text.ljust(self.dim - 1)[: self.dim - 1])] for text in texts]))
+        rows = [[len(text), *map(ord, text.ljust(self.dim - 1)[: self.dim - 1])] for text in texts]
+        return rounded(np.array(rows, dtype=np.float32))
+
+
+def rounded(rows: Vectors) -> Vectors:
+    """Vectors of unit length whose components have eight bits, which the cache keeps as they are."""
+    return unit_rows(np.rint(rows * (127 / np.abs(rows).max(axis=1, keepdims=True))))
 
 
 @pytest.fixture
@@ -45,6 +51,21 @@ def test_each_text_is_embedded_once() -> None:
     for _ in range(3):
         np.testing.assert_array_equal(cached.embed(TEXTS), Counting().embed(TEXTS))
     assert inner.asked == ["find", "send", "", "\ud800"]
+
+
+def test_vectors_have_eight_bits_per_component_before_and_after_a_restart(path: Path) -> None:
+    class Precise(Counting):
+        def embed(self, texts: Sequence[str]) -> Vectors:
+            return unit_rows(np.random.default_rng(len(texts)).normal(size=(len(texts), self.dim)))
+
+    with CachedEmbedder(Precise(dim=384), path) as cached:
+        first = cached.embed(TEXTS[:2])
+    with CachedEmbedder(Counting(dim=384), path) as cached:
+        np.testing.assert_array_equal(cached.embed(TEXTS[:2]), first)
+    exact = Precise(dim=384).embed(TEXTS[:2])
+    assert (np.einsum("ij,ij->i", first, exact) > 0.9999).all()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT DISTINCT length(vector) FROM vectors").fetchall() == [(384,)]
 
 
 def test_it_has_the_name_of_the_wrapped_embedder() -> None:

