@@ -12,7 +12,7 @@ from toolcrib.gateway.gateway import Gateway
 from toolcrib.search.profile import Profile, make_profile
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.options import SurfaceOptions
-from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running
+from toolcrib.testing import FakeProvider, FakeSource, connect, ready, running, text_of
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import Action, Caller, Context, Decision, ServerInfo, ServerState, Tool, Visibility
 
@@ -143,6 +143,16 @@ async def test_a_server_of_several_kinds_is_listed_under_each() -> None:
 async def test_a_name_in_a_list_of_kinds_leaves_out_what_says_only_that_it_is_a_server() -> None:
     text = await digest_with(server("acme-mcp-server-slack", "slack"), server("github-mcp-server", "github"), tokens=14)
     assert text.splitlines() == ["- code hosting: github", "- chat messages: slack"]
+
+
+async def test_the_short_name_of_a_server_selects_it_in_a_search() -> None:
+    found = [server(name, "slack") for name in ("acme-mcp-server-slack", "slack-mcp", "hidden-mcp-server-slack")]
+    async with running(FakeSource(*found, server("github")), policy=OnlyMine()) as gateway, connect(gateway) as client:
+        both = await client.call_tool("tool_search", {"query": "send a message", "namespace": "slack"})
+        none = await client.call_tool("tool_search", {"query": "send a message", "namespace": "chat"})
+    hits: Any = both.structured_content
+    assert {hit["name"].partition(":")[0] for hit in hits["hits"]} == {"acme-mcp-server-slack", "slack-mcp"}
+    assert "There is no server called 'chat'" in text_of(none)
 
 
 async def test_servers_with_problems_are_named_with_their_state() -> None:

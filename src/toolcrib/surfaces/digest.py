@@ -346,6 +346,15 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
+def full_names(short: str, names: Iterable[str]) -> frozenset[str]:
+    """The names that a digest may show as this one.
+
+    >>> sorted(full_names("git", ["git-mcp-server", "acme-mcp-server-git", "github"]))
+    ['acme-mcp-server-git', 'git-mcp-server']
+    """
+    return frozenset(name for name, shown in short_names(names).items() if shown == short)
+
+
 def _telling_parts(name: str) -> Sequence[str]:
     """The parts of a name after the last `server`, as in `owner-mcp-server-name`; none where nothing is left out."""
     parts = _PART.findall(name)

@@ -15,6 +15,7 @@ from toolcrib.gateway.gateway import Gateway, nested_context, report_call_ended
 from toolcrib.gateway.view import View
 from toolcrib.names import nearest
 from toolcrib.providers.content import json_text, script_value
+from toolcrib.surfaces.digest import full_names
 from toolcrib.surfaces.facade import READ_ONLY_HINTS, SEARCH_INTRODUCTION, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer
@@ -156,11 +157,23 @@ class SearchSurface:
 
     async def _search(self, ctx: Context, arguments: Object) -> ToolResult:
         request = parse_search(arguments, budget=self._options.reply_tokens, group=self._gateway.options.group)
+        request = replace(request, filters=await self._with_full_names(ctx, request.filters))
         await self._check(ctx, request.filters)
         reply = await self._gateway.search(ctx, request)
         economical = not _asks_for_more(arguments)
         result = self._replies.render(reply, request, economical=economical)
         return result if self._options.structured_replies or not economical else replace(result, structured=None)
+
+    async def _with_full_names(self, ctx: Context, filters: Filters) -> Filters:
+        """The filters with the namespaces of servers in place of the short names by which a digest lists them."""
+        if not filters.namespaces:
+            return filters
+        known = await self._gateway.namespaces(ctx)
+        unknown = filters.namespaces.difference(known)
+        if not unknown:
+            return filters
+        found = (full_names(name, known) or {name} for name in unknown)
+        return replace(filters, namespaces=(filters.namespaces - unknown).union(*found))
 
     async def _check(self, ctx: Context, filters: Filters) -> None:
         """Raise `InvalidRequest` for a namespace or tag that the caller does not have."""
