@@ -1,13 +1,14 @@
 """The digest of servers: could its reader say whether a request is worth a search?
 
 Each catalog is put behind a gateway in memory. A judge who has read nothing but the digest says of each request whether
-to search for it; then the gateway searches. The search says yes if a hit is not marked weak; since it is careful with
-that, the agreement with its scores is reported too: at least 0.2, a chance of one in five that the hit is right.
+to search for it; then the gateway searches. The search says yes if its best hit is not marked weak. As it is careful
+with that, the agreement with the score is reported too: at least 0.2, a chance of one in five that the hit is right.
 
 There are two judges. Both ignore stop words, numbers and the verbs that tools are named by. The first says yes if the
 digest has a word of the request, or a synonym of one in the package's lexicon. The second says yes if a word of the
 request and one of the digest are alike: their cosine in the package's table is at least 0.5. That threshold was chosen
-on every other request of each catalog, so the other half is reported too. A perfect reader knows which requests are served.
+on every other request of each catalog, so the other half is reported too. A perfect reader knows which
+requests are served.
 
 `requests.jsonl` has 100 requests for the servers of the test data, which are shipped, 100 for the recorded servers,
 and 100 that none of them serves. They were written before any digest was. The recorded servers are not shipped:
@@ -71,9 +72,9 @@ class Verdict(NamedTuple):
     before: Judge
     """What the judges say after reading the digest of version 0.1.0."""
     search: bool
-    """Whether a hit is not marked weak."""
+    """Whether the best hit is not marked weak."""
     fair: bool
-    """Whether a hit has a fair chance to be right."""
+    """Whether the best hit has a fair chance to be right."""
 
 
 def shipped() -> Servers:
@@ -187,13 +188,14 @@ async def measure(kind: str, servers: Servers, *, show: bool) -> None:
         for request, served in requests(kind):
             reply: Any = (await client.call_tool("tool_search", {"query": request})).structured_content
             hits = [hit for hit in reply["hits"] if not hit.get("fallback")]
-            found, fair = any(not hit.get("weak") for hit in hits), any(hit["score"] >= FAIR for hit in hits)
+            found = bool(hits) and not hits[0].get("weak")
+            fair = bool(hits) and hits[0]["score"] >= FAIR
             verdicts.append(Verdict(served, now.judge(request), before.judge(request), found, fair))
     print(f"\n{kind}: {len(servers)} servers, {sum(map(len, servers.values())):,} tools, {len(verdicts)} requests")
     if show:
         print(f"{digest}\n({estimate_tokens(digest)} estimated tokens)\n\nversion 0.1.0:\n{alphabetical(servers)}\n")
     print(f"  {'':32}{'agrees with':>40}{'would search':>20}")
-    print(f"  {'judge':32}{'the search':>12}{'(half)':>8}{'scores':>10}{'labels':>10}{'served':>10}{'unserved':>10}")
+    print(f"  {'judge':32}{'the search':>12}{'(half)':>8}{'score':>10}{'labels':>10}{'served':>10}{'unserved':>10}")
     for which in Judge._fields:
         for title, said in (("this digest", "digest"), ("version 0.1.0", "before")):
             _report(f"{title}, by {which}", verdicts, [getattr(getattr(one, said), which) for one in verdicts])
