@@ -240,9 +240,9 @@ async def test_tools_of_a_request_and_tools_without_a_namespace_are_described() 
 async def test_only_a_server_that_changed_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def counting(name: str, tools: Sequence[Tool], about: Sequence[str]) -> Profile:
+    def counting(name: str, tools: Sequence[Tool], about: Sequence[str], *, limit: int) -> Profile:
         read.append(name)
-        return make_profile(name, tools, about)
+        return make_profile(name, tools, about, limit=limit)
 
     monkeypatch.setattr("toolcrib.surfaces.digest.make_profile", counting)
     providers = [server(name) for name in TOOLS]

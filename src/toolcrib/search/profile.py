@@ -24,8 +24,8 @@ from toolcrib.types import Tool
 MAX_WORDS: Final = 24
 """Words of a profile."""
 
-_MAX_READ: Final = 64
-"""Tools of a server that are read."""
+MAX_READ: Final = 64
+"""Tools of a server that are read, unless there are many servers."""
 _NAME, _TITLE, _SENTENCE, _ABOUT = 1.0, 0.7, 0.35, 0.15
 """What a word counts for in a tool's name, its title, its description's first sentence, and the server's own words."""
 _VERB = 0.3
@@ -98,20 +98,20 @@ class Profile:
     kinds: tuple[KindShare, ...]
     """The kinds that it has to do with, the closest first."""
     tools: int
-    """The tools that were read, at most 64."""
+    """The number of tools that were read."""
     named: float
     """How much the server's name says about it: the similarity of the name and the tools, -1 to 1."""
 
 
-def make_profile(name: str, tools: Sequence[Tool], about: Iterable[str] = ()) -> Profile:
-    """Describe a server by its name, its tools, and what it says about itself.
+def make_profile(name: str, tools: Sequence[Tool], about: Iterable[str] = (), *, limit: int = MAX_READ) -> Profile:
+    """Describe a server by its name, its tools, and what it says about itself; reads at most `limit` tools, 1 or more.
 
     >>> tools = [Tool(name=f"{verb}_message", description="Reply in a channel.") for verb in ("send", "list")]
     >>> profile = make_profile("slack", tools)
     >>> [word.text for word in profile.words], profile.kinds[0].kind
     (['message', 'channel', 'reply', 'send'], 'chat messages')
     """
-    read = _sample(tools)
+    read = _sample(tools, limit)
     counts = _WordCounts(name, len(read))
     for tool in read:
         counts.add_tool(tool)
@@ -121,11 +121,11 @@ def make_profile(name: str, tools: Sequence[Tool], about: Iterable[str] = ()) ->
     return _profile(counts)
 
 
-def _sample(tools: Sequence[Tool]) -> Sequence[Tool]:
-    """At most `_MAX_READ` of the tools, evenly spread."""
-    if len(tools) <= _MAX_READ:
+def _sample(tools: Sequence[Tool], limit: int) -> Sequence[Tool]:
+    """At most so many of the tools, evenly spread."""
+    if len(tools) <= limit:
         return tools
-    return [tools[place * len(tools) // _MAX_READ] for place in range(_MAX_READ)]
+    return [tools[place * len(tools) // limit] for place in range(limit)]
 
 
 def telling_words(profiles: Mapping[str, Profile], limit: int) -> Mapping[str, tuple[str, ...]]:

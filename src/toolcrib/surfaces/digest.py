@@ -15,7 +15,7 @@ import anyio.to_thread
 from toolcrib.gateway.view import View
 from toolcrib.gateway.visibility import has_problem, namespace_of
 from toolcrib.search.kinds import KIND_GROUPS
-from toolcrib.search.profile import Profile, make_profile, telling_words
+from toolcrib.search.profile import MAX_READ, Profile, make_profile, telling_words
 from toolcrib.search.text import split_words, stem
 from toolcrib.tokens import estimate_tokens
 from toolcrib.types import ServerState, ServerStatus, Tool, Visibility
@@ -38,6 +38,9 @@ _IS_OF_KIND: Final = 0.27
 _MIN_SHARE: Final = 0.12
 """The least share of a server's tools that makes it one of a further kind."""
 _MAX_KINDS: Final = 5
+_MIN_READ: Final = 8
+_READ_WHOLE: Final = 7
+"""Up to 2^7 servers, as many tools as possible are read."""
 _MAX_CACHED_TOOLS: Final = 100_000
 _MAX_CACHED_DIGESTS: Final = 256
 
@@ -86,7 +89,8 @@ class DigestWriter:
     def _compose(self, view: View, notes: Sequence[_Note]) -> str:
         about = {note.name: note.about for note in notes}
         tools = _tools_by_namespace(view)
-        profiles = {name: self._profiles.get(name, tools[name], about.get(name, ())) for name in sorted(tools)}
+        limit = _read_limit(len(tools))
+        profiles = {name: self._profiles.get(name, tools[name], about.get(name, ()), limit) for name in sorted(tools)}
         return render_digest(profiles, {note.name: note.state for note in notes}, self._tokens)
 
 
@@ -95,6 +99,15 @@ def _note(status: ServerStatus) -> _Note:
     state = str(status.state) if has_problem(status) else "" if status.tools else _NO_TOOLS
     about = tuple(filter(None, (info.title, info.description, info.instructions)))
     return _Note(namespace_of(status), "" if status.is_missing else state, about)
+
+
+def _read_limit(servers: int) -> int:
+    """How many tools of a server are read: fewer of many servers, in steps, so that it seldom changes.
+
+    >>> [_read_limit(servers) for servers in (1, 128, 129, 1000, 100_000)]
+    [64, 64, 32, 8, 8]
+    """
+    return max(_MIN_READ, MAX_READ >> max(0, (servers - 1).bit_length() - _READ_WHOLE))
 
 
 def _tools_by_namespace(view: View) -> Mapping[str, Sequence[Tool]]:
@@ -113,11 +126,11 @@ class _ProfileCache:
         self._kept: OrderedDict[tuple[object, ...], tuple[Sequence[Tool], Profile]] = OrderedDict()
         self._count = 0
 
-    def get(self, name: str, tools: Sequence[Tool], about: tuple[str, ...]) -> Profile:
-        key = (name, about, *map(id, tools))
+    def get(self, name: str, tools: Sequence[Tool], about: tuple[str, ...], limit: int) -> Profile:
+        key = (name, about, limit, *map(id, tools))
         kept = self._kept.get(key)
         if kept is None:
-            kept = (tools, make_profile(name, tools, about))
+            kept = (tools, make_profile(name, tools, about, limit=limit))
             self._put(key, kept)
         else:
             self._kept.move_to_end(key)
