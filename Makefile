@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance check bench bench-retrieval bench-replies bench-hostile dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-hostile dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-all: $(VENV)/.ready  ## Run the tests that `make test` leaves out, and repo
 conformance: $(VENV)/.ready  ## The official MCP conformance suite; ARGS="--compare" adds the FastMCP proxy and the SDK's server
 	$(BIN)/python -m tests.conformance.run $(ARGS)
 
+clients: $(VENV)/.ready  ## Thirteen clients in front of real servers; ARGS="'mcp 1'" for one of them
+	$(BIN)/python bench/clients/run.py $(ARGS)
+
 check: $(VENV)/.ready  ## Lint, types and layers
 	$(BIN)/ruff format --check src tests bench examples training scripts
 	$(BIN)/ruff check src tests bench examples training scripts
@@ -87,5 +90,5 @@ dist: $(VENV)/.ready  ## Build the wheels of toolcrib-slim and toolcrib into dis
 	$(PIP) wheel --no-deps --wheel-dir dist distributions/toolcrib-slim distributions/toolcrib
 
 clean:  ## Remove everything that was made
-	rm -rf $(VENV) $(DEMO) $(RELEASE) .venv-conformance bench/.venv site dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) $(RELEASE) .venv-conformance .venv-clients bench/.venv site dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

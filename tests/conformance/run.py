@@ -62,7 +62,7 @@ def _subjects(name: str, folder: Path, *, compare: bool) -> Iterator[tuple[str, 
 
 @contextmanager
 def _server(name: str, folder: Path) -> Iterator[str]:
-    port = _free_port()
+    port = free_port()
     with ExitStack() as stack:
         log = folder / f"{name}.log"
         if name == "fixture":
@@ -70,38 +70,39 @@ def _server(name: str, folder: Path) -> Iterator[str]:
         else:
             module = ("-m", "mcp_everything_server", "--port", str(port), "--log-level", "WARNING")
             stack.enter_context(running(*module, cwd=everything_server(version("mcp")), log=log))
-        _wait(port, log)
+        wait_for_port(port, log)
         yield f"http://127.0.0.1:{port}/mcp"
 
 
 @contextmanager
 def _toolcrib(url: str, folder: Path) -> Iterator[str]:
     """toolcrib over HTTP, with every tool under its server's own name."""
-    port = _free_port()
+    port = free_port()
     config, log = folder / "toolcrib.json", folder / "toolcrib.log"
     own = {"surfaces": ["direct"], "prefix": False}
     config.write_text(json.dumps({"mcpServers": {"server": {"url": url}}, "toolcrib": own}))
     command = ("-m", "toolcrib", "serve", "--http", f"127.0.0.1:{port}", "--config", str(config))
     with running(*command, log=log):
-        _wait(port, log)
+        wait_for_port(port, log)
         yield f"http://127.0.0.1:{port}/mcp"
 
 
 @contextmanager
 def _fastmcp(url: str, folder: Path) -> Iterator[str]:
-    port, log = _free_port(), folder / "fastmcp.log"
+    port, log = free_port(), folder / "fastmcp.log"
     with running(str(HERE / "servers" / "fastmcp_proxy.py"), url, str(port), log=log):
-        _wait(port, log)
+        wait_for_port(port, log)
         yield f"http://127.0.0.1:{port}/mcp"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that is free now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
-def _wait(port: int, log: Path) -> None:
+def wait_for_port(port: int, log: Path) -> None:
     """Wait until a server accepts connections."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end:

@@ -49,6 +49,7 @@ class Suite:
     """The installed suite."""
 
     def __init__(self, node: Path, program: Path) -> None:
+        self.node = node
         self._command = [str(node), str(program)]
 
     def scenarios(self, revision: str) -> dict[str, tuple[str, ...]]:
@@ -115,13 +116,17 @@ def install() -> Suite:
     if not ready.exists() or ready.read_text() != NODE + SUITE:
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
         _quietly(str(python), "-m", "pip", "--disable-pip-version-check", "install", NODE)
-        node = _node(python)
-        npm = node.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        more = ("--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(ENVIRONMENT))
-        _quietly(str(node), str(npm), "install", *more, SUITE)
+        npm_install(_node(python), ENVIRONMENT, SUITE)
         ready.write_text(NODE + SUITE)
     packages = ENVIRONMENT / "node_modules" / "@modelcontextprotocol" / "conformance"
     return Suite(_node(python), packages / "dist" / "index.js")
+
+
+def npm_install(node: Path, folder: Path, *packages: str) -> None:
+    """Install packages from npm into a folder, with the npm that came with Node."""
+    npm = node.parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    more = ("--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder))
+    _quietly(str(node), str(npm), "install", *more, *packages)
 
 
 def _node(python: Path) -> Path:

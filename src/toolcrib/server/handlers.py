@@ -180,31 +180,28 @@ class ToolHandlers:
 
     async def call_tool(self, request: RequestContext, params: mcp_types.CallToolRequestParams) -> HandlerResult:
         """`tools/call`, for a meta-tool or a tool by its public name."""
-        ctx = to_call_context(request, params)
-        if request.request is not None and is_modern(request.protocol_version):
-            await self._check_headers(ctx, params, request.request.headers)
-        result = await as_mcp_errors(self._call(ctx, params))
+        http = request.request if is_modern(request.protocol_version) else None
+        run = partial(self._run, params, None if http is None else http.headers)
+        result = await as_mcp_errors(self._call(to_call_context(request, params), run))
         return result_to_wire(result, request.protocol_version)
 
-    async def _check_headers(
-        self, ctx: Context, params: mcp_types.CallToolRequestParams, headers: Mapping[str, str]
-    ) -> None:
-        """Raise `MCPError` if an `Mcp-Param-*` header is not what the tool's schema makes of the arguments.
+    async def _run(
+        self, params: mcp_types.CallToolRequestParams, headers: Mapping[str, str] | None, ctx: Context
+    ) -> ToolResult:
+        """Run the call. Raises `MCPError` if an `Mcp-Param-*` header is not what the arguments say.
 
-        The SDK's own check knows no callers, and would show what is hidden from some.
+        The SDK's own check of the headers knows no callers, and would show what is hidden from some.
         """
-        schema = await as_mcp_errors(isolate(partial(self._facade.header_schema, ctx, params.name)))
-        if schema is not None:
-            rejection = validate_mcp_param_headers(schema, params.arguments or {}, headers)
+        arguments = params.arguments or {}
+        if headers is not None and (schema := await self._facade.header_schema(ctx, params.name)) is not None:
+            rejection = validate_mcp_param_headers(schema, arguments, headers)
             if rejection is not None:
                 raise MCPError(rejection.code, rejection.message, rejection.data)
+        return await self._facade.call(ctx, params.name, arguments)
 
-    async def _call(self, ctx: Context, params: mcp_types.CallToolRequestParams) -> ToolResult:
-        arguments = params.arguments or {}
+    async def _call(self, ctx: Context, run: RunCall) -> ToolResult:
         try:
-            return await resolve_input_required(
-                ctx, lambda round_ctx: isolate(partial(self._facade.call, round_ctx, params.name, arguments))
-            )
+            return await resolve_input_required(ctx, lambda round_ctx: isolate(partial(run, round_ctx)))
         except (NotFound, AmbiguousName):
             raise
         except UpstreamError as error:
