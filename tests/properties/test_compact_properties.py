@@ -1,8 +1,11 @@
 """The compact form of a schema allows the same calls, whatever the schema."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
+import jsonschema_rs
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +79,37 @@ def schemas(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@st.composite
+def fitting(draw: st.DrawFn, node: Any, root: dict[str, Any], depth: int = 0) -> Any:
+    """A value that probably fits a schema."""
+    if not isinstance(node, Mapping) or depth > 5 or draw(st.integers(0, 9)) == 0:
+        return draw(VALUES)
+    whole = resolve(node, root)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if branches := node.get(key, whole.get(key)):
+            branch = draw(st.sampled_from(branches))
+            if not (key != "anyOf" and isinstance(branch, Mapping) and "properties" in whole):
+                return draw(fitting(branch, root, depth + 1))
+    if "const" in whole or "enum" in whole:
+        return whole.get("const", draw(st.sampled_from(whole.get("enum", [None]))))
+    kinds = whole.get("type", ["string", "object"])
+    kind = draw(st.sampled_from(kinds)) if isinstance(kinds, list) else kinds
+    if kind == "object":
+        known = whole.get("properties", {})
+        names = draw(st.lists(st.sampled_from(sorted(known)), unique=True)) if known else []
+        shown = dict.fromkeys([*whole.get("required", ()), *names])
+        return {name: draw(fitting(known.get(name, {}), root, depth + 1)) for name in shown}
+    if kind == "array":
+        return draw(st.lists(fitting(whole.get("items", {}), root, depth + 1), max_size=2))
+    simple: dict[str, st.SearchStrategy[Any]] = {
+        "string": st.sampled_from(["x", "open"]),
+        "integer": st.integers(-3, 3),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    return draw(simple[kind])
+
+
 def is_valid(schema: dict[str, Any], arguments: Any) -> bool:
     try:
         Schema(schema, "do").check(arguments)
@@ -111,19 +145,75 @@ def applying(schema: Any, root: dict[str, Any], depth: int) -> list[Mapping[str,
     return [whole, *(part for branch in (*branches, *negated) for part in applying(branch, root, depth - 1))]
 
 
+OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
+OTHER: dict[str, Any] = {"type": "object", "properties": {"b": {"type": "string"}}}
+CLOSED: dict[str, Any] = {"additionalProperties": False}
+NODES: tuple[dict[str, Any], ...] = (
+    {"type": "string"},
+    {"type": "string", "title": "X"},
+    {"type": "integer", "minimum": 2},
+    {"type": "string", "enum": ["x", "y"]},
+    {"type": "string", "const": "x"},
+    {"type": ["string", "null"]},
+    {"type": "string", "not": {"const": "x"}},
+    {"type": "array", "items": {"type": "string"}},
+    {"type": "object", **CLOSED},
+    {**OPEN, **CLOSED},
+    {**OTHER, **CLOSED, "required": ["b"]},
+    {"$ref": "#/$defs/D"},
+    {"$ref": "#/$defs/D", "description": "Words."},
+    {"$ref": "#/$defs/D", "enum": ["x"]},
+    {"$ref": "#/$defs/Node"},
+)
+"""Schemas in which a compact form could go wrong."""
+WRAPPED: Mapping[str, Callable[[Any, Any], Any]] = {
+    "as it is": lambda one, _: one,
+    "in a union": lambda one, other: {"anyOf": [one, other]},
+    "in one of": lambda one, other: {"oneOf": [one, other]},
+    "in all of": lambda one, other: {"allOf": [one, other]},
+    "negated": lambda one, other: {"anyOf": [{"not": one}, other]},
+    "or null": lambda one, other: {"anyOf": [one, {"type": "null"}], "default": None, "title": str(other)[:9]},
+    "null first": lambda one, _: {"anyOf": [{"type": "null"}, one], "description": "Words."},
+    "in a list": lambda one, other: {"type": "array", "items": {"anyOf": [one, other]}},
+    "under a condition": lambda one, other: {"if": one, "then": other},
+}
+SOME_VALUES: tuple[Any, ...] = (
+    *(None, "x", "z", 1, 3, {}, [], ["x"], [{"a": "x"}], [None]),
+    *({"a": "x"}, {"b": "x"}, {"a": "x", "b": "x"}, {"a": 1}, {"a": {"a": "x"}}),
+)
+
+
+@pytest.mark.parametrize("way", WRAPPED)
+@pytest.mark.parametrize("definition", [{"type": "string"}, {**OPEN, **CLOSED}], ids=["text", "object"])
+def test_every_value_is_valid_for_the_compact_form_exactly_if_it_is_for_the_original(
+    way: str, definition: dict[str, Any]
+) -> None:
+    node = {"type": "object", "properties": {"a": {"$ref": "#/$defs/Node"}}}
+    for one, other in product(NODES, repeat=2):
+        schema = {"type": "object", "properties": {"a": WRAPPED[way](one, other)}}
+        schema["$defs"] = {"D": definition, "Node": node}
+        original, made = (jsonschema_rs.validator_for(each) for each in (schema, compact(schema)))
+        for value in SOME_VALUES:
+            arguments = {"a": value}
+            assert made.is_valid(arguments) or not original.is_valid(arguments), (schema, arguments)
+            usual = declared(arguments, [schema], schema)
+            assert made.is_valid(usual) == original.is_valid(usual), (schema, usual)
+
+
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 @relaxed
-@given(schemas(), st.dictionaries(NAMES, VALUES, max_size=4), st.booleans())
+@given(schemas(), st.data(), st.booleans())
 def test_arguments_are_valid_for_the_compact_form_exactly_if_they_are_for_the_original(
-    schema: dict[str, Any], arguments: dict[str, Any], brief: bool
+    schema: dict[str, Any], data: st.DataObject, brief: bool
 ) -> None:
     made = compact(schema, brief=brief)
-    for given_arguments in (arguments, {**arguments, **example(Tool(name="do", input_schema=schema))}):
-        if is_valid(schema, given_arguments):
-            assert is_valid(made, given_arguments)
-        usual = declared(given_arguments, [schema], schema)
+    for _ in range(2):
+        arguments = data.draw(fitting(schema, schema).filter(lambda value: isinstance(value, dict)))
+        if is_valid(schema, arguments):
+            assert is_valid(made, arguments)
+        usual = declared(arguments, [schema], schema)
         assert is_valid(made, usual) == is_valid(schema, usual)
 
 

@@ -1,6 +1,7 @@
 """Search replies: how hits are rendered, what they cost, and how they fit a token budget."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -239,3 +240,20 @@ def test_only_some_of_many_servers_with_a_problem_are_described_unless_asked_for
     every = renderer.render(reply, request).structured
     assert len(every["servers"]) == 30
     assert "more_servers" not in every
+
+
+@pytest.mark.anyio
+async def test_forms_that_are_not_cached_are_computed_in_a_thread_and_others_at_once() -> None:
+    renderer = ReplyRenderer(counter(ESTIMATE))
+    hits = [found(tool(name, {"x": TEXT}, "x")) for name in "ab"]
+    request = SearchRequest(queries=("q",), budget=800)
+    threads = []
+
+    def work() -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        renderer.render(SearchReply(hits=tuple(hits)), request, economical=True)
+
+    for _ in range(2):
+        await renderer.run(hits, work, economical=True)
+    await renderer.run(hits, work, economical=False)
+    assert threads == [False, True, False]

@@ -193,13 +193,9 @@ class _Compactor:
         return not (_REFUSALS[key](value, schema) and self._open)
 
     def _with_definition(self, node: dict[str, Any], name: str, depth: int, *, branch: bool) -> dict[str, Any]:
-        """The schema with its reference replaced by the definition, if it can be."""
+        """The schema with its reference, beside which are only annotations, replaced by the definition if possible."""
         reference = node.get("$ref")
-        if (
-            not isinstance(reference, str)
-            or reference not in self._inlined
-            or not node.keys() - {"$ref"} <= _ANNOTATIONS
-        ):
+        if not isinstance(reference, str) or reference not in self._inlined:
             return node
         target = self._rewritten(resolve_pointer(reference, self._root), name, depth + 1, branch=branch)
         own = {key: value for key, value in node.items() if key != "$ref"}

@@ -23,7 +23,7 @@ from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import ReplyRenderer, text_result
 from toolcrib.surfaces.selection import Level
 from toolcrib.tokens import ESTIMATE, counter
-from toolcrib.types import Context, Hit, Object, SearchRequest, ServerStatus, Tool, ToolResult
+from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerStatus, Tool, ToolResult
 
 _LIST_CHARS: Final = 200
 """Characters of a description in `list_tools`."""
@@ -115,6 +115,9 @@ class GatewayPort:
         request = SearchRequest(queries=(query,), limit=limit, budget=self._budget)
         reply = await self._gateway.search(self._ctx, request)
         self.note = missing_note(reply.servers)
+        return await self._replies.run(reply.hits, partial(self._entries, reply, request), economical=True)
+
+    def _entries(self, reply: SearchReply, request: SearchRequest) -> Sequence[Object]:
         levels = self._replies.levels(reply, request, economical=True)
         return [self._entry(hit, level) for hit, level in zip(reply.hits, levels, strict=True) if level is not None]
 

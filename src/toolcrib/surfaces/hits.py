@@ -27,7 +27,7 @@ _MAX_OPTIONAL: Final = 12
 """Optional parameters that the required part of a schema names; it counts the others."""
 _QUERY_CHARS: Final = 60
 """Characters of the query that a hit of several queries repeats."""
-_MAX_CACHED: Final = 2_000
+_MAX_CACHED: Final = 1_000
 """Tools whose rendered forms are kept."""
 _SCORE_DIGITS: Final = 3
 _SAMPLE_SCORE: Final = 0.123
@@ -35,7 +35,7 @@ _SAMPLE_SCORE: Final = 0.123
 
 
 class HitRenderer:
-    """Renders hits as JSON. Caches what is slow to compute, by tool."""
+    """Renders hits as JSON, from any thread. Caches what is slow to compute, by tool."""
 
     def __init__(self, counter: LabelledCounter) -> None:
         self._counter = counter
@@ -54,6 +54,11 @@ class HitRenderer:
         if hit.weak and Level.NAME in costs:
             costs[Level.NAME] += self._flag_cost(hit_flags(hit, queries, Level.NAME)) - added
         return costs
+
+    def has_rendered(self, tool: Tool, level: Level) -> bool:
+        """Whether the form of a tool at a level is in the cache, so that rendering it is fast."""
+        cached = self._cached.get(tool.key)
+        return cached is not None and cached.tool is tool and cached.has(level)
 
     def call_details(self, tool: Tool, level: Level) -> dict[str, Any]:
         """What a level shows of how to call a tool: signature or schema, and an example if that adds something."""
@@ -95,6 +100,9 @@ class _ToolViews:
         if level not in self._entries:
             self._entries[level] = self._make_entry(level)
         return self._entries[level]
+
+    def has(self, level: Level) -> bool:
+        return level in self._costs
 
     def cost(self, level: Level, counter: LabelledCounter) -> int:
         """Tokens of the entry and a comma."""

@@ -3,8 +3,10 @@
 Each reply is text for the model and the same as structured content for programs.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import anyio.to_thread
 
 from toolcrib.errors import ToolcribError
 from toolcrib.gateway.visibility import describe_state
@@ -13,6 +15,8 @@ from toolcrib.surfaces.hits import HitRenderer
 from toolcrib.surfaces.selection import ROUND_TRIP_TOKENS, Candidate, Level, choose_levels, shares, useful_levels
 from toolcrib.tokens import LabelledCounter
 from toolcrib.types import JSON, Detail, Hit, SearchReply, SearchRequest, ServerStatus, ToolResult
+
+T = TypeVar("T")
 
 TOKENS_META: Final = "toolcrib/tokens"
 """Key of the token counts in `_meta`, in MCP's form of prefix, slash and name."""
@@ -58,6 +62,13 @@ class ReplyRenderer:
         self._counter = counter
         self.hits = HitRenderer(counter)
         """Renders single hits."""
+
+    async def run(self, hits: Sequence[Hit], work: Callable[[], T], *, economical: bool) -> T:
+        """Do some work that renders these hits: in a thread if that may take long, since their forms are not cached."""
+        level = Level.NAME if economical else Level.COMPLETE
+        if all(self.hits.has_rendered(hit.tool, min(level, _TOP_LEVELS[hit.detail])) for hit in hits):
+            return work()
+        return await anyio.to_thread.run_sync(work)
 
     def render(self, reply: SearchReply, request: SearchRequest, *, economical: bool = False) -> ToolResult:
         """A JSON array of hits and, where needed, a note; the same as structured content; and token counts in `_meta`.

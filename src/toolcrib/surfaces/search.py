@@ -54,8 +54,8 @@ _DETAILS: Final[tuple[Detail, ...]] = get_args(Detail)
 _FLAGS: Final = {"true": True, "false": False}
 
 _SEARCH_TEXT: Final = (
-    "Find tools by what you need, in plain words. Returns names, descriptions, scores and input schemas; "
-    f"call what you found with {EXECUTE}. Leave the query out to list every tool."
+    f"Find tools by what you need, in plain words. Likely ones come with their input schema: call them with {EXECUTE}. "
+    "Search for the name of another to see its schema. Leave the query out to list every tool."
 )
 _EXECUTE_TEXT: Final = f"Call a tool that {SEARCH} found, by its name, with its arguments."
 _READ_TEXT: Final = (
@@ -161,7 +161,8 @@ class SearchSurface:
         await self._check(ctx, request.filters)
         reply = await self._gateway.search(ctx, request)
         economical = not _asks_for_more(arguments)
-        result = self._replies.render(reply, request, economical=economical)
+        render = partial(self._replies.render, reply, request, economical=economical)
+        result = await self._replies.run(reply.hits, render, economical=economical)
         return result if self._options.structured_replies or not economical else replace(result, structured=None)
 
     async def _with_full_names(self, ctx: Context, filters: Filters) -> Filters:
