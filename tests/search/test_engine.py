@@ -14,6 +14,7 @@ from toolcrib.search.engine import listing, search
 from toolcrib.search.features import SemanticModel
 from toolcrib.search.index import Index
 from toolcrib.search.options import SearchOptions
+from toolcrib.search.telling import telling_part
 from toolcrib.search.vectors import WordPieceTable
 from toolcrib.types import Filters, Reason, SearchReply, SearchRequest, Tool, Visibility
 
@@ -184,6 +185,33 @@ def test_thresholds_withhold_bad_hits_and_mark_weak_ones() -> None:
     assert ask("read an issue", options=lax).note == "Nothing fits well: these are the nearest."
     assert not ask("read_file").hits[0].weak
     assert ask("read_file").note == ""
+
+
+STORY = (
+    "We moved to Oslo in spring, and the dog did not like the boat at all. My sister, who runs a bakery, sends her "
+    "love and a cake. The weather was fine, by the way, and the forecast of last week was wrong, as usual. "
+)
+
+
+def test_a_long_request_is_also_read_without_the_sentences_that_only_tell_a_story() -> None:
+    long = ask(STORY + "Please open a new issue in my repository.", index=INDEX)
+    short = ask("Please open a new issue in my repository.", index=INDEX)
+    assert long.hits[0].tool.id == short.hits[0].tool.id == "github:create_issue"
+    assert long.hits[0].raw == short.hits[0].raw
+    assert long.hits[0].reasons == short.hits[0].reasons
+    assert long.hits[0].score == short.hits[0].score
+    assert long.unmatched == short.unmatched
+    assert [hit.raw for hit in long.hits] == sorted((hit.raw for hit in long.hits), reverse=True)
+    assert len({hit.tool.id for hit in long.hits}) == len(long.hits)
+
+
+def test_a_long_request_that_asks_in_every_sentence_is_read_as_a_whole() -> None:
+    asked = (
+        "Please list the open issues of the repository. Then create a new issue about the weather forecast, please. "
+        "Could you also read the file with the notes of the last meeting? Finally, write a file with the summary."
+    )
+    assert {"github:list_issues", "github:create_issue", "files:read_file"} <= {*ids(ask(asked))}
+    assert telling_part(asked, INDEX.model.table) == ""
 
 
 def test_a_list_is_short_if_hardly_anything_fits_and_the_request_sets_no_limit() -> None:

@@ -4,7 +4,8 @@ Answers each query with the configured ranking and, if nothing fits, names the t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,12 @@ from toolcrib.search.index import Bools, Index, IndexView, SegmentView
 from toolcrib.search.lexical import match_terms
 from toolcrib.search.lexicon import Lexicon
 from toolcrib.search.options import Field, Scorer, SearchOptions
-from toolcrib.search.ranking import Ranking, group_duplicates, rank
+from toolcrib.search.ranking import RankedTool, Ranking, group_duplicates, rank, rescore
 from toolcrib.search.scorers import bm25, points, tiers
 from toolcrib.search.scorers.base import ExplainedTool, ScorerFunction
 from toolcrib.search.scorers.points import popular_tools
 from toolcrib.search.signals import request_text
+from toolcrib.search.telling import telling_part
 from toolcrib.search.text import ParsedQuery, parse_query
 from toolcrib.types import Detail, Filters, Hit, SearchReply, SearchRequest, Tool
 
@@ -207,17 +209,59 @@ def answer_query(task: SearchTask, text: str, query: ParsedQuery, place: int) ->
     return QueryAnswer(_group_hits(task, places, hits), found.total, found.unmatched)
 
 
+class _Reading(NamedTuple):
+    """One way to read a query, and the tools that it finds."""
+
+    query: ParsedQuery
+    ranking: Ranking
+
+
 def _answer_hybrid(task: SearchTask, query: ParsedQuery, place: int) -> QueryAnswer:
     options = task.options
-    ranking = rank(
-        task.view, query, _wanted_count(task), task.allowed, options, task.lexicon, task.boosts, task.embedded
-    )
-    if not ranking.tools or (ranking.probability < options.nothing_below and not ranking.meaning.unread):
-        return _answer_nothing(task, query, place, ranking.match.unmatched)
-    places = ranking.places()
-    hits = _group_hits(task, places, _hybrid_hits(task, query, ranking, places, place))
-    is_short = task.request.limit is None and ranking.probability < options.short_below
-    return QueryAnswer(hits[: options.short_limit] if is_short else hits, ranking.total, ranking.match.unmatched)
+    readings = [*_readings(task, query)]
+    best = max(readings, key=lambda reading: reading.ranking.probability).ranking
+    if not best.tools or (best.probability < options.nothing_below and not best.meaning.unread):
+        return _answer_nothing(task, query, place, best.match.unmatched)
+    found = [pair for reading in readings for pair in _hybrid_hits(task, reading, place)]
+    if len(readings) > 1:
+        found = _merge_hits(found, best.tools[0], options)[: _wanted_count(task)]
+    hits = _group_hits(task, [where for where, _ in found], [hit for _, hit in found])
+    is_short = task.request.limit is None and best.probability < options.short_below
+    total = max(reading.ranking.total for reading in readings)
+    return QueryAnswer(hits[: options.short_limit] if is_short else hits, total, best.match.unmatched)
+
+
+def _readings(task: SearchTask, query: ParsedQuery) -> Iterator[_Reading]:
+    """Read a query as a whole and, if it is long, only the part of it that asks for something."""
+    whole = _Reading(query, _rank(task, query))
+    yield whole
+    if whole.ranking.meaning.embedded is None:  # an embedder reads the whole request
+        part = parse_query(telling_part(query.text, task.view.parts[0].segment.model.table))
+        if part.words:
+            yield _Reading(part, _rank(task, part))
+
+
+def _rank(task: SearchTask, query: ParsedQuery) -> Ranking:
+    limit = _wanted_count(task)
+    return rank(task.view, query, limit, task.allowed, task.options, task.lexicon, task.boosts, task.embedded)
+
+
+_FoundHit = tuple[tuple[int, int], Hit]
+"""Part and position of a tool, and its hit."""
+
+
+def _merge_hits(found: Sequence[_FoundHit], best: RankedTool, options: SearchOptions) -> list[_FoundHit]:
+    """Keep the better of two hits of one tool, and derive all scores from the best hit of all."""
+    kept: dict[tuple[int, int], Hit] = {}
+    for where, hit in found:
+        if where not in kept or hit.raw > kept[where].raw:
+            kept[where] = hit
+    order = sorted(kept.items(), key=lambda item: (-item[1].raw, item[1].tool.id))
+    scores = [rescore(hit.raw, best, options.calibration) for _, hit in order]
+    return [
+        (where, replace(hit, score=score, weak=score < options.weak_below))
+        for (where, hit), score in zip(order, scores, strict=True)
+    ]
 
 
 def _answer_nothing(task: SearchTask, query: ParsedQuery, place: int, unmatched: tuple[str, ...]) -> QueryAnswer:
@@ -241,10 +285,10 @@ def _wanted_count(task: SearchTask) -> int:
     )
 
 
-def _hybrid_hits(
-    task: SearchTask, query: ParsedQuery, ranking: Ranking, places: Sequence[tuple[int, int]], place: int
-) -> list[Hit]:
+def _hybrid_hits(task: SearchTask, reading: _Reading, place: int) -> list[_FoundHit]:
     view, detail, options = task.view, task.request.detail, task.options
+    query, ranking = reading
+    places = ranking.places()
     source = ReasonSource(lambda: explain_hits(view, query, ranking, options))
     hits = []
     rows = zip(ranking.tools, places, matched_words(query, ranking), strict=True)
@@ -264,7 +308,7 @@ def _hybrid_hits(
                 parts=score_parts(ranked, ranking, options) if task.request.explain else (),
             )
         )
-    return hits
+    return [*zip(places, hits, strict=True)]
 
 
 def _scorer_hit(task: SearchTask, hit: ExplainedTool, score: float, place: int) -> Hit:

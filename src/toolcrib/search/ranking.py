@@ -232,6 +232,12 @@ def _calibrate(order: _Ordering, limit: int, probability: float, top: float, by:
     )
 
 
+def rescore(raw: float, best: RankedTool, by: Calibration) -> float:
+    """The score of a hit beside the best one, which another reading of the query may have found."""
+    bounded = min(max(best.score, 1e-9), 1 - 1e-9)
+    return _logistic(log(bounded / (1 - bounded)) + by.distance * (best.raw - raw))
+
+
 def _logistic(x: float) -> float:
     return 1 / (1 + exp(-x)) if x >= 0 else exp(x) / (1 + exp(x))
 
