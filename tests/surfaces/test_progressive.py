@@ -314,6 +314,22 @@ async def test_two_surfaces_are_listed_together_with_both_introductions() -> Non
     assert "Inspect sparingly" in said
 
 
+async def test_a_server_that_says_nothing_about_itself_is_described_by_the_words_of_its_tools() -> None:
+    silent = [Tool(name=f"{verb}_invoice", namespace="shop", description="For customers.") for verb in ("send", "list")]
+    spoken = [Tool(name="send_invoice", namespace="bank")]
+    about = ServerInfo(description="Money.")
+    source = FakeSource(
+        FakeProvider(silent, status=ready("shop", tools=2)), FakeProvider(spoken, status=ready("bank", info=about))
+    )
+    options = SurfaceOptions(surfaces=("progressive",))
+    async with running(source) as gateway, connect(gateway, options) as client:
+        result = await client.call_tool("list-servers", {})
+    listed: Any = result.structured_content
+    assert [server.get("words") for server in listed["servers"]] == [None, ["invoice", "customers"]]
+    assert "## shop (Lua: shop)\nAbout: invoice, customers" in text_of(result)
+    assert "## bank (Lua: bank)\nMoney." in text_of(result)
+
+
 # -- call_many ---------------------------------------------------------------------------------------------------------
 
 

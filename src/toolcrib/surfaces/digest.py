@@ -80,6 +80,12 @@ class DigestWriter:
             self._remember(key, text)
         return text
 
+    async def words(self, view: View, statuses: Sequence[ServerStatus]) -> Mapping[str, Sequence[str]]:
+        """The most telling words of each server that has tools, best first, by namespace."""
+        notes = tuple(sorted(map(_note, statuses)))
+        async with self._lock:
+            return await anyio.to_thread.run_sync(lambda: telling_words(self._describe(view, notes), _WORDS))
+
     def _remember(self, key: tuple[str, tuple[_Note, ...]], text: str) -> None:
         self._written[key] = text
         self._written.move_to_end(key)
@@ -87,11 +93,13 @@ class DigestWriter:
             self._written.popitem(last=False)
 
     def _compose(self, view: View, notes: Sequence[_Note]) -> str:
+        return render_digest(self._describe(view, notes), {note.name: note.state for note in notes}, self._tokens)
+
+    def _describe(self, view: View, notes: Sequence[_Note]) -> Mapping[str, Profile]:
         about = {note.name: note.about for note in notes}
         tools = _tools_by_namespace(view)
         limit = _read_limit(len(tools))
-        profiles = {name: self._profiles.get(name, tools[name], about.get(name, ()), limit) for name in sorted(tools)}
-        return render_digest(profiles, {note.name: note.state for note in notes}, self._tokens)
+        return {name: self._profiles.get(name, tools[name], about.get(name, ()), limit) for name in sorted(tools)}
 
 
 def _note(status: ServerStatus) -> _Note:

@@ -10,6 +10,7 @@ from toolcrib.gateway.view import View
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.schema import Schema
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
+from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
@@ -68,6 +69,7 @@ class ProgressiveSurface:
     def __init__(self, gateway: Gateway, options: SurfaceOptions, scripts: ScriptRunner | None = None) -> None:
         """Without `scripts`, each script starts an engine of its own."""
         self._gateway = gateway
+        self._digests = DigestWriter(options.digest_tokens)
         self._scripts = scripts or make_script_runner(gateway)
         self._languages = [one for one in self._scripts.languages if one in LANGUAGES]
         self._tools = progressive_tools(self._scripts.languages, summary=options.summary)
@@ -121,7 +123,7 @@ class ProgressiveSurface:
         return parsed
 
     def _service(self, ctx: Context) -> ToolDiscoveryService:
-        return ToolDiscoveryService(self._gateway, ctx, languages=self._languages)
+        return ToolDiscoveryService(self._gateway, ctx, languages=self._languages, digests=self._digests)
 
     async def _list_servers(self, ctx: Context, _: dict[str, Any]) -> ToolResult:
         return await self._service(ctx).list_servers()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from toolcrib.errors import BackendNotFound, ExecutionFailed, InvalidRequest, ServerUnavailable, ToolNotFound
@@ -16,6 +16,7 @@ from toolcrib.schema import example
 from toolcrib.schema.compact import compact
 from toolcrib.schema.signature import literal, parameters, properties, resolve, type_text
 from toolcrib.scripting.tools import ToolsByServer, tools_by_server, wait_for_servers
+from toolcrib.surfaces.digest import DigestWriter
 from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import text_result
 from toolcrib.types import JSON, Context, Object, ServerState, ServerStatus, Tool, ToolResult, Visibility
@@ -51,6 +52,8 @@ class ServerPage:
     """By language, the default one first."""
     status: ServerStatus | None
     tools: int
+    words: Sequence[str] = ()
+    """What its tools are about; only where it says nothing about itself."""
 
 
 class ToolDiscoveryService:
@@ -60,8 +63,19 @@ class ToolDiscoveryService:
     `Gateway` does; errors for unknown names list the existing ones.
     """
 
-    def __init__(self, gateway: Gateway, ctx: Context, *, languages: Sequence[str] = tuple(LANGUAGES)) -> None:
-        """Example calls are in `languages`, and always in the default language."""
+    def __init__(
+        self,
+        gateway: Gateway,
+        ctx: Context,
+        *,
+        languages: Sequence[str] = tuple(LANGUAGES),
+        digests: DigestWriter | None = None,
+    ) -> None:
+        """Example calls are in `languages`, and always in the default language.
+
+        `digests` describes servers that say nothing about themselves.
+        """
+        self._digests = digests
         self._gateway = gateway
         self._ctx = ctx
         self._languages = tuple(dict.fromkeys((DEFAULT_LANGUAGE, *languages)))
@@ -73,7 +87,7 @@ class ToolDiscoveryService:
         """The servers and their identifiers; failed ones with the reason."""
         await self._gateway.first_search.wait(self._ctx)
         grouped, statuses = await self._tools_by_server()
-        pages = self._pages(grouped, statuses)
+        pages = await self._described(self._pages(grouped, statuses), statuses)
         return text_result(servers_page(pages), structured={"servers": [_server_entry(page) for page in pages]})
 
     async def list_server_tools(self, server: str) -> ToolResult:
@@ -153,6 +167,14 @@ class ToolDiscoveryService:
         ready = sum(row["state"] == ServerState.READY for row in rows)
         head = f"{len(rows)} servers, {ready} ready, {sum(row['tools'] for row in rows)} tools"
         return text_result("\n".join([head, *lines]), structured={"servers": rows})
+
+    async def _described(self, pages: Sequence[ServerPage], statuses: Sequence[ServerStatus]) -> Sequence[ServerPage]:
+        """The pages, with words for servers that say nothing about themselves."""
+        silent = {page.name for page in pages if page.tools and not _says_something(page)}
+        if self._digests is None or not silent:
+            return pages
+        words = await self._digests.words(await self._gateway.view(self._ctx), statuses)
+        return [replace(page, words=words.get(page.name, ())) if page.name in silent else page for page in pages]
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -282,6 +304,8 @@ def _side_effect(tool: Tool) -> str:
 def _server_entry(page: ServerPage) -> dict[str, Any]:
     status = page.status
     entry: dict[str, Any] = {"name": page.name, **page.identifiers, "tools": page.tools, "state": "ready"}
+    if page.words:
+        entry["words"] = list(page.words)
     if status is None:
         return entry
     info = status.info
@@ -336,8 +360,17 @@ def servers_page(servers: Sequence[ServerPage]) -> str:
     return "\n".join(["Available MCP Servers:", *(f"\n{_server_text(server)}" for server in servers)])
 
 
+def _says_something(page: ServerPage) -> bool:
+    """Whether the server describes itself."""
+    if page.status is None:
+        return False
+    info = page.status.info
+    return bool(info.description or info.instructions or info.title not in ("", page.name))
+
+
 def _server_text(page: ServerPage) -> str:
     lines = [f"## {shorten(page.name, _LINE_CHARS)} ({identifier_text(page.identifiers)})"]
+    lines.extend([f"About: {', '.join(page.words)}"] if page.words else [])
     status = page.status
     if status is not None:
         info = status.info
