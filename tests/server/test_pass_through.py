@@ -219,6 +219,9 @@ async def test_only_a_request_with_progress_to_report_gets_events(meta: Any, ste
             answer = await http.post(url, json=message)
             assert answer.headers["content-type"].split("/")[1] == kind
             assert answer.text.count('"progressToken":7') == (3 if kind == "event-stream" else 0)
+            plain = await http.post(url, json=message, headers={"accept": "application/json"})
+            assert plain.headers["content-type"] == "application/json"
+            assert plain.json()["result"]["isError"] is False
 
 
 async def test_a_stream_can_be_opened_again_where_another_one_broke_off() -> None:

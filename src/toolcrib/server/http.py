@@ -47,7 +47,10 @@ _LIST_METHOD: Final = "tools/list"
 _LAST_EVENT_ID: Final = b"last-event-id"
 
 
-_EVENT_HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-cache, no-transform"}
+_EVENT_STREAM: Final = "text/event-stream"
+
+
+_EVENT_HEADERS: Final = {"content-type": _EVENT_STREAM, "cache-control": "no-cache, no-transform"}
 
 
 _ACCEPTED: Final = 202
@@ -151,7 +154,7 @@ class StreamableHttpEndpoint:
         if body is None:
             return
         replay = _ReplayBody(body, receive)
-        if any(key in body for key in _STREAM_MARKERS) and "text/event-stream" in headers.get("accept", ""):
+        if any(key in body for key in _STREAM_MARKERS) and _EVENT_STREAM in headers.get("accept", ""):
             await events.handle_request(scope, replay, send)
         else:
             if headers.get("mcp-method") == _LIST_METHOD:
@@ -161,17 +164,16 @@ class StreamableHttpEndpoint:
 
     async def _serve_session(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of a session, and count the streams on which its client accepts server requests."""
-        session = Headers(scope=scope).get(SESSION_HEADER, "")
+        headers = Headers(scope=scope)
+        session = headers.get(SESSION_HEADER, "")
         if scope["method"] == "GET":
             await self._serve_stream(app, session, scope, receive, send)
             return
         request = _SessionRequest(scope, receive, send, session)
         splicer = ListSplicer(request.respond)
-        more = {
-            BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0,
-            SPLICES_KEY: splicer.splices,
-            EVENTS_KEY: request.notify,
-        }
+        more: dict[str, Any] = {BACK_CHANNEL_KEY: lambda: self._open_streams[session] > 0, SPLICES_KEY: splicer.splices}
+        if _EVENT_STREAM in headers.get("accept", ""):
+            more[EVENTS_KEY] = request.notify
         await app({**scope, **more}, request.receive, splicer)
 
     async def _serve_stream(self, app: ASGIApp, session: str, scope: Scope, receive: Receive, send: Send) -> None:
