@@ -158,13 +158,13 @@ async def test_the_short_name_of_a_server_selects_it_in_a_search() -> None:
 async def test_servers_with_problems_are_named_with_their_state() -> None:
     text = await digest_with(
         empty("git", ServerState.FAILED, reason="exited with code 1"),
-        empty("coming", ServerState.CONNECTING),
+        empty("com\ning\x1b", ServerState.CONNECTING),
         empty("idle-one", ServerState.READY),
         server("slack", state=ServerState.DEGRADED, stale=True),
     )
     assert text.splitlines() == [
         "- slack (degraded): reaction, channels, message, emoji, send",
-        "- coming",
+        "- com ing",
         "- idle-one (no tools)",
         "- failed: git",
     ]

@@ -194,7 +194,8 @@ def _line(label: str, parts: Sequence[str] = ()) -> str:
 
 
 def _shown_name(name: str) -> str:
-    return " ".join(name.split())[:_NAME_CHARS] or _NO_NAMESPACE
+    printable = "".join(char if char.isprintable() else " " for char in name[: 4 * _NAME_CHARS])
+    return " ".join(printable.split())[:_NAME_CHARS].rstrip() or _NO_NAMESPACE
 
 
 def _with_state(name: str, state: str) -> str:
@@ -207,10 +208,11 @@ def _name_line(label: str, names: Sequence[str]) -> str:
     >>> _name_line("failed", ["git", "mail"])
     '- failed: git, mail'
     """
-    line = f"- {label}: {', '.join(names)}"
+    everything = ", ".join(map(_shown_name, names))
+    line = f"- {label}: {everything}"
     if len(line) <= _LINE_CHARS:
         return line
-    shown = ", ".join(names)[: _LINE_CHARS - _FAILURE_LINE_ROOM].rpartition(", ")[0]
+    shown = everything[: _LINE_CHARS - _FAILURE_LINE_ROOM].rpartition(", ")[0]
     left = len(names) - (shown.count(", ") + 1 if shown else 0)
     return f"- {label}: {shown}, and {left} more" if shown else f"- {label}: {left} servers"
 
