@@ -1,6 +1,7 @@
 """Clients of each protocol era in front of servers of each era: the table in docs/reference/protocol-eras.md."""
 
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from tests.server.shop import FAST
 from tests.upstream.support import serving
 
 from toolcrib.app import App
+from toolcrib.cli.demo import find_uvx
 from toolcrib.server.http import http_app
 from toolcrib.server.options import HttpOptions
 from toolcrib.settings.options import Settings
@@ -89,8 +91,8 @@ async def gateway(over: str, options: dict[str, Any], *arguments: str) -> AsyncI
 
 
 @asynccontextmanager
-async def running(server: ServerOptions) -> AsyncIterator[App]:
-    with anyio.fail_after(30):
+async def running(server: ServerOptions, limit_s: float = 30) -> AsyncIterator[App]:
+    with anyio.fail_after(limit_s):
         async with App(Settings(servers=(server,), fleet=FAST)) as app:
             await app.settled()
             yield app
@@ -108,10 +110,9 @@ async def reachable(app: App, over: str) -> AsyncIterator[Any]:
 
 async def call(client: mcp.Client, tool: str, **more: Any) -> str:
     result = await client.call_tool("execute_tool", {"name": f"s:{tool}", "arguments": {"n": 1}}, **more)
-    (block,) = result.content
-    assert isinstance(block, types.TextContent)
-    assert not result.is_error, block.text
-    return block.text
+    text = "".join(block.text for block in result.content if isinstance(block, types.TextContent))
+    assert not result.is_error, text
+    return text
 
 
 @pytest.mark.parametrize("over", ["memory", pytest.param("stdio", marks=pytest.mark.slow), "http"])
@@ -137,6 +138,26 @@ async def test_every_server_can_ask_every_client_and_send_it_logs_and_progress(
         await until(lambda: bool(person.logged) and len(person.steps) == 2)
     assert person.logged == [{"n": 1}]
     assert person.steps == [(1, 2, "step 1"), (2, 2, "step 2")]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_server_on_the_sdk_before_2_0_can_ask_every_client_and_keep_state_for_it(mode: Any) -> None:
+    arguments = ("--with", "mcp<2", "python", str(PROGRAM.with_name("older.py")))
+    passed_on = {key: value for key, value in os.environ.items() if key.startswith(("UV_", "SSL_CERT_"))}
+    entry = ServerOptions(name="s", command=str(find_uvx()), args=arguments, env=passed_on, asks=True)
+    person = Person()
+    async with running(entry, limit_s=200) as app, reachable(app, "http") as there:
+        assert app.statuses()[0].protocol == "2025-11-25"
+        async with person.client(there, mode) as client:
+            assert {tool: json.loads(await call(client, tool)) for tool in QUESTIONS} == ANSWERS
+            await call(client, "log", meta={LOG_LEVEL_META_KEY: "info"} if mode != "legacy" else None)
+            await call(client, "report", progress_callback=person.progress)
+            await until(lambda: bool(person.logged) and len(person.steps) == 2)
+            assert [await call(client, "count") for _ in range(2)] == ["1", "2"]
+        async with person.client(there, "legacy") as other:
+            assert await call(other, "count") == "1"
+    assert person.logged == ["n is 1"]
 
 
 @pytest.mark.parametrize("over", [pytest.param("stdio", marks=pytest.mark.slow), "http"])

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from toolcrib.upstream.framing import LineSplitter, OversizedLine, parse_json, parse_line, request_id_in
+from toolcrib.upstream.framing import (
+    EventParser,
+    LineSplitter,
+    OversizedLine,
+    ServerEvent,
+    parse_json,
+    parse_line,
+    request_id_in,
+)
 from toolcrib.wire import replace_surrogates
 
 LIMIT = 1000
@@ -226,3 +234,31 @@ def test_a_large_line_leaves_the_garbage_collector_as_it_was() -> None:
     for line_ in (line, line[:-1]):
         assert len(messages_in(line_)) == 1
         assert gc.isenabled()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_events_are_the_same_however_the_stream_is_cut(size: int, end: bytes) -> None:
+    lines = [
+        b": a comment",
+        b"event: message",
+        b"id: a1",
+        b"data: {",
+        b"data:}",
+        b"",
+        b"retry: 1500",
+        b"data: x",
+        b"",
+        b"",
+    ]
+    stream = end.join(lines) + end
+    parser = EventParser(1000)
+    chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
+    events = [event for chunk in chunks for event in parser.feed(chunk)]
+    assert events[:2] == [ServerEvent(b"{\n}", "a1", None), ServerEvent(b"x", "", 1.5)]
+
+
+@pytest.mark.parametrize("chunk", [b"data: " + b"x" * 100, b"data: " + b"x" * 100 + b"\n\n"])
+def test_an_event_beyond_the_limit_is_refused(chunk: bytes) -> None:
+    with pytest.raises(OverflowError):
+        list(EventParser(50).feed(chunk))

@@ -56,6 +56,8 @@ _SDK_STREAM_ENDED: Final = "SSE stream ended"
 """How the SDK's messages begin if the response's own stream broke off."""
 _SDK_PARSE_FAILURE: Final = "Failed to parse JSON response: "
 """How the SDK begins its list of every rule that a response breaks."""
+_CANCEL_TIMEOUT_S: Final = 1.0
+"""For a server to accept that a task is cancelled."""
 _MAX_MESSAGE: Final = 1000
 _MAX_NAME: Final = 200
 _MAX_INSTRUCTIONS: Final = 20_000
@@ -234,7 +236,8 @@ class Connection:
         _check_sendable(whole)
         headers = self.protocol.headers(method, params, header_map)
         if ctx.client is None:
-            return await self._send_direct(method, whole, headers)
+            raw = await self._send_direct(method, whole, headers)
+            return await self._task_result(raw, headers, None) if "task" in params else raw
         running = RunningRequest(
             ctx.client,
             self.messages.logs,
@@ -246,9 +249,25 @@ class Connection:
             running.ask, open_call.on_client = open_call.ask, running.replace_client
         with self.messages.track(running):
             try:
-                return await self._send_direct(method, whole, headers, running)
+                raw = await self._send_direct(method, whole, headers, running)
+                return await self._task_result(raw, headers, running) if "task" in params else raw
             finally:
                 await running.close()
+
+    async def _task_result(
+        self, created: dict[str, Any], headers: dict[str, str], exchange: Exchange | None
+    ) -> dict[str, Any]:
+        """Wait for the result of a task that a call has created; cancel the task if the caller does not wait."""
+        task = created.get("task")
+        task_id = task.get("taskId") if isinstance(task, dict) else None
+        if not isinstance(task_id, str):
+            return created
+        try:
+            return await self._send_direct("tasks/result", {"taskId": task_id}, headers, exchange)
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(_CANCEL_TIMEOUT_S, shield=True), suppress(ExchangeError):
+                await self._send_direct("tasks/cancel", {"taskId": task_id}, headers)
+            raise
 
     async def set_log_level(self, ctx: Context) -> None:
         """Ask an older server for log messages of the level that the client wants, if it does not know yet."""

@@ -7,8 +7,9 @@ belongs. Calls are therefore sent as single POSTs beside it. Opening, listing an
 import itertools
 import os
 import ssl
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +38,8 @@ from toolcrib.upstream.channel import (
     ServerNotifications,
     Streams,
 )
-from toolcrib.upstream.framing import parse_json
-from toolcrib.upstream.http_transport import SESSION_HEADER, AiohttpTransport, AuthTransport
+from toolcrib.upstream.framing import EventParser, parse_json
+from toolcrib.upstream.http_transport import SESSION_HEADER, AiohttpTransport, AuthTransport, byte_chunks
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
 
@@ -54,6 +55,8 @@ _METHOD_NOT_FOUND: Final = {"code": METHOD_NOT_FOUND, "message": "Method not fou
 _MAX_CONTENT_TYPE: Final = 80
 _RESUME_AFTER_S: Final = 1.0
 """Before the rest of an interrupted stream is asked for, unless the server says when."""
+_END_S: Final = 0.02
+"""How long to wait for the end of a stream after its result."""
 _MAX_RESUME_AFTER_S: Final = 30.0
 _MAX_RESUMES: Final = 3
 """Attempts to resume a stream that bring nothing new."""
@@ -142,7 +145,7 @@ class DirectCaller:
         gets what concerns no request.
         """
         self._url = httpx2.URL("")
-        self._limit = options.max_message_bytes
+        self.limit = options.max_message_bytes
         self._timeout = {"connect": fleet.http_connect_timeout_s, "read": None, "write": None, "pool": None}
         self._list_changed = list_changed
         self._notifications = notifications or ServerNotifications()
@@ -214,10 +217,6 @@ class DirectCaller:
         response.request = request
         return response
 
-    def events(self, response: httpx2.Response) -> httpx2.EventSource:
-        """The events of a response."""
-        return httpx2.EventSource(response, max_event_size=self._limit)
-
     async def handle(
         self, message: dict[str, Any], request_id: str, headers: Mapping[str, str], exchange: Exchange | None
     ) -> None:
@@ -271,37 +270,24 @@ class _ResponseStream:
         failures = 0
         while True:
             received = self._last_event_id
+            messages = _Messages(response, self._caller.limit)
             try:
-                async with aclosing(self._messages(response)) as messages:
-                    result = await self._read_messages(messages)
+                result = await self._read_messages(messages)
+                await messages.drain()
             except ValueError as error:
                 raise ExchangeError(FailureKind.ANSWER, _INVALID_RESPONSE) from error
             finally:
-                await response.aclose()
+                self._last_event_id = messages.last_event_id or self._last_event_id
+                self._retry_s = self._retry_s if messages.retry_s is None else messages.retry_s
+                await messages.close()
             if result is not None:
                 return result
             failures = 0 if self._last_event_id != received else failures + 1
             response = await self._resumed(failures)
 
-    async def _messages(self, response: httpx2.Response) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the messages until the stream ends or breaks off."""
-        try:
-            async for event in self._caller.events(response):
-                self._last_event_id = event.id or self._last_event_id
-                self._retry_s = self._retry_s if event.retry is None else event.retry / 1000
-                message = parse_json(event.data.encode()) if event.data else None
-                if isinstance(message, dict):
-                    yield message
-        except httpx2.SSEError as error:
-            raise ExchangeError(FailureKind.ANSWER, f"its response cannot be read: {error}".rstrip(".")) from error
-        except httpx2.TransportError:
-            return
-
-    async def _read_messages(
-        self, messages: AsyncIterator[dict[str, Any]], group: TaskGroup | None = None
-    ) -> dict[str, Any] | None:
+    async def _read_messages(self, messages: "_Messages", group: TaskGroup | None = None) -> dict[str, Any] | None:
         """Return the result; None if the stream ended without it. Questions are answered in the group's tasks."""
-        async for message in messages:
+        while (message := await messages.next()) is not None:
             if message.get("id") == self._request_id and "method" not in message:
                 return _result_of(message, httpx2.codes.OK)
             if "id" not in message or "method" not in message:
@@ -312,9 +298,7 @@ class _ResponseStream:
                 return await self._read_with_group(message, messages)
         return None
 
-    async def _read_with_group(
-        self, question: dict[str, Any], messages: AsyncIterator[dict[str, Any]]
-    ) -> dict[str, Any] | None:
+    async def _read_with_group(self, question: dict[str, Any], messages: "_Messages") -> dict[str, Any] | None:
         result: dict[str, Any] | None = None
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
@@ -347,6 +331,58 @@ class _ResponseStream:
             await response.aclose()
             failures += 1
         raise lost
+
+
+class _Messages:
+    """The messages on one stream of events."""
+
+    def __init__(self, response: httpx2.Response, limit: int) -> None:
+        self._response = response
+        self._chunks = aiter(byte_chunks(response))
+        self._parser = EventParser(limit)
+        self._limit = limit
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._ended = False
+        self.last_event_id = ""
+        self.retry_s: float | None = None
+
+    async def next(self) -> dict[str, Any] | None:
+        """Return the next message; None when the stream has ended or broken off. Raises `ExchangeError`."""
+        while not self._waiting and not self._ended:
+            await self._read()
+        return self._waiting.popleft() if self._waiting else None
+
+    async def _read(self) -> None:
+        try:
+            events = list(self._parser.feed(await anext(self._chunks)))
+        except (StopAsyncIteration, httpx2.TransportError):
+            self._ended = True
+            return
+        except OverflowError as error:
+            reason = f"its response is larger than {self._limit:,} bytes and was dropped"
+            raise ExchangeError(FailureKind.ANSWER, reason) from error
+        for event in events:
+            self.last_event_id = event.id or self.last_event_id
+            self.retry_s = self.retry_s if event.retry_s is None else event.retry_s
+            message = parse_json(event.data) if event.data else None
+            if isinstance(message, dict):
+                self._waiting.append(message)
+
+    async def drain(self) -> None:
+        """Wait for the end of the stream, which usually follows the result: only then is its connection free."""
+        with anyio.move_on_after(_END_S), suppress(httpx2.TransportError):
+            while not self._ended:
+                self._ended = await anext(self._chunks, None) is None
+
+    async def close(self) -> None:
+        """Close the stream, also when cancelled: that is what cancels a request of 2026-07-28."""
+        if self._ended:
+            await self._response.aclose()
+            return
+        with anyio.CancelScope(shield=True):
+            if isinstance(self._chunks, AsyncGenerator):
+                await self._chunks.aclose()
+            await self._response.aclose()
 
 
 async def _read_json(response: httpx2.Response) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import base64
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from functools import lru_cache
 from http import HTTPStatus
 from ssl import SSLContext
@@ -232,21 +232,28 @@ def _secret_headers(options: ServerOptions, url: httpx2.URL) -> dict[bytes, byte
 
 async def _read(response: httpx2.Response, limit: int) -> bytes | None:
     """Read the whole body, decoded; None if it is larger than the limit."""
-    stream = response.stream
-    if not isinstance(stream, httpx2.AsyncByteStream):
-        raise TypeError("an asynchronous transport must return an asynchronous stream")
-    # The bare stream if possible: reading through the response costs more than everything else here.
-    chunks = response.aiter_bytes() if "content-encoding" in response.headers else stream
     parts, size = [], 0
     try:
-        async for chunk in chunks:
+        async for chunk in byte_chunks(response):
             size += len(chunk)
             if size > limit:
                 return None
             parts.append(chunk)
     finally:
-        await stream.aclose()
+        await _stream_of(response).aclose()
     return b"".join(parts)
+
+
+def byte_chunks(response: httpx2.Response) -> AsyncIterable[bytes]:
+    """The body as it arrives, decoded."""
+    # The bare stream if possible: reading through the response costs more than everything else here.
+    return response.aiter_bytes() if "content-encoding" in response.headers else _stream_of(response)
+
+
+def _stream_of(response: httpx2.Response) -> httpx2.AsyncByteStream:
+    if not isinstance(response.stream, httpx2.AsyncByteStream):
+        raise TypeError("an asynchronous transport must return an asynchronous stream")
+    return response.stream
 
 
 def _with_body(response: httpx2.Response, body: bytes) -> httpx2.Response:

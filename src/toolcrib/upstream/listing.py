@@ -61,6 +61,8 @@ class RemoteTool:
     digest: bytes
     """Digest of the raw definition; a tool with an unchanged digest stays the same object."""
     header_map: HeaderMap = field(default_factory=dict)
+    is_task: bool = False
+    """Whether it only runs as a task (2025-11-25)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +202,9 @@ class _ToolListReader:
         tool = mark_listed(read, self._gateway) if isinstance(read, Tool) and self._gateway else read
         if tool is None or isinstance(tool, Rejected):
             return tool
-        if not self._modern or _HEADER_ANNOTATION not in data:
+        if not self._modern:
+            return RemoteTool(tool=tool, digest=digest, is_task=_is_task(raw))
+        if _HEADER_ANNOTATION not in data:
             return RemoteTool(tool=tool, digest=digest)
         if (invalid := find_invalid_x_mcp_header(tool.input_schema)) is not None:
             return Rejected(tool=tool.name, reason=invalid)
@@ -221,6 +225,11 @@ class _ToolListReader:
                 size=self._size,
             ),
         )
+
+
+def _is_task(raw: Mapping[str, Any]) -> bool:
+    execution = raw.get("execution")
+    return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
 
 
 @dataclass(frozen=True, slots=True)

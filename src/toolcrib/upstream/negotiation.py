@@ -117,7 +117,8 @@ class NegotiatedProtocol:
     def params(self, ctx: Context, params: Object) -> dict[str, Any]:
         """Return a caller's params with `_meta`, and with the answers to an earlier request for input."""
         whole = dict(params)
-        if meta := self.meta(ctx.meta, ctx.client.capabilities if ctx.client is not None else {}):
+        capabilities = ctx.client.capabilities if self.modern and ctx.client is not None else {}
+        if meta := self.meta(ctx.meta, capabilities):
             whole["_meta"] = meta
         if self.modern and ctx.input_responses is not None:
             whole["inputResponses"] = dict(ctx.input_responses)

@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -22,7 +21,7 @@ from toolcrib.upstream.listing import RemoteTool
 from toolcrib.upstream.negotiation import HeaderMap
 from toolcrib.upstream.open_calls import OpenCall, OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
-from toolcrib.upstream.session_connections import SessionUnavailable
+from toolcrib.upstream.session_connections import SessionLease, SessionUnavailable
 from toolcrib.upstream.supervisor import Supervisor
 from toolcrib.wire import read_document, read_result
 
@@ -115,7 +114,9 @@ class UpstreamServer(RemoteServer):
     async def _call(
         self, ctx: Context, tool: RemoteTool, arguments: Object, limit: anyio.CancelScope | None = None
     ) -> ToolResult:
-        params = {"name": tool.tool.name, "arguments": dict(arguments)}
+        params: dict[str, Any] = {"name": tool.tool.name, "arguments": dict(arguments)}
+        if tool.is_task:
+            params["task"] = {}
         raw = await self._request(ctx, "tools/call", params, tool.header_map, limit)
         if self.status.stale:
             self._supervisor.wake()
@@ -171,8 +172,14 @@ class UpstreamServer(RemoteServer):
         pauses: Iterator[float] | None = None
         while True:
             try:
-                async with self._connection(ctx) as connection:
-                    return await connection.request(ctx, method, params, header_map, limit, open_call)
+                own = await self._own_connection(ctx)
+                if own is None:
+                    shared = await self._shared_connection(ctx)
+                    return await shared.request(ctx, method, params, header_map, limit, open_call)
+                try:
+                    return await own.connection.request(ctx, method, params, header_map, limit, open_call)
+                finally:
+                    own.release()
             except ExchangeError as error:
                 pauses = pauses or self._pauses()
                 pause = next(pauses, None) if error.kind is FailureKind.UNSENT else None
@@ -181,25 +188,30 @@ class UpstreamServer(RemoteServer):
                 session_lost = session_lost or error.kind is FailureKind.SESSION
             await anyio.sleep(pause or 0.0)
 
-    @asynccontextmanager
-    async def _connection(self, ctx: Context) -> AsyncIterator[Connection]:
-        """Give the request the connection of its session, or the shared one. Raises `ServerUnavailable`."""
+    async def _shared_connection(self, ctx: Context) -> Connection:
+        """Return the connection that all clients share, and note its use. Raises `ServerUnavailable`."""
         shared = await self._supervisor.wait_connected()
         if shared is None:
             raise self._unavailable()
-        sessions = self._supervisor.sessions
-        if sessions.wants_own(ctx):
-            async with AsyncExitStack() as stack:
-                try:
-                    own = await stack.enter_async_context(sessions.use(ctx))
-                except SessionUnavailable as error:
-                    if not sessions.falls_back:
-                        raise self._unavailable(error.reason) from error
-                else:
-                    yield own
-                    return
         shared.messages.record_caller(ctx)
-        yield shared
+        return shared
+
+    async def _own_connection(self, ctx: Context) -> SessionLease | None:
+        """Return the connection of the request's session; None if the shared one serves it.
+
+        Raises `ServerUnavailable`.
+        """
+        sessions = self._supervisor.sessions
+        if self._supervisor.connection is None and await self._supervisor.wait_connected() is None:
+            raise self._unavailable()
+        if not sessions.wants_own(ctx):
+            return None
+        try:
+            return await sessions.lease(ctx)
+        except SessionUnavailable as error:
+            if sessions.falls_back:
+                return None
+            raise self._unavailable(error.reason) from error
 
     def _pauses(self) -> Iterator[float]:
         """Yield the pauses between attempts to send, in seconds; none if the server has been away for long."""

@@ -6,10 +6,9 @@ client questions, needs a connection for each session; which requests get one, `
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import anyio
 import anyio.abc
@@ -99,9 +98,21 @@ class _SessionConnection:
     users: int = 0
     used_at: float = 0.0
 
+    def release(self) -> None:
+        self.users -= 1
+        self.used_at = anyio.current_time()
+
     @property
     def is_free(self) -> bool:
         return self.users == 0 and not self.channel.closed.is_set
+
+
+class SessionLease(NamedTuple):
+    """The use of a session's connection by one request."""
+
+    connection: Connection
+    release: Callable[[], None]
+    """To be called when the request has ended."""
 
 
 class SessionConnections:
@@ -167,44 +178,45 @@ class SessionConnections:
 
     # -- using -----------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def use(self, ctx: Context) -> AsyncIterator[Connection]:
+    async def lease(self, ctx: Context) -> "SessionLease":
         """Give the request its connection, opened if there is none. Raises `SessionUnavailable`."""
         entry = self._find(ctx)
         entry.users += 1
         try:
-            if not entry.ready.is_set():
-                await entry.ready.wait()
-            if entry.connection is None:
-                self._note_failure(entry)
-                raise SessionUnavailable(entry.failure)
-            await entry.connection.set_log_level(ctx)
-            yield entry.connection
-        finally:
-            entry.users -= 1
-            entry.used_at = anyio.current_time()
+            connection = await self._connected(entry)
+            await connection.set_log_level(ctx)
+        except BaseException:
+            entry.release()
+            raise
+        return SessionLease(connection, entry.release)
+
+    async def _connected(self, entry: _SessionConnection) -> Connection:
+        if not entry.ready.is_set():
+            await entry.ready.wait()
+        if entry.connection is None:
+            self._note_failure(entry)
+            raise SessionUnavailable(entry.failure)
+        return entry.connection
 
     def _find(self, ctx: Context) -> _SessionConnection:
-        client = ctx.client
+        client, session = ctx.client, session_key(ctx)
         is_modern = not isinstance(client, SessionClient) or client.is_modern
-        handshake = self._handshake(_declared(client), modern=is_modern)
-        session = session_key(ctx)
         if session is None:
+            handshake = self._handshake(_declared(client), modern=is_modern)
             kind = (handshake.discover, to_json(handshake.capabilities))
             found = next((one for one in self._entries.values() if one.key == kind and one.is_free), None)
             return found or self._open(kind, handshake, exclusive=True)
-        key = (*session, handshake.discover)
+        key = (*session, is_modern)
         entry = self._entries.get(key)
         if entry is None or entry.channel.closed.is_set:
-            entry = self._open(key, handshake, exclusive=False)
+            entry = self._open(key, self._handshake(_declared(client), modern=is_modern), exclusive=False)
         return entry
 
     def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
         may_ask = self._options.asks is not False
         capabilities = {name: declared[name] for name in _CAPABILITIES if may_ask and name in declared}
-        given = Handshake.of(self._options.protocol, capabilities=capabilities)
         if self._options.protocol != "auto":
-            return given
+            return Handshake.of(self._options.protocol, capabilities=capabilities)
         return Handshake(discover=self._modern and modern, capabilities=capabilities)
 
     def _open(self, key: Hashable, handshake: Handshake, *, exclusive: bool) -> _SessionConnection:
