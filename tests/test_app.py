@@ -186,6 +186,7 @@ async def test_the_embedder_of_the_settings_is_loaded_and_keeps_its_vectors(tmp_
                 found = await app.gateway.search(app.local_context(), SearchRequest(queries=("write down a note",)))
                 assert found.hits[0].tool.id == "notes:add_note"
                 assert app.gateway.refresher.snapshot.index.model.embedder is not None
+                assert app._readiness()[1]["tools_to_embed"] == 0
             counts.append(Counting.asked)
     assert counts[1] - counts[0] == 3  # two on loading, and the request
 

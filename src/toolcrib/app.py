@@ -426,7 +426,9 @@ class App(ToolDecorator, ServableApp):
         live, names = self.gateway.refresher, {server.name for server in self.fleet.servers()}
         counts = dict(Counter(str(status.state) for status in live.statuses() if status.name in names))
         starting = any(status.is_missing for status in live.statuses())
-        return self.running and not starting, {"servers": counts, "tools": len(live.snapshot.catalog)}
+        waiting = live.maintenance.waiting()
+        more = {} if waiting is None else {"tools_to_embed": waiting}
+        return self.running and not starting, {"servers": counts, "tools": len(live.snapshot.catalog), **more}
 
 
 def _load_embedder(options: GatewayOptions, state: Path | None) -> tuple[Embedder, CachedEmbedder]:

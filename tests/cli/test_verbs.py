@@ -2,16 +2,18 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import numpy as np
 import pytest
 from tests.cli.conftest import Ran, broken, toolbox
 
 from toolcrib.cli import output
+from toolcrib.search.vectors import Vectors
 
 Command = Callable[..., Ran]
 Settings = Callable[..., Path]
@@ -473,6 +475,23 @@ def test_doctor_notes_patterns_that_guard_nothing_since_they_may_be_misspelt(
 
 
 OTHERS = ("ring", "fail", "show_image")
+
+
+def test_doctor_says_what_an_embedder_adds_to_a_search(command: Command, settings: Settings) -> None:
+    search = {"embedder": "tests.cli.test_verbs:Flat"}
+    ran = command("doctor", "-c", settings({"search": search}, a=toolbox(*OTHERS)))
+    assert ran.code == 0
+    assert "Note: search.embedder tests.cli.test_verbs:Flat works and adds " in ran.out
+
+
+class Flat:
+    """An embedder to which all texts are the same."""
+
+    name = "flat"
+    dim = 2
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        return np.array([[1, 0] if text.strip() else [0, 0] for text in texts], dtype=np.float32).reshape(-1, 2)
 
 
 @pytest.mark.parametrize(

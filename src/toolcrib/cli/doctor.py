@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from toolcrib.app import App
 from toolcrib.cli.output import echo, echo_json, pluralize
 from toolcrib.cli.render import server_json
 from toolcrib.cli.session import describe_status, inspect
-from toolcrib.embedders.models import load
+from toolcrib.embedders.models import BUILT_IN_EMBEDDER, load
 from toolcrib.errors import AmbiguousName, NameCollision, ToolcribError, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.policy import ByScopes, Patterns
@@ -79,6 +80,10 @@ _QUOTED: Final = re.compile(r' \(its message: ".*"\)|; its last output: .*', re.
 """Quotations of the server within a reason, which say nothing about the kind of failure."""
 
 
+_REQUEST: Final = "Find the file that was changed last and send it to the team."
+"""A request of usual length, to time the embedder."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
     """The results of all checks."""
@@ -139,7 +144,8 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
     ctx, policy = app.local_context(), settings.policy
     await app.stored.check()
     tools = await app.gateway.tools(ctx)
-    refusals = [*_check_http(app), *await _check_embedder(settings), *await _check_names(app, policy)]
+    embedder, described = await _check_embedder(settings)
+    refusals = [*_check_http(app), *embedder, *await _check_names(app, policy)]
     problems = [*refusals, *_check_allowed_tools(settings, app, tools)]
     for spelling in settings.surfaces.always_visible:
         try:
@@ -150,6 +156,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
     options = {server.name: server for server in settings.servers}
     statuses = tuple(status for status in await app.gateway.servers(ctx) if status.name in options)
     complete = all(status.state is ServerState.READY for status in statuses)
+    unsure = (*_unmatched_patterns(settings, policy, tools), *await app.stored.unknown_calls(ctx)) if complete else ()
     return DoctorReport(
         settings=settings,
         unused=tuple(
@@ -158,7 +165,7 @@ async def check_all(app: App, settings: Settings) -> DoctorReport:
         statuses=statuses,
         problems=tuple(problems),
         options=options,
-        notes=(*_unmatched_patterns(settings, policy, tools), *await app.stored.unknown_calls(ctx)) if complete else (),
+        notes=(*described, *unsure),
     )
 
 
@@ -170,13 +177,20 @@ def _check_http(app: App) -> Iterator[str]:
         yield f"serve --http would refuse to start: {error.message}"
 
 
-async def _check_embedder(settings: Settings) -> list[str]:
-    """Why the embedder cannot be loaded."""
+async def _check_embedder(settings: Settings) -> tuple[list[str], list[str]]:
+    """Why the embedder cannot be loaded, or what it does for a search and how long it takes."""
     try:
-        await anyio.to_thread.run_sync(load, settings.gateway.embedder)
+        embedder = await anyio.to_thread.run_sync(load, settings.gateway.embedder)
+        if settings.gateway.embedder.strip() == BUILT_IN_EMBEDDER:
+            return [], []
+        begun = perf_counter()
+        await anyio.to_thread.run_sync(embedder.embed, [_REQUEST])
     except ToolcribError as error:
-        return [f"serve would refuse to start: toolcrib.search.embedder: {error.message}"]
-    return []
+        return [f"serve would refuse to start: toolcrib.search.embedder: {error.message}"], []
+    except Exception as error:  # noqa: BLE001 - a model of the operator's may raise anything
+        return [f"toolcrib.search.embedder: the model fails with {type(error).__name__}, so searches do without it"], []
+    took_ms = (perf_counter() - begun) * 1000
+    return [], [f"search.embedder {settings.gateway.embedder} works and adds {took_ms:.0f} ms to a search."]
 
 
 async def _check_names(app: App, policy: Policy | None) -> list[str]:

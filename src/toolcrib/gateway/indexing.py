@@ -76,6 +76,10 @@ class IndexMaintenance:
         """Wait until no work is left."""
         await self._idle.wait()
 
+    def waiting(self) -> int | None:
+        """How many tools have yet to be embedded; None without an embedder."""
+        return None if self._vectors is None else self._vectors.waiting()
+
     def has_news(self, snapshot: Snapshot) -> bool:
         """Whether the index lacks vectors that are known by now."""
         return snapshot.index.model != self._model or (self._vectors is not None and self._vectors.version > self._used)
