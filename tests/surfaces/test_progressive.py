@@ -149,6 +149,15 @@ async def test_risk_is_shown_in_the_list_and_in_the_details() -> None:
 # -- details -----------------------------------------------------------------------------------------------------------
 
 
+async def test_the_details_have_a_compact_schema() -> None:
+    async with asking() as ask:
+        details = await ask("tool-details", luaServerName="issue_tracker", luaToolName="create_issue")
+    schema = (details.structured_content or {})["input_schema"]
+    assert "$defs" not in schema
+    assert schema["properties"]["author"]["type"] == "object"
+    assert schema["required"] == ISSUE["required"]
+
+
 async def test_details_show_nested_parameters_choices_defaults_and_references() -> None:
     async with asking() as ask:
         text = text_of(await ask("tool-details", luaServerName="issue_tracker", luaToolName="create_issue"))
