@@ -188,9 +188,10 @@ def match_terms(
     replaced: dict[str, str] = {}
     typed = _match_short_forms(view, query, lexicon, options)
     cache = _expansion_cache(view, lexicon, options)
-    language = request_language([word for _, word in query.sequence], accented=not "".join(query.words).isascii())
+    language = request_language([word for _, word in query.sequence], accented=not query.text.isascii())
     fillers = stop_words(language)
-    for term in [term for term in query.terms if term.surface not in fillers] or query.terms:
+    terms = ([term for term in query.terms if term.surface not in fillers] or query.terms) if fillers else query.terms
+    for term in terms:
         key = term.stem, term.surface, term.is_value, language
         found = cache.get(key)
         if found is None:

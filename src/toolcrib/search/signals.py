@@ -111,7 +111,7 @@ def read_meaning(
         intents=tuple([intent for intent in intents if intent.verb]),
         objects=tuple([number for number, word in enumerate(words) if word in objects]),
         clause_count=len(clauses),
-        unread=max(0.5 if match.fillers else 0.0, _unread_share(words, known.vectors.take(rows, axis=0))),
+        unread=max(0.5 if match.fillers else 0.0, 0.0 if query.text.isascii() else _unread_share(known.vectors[rows])),
         embedded=_embed_query(request_text(query, match), model, embedded),
     )
 
@@ -134,9 +134,9 @@ def _embed_query(text: str, model: SemanticModel, embedded: Mapping[str, Floats]
     return vectors_of(vectors) if vectors.any() else None
 
 
-def _unread_share(words: Sequence[str], vectors: Floats) -> float:
+def _unread_share(vectors: Floats) -> float:
     """The share of words in another script than the table's; vectors of words in it are never 0."""
-    return 0.0 if "".join(words).isascii() else float(1 - vectors.any(axis=1).mean())
+    return float(1 - vectors.any(axis=1).mean())
 
 
 def _without_words(clauses: Sequence[Sequence[str]], words: frozenset[str]) -> Sequence[Sequence[str]]:

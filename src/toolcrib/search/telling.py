@@ -16,6 +16,9 @@ _MIN_WORDS: Final = 30
 
 _MIN_SENTENCES: Final = 3
 
+_MAX_SHARE: Final = 0.5
+"""If more of a request says what is wanted, it is read as a whole."""
+
 _MAX_CHARACTERS: Final = 2_000
 """Longer requests are read as a whole: they hold documents rather than a story."""
 
@@ -68,7 +71,8 @@ def _telling_part(text: str, table: WordPieceTable) -> str:
         for sentence, asked, near in zip(sentences, asks, _closeness(sentences, asks, table), strict=True)
         if asked or near >= _MIN_COSINE
     ]
-    return " ".join(kept) if len(kept) < len(sentences) else ""
+    part = " ".join(kept)
+    return part if len(part) <= _MAX_SHARE * len(text) else ""
 
 
 def _asks(sentence: str) -> bool:
