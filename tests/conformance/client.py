@@ -19,7 +19,7 @@ from mcp.client.context import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-TIMEOUT_S: Final = 25.0
+TIMEOUT_S: Final = 50.0
 _EXAMPLES: Final[dict[str, Any]] = {"integer": 0, "number": 0, "boolean": False, "object": {}, "array": []}
 
 Drive = Callable[[Client], Awaitable[None]]

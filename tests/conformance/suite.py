@@ -23,6 +23,8 @@ REQUIREMENTS: Final = ("2025-11-25", "2026-07-28")
 """The revisions of the protocol that the suite has a set of required scenarios for."""
 
 _TIMEOUT_S: Final = 300
+_CLIENT_TIMEOUT_MS: Final = 60_000
+"""For a client and the toolcrib that it starts, on a busy machine."""
 _HEADING: Final = re.compile(r"(Server|Client) scenarios")
 _ITEM: Final = re.compile(r"  - (\S+)$")
 _AUTHORIZATION: Final = "auth/"
@@ -79,7 +81,7 @@ class Suite:
         for name in self.scenarios(revision)["client"]:
             with tempfile.TemporaryDirectory() as folder:
                 arguments = ("--scenario", name, "--spec-version", revision, "--output-dir", folder)
-                self._run("client", "--command", command, *arguments)
+                self._run("client", "--command", command, *arguments, "--timeout", str(_CLIENT_TIMEOUT_MS))
                 failed[name] = _failed_checks(folder, name)
         return Outcome(failed)
 
