@@ -122,7 +122,7 @@ def _decisive(kept: Figures) -> str:
     names = [name for name in DECISIVE if name in kept["sets"]]
     rows = []
     for engine, cells in _rows(kept, "quality"):
-        mains = [cells[name]["tracks"]["main"] for name in names if name in cells]
+        mains = [_main(cells, name) for name in names]
         if mains and all("interval" in main for main in mains):
             means = [f"{100 * mean(cell[metric] for cell in mains):.1f}" for metric in ("recall@1", "recall@5")]
             rows.append([kept["engines"][engine], *means, _mean_interval(mains), _mean_difference(mains)])
