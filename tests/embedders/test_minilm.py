@@ -108,8 +108,8 @@ def test_the_package_of_the_extra_finds_a_tool_that_shares_no_word_with_the_requ
     found = [
         Tool(name="set_thermostat", namespace="home", description="Changes the target temperature of a room."),
         Tool(name="play_song", namespace="home", description="Plays a song in a room."),
-        Tool(name="order_pizza", namespace="food", description="Orders a pizza."),
+        Tool(name="list_shifts", namespace="staff", description="Shows the people on duty and their hours."),
     ]
     index = Index.build(found, model=SemanticModel(default_table(), embedder))
-    reply = search(index, SearchRequest(queries=("it is freezing in here",)))
-    assert reply.hits[0].tool.name == "set_thermostat"
+    reply = search(index, SearchRequest(queries=("who can I wake up tonight if the site goes down",)))
+    assert reply.hits[0].tool.name == "list_shifts"
