@@ -77,7 +77,9 @@ async def open_connection(
     `messages` handles what the server sends outside of any response.
     """
     async with channel.transport as streams, anyio.create_task_group() as group:
-        dispatcher = RawJsonDispatcher(streams, channel, messages, handshake, probe_timeout_s=fleet.probe_timeout_s)
+        # Without another way, a server that starts slowly must not be taken for one of another version.
+        patience_s = fleet.probe_timeout_s if handshake.initialize else options.start_timeout_s
+        dispatcher = RawJsonDispatcher(streams, channel, messages, handshake, probe_timeout_s=patience_s)
         async with ClientSession(
             dispatcher=dispatcher,
             client_info=Implementation.model_validate(CLIENT_INFO),
