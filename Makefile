@@ -59,7 +59,7 @@ test-all: $(VENV)/.ready  ## Run the tests that `make test` leaves out, and repo
 conformance: $(VENV)/.ready  ## The official MCP conformance suite; ARGS="--compare" adds the FastMCP proxy and the SDK's server
 	$(BIN)/python -m tests.conformance.run $(ARGS)
 
-clients: $(VENV)/.ready  ## Thirteen clients in front of real servers; ARGS="'mcp 1'" for one of them
+clients: $(VENV)/.ready  ## Clients of others in front of real servers; ARGS="'mcp 1'" for one of them
 	$(BIN)/python bench/clients/run.py $(ARGS)
 
 check: $(VENV)/.ready  ## Lint, types and layers

@@ -98,7 +98,7 @@ def test_the_demo_runs_to_its_end_on_real_servers() -> None:
     assert '"example"' not in ran.stdout
     for said in (
         "663 tools",
-        "2 tools, through toolcrib",
+        "3 tools, through toolcrib",
         "Asia/Tokyo",
         "80.0",
         "time:get_current_time?",

@@ -215,9 +215,7 @@ class DemoTour:
     async def _describe(self) -> None:
         self._title("Learning how to call one")
         answer = await self._call("tool_search", {"query": "convert a time between time zones", "max_results": 1})
-        hit = _hits(answer)[0]
-        self._say(json.dumps(hit["input_schema"], indent=2), style="dim", by=4)
-        self._say(f"ready to send: {json.dumps(hit['example'], ensure_ascii=False)}", by=4)
+        self._say(json.dumps(_hits(answer)[0]["input_schema"], indent=2), style="dim", by=4)
 
     async def _execute(self) -> None:
         self._title("Calling tools of different servers")
