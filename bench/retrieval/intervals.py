@@ -16,10 +16,14 @@ ROUNDS = 2_000
 SHOWN = ("recall@1", "recall@5", "ndcg@10")
 
 
+def means(scores: Sequence[Metrics]) -> dict[str, Any]:
+    """The number of requests, and the mean of each metric."""
+    return {"queries": len(scores), **{name: round(value, 5) for name, value in mean(scores).as_dict().items()}}
+
+
 def figures(scores: Sequence[Metrics], ours: Sequence[Metrics] = ()) -> dict[str, Any]:
-    """The mean of each metric, and the interval of three; with `ours`, the difference to them on the same requests."""
-    shares = {name: round(value, 5) for name, value in mean(scores).as_dict().items()}
-    given: dict[str, Any] = {"queries": len(scores), **shares}
+    """The means, and the interval of three; with `ours`, the difference to them on the same requests."""
+    given = means(scores)
     if scores:
         given["interval"] = {name: interval(values(scores, name)) for name in SHOWN}
     if scores and ours:

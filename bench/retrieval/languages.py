@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engines import Engine
-from intervals import figures
+from intervals import means
 from quality import scored
 from sets import ROOT, Set
 
@@ -32,7 +32,7 @@ def measured(engines: Sequence[Engine]) -> Iterator[tuple[str, str, dict[str, An
             cell = {}
             for each in sets(part):
                 scores = scored(engine.build(each.pairs), each.queries)
-                cell[each.name] = figures([*scores.values()])
+                cell[each.name] = means([*scores.values()])
             yield engine.name, part, cell
 
 

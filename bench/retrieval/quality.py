@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from engines import OURS, Engine, Search
-from intervals import figures
+from intervals import figures, means
 from sets import SAME_TOOLS, Set
 
 from toolcrib.search.evaluation import LabelledQuery, Metrics, false_answers, query_tracks, score
@@ -26,8 +26,8 @@ def measured(
         for engine in (engine for engine in engines if engine.ranked):
             search = engine.build(each.pairs)
             scores = {track: scored(search, queries) for track, queries in asked.items()}
-            compared = {"main": beside(scores["main"], ours.get("main", {}))}
-            tracks = {track: figures([*of.values()], compared.get(track, [])) for track, of in scores.items()}
+            tracks = {track: means([*of.values()]) for track, of in scores.items()}
+            tracks["main"] = figures([*scores["main"].values()], beside(scores["main"], ours.get("main", {})))
             cell: dict[str, Any] = {"tools": len(each.pairs), "tracks": tracks}
             if each.kinds:
                 cell["kinds"] = by_kind(each.kinds, scores["main"], ours.get("main", {}))
