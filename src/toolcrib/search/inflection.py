@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Final
 
-from py_rust_stemmers import SnowballStemmer  # type: ignore[import-untyped]
+from py_rust_stemmers import SnowballStemmer  # type: ignore[import-untyped]  # it ships no types
 
 _STOP_TEXT: Final = {
     "german": """
