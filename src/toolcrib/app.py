@@ -28,7 +28,6 @@ from toolcrib.errors import (
 )
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.sessions import LOCAL
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
@@ -48,6 +47,7 @@ from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
 from toolcrib.types import (
+    LOCAL,
     Authenticator,
     CallMiddleware,
     Context,

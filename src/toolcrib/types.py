@@ -396,6 +396,10 @@ class Caller:
     """What its credential allows, for policies to judge."""
 
 
+LOCAL: Final = Caller(id="local")
+"""The caller of requests from this process, over stdio, and over HTTP without authentication."""
+
+
 class Action(StrEnum):
     """What a caller wants to do with a tool."""
 
@@ -413,6 +417,12 @@ class Decision(StrEnum):
 
 SHOW_ALL_META: Final = "toolcrib/showAll"
 """Key of a request's `_meta` that asks for every tool, for clients without headers."""
+
+
+SESSION_META: Final = "toolcrib/session"
+"""The `_meta` key by which a client names its session if the protocol has none."""
+
+_MAX_HANDLE_CHARS: Final = 128
 
 
 PATH_META: Final = "toolcrib/path"
@@ -493,6 +503,16 @@ class Context:
     """The request's own `_meta`, without what belongs to the transport."""
     memo: MutableMapping[Hashable, Any] | None = field(default=None, compare=False, repr=False)
     """Values computed once for the request, if the context is used for one request only."""
+
+    @property
+    def session_handle(self) -> str | None:
+        """The name that the client itself gives its session, at most 128 characters; None without one.
+
+        >>> Context(caller=LOCAL, meta={SESSION_META: 7}).session_handle
+        '7'
+        """
+        handle = self.meta.get(SESSION_META)
+        return str(handle)[:_MAX_HANDLE_CHARS] if isinstance(handle, (str, int)) else None
 
     def with_providers(self, *providers: "ToolProvider", override: bool = False) -> "Context":
         """Return a context with these providers added; with `override`, they take precedence over shared tools."""

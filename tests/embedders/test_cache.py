@@ -1,6 +1,8 @@
 """The vector cache: nothing is embedded twice, even across restarts, whatever happens to its file."""
 
+import os
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -289,3 +291,13 @@ def test_it_still_works_after_closing(path: Path) -> None:
     cached.close()
     cached.close()
     np.testing.assert_array_equal(cached.embed(["find", "new"])[:1], wanted)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are those of POSIX")
+def test_only_this_user_can_read_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "vectors.sqlite"
+    with CachedEmbedder(Counting(), path) as cached:
+        cached.embed(TEXTS)
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert "vectors.sqlite" in modes

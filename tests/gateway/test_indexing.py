@@ -269,6 +269,34 @@ async def test_a_search_waits_for_an_embedder_no_longer_than_the_deadline() -> N
             stuck.go_on.set()
 
 
+async def test_cancelled_requests_leave_no_more_than_one_call_behind() -> None:
+    stuck = Stuck()
+    embedder = RequestEmbedder(stuck, 0.5)
+    try:
+        for _ in range(3):
+            async with anyio.create_task_group() as group:
+                group.start_soon(embedder.embed, ["a"])
+                await anyio.wait_all_tasks_blocked()
+                group.cancel_scope.cancel()
+        assert stuck.calls == 1
+    finally:
+        stuck.go_on.set()
+
+
+async def test_requests_that_waited_for_others_in_vain_do_not_end_the_use_of_the_embedder() -> None:
+    stuck = Stuck()
+    embedder = RequestEmbedder(stuck, 0.05)
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(12):
+                group.start_soon(embedder.embed, ["a"])
+    finally:
+        stuck.go_on.set()
+    with anyio.fail_after(5):
+        while (await embedder.embed(["a"])).failure:  # noqa: ASYNC110 - a thread ends without an event
+            await anyio.sleep(0.01)
+
+
 async def test_while_tools_are_being_embedded_a_search_uses_the_vectors_that_are_there_and_says_so() -> None:
     begun, go_on = threading.Event(), threading.Event()
 

@@ -12,10 +12,10 @@ from tests.middleware.support import Clock, immediate
 from toolcrib.discovery.session import Session
 from toolcrib.errors import ServerUnavailable
 from toolcrib.gateway.options import GatewayOptions, SessionOptions
-from toolcrib.gateway.sessions import _CODEC, LOCAL, SESSION_META, TURN_META, Sessions, is_anonymous
+from toolcrib.gateway.sessions import _CODEC, TURN_META, Sessions, is_anonymous
 from toolcrib.state.memory import MemoryStore
 from toolcrib.testing import FakeProvider, FakeSource, running
-from toolcrib.types import Caller, Context, Object, SearchRequest, Tool, ToolResult
+from toolcrib.types import LOCAL, SESSION_META, Caller, Context, Object, SearchRequest, Tool, ToolResult
 
 pytestmark = pytest.mark.anyio
 

@@ -23,13 +23,12 @@ from tests.server.test_http import EXECUTE, MODERN
 
 from toolcrib import Context, Tool
 from toolcrib.gateway.options import GatewayOptions
-from toolcrib.gateway.sessions import LOCAL
 from toolcrib.middleware.options import CacheOptions, CallOptions
 from toolcrib.registry import ToolRegistry
 from toolcrib.server.auth import caller_of_user
 from toolcrib.settings.options import Settings
 from toolcrib.testing import text_of
-from toolcrib.types import Caller
+from toolcrib.types import LOCAL, Caller
 
 pytestmark = pytest.mark.anyio
 

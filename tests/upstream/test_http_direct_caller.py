@@ -280,6 +280,48 @@ async def test_only_an_older_server_gets_a_cancel_notification(modern: bool) -> 
     assert [message["method"] for message in peer.got] == ([] if modern else ["notifications/cancelled"])
 
 
+async def test_a_call_that_is_cancelled_after_its_connection_was_closed_stays_cancelled() -> None:
+    under_way = anyio.Event()
+
+    class Hanging(Peer):
+        async def handle(self, request: httpx2.Request) -> httpx2.Response:
+            under_way.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async with peer_of(lambda _: httpx2.Response(200), Hanging) as peer, anyio.create_task_group() as group:
+
+        async def call() -> None:
+            await peer.call(modern=False)
+
+        group.start_soon(call)
+        await under_way.wait()
+        peer.posts.close()
+        group.cancel_scope.cancel()
+
+
+async def test_a_question_whose_answer_cannot_be_sent_any_more_fails_the_call() -> None:
+    question = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
+
+    class Waiting(Peer):
+        async def handle(self, request: httpx2.Request) -> httpx2.Response:
+            return httpx2.Response(200, headers=EVENTS, content=self.events())
+
+        async def events(self) -> AsyncIterator[bytes]:
+            yield f"data: {json.dumps(question)}\n\n".encode()
+            await anyio.sleep_forever()
+
+    async with peer_of(lambda _: httpx2.Response(200), Waiting) as peer:
+
+        class Closing(Listener):
+            async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+                peer.posts.close()
+                return {}
+
+        with pytest.raises(ExchangeError, match="closed"):
+            await peer.call(exchange=Closing())
+
+
 async def test_a_closed_transport_is_reported() -> None:
     async with peer_of(lambda _: httpx2.Response(200)) as peer:
         pass

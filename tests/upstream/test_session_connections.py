@@ -1,18 +1,26 @@
 """Connections of single sessions: who gets one, what it declares, and when it ends."""
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
+from mcp.shared.exceptions import MCPError
 from tests.upstream.support import CTX, FAST, alive, call, call_json, raw, server_of
 from tests.upstream.test_forwarding import ELICIT, TALK
 
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
 from toolcrib.types import Caller, Context, Object, ServerState, SessionClient
+from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.fleet import RemoteServer
-from toolcrib.upstream.forwarding import paused
+from toolcrib.upstream.forwarding import LogForwarder, RunningRequest, paused
+from toolcrib.upstream.options import ServerOptions
+from toolcrib.upstream.redact import Redactor
+from toolcrib.upstream.session_connections import SessionConnections, SessionUnavailable
+from toolcrib.upstream.stdio import open_channel as open_stdio
 
 pytestmark = pytest.mark.anyio
 
@@ -100,6 +108,27 @@ async def test_an_idle_connection_is_closed_and_opened_again_when_needed() -> No
         assert await process(server, of("1")) != one
 
 
+async def test_no_request_gets_an_idle_connection_that_is_being_closed() -> None:
+    options = replace(raw(**OWN), start_timeout_s=10)
+    redact, channels = Redactor(options), list[Channel]()
+
+    def open_kept() -> Channel:
+        channels.append(open_stdio(options, FAST, redact))
+        return channels[-1]
+
+    idle_soon = replace(FAST, session_idle_s=0.0)
+    own = SessionConnections(options, idle_soon, redact, LogForwarder("s", redact), open_kept)
+    own.attach(modern=False)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(own.run)
+            await anyio.wait_all_tasks_blocked()
+            (await own.lease(of("1"))).release()
+            await channels[0].closed.wait()
+            group.cancel_scope.cancel()
+    assert channels[0].closed.reason == "it was not used"
+
+
 async def test_a_session_too_many_takes_the_place_of_the_one_unused_longest() -> None:
     async with server_of(raw(**OWN), replace(FAST, max_sessions=2)) as server:
         pids = [await process(server, of(session)) for session in ("1", "2", "1", "3")]
@@ -171,6 +200,35 @@ async def test_log_messages_of_a_session_reach_its_running_request() -> None:
     assert ctx.client.logged == ({"level": "info", "logger": "raw", "data": "d"},)
 
 
+@asynccontextmanager
+async def silence() -> AsyncIterator[Streams]:
+    """The transport of a server that never answers."""
+    [into, received], [sent, out] = (
+        anyio.create_memory_object_stream[Any](9),
+        anyio.create_memory_object_stream[Any](9),
+    )
+    with into, received, sent, out:
+        yield received, sent
+
+
+async def test_a_session_whose_server_does_not_answer_the_handshake_learns_that() -> None:
+    options = ServerOptions(name="s", command="s", sessions="client", start_timeout_s=0.05)
+    redact = Redactor(options)
+
+    def open_silent() -> Channel:
+        return Channel(transport=silence(), closed=CloseEvent(), refresh_needed=AutoResetEvent())
+
+    own = SessionConnections(options, FAST, redact, LogForwarder("s", redact), open_silent)
+    own.attach(modern=False)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(own.run)
+            await anyio.wait_all_tasks_blocked()
+            with pytest.raises(SessionUnavailable, match=r"no answer to the handshake within 0\.05 s"):
+                await own.lease(of("1"))
+            group.cancel_scope.cancel()
+
+
 # -- protocol versions -------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +278,12 @@ async def test_a_question_to_a_newer_client_ends_its_request_and_the_repeated_on
         assert await call_json(server, "ask_back", repeated, **ELICIT) == answers["q1"]
 
 
+async def test_an_open_call_of_another_gateway_is_continued_there() -> None:
+    async with server_of(raw(discover="serve")) as server:
+        repeated = replace(MODERN, input_responses={"q": {}}, request_state="open-call.theirs")
+        assert await call_json(server, "ask_more", repeated) == [{"q": {}}, "open-call.theirs"]
+
+
 @pytest.mark.parametrize("other", [of("2", is_modern=True), of("1", caller="bob", is_modern=True)])
 async def test_only_the_session_that_was_asked_can_answer(other: Context) -> None:
     async with server_of(raw(options={"asks": True})) as server:
@@ -242,3 +306,25 @@ async def test_a_deadline_does_not_run_while_a_person_answers() -> None:
     with paused(limit):
         assert limit.deadline == math.inf
     assert 9 < limit.deadline - anyio.current_time() <= 10
+
+
+async def test_a_server_cannot_ask_any_number_of_questions_at_the_same_time() -> None:
+    options = ServerOptions(name="s", command="s")
+    running = RunningRequest(Peer(capabilities=ABLE), LogForwarder("s", Redactor(options)), may_ask=True)
+    waiting = 0
+
+    async def ask(method: str, params: Object) -> Object:
+        nonlocal waiting
+        waiting += 1
+        await anyio.sleep_forever()
+        return {}
+
+    running.ask = ask
+    async with anyio.create_task_group() as group:
+        for _ in range(16):
+            group.start_soon(running.answer, ELICIT["method"], ELICIT["params"])
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(5), pytest.raises(MCPError, match="16 questions wait"):
+            await running.answer(ELICIT["method"], ELICIT["params"])
+        group.cancel_scope.cancel()
+    assert waiting == 16

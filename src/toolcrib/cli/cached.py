@@ -19,7 +19,6 @@ from toolcrib.errors import ToolNotFound
 from toolcrib.formats.mcp import read_entry
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.policy import AllowAll
-from toolcrib.gateway.sessions import LOCAL
 from toolcrib.gateway.snapshot import MergedTools, ProviderTools, Snapshot
 from toolcrib.gateway.view import View, ViewCache
 from toolcrib.gateway.visibility import unavailable_servers, visible_servers
@@ -31,7 +30,7 @@ from toolcrib.search.options import Scorer
 from toolcrib.search.text import parse_query
 from toolcrib.settings.options import Settings
 from toolcrib.state.options import make_store
-from toolcrib.types import BackendKind, Context, Object, Rejected, SearchRequest, ServerState, ServerStatus, Tool
+from toolcrib.types import LOCAL, BackendKind, Context, Object, Rejected, SearchRequest, ServerState, ServerStatus, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, StoredCatalog
 from toolcrib.upstream.options import ServerOptions
 

@@ -1,7 +1,8 @@
 """Embed each text once: cache vectors in memory and, across restarts, in an SQLite file.
 
 A crash loses nothing that was written, and several processes may share the file. If the file fails, the embedder works
-without it. The file holds hashes and vectors, never texts.
+without it. The file holds hashes and vectors, never texts, and only this user
+can read it.
 """
 
 import logging
@@ -10,6 +11,7 @@ import sqlite3
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +24,7 @@ import numpy as np
 from toolcrib.embedders.models import unit_rows
 from toolcrib.errors import SettingsError
 from toolcrib.search.vectors import Embedder, Vectors, quantize
+from toolcrib.state.sqlite import create_private
 
 _KEY_BYTES = 16
 
@@ -230,7 +233,8 @@ class VectorStore:
             self._set_aside(error)
 
     def _opened(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(PermissionError):  # another user's file, which this one may use
+            create_private(self._path)
         db = sqlite3.connect(self._path, timeout=_WAIT_S, check_same_thread=False)
         try:
             self._prepare(db)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import blake2b
+from itertools import islice
 from typing import Final
 
 import anyio
@@ -79,7 +80,7 @@ class BackgroundVectors:
     def embed_next(self) -> int:
         """Embed some of the texts that wait; return how many. Raises what the embedder raises."""
         with self._lock:
-            group = dict(list(self._waiting.items())[:_BATCH])
+            group = dict(islice(self._waiting.items(), _BATCH))
         self._embed(group)
         return len(group)
 
@@ -169,32 +170,41 @@ class RequestEmbedder:
         return EmbeddedRequest(dict(zip(texts, vectors, strict=True)))
 
     async def _within_deadline(self, texts: Sequence[str]) -> Vectors:
-        if self._overdue:
-            raise TimeoutError("an earlier call has not ended yet")
+        self._check_overdue()
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(_MAX_REQUESTS)
         call = _Call()
         try:
-            with anyio.fail_after(self._timeout_s):
+            # Also a request that is cancelled holds its place until then, so that threads never pile up.
+            with anyio.fail_after(self._timeout_s, shield=True):
                 return await anyio.to_thread.run_sync(
                     partial(self._call, call, texts), limiter=self._threads, abandon_on_cancel=True
                 )
         except TimeoutError:
             with self._lock:
-                call.is_overdue = not call.has_ended
-                self._overdue += call.is_overdue
+                call.is_given_up = True
+                self._overdue += call.is_running
             raise
 
+    def _check_overdue(self) -> None:
+        if self._overdue:
+            raise TimeoutError("an earlier call has not ended yet")
+
     def _call(self, call: "_Call", texts: Sequence[str]) -> Vectors:
+        with self._lock:
+            if call.is_given_up:
+                raise TimeoutError("it waited for earlier calls for too long")
+            self._check_overdue()
+            call.is_running = True
         try:
             return checked_vectors(self.embedder.embed(texts), len(texts), self.embedder.dim)
         finally:
             with self._lock:
-                call.has_ended = True
-                self._overdue -= call.is_overdue
+                call.is_running = False
+                self._overdue -= call.is_given_up
 
 
 @dataclass(slots=True)
 class _Call:
-    has_ended: bool = False
-    is_overdue: bool = False
+    is_running: bool = False
+    is_given_up: bool = False

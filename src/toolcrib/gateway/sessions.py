@@ -15,20 +15,13 @@ from typing import Any, Final, TypeVar
 from toolcrib.discovery.session import Session
 from toolcrib.gateway.options import SessionOptions
 from toolcrib.middleware.fingerprint import canonical_json
-from toolcrib.types import JSON, Caller, Context, StateCodec, StateStore
+from toolcrib.types import JSON, LOCAL, Context, StateCodec, StateStore
 
 _T = TypeVar("_T")
-
-LOCAL: Final = Caller(id="local")
-"""The caller of requests from this process, over stdio, and over HTTP without authentication."""
-
-SESSION_META: Final = "toolcrib/session"
-"""The `_meta` key by which a client names its session if the protocol has none."""
 
 TURN_META: Final = "toolcrib/turn"
 """The `_meta` key by which a host identifies the current turn; any text or number."""
 
-_MAX_HANDLE_CHARS: Final = 128
 _NO_BOOSTS: Final[Mapping[str, float]] = {}
 
 
@@ -40,7 +33,7 @@ def is_anonymous(ctx: Context) -> bool:
 
     >>> is_anonymous(Context(caller=LOCAL)), is_anonymous(Context(caller=LOCAL, session="stdio"))
     (True, False)
-    >>> is_anonymous(Context(caller=Caller(id="ann")))
+    >>> is_anonymous(Context(caller=replace(LOCAL, id="ann")))
     False
     """
     return ctx.session is None and ctx.caller == LOCAL
@@ -120,8 +113,6 @@ class Sessions:
 
 def session_key(ctx: Context) -> str | None:
     """Return what identifies the session of a request; None if that cannot be known."""
-    handle = ctx.meta.get(SESSION_META)
-    named = str(handle)[:_MAX_HANDLE_CHARS] if isinstance(handle, (str, int)) else None
-    if named is None and is_anonymous(ctx):
+    if ctx.session_handle is None and is_anonymous(ctx):
         return None
-    return canonical_json([ctx.caller.tenant, ctx.caller.id, ctx.session, named])
+    return canonical_json([ctx.caller.tenant, ctx.caller.id, ctx.session, ctx.session_handle])

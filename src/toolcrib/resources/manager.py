@@ -17,7 +17,6 @@ from toolcrib.errors import ApprovalRequired, InvalidRequest, NotFound, NotStart
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.gateway.provider_state import provider_statuses
 from toolcrib.gateway.refresh import CatalogRefresher
-from toolcrib.gateway.sessions import LOCAL
 from toolcrib.gateway.view import ResolvedTool, may_see
 from toolcrib.middleware.pipeline import CallPipeline
 from toolcrib.providers.base import Backend, LogAudience, Provider
@@ -34,6 +33,7 @@ from toolcrib.resources.router import ResourceLocation, SubscribedUris, UriRoute
 from toolcrib.resources.uris import MAX_URI_LENGTH, expand_template, split_qualified_uri
 from toolcrib.schema import Schema
 from toolcrib.types import (
+    LOCAL,
     Caller,
     Context,
     Decision,

@@ -90,8 +90,10 @@ class UriRouter:
 
     def _app_locations(self, caller: Caller, uri: str) -> list[ResourceLocation]:
         """The server in whose namespace the address of an app is, if it is one."""
-        namespace, own = split_app_uri(uri) or ("", "")
-        return [one for one in self._owners_or_readers(caller, own) if own and one.namespace == namespace]
+        if (parts := split_app_uri(uri)) is None:
+            return []
+        namespace, own = parts
+        return [one for one in self._owners_or_readers(caller, own) if one.namespace == namespace]
 
     def is_hidden(self, caller: Caller, namespace: str, uri: str) -> bool:
         """Whether the policy hides a server's resource from the caller, under any spelling of its URI."""

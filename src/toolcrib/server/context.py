@@ -21,12 +21,11 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError
-from toolcrib.gateway.sessions import LOCAL
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth import CALLER_KEY, sdk_caller
 from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.surfaces.reply import error_text
-from toolcrib.types import SHOW_ALL_META, Caller, Context, Object, SessionClient
+from toolcrib.types import LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient
 from toolcrib.wire import is_modern
 
 logger = logging.getLogger(__name__)

@@ -349,7 +349,7 @@ class _StateFile:
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        _create_private(self._path)
+        create_private(self._path)
         self._inode = self._path.stat().st_ino
         db = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
@@ -517,7 +517,7 @@ def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
 
 
-def _create_private(path: Path) -> None:
+def create_private(path: Path) -> None:
     """Create the file, and the folders above it, for this user only; an existing file is made private."""
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in reversed(missing):

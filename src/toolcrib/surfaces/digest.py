@@ -369,13 +369,14 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
-def full_names(short: str, names: Iterable[str]) -> frozenset[str]:
-    """The names that a digest may show as this one.
+def full_names(short: frozenset[str], names: Iterable[str]) -> frozenset[str]:
+    """The names that a digest may show as one of these; those that it shows as no name stay as they are.
 
-    >>> sorted(full_names("git", ["git-mcp-server", "acme-mcp-server-git", "github"]))
-    ['acme-mcp-server-git', 'git-mcp-server']
+    >>> sorted(full_names(frozenset({"git", "mail"}), ["git-mcp-server", "acme-mcp-server-git", "github"]))
+    ['acme-mcp-server-git', 'git-mcp-server', 'mail']
     """
-    return frozenset(name for name, shown in short_names(names).items() if shown == short)
+    shown = short_names(names)
+    return frozenset(name for name in shown if shown[name] in short) | short.difference(shown.values())
 
 
 def _telling_parts(name: str) -> Sequence[str]:

@@ -173,8 +173,7 @@ class SearchSurface:
         unknown = filters.namespaces.difference(known)
         if not unknown:
             return filters
-        found = (full_names(name, known) or {name} for name in unknown)
-        return replace(filters, namespaces=(filters.namespaces - unknown).union(*found))
+        return replace(filters, namespaces=(filters.namespaces - unknown) | full_names(unknown, known))
 
     async def _check(self, ctx: Context, filters: Filters) -> None:
         """Raise `InvalidRequest` for a namespace or tag that the caller does not have."""

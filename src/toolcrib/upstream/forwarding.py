@@ -41,6 +41,8 @@ _MAX_PER_SECOND: Final = 20
 _MAX_DEPTH: Final = 20
 _MAX_QUEUED: Final = 64
 """Notifications kept for a client that is slower than the server; older ones are dropped."""
+_MAX_QUESTIONS: Final = 16
+"""Questions of one request that its client is asked at the same time."""
 _FLUSH_S: Final = 1.0
 """How long a response waits for the notifications that came before it."""
 _CAPABILITIES: Final = {
@@ -148,6 +150,8 @@ class RunningRequest:
         self._sent: anyio.Event | None = None
         """Set when nothing waits any longer; None if nothing does."""
         self._open = True
+        self._questions = 0
+        """Questions that the client has not answered yet."""
 
     def replace_client(self, client: Client) -> None:
         """Continue with the client of a repeated request."""
@@ -185,6 +189,9 @@ class RunningRequest:
         asked = {key: value for key, value in params.items() if key != "_meta"}
         if not self._may_ask or not self._can_ask(method):
             return refuse(method)
+        if self._questions >= _MAX_QUESTIONS:
+            raise MCPError(INVALID_REQUEST, f"{_MAX_QUESTIONS} questions wait for an answer; ask again after one.")
+        self._questions += 1
         try:
             with paused(self._limit):
                 return dict(await (self.ask or self._ask_client)(method, asked))
@@ -193,6 +200,8 @@ class RunningRequest:
         except Exception as error:
             logger.info("a client failed to answer a server's request", exc_info=error)
             raise MCPError(INTERNAL_ERROR, "The client failed to answer.") from error
+        finally:
+            self._questions -= 1
 
     def _can_ask(self, method: str) -> bool:
         capability = _CAPABILITIES.get(method, "")

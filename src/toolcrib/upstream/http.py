@@ -17,7 +17,6 @@ from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import httpx2
-from anyio.abc import TaskGroup
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
@@ -238,11 +237,14 @@ class DirectCaller:
 
     async def _cancel(self, request_id: str, headers: Mapping[str, str]) -> None:
         params = {"requestId": request_id, "reason": "caller cancelled"}
-        with anyio.move_on_after(_CANCEL_TIMEOUT_S, shield=True):
+        with anyio.move_on_after(_CANCEL_TIMEOUT_S, shield=True), suppress(ExchangeError):
             response = await self._post(
                 {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}, headers
             )
             await response.aclose()
+
+
+_BeginAnswer = Callable[[dict[str, Any]], None]
 
 
 class _ResponseStream:
@@ -285,15 +287,15 @@ class _ResponseStream:
             failures = 0 if self._last_event_id != received else failures + 1
             response = await self._resumed(failures)
 
-    async def _read_messages(self, messages: "_Messages", group: TaskGroup | None = None) -> dict[str, Any] | None:
-        """Return the result; None if the stream ended without it. Questions are answered in the group's tasks."""
+    async def _read_messages(self, messages: "_Messages", begin: _BeginAnswer | None = None) -> dict[str, Any] | None:
+        """Return the result; None if the stream ended without it. `begin` starts to answer a question."""
         while (message := await messages.next()) is not None:
             if message.get("id") == self._request_id and "method" not in message:
                 return _result_of(message, httpx2.codes.OK)
             if "id" not in message or "method" not in message:
                 await self._handle(message)
-            elif group is not None:
-                group.start_soon(self._handle, message)
+            elif begin is not None:
+                begin(message)
             else:
                 return await self._read_with_group(message, messages)
         return None
@@ -301,15 +303,27 @@ class _ResponseStream:
     async def _read_with_group(self, question: dict[str, Any], messages: "_Messages") -> dict[str, Any] | None:
         result: dict[str, Any] | None = None
         failure: Exception | None = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._handle, question)
+
+        async def handle(message: dict[str, Any]) -> None:
+            nonlocal failure
             try:
-                result = await self._read_messages(messages, group)
+                await self._handle(message)
+            except ExchangeError as error:
+                failure = error
+                group.cancel_scope.cancel()
+
+        def begin(message: dict[str, Any]) -> None:
+            group.start_soon(handle, message)
+
+        async with anyio.create_task_group() as group:
+            begin(question)
+            try:
+                result = await self._read_messages(messages, begin)
             except (MCPError, ExchangeError, ValueError) as error:
                 failure = error
             if result is not None or failure is not None:
                 group.cancel_scope.cancel()
-        if failure is not None:
+        if failure is not None and result is None:
             raise failure
         return result
 

@@ -134,7 +134,7 @@ class UpstreamServer(RemoteServer):
 
         `limit` does not run while the client answers a question.
         """
-        if is_open_call(ctx):
+        if is_open_call(ctx) and not self._is_modern():
             return await self._open_calls.resume(ctx)
         if not self._stays_open(ctx):
             return await self._send(ctx, method, params, header_map, limit=limit)
@@ -144,6 +144,11 @@ class UpstreamServer(RemoteServer):
             return await self._send(first, method, params, header_map, open_call=call)
 
         return await self._open_calls.begin(ctx, work)
+
+    def _is_modern(self) -> bool:
+        """Whether the server ends a request with its questions itself: then no call of it stays open here."""
+        connection = self._supervisor.connection
+        return connection is not None and connection.protocol.modern
 
     def _stays_open(self, ctx: Context) -> bool:
         """Whether the server may ask during the request, and its client answers by repeating it."""

@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 from pydantic_core import to_json
 
-from toolcrib.types import Caller, Client, Context, Object, SessionClient
+from toolcrib.types import LOCAL, Caller, Client, Context, Object, SessionClient
 from toolcrib.upstream.channel import Channel, ExchangeError, FailureKind, flatten_errors
 from toolcrib.upstream.connection import Connection, open_connection
 from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
@@ -34,11 +34,6 @@ _LISTEN_TIMEOUT_S: Final = 1.0
 """How long the first request waits for the stream on which the server may ask."""
 _MIN_WAIT_S: Final = 1.0
 """Between two looks at whether a connection in use has become idle."""
-_SESSION_META: Final = "toolcrib/session"
-"""The `_meta` key by which a client names its session if the protocol has none."""
-_MAX_HANDLE_CHARS: Final = 128
-_ANONYMOUS: Final = "local"
-"""The id of callers without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +241,9 @@ class SessionConnections:
     async def _serve(self, entry: _SessionConnection) -> None:
         """Open the connection, and keep it until it ends or is idle."""
         options = self._options
+        limit = anyio.CancelScope(deadline=anyio.current_time() + options.start_timeout_s)
         try:
-            with anyio.CancelScope(deadline=anyio.current_time() + options.start_timeout_s) as limit:
+            with limit:
                 async with open_connection(
                     entry.channel, options, self._fleet, self._redact, entry.messages, entry.handshake
                 ) as connection:
@@ -261,15 +257,18 @@ class SessionConnections:
         except Exception as error:  # noqa: BLE001 - whatever ends a connection, its requests get the reason
             entry.failure, entry.refused = self._reason(entry, error)
         finally:
+            if entry.connection is None and limit.cancel_called:
+                entry.failure = f"no answer to the handshake within {options.start_timeout_s:g} s"
             self._close(entry, entry.failure or "it was closed")
-            entry.failure = entry.failure or entry.channel.closed.reason or "it did not answer the handshake in time"
+            entry.failure = entry.failure or entry.channel.closed.reason
             entry.ready.set()
 
     async def _wait_idle(self, entry: _SessionConnection) -> None:
-        """Wait until the connection ends, or was not used for long."""
+        """Wait until the connection ends, or was not used for long; then no request gets it any more."""
         while not entry.channel.closed.is_set:
             now, idle_at = anyio.current_time(), entry.used_at + self._fleet.session_idle_s
             if entry.users == 0 and now >= idle_at:
+                self._close(entry, "it was not used")
                 return
             with anyio.move_on_at(idle_at if idle_at > now else now + _MIN_WAIT_S):
                 await entry.channel.closed.wait()
@@ -310,8 +309,7 @@ def session_key(ctx: Context) -> tuple[str | None, str, str | None, str | None] 
 
     None if two such requests may come from different clients: without a session and without authentication.
     """
-    handle = ctx.meta.get(_SESSION_META)
-    named = str(handle)[:_MAX_HANDLE_CHARS] if isinstance(handle, (str, int)) else None
-    if ctx.session is None and named is None and ctx.caller.id == _ANONYMOUS and ctx.caller.tenant is None:
+    tenant, caller = ctx.caller.tenant, ctx.caller.id
+    if ctx.session is None and ctx.session_handle is None and (tenant, caller) == (LOCAL.tenant, LOCAL.id):
         return None
-    return ctx.caller.tenant, ctx.caller.id, ctx.session, named
+    return tenant, caller, ctx.session, ctx.session_handle
