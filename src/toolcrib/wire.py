@@ -43,6 +43,13 @@ _RESERVED_META: Final = "io.modelcontextprotocol/"
 _FORWARDED_META: Final = frozenset({"io.modelcontextprotocol/related-task"})
 
 
+CLIENT_CAPABILITIES: Final[Mapping[str, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+"""What a server may ask a client, by method, with the capability that the client needs for it."""
+
 _INPUT_REQUESTS: Final[Mapping[str, type[BaseModel]]] = {
     "elicitation/create": mcp_types.ElicitRequest,
     "sampling/createMessage": mcp_types.CreateMessageRequest,

@@ -26,7 +26,7 @@ from toolcrib.server.auth import CALLER_KEY, sdk_caller
 from toolcrib.server.sdk_workarounds import connection_of
 from toolcrib.surfaces.reply import error_text
 from toolcrib.types import LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient
-from toolcrib.wire import is_modern
+from toolcrib.wire import CLIENT_CAPABILITIES, is_modern
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +53,8 @@ _SHOW_ALL_QUERY: Final = "show_all"
 _REQUEST_SCOPE_KEY: Final = "toolcrib.request_scope"
 _RESERVED_PREFIX: Final = "io.modelcontextprotocol/"
 _NOT_FORWARDED: Final = frozenset({"progress_token", "progressToken", SHOW_ALL_META})
-_FORWARDED_CAPABILITIES: Final = {"elicitation", "sampling", "roots"}
+_FORWARDED_CAPABILITIES: Final = set(CLIENT_CAPABILITIES.values())
 """Capabilities whose requests and answers this server passes on."""
-_REQUIRED_CAPABILITY: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""The client capability that each server request needs."""
 _ANSWER_TIMEOUT_S: Final = 600.0
 """How long a person or a model may take to answer, in seconds."""
 
@@ -198,7 +192,7 @@ class RequestClient(SessionClient):
 
     def can_ask(self, method: str) -> bool:
         """Whether the client can answer such a request while its own waits, as before version 2026-07-28."""
-        needed = _REQUIRED_CAPABILITY.get(method)
+        needed = CLIENT_CAPABILITIES.get(method)
         return needed is not None and not self.is_modern and needed in self.capabilities
 
     def can_answer(self, request: Object) -> bool:

@@ -192,7 +192,9 @@ class StreamableHttpEndpoint:
             await app({**scope, "headers": headers}, receive, send_counted)
         finally:
             if opened:
-                self._open_streams -= Counter({session: 1})
+                self._open_streams[session] -= 1
+                if not self._open_streams[session]:
+                    del self._open_streams[session]
 
 
 class _SessionRequest:

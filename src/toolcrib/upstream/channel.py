@@ -19,8 +19,6 @@ Streams: TypeAlias = TransportStreams
 _LIST_CHANGED: Final = frozenset({"notifications/prompts/list_changed", "notifications/resources/list_changed"})
 CLIENT_NOTIFICATIONS: Final = frozenset({"notifications/message", "notifications/elicitation/complete"})
 """Notifications of a server that concern the client of a request, not the connection."""
-SERVER_REQUESTS: Final = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
-"""What a server of a version before 2026-07-28 may ask the client of a request."""
 FAILURE_MARK: Final = secrets.token_hex(8)
 """Marks our own error responses. Random, so that a server cannot forge one."""
 NO_MESSAGE: Final = "its response claims to be JSON but is not a JSON-RPC message; check the url"

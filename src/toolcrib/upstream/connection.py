@@ -33,7 +33,6 @@ from toolcrib.errors import InvalidArguments
 from toolcrib.types import Context, Object, ServerInfo
 from toolcrib.upstream.channel import (
     NO_MESSAGE,
-    SERVER_REQUESTS,
     AutoResetEvent,
     Channel,
     Exchange,
@@ -48,7 +47,7 @@ from toolcrib.upstream.negotiation import CLIENT_INFO, NORMALIZE, Handshake, Hea
 from toolcrib.upstream.open_calls import OpenCall
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bounded
-from toolcrib.wire import replace_surrogates
+from toolcrib.wire import CLIENT_CAPABILITIES, replace_surrogates
 
 _EMPTY: Final[Object] = {}
 _SDK_CLOSED: Final = "Connection closed"
@@ -156,7 +155,7 @@ class RawJsonDispatcher(JSONRPCDispatcher[TransportContext]):
         async def respond(
             dctx: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
         ) -> dict[str, Any]:
-            if method in SERVER_REQUESTS:
+            if method in CLIENT_CAPABILITIES:
                 return await self._messages.answer(method, params or {})
             return await on_request(dctx, method, params)
 

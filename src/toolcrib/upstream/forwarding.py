@@ -21,7 +21,7 @@ from pydantic_core import to_json
 from toolcrib.providers.base import LogAudience
 from toolcrib.types import Client, Context, Object, SessionClient, Unsubscribe
 from toolcrib.upstream.redact import Redactor
-from toolcrib.wire import replace_surrogates
+from toolcrib.wire import CLIENT_CAPABILITIES, replace_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +45,6 @@ _MAX_QUESTIONS: Final = 16
 """Questions of one request that its client is asked at the same time."""
 _FLUSH_S: Final = 1.0
 """How long a response waits for the notifications that came before it."""
-_CAPABILITIES: Final = {
-    "elicitation/create": "elicitation",
-    "sampling/createMessage": "sampling",
-    "roots/list": "roots",
-}
-"""The client capability that each request of a server needs."""
 _REFUSALS: Final = {
     "sampling/createMessage": "The client has no model to ask.",
     "roots/list": "The client has no roots to list.",
@@ -204,7 +198,7 @@ class RunningRequest:
             self._questions -= 1
 
     def _can_ask(self, method: str) -> bool:
-        capability = _CAPABILITIES.get(method, "")
+        capability = CLIENT_CAPABILITIES.get(method, "")
         if isinstance(self._client, SessionClient):
             return capability in self._client.declared if self.ask is not None else self._client.can_ask(method)
         return capability in self._client.capabilities

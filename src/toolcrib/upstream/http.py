@@ -26,7 +26,6 @@ from toolcrib._version import VERSION
 from toolcrib.upstream.channel import (
     CLIENT_NOTIFICATIONS,
     NO_MESSAGE,
-    SERVER_REQUESTS,
     AutoResetEvent,
     Channel,
     CloseEvent,
@@ -41,6 +40,7 @@ from toolcrib.upstream.framing import EventParser, parse_json
 from toolcrib.upstream.http_transport import SESSION_HEADER, AiohttpTransport, AuthTransport, byte_chunks
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor, bare_url
+from toolcrib.wire import CLIENT_CAPABILITIES
 
 _IO_TIMEOUT_S: Final = 30.0
 """To write a request, or to wait for a free connection."""
@@ -415,7 +415,7 @@ async def _answer(method: str, params: Mapping[str, Any], exchange: Exchange | N
     """The result or error with which to answer a request of a server."""
     if method == "ping":
         return {"result": {}}
-    if exchange is None or method not in SERVER_REQUESTS:
+    if exchange is None or method not in CLIENT_CAPABILITIES:
         return {"error": _METHOD_NOT_FOUND}
     try:
         return {"result": await exchange.answer(method, params)}

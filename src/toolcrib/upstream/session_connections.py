@@ -21,11 +21,10 @@ from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
 from toolcrib.upstream.negotiation import Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
+from toolcrib.wire import CLIENT_CAPABILITIES
 
 logger = logging.getLogger(__name__)
 
-_CAPABILITIES: Final = ("elicitation", "sampling", "roots")
-"""Client capabilities whose requests are passed on."""
 _SHARED_CAPABILITIES: Final[Object] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 """What a shared connection declares to a server that may ask."""
 _RETRY_AFTER_S: Final = 60.0
@@ -209,7 +208,7 @@ class SessionConnections:
 
     def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
         may_ask = self._options.asks is not False
-        capabilities = {name: declared[name] for name in _CAPABILITIES if may_ask and name in declared}
+        capabilities = {name: declared[name] for name in CLIENT_CAPABILITIES.values() if may_ask and name in declared}
         if self._options.protocol != "auto":
             return Handshake.of(self._options.protocol, capabilities=capabilities)
         return Handshake(discover=self._modern and modern, capabilities=capabilities)
