@@ -280,7 +280,7 @@ class SessionConnections:
             return self._redact(f"{type(causes[0]).__name__}: {causes[0]}"), False
         closed = entry.channel.closed
         reason = closed.reason if known.kind is FailureKind.CLOSED and closed.is_set else known.reason
-        return reason, known.kind is FailureKind.ANSWER
+        return reason, known.kind is FailureKind.ANSWER and known.code is not None
 
     def _close(self, entry: _SessionConnection, reason: str) -> None:
         entry.channel.closed.set(reason)
