@@ -24,7 +24,7 @@ import numpy as np
 from toolcrib.embedders.models import unit_rows
 from toolcrib.errors import SettingsError
 from toolcrib.search.vectors import Embedder, Vectors, quantize
-from toolcrib.state.sqlite import create_private
+from toolcrib.state.options import create_private
 
 _KEY_BYTES = 16
 

@@ -9,9 +9,7 @@ import asyncio
 import json
 import json.scanner
 import logging
-import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +24,7 @@ import anyio
 
 from toolcrib.errors import SettingsError, StateUnavailable
 from toolcrib.state.memory import MemoryStore
-from toolcrib.state.options import DEFAULT_MAX_BYTES
+from toolcrib.state.options import DEFAULT_MAX_BYTES, create_private
 from toolcrib.types import JSON, StateCodec, StateTable
 
 logger = logging.getLogger(__name__)
@@ -515,19 +513,6 @@ def _is_damage(error: sqlite3.Error) -> bool:
 def _primary_code(error: sqlite3.Error) -> int:
     """SQLite's code of the error, without what extended codes add; 0 if it is Python's own."""
     return getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-
-
-def create_private(path: Path) -> None:
-    """Create the file, and the folders above it, for this user only; an existing file is made private."""
-    missing = [folder for folder in path.parents if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        # An existing file is not opened: closing it would release the locks that this process has on it.
-        if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != stat.S_IRUSR | stat.S_IWUSR:
-            path.chmod(0o600)
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:
