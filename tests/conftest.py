@@ -68,7 +68,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     chosen = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     if "examples" not in chosen:
         return (yield)
-    test = item.obj  # type: ignore[attr-defined]
+    test = item.obj  # type: ignore[attr-defined]  # an item with examples is a function
     usual = test._hypothesis_internal_use_settings
     test._hypothesis_internal_use_settings = hypothesis.settings(
         usual,

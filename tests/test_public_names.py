@@ -27,7 +27,7 @@ def test_the_stub_has_the_same_names_for_type_checkers() -> None:
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = toolcrib.nonsense  # type: ignore[attr-defined]  # that is the point
+        _ = toolcrib.nonsense  # type: ignore[attr-defined]  # the missing name is what is tested
 
 
 def test_dir_shows_the_public_names() -> None:

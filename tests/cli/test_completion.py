@@ -74,7 +74,7 @@ def test_fish_needs_a_file_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_can_be_shown_and_parsed(command: Command, shell: str) -> None:
     if shell == "bash" and shutil.which("bash") is None:
-        pytest.skip("bash is not installed")
+        pytest.skip("the script of bash depends on its version, and bash is not installed")
     script = command("--show-completion", shell).out
     assert "_TOOLCRIB_COMPLETE" in script
     if program := shutil.which(shell):
@@ -88,7 +88,7 @@ def test_a_shell_that_has_no_completion_is_named(command: Command, monkeypatch: 
     assert "There is no completion for csh. Name one of: bash, zsh, fish." in ran.err
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the completion runs in bash, which is not installed")
 def test_bash_takes_an_option_as_it_is_written(command: Command, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     program = tmp_path / "program"

@@ -62,7 +62,7 @@ def test_the_repository_around_the_current_folder_is_used_when_it_has_commits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if shutil.which("git") is None:
-        pytest.skip("git is not installed")
+        pytest.skip("the repository is made with git, which is not installed")
     monkeypatch.setattr(demo, "find_uvx", lambda: "/bin/uvx")
     with demo_workspace() as scene:
         repository = tmp_path / "mine"

@@ -58,12 +58,12 @@ def test_any_text_may_be_searched(scorer: Scorer, query: str) -> None:
 
 def test_a_query_that_is_not_a_string_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="query"):
-        make().search(None)  # type: ignore[arg-type] # on purpose
+        make().search(None)  # type: ignore[arg-type]  # the wrong type is what is tested
 
 
 def test_an_unknown_scorer_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidRequest, match="hybrid"):
-        ToolSearchEngine(scorer="best")  # type: ignore[arg-type] # on purpose
+        ToolSearchEngine(scorer="best")  # type: ignore[arg-type]  # the wrong type is what is tested
 
 
 @pytest.mark.parametrize("scorer", SCORERS)

@@ -447,7 +447,7 @@ def test_the_meta_tools_have_every_format(format_: Any) -> None:
 
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="openai"):
-        FakeProvider().get_dynamic_tools(format="fax")  # type: ignore[arg-type] # on purpose
+        FakeProvider().get_dynamic_tools(format="fax")  # type: ignore[arg-type]  # the wrong value is what is tested
 
 
 async def test_a_hidden_tool_is_called_by_its_exact_name_only() -> None:

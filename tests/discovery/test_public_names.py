@@ -30,12 +30,12 @@ def test_the_stub_has_the_same_names_and_modules() -> None:
     }
     (listed,) = (node.value for node in stub.body if isinstance(node, ast.Assign))
     assert ast.literal_eval(listed) == discovery.__all__
-    assert homes == dict(discovery._HOMES)  # type: ignore[attr-defined] # the table itself
+    assert homes == dict(discovery._HOMES)  # type: ignore[attr-defined]  # private: it is compared with the stub
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = discovery.nonsense  # type: ignore[attr-defined] # that is the point
+        _ = discovery.nonsense  # type: ignore[attr-defined]  # the missing name is what is tested
 
 
 PURE = ("numpy", "jsonschema_rs")

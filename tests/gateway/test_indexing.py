@@ -293,8 +293,9 @@ async def test_requests_that_waited_for_others_in_vain_do_not_end_the_use_of_the
     finally:
         stuck.go_on.set()
     with anyio.fail_after(5):
-        while (await embedder.embed(["a"])).failure:  # noqa: ASYNC110 - a thread ends without an event
+        while (answer := await embedder.embed(["a"])).failure:  # noqa: ASYNC110 - a thread ends without an event
             await anyio.sleep(0.01)
+    assert list(answer.vectors) == ["a"]
 
 
 async def test_while_tools_are_being_embedded_a_search_uses_the_vectors_that_are_there_and_says_so() -> None:

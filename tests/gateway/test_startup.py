@@ -132,7 +132,7 @@ async def test_a_reply_with_missing_servers_still_says_which_queries_were_left_o
 async def test_only_the_first_search_of_a_session_waits() -> None:
     async with starting(Slow("time"), options=BRIEF) as it:
         await it.gateway.search(ME, NOTHING_FITS)
-        it.gateway.refresher.wait_changed = do_not_wait  # type: ignore[method-assign]
+        it.gateway.refresher.wait_changed = do_not_wait  # type: ignore[method-assign]  # fails a search that waits
         assert "still starting" in (await it.gateway.search(ME, NOTHING_FITS)).note
         with pytest.raises(AssertionError, match="it waits"):
             await it.gateway.search(replace(ME, session="another"), NOTHING_FITS)
@@ -147,7 +147,7 @@ async def test_a_server_that_is_added_later_is_waited_for_by_the_next_search() -
         await it.gateway.search(ME, NOTHING_FITS)
         it.source.replace(notes(), Slow("maps"))
         await it.gateway.refresher.wait_changed()
-        it.gateway.refresher.wait_changed = do_not_wait  # type: ignore[method-assign]
+        it.gateway.refresher.wait_changed = do_not_wait  # type: ignore[method-assign]  # fails a search that waits
         with pytest.raises(AssertionError, match="it waits"):
             await it.gateway.search(ME, NOTHING_FITS)
 

@@ -56,7 +56,7 @@ async def openai_agents(shelf: Shelf, *steps: Step) -> list[Any]:
             return agents.ModelResponse(output=[turn(len(read))], usage=agents.Usage(), response_id=None)
 
         def stream_response(self, *given: Any, **more: Any) -> AsyncIterator[Any]:
-            raise NotImplementedError
+            raise NotImplementedError  # abstract in `agents.Model`, and never called: the run is not streamed
 
     def turn(place: int) -> Any:
         if place < len(steps):

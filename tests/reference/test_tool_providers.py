@@ -350,7 +350,7 @@ async def test_to_mcp_tool_makes_native_and_discoverable_tools() -> None:
 
 def test_key_point_1_to_mcp_tool_takes_no_arguments() -> None:
     with pytest.raises(TypeError):
-        new_tool("a").to_mcp_tool("keyword")  # type: ignore[call-arg]  # that is the point
+        new_tool("a").to_mcp_tool("keyword")  # type: ignore[call-arg]  # the wrong call is what is tested
 
 
 def test_key_point_2_discoverable_marks_the_tool_and_adds_keywords() -> None:

@@ -57,7 +57,7 @@ def test_a_registry_of_wrong_parts_says_which_one() -> None:
     with pytest.raises(InvalidRequest, match=r"of type Config, not Settings\. Such as Config\(settings=Settings"):
         Registry(wrong)
     with pytest.raises(InvalidRequest, match="settings must be of type Settings, not str"):
-        Config(settings="toolcrib.json")  # type: ignore[arg-type]  # that is the point
+        Config(settings="toolcrib.json")  # type: ignore[arg-type]  # the wrong type is what is tested
     backend: Any = {"name": "time"}
     with pytest.raises(InvalidRequest, match="A backend must be of type BackendConfig, not dict"):
         Registry().register_mcp(backend)

@@ -249,6 +249,8 @@ async def test_on_demand_a_call_of_a_server_that_cannot_be_started_says_why(chan
 async def test_on_demand_an_unknown_server_is_started_at_once(changing: ChangingServer) -> None:
     async with run_of(changing.options, MemoryStore(), ON_DEMAND) as server:
         await until(server, lambda: server.status.state is READY)
+        assert "echo" in [tool.name for tool in server.tools]
+        assert not server.status.cached
 
 
 async def test_a_call_waits_for_the_first_start_of_a_known_server(changing: ChangingServer) -> None:
@@ -351,7 +353,7 @@ class BrokenStore(MemoryStore):
         async def fail(*_: Any, **__: Any) -> Any:
             raise StateUnavailable("The store is away.")
 
-        table.get = table.update = fail  # type: ignore[method-assign]
+        table.get = table.update = fail  # type: ignore[method-assign]  # a store that fails, in place of its methods
         return table
 
 

@@ -282,6 +282,7 @@ async def test_only_an_older_server_gets_a_cancel_notification(modern: bool) -> 
 
 async def test_a_call_that_is_cancelled_after_its_connection_was_closed_stays_cancelled() -> None:
     under_way = anyio.Event()
+    raised: list[BaseException] = []
 
     class Hanging(Peer):
         async def handle(self, request: httpx2.Request) -> httpx2.Response:
@@ -292,12 +293,17 @@ async def test_a_call_that_is_cancelled_after_its_connection_was_closed_stays_ca
     async with peer_of(lambda _: httpx2.Response(200), Hanging) as peer, anyio.create_task_group() as group:
 
         async def call() -> None:
-            await peer.call(modern=False)
+            try:
+                await peer.call(modern=False)
+            except BaseException as error:
+                raised.append(error)
+                raise
 
         group.start_soon(call)
         await under_way.wait()
         peer.posts.close()
         group.cancel_scope.cancel()
+    assert [type(error) for error in raised] == [anyio.get_cancelled_exc_class()]
 
 
 async def test_a_question_whose_answer_cannot_be_sent_any_more_fails_the_call() -> None:

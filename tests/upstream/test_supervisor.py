@@ -157,17 +157,21 @@ async def test_a_server_without_retries_is_given_up_when_it_is_lost() -> None:
 
 async def test_a_server_that_comes_back_in_time_has_all_its_retries_again() -> None:
     async with server_of(replace(raw(), retries=1)) as server:
+        seen = set()
         for _ in range(3):
             (pid,) = await call_json(server, "pids")
+            seen.add(pid)
             os.kill(pid, signal.SIGKILL)
             await until(server, lambda: server.status.stale)
             await until(server, lambda: server.status.state is READY)
+        assert len(seen) == 3
 
 
 async def test_a_server_may_set_its_own_first_pause(tmp_path: Path) -> None:
     given = replace(raw(twice=str(tmp_path / "tried")), retry_interval_s=0.01)
     async with server_of(given, replace(NEVER_AGAIN, backoff_max_s=5000)) as server:
         await until(server, lambda: server.status.state is READY)
+        assert (tmp_path / "tried").exists()
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ async def openai_agents(server: dict[str, Any], steps: list[Step]) -> list[str]:
             return agents.ModelResponse(output=[turn(len(read))], usage=agents.Usage(), response_id=None)
 
         def stream_response(self, *_: Any, **__: Any) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError  # abstract in `agents.Model`, and never called: the run is not streamed
 
     def turn(place: int) -> Any:
         if place < len(steps):

@@ -1,18 +1,17 @@
 """The built-in surfaces by name, and the facade over those that the settings choose."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from toolcrib.errors import SettingsError
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.view import View
 from toolcrib.scripting.runner import ScriptRunner
 from toolcrib.surfaces.dynamic import DynamicSurface
-from toolcrib.surfaces.facade import MetaToolHandler, ServerOrder, Surface, ToolFacade
+from toolcrib.surfaces.facade import CallerView, MetaToolHandler, ServerOrder, Surface, ToolFacade
 from toolcrib.surfaces.options import SURFACES, SurfaceOptions
 from toolcrib.surfaces.progressive import ProgressiveSurface
 from toolcrib.surfaces.search import SearchSurface
-from toolcrib.types import ServerStatus, Tool
+from toolcrib.types import Tool
 
 
 class DirectSurface:
@@ -23,14 +22,7 @@ class DirectSurface:
     lists_all = True
     handlers: Mapping[str, MetaToolHandler] = {}
 
-    def meta_tools(
-        self,
-        view: View,  # noqa: ARG002 - a Surface
-        statuses: Sequence[ServerStatus],  # noqa: ARG002
-        *,
-        digest: str,  # noqa: ARG002
-        searched: bool,  # noqa: ARG002
-    ) -> tuple[Tool, ...]:
+    def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """Return no tools: this surface lists only those of the view."""
         return ()
 

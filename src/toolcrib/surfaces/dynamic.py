@@ -14,16 +14,15 @@ from toolcrib.formats.openai import chat_tool
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.sessions import session_key
 from toolcrib.gateway.startup import missing_note
-from toolcrib.gateway.view import View
 from toolcrib.providers.content import json_text
 from toolcrib.schema.compact import compact
 from toolcrib.search.options import PointsOptions
-from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, MetaToolHandler, listed_meta_tool
+from toolcrib.surfaces.facade import SEARCH_INTRODUCTION, CallerView, MetaToolHandler, listed_meta_tool
 from toolcrib.surfaces.hits import shorten
 from toolcrib.surfaces.reply import ReplyRenderer, text_result
 from toolcrib.surfaces.selection import Level
 from toolcrib.tokens import ESTIMATE, counter
-from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, ServerStatus, Tool, ToolResult
+from toolcrib.types import Context, Hit, Object, SearchReply, SearchRequest, Tool, ToolResult
 
 _LIST_CHARS: Final = 200
 """Characters of a description in `list_tools`."""
@@ -53,14 +52,7 @@ class DynamicSurface:
         self._guards = guards or GuardOptions()
         self._guarded: OrderedDict[str, Guard] = OrderedDict()
 
-    def meta_tools(
-        self,
-        view: View,  # noqa: ARG002 - a Surface
-        statuses: Sequence[ServerStatus],  # noqa: ARG002
-        *,
-        digest: str,  # noqa: ARG002
-        searched: bool,  # noqa: ARG002
-    ) -> tuple[Tool, ...]:
+    def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """All five, always."""
         return _LISTED
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import inf
 from re import compile as pattern
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import anyio
 
@@ -61,6 +61,18 @@ ServerOrder = Callable[[], Sequence[str]]
 """Returns the names of the remote servers, in the order of the settings."""
 
 
+class CallerView(NamedTuple):
+    """What the meta-tools for one caller depend on."""
+
+    view: View
+    statuses: Sequence[ServerStatus]
+    """The servers that the caller may know of."""
+    digest: str
+    """Describes these servers."""
+    may_find_more: bool
+    """Whether a search may find tools outside the view."""
+
+
 class Surface(Protocol):
     """A named set of meta-tools over the gateway."""
 
@@ -80,13 +92,8 @@ class Surface(Protocol):
     def handlers(self) -> Mapping[str, MetaToolHandler]:
         """Its meta-tools by name, listed or not."""
 
-    def meta_tools(
-        self, view: View, statuses: Sequence[ServerStatus], *, digest: str, searched: bool
-    ) -> tuple[Tool, ...]:
-        """The meta-tools to list for this caller; none where they would be of no use.
-
-        `digest` describes the caller's servers; `searched` says whether a search may find tools outside the view.
-        """
+    def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:
+        """The meta-tools to list for this caller; none where they would be of no use."""
 
 
 def meta_tool(
@@ -345,9 +352,7 @@ class ToolFacade:
         if cached is None or cached[0] is not statuses:
             digest = await self._digest(view, statuses)
             tools = [
-                tool
-                for one in self._surfaces
-                for tool in one.meta_tools(view, statuses, digest=digest, searched=searched)
+                tool for one in self._surfaces for tool in one.meta_tools(CallerView(view, statuses, digest, searched))
             ]
             cached = view.memo[key] = (statuses, [_list_entry(tool.name, tool) for tool in tools])
         entries: list[ListedTool] = cached[1]

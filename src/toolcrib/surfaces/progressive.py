@@ -6,15 +6,14 @@ from typing import Any, Final
 
 from toolcrib.discovery.arguments import as_object, merge_arguments
 from toolcrib.gateway.gateway import Gateway
-from toolcrib.gateway.view import View
 from toolcrib.sandbox.languages import LANGUAGES
 from toolcrib.schema import Schema
 from toolcrib.scripting.runner import ScriptRunner, make_script_runner
 from toolcrib.surfaces.digest import DigestWriter
-from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
+from toolcrib.surfaces.facade import READ_ONLY_HINTS, SIDE_EFFECT_HINTS, CallerView, MetaToolHandler, meta_tool
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.tool_discovery import ToolDiscoveryService
-from toolcrib.types import Context, Object, ServerStatus, Tool, ToolResult
+from toolcrib.types import Context, Object, Tool, ToolResult
 
 LIST_SERVERS: Final = "list-servers"
 LIST_TOOLS: Final = "list-server-tools"
@@ -87,14 +86,7 @@ class ProgressiveSurface:
         }
         gateway.result_shapes.enabled = True
 
-    def meta_tools(
-        self,
-        view: View,  # noqa: ARG002 - a Surface
-        statuses: Sequence[ServerStatus],  # noqa: ARG002
-        *,
-        digest: str,  # noqa: ARG002
-        searched: bool,  # noqa: ARG002
-    ) -> tuple[Tool, ...]:
+    def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:  # noqa: ARG002 - a Surface
         """All of them, always: they do not depend on the caller."""
         return self._tools
 

@@ -16,7 +16,14 @@ from toolcrib.gateway.view import View
 from toolcrib.names import nearest
 from toolcrib.providers.content import json_text, script_value
 from toolcrib.surfaces.digest import full_names
-from toolcrib.surfaces.facade import READ_ONLY_HINTS, SEARCH_INTRODUCTION, SIDE_EFFECT_HINTS, MetaToolHandler, meta_tool
+from toolcrib.surfaces.facade import (
+    READ_ONLY_HINTS,
+    SEARCH_INTRODUCTION,
+    SIDE_EFFECT_HINTS,
+    CallerView,
+    MetaToolHandler,
+    meta_tool,
+)
 from toolcrib.surfaces.options import SurfaceOptions
 from toolcrib.surfaces.reply import ReplyRenderer
 from toolcrib.tokens import counter
@@ -26,7 +33,6 @@ from toolcrib.types import (
     Filters,
     Object,
     SearchRequest,
-    ServerStatus,
     Tool,
     ToolResult,
     Visibility,
@@ -132,23 +138,21 @@ class SearchSurface:
         if options.call_many:
             self.handlers[CALL_MANY] = partial(call_many, gateway)
 
-    def meta_tools(
-        self, view: View, statuses: Sequence[ServerStatus], *, digest: str, searched: bool
-    ) -> tuple[Tool, ...]:
+    def meta_tools(self, caller: CallerView) -> tuple[Tool, ...]:
         """`tool_search` with a digest of the servers, `execute_tool`, and `read_tool` and `call_many` by the options.
 
         `read_tool` is listed where the caller has tools that say that they only read.
 
         None if all tools are listed by name anyway.
         """
-        if not (self._options.meta_only or statuses or searched or _has_discoverable(view)):
+        if not (self._options.meta_only or caller.statuses or caller.may_find_more or _has_discoverable(caller.view)):
             return ()
-        text = f"{_SEARCH_TEXT}\n\nServers:\n{digest}" if digest else _SEARCH_TEXT
+        text = f"{_SEARCH_TEXT}\n\nServers:\n{caller.digest}" if caller.digest else _SEARCH_TEXT
         tools = [
             meta_tool(SEARCH, "Search tools", text, SEARCH_SCHEMA, READ_ONLY_HINTS, max_chars=MAX_REPLY_CHARS),
             meta_tool(EXECUTE, "Execute a tool", _EXECUTE_TEXT, EXECUTE_SCHEMA, SIDE_EFFECT_HINTS),
         ]
-        if READ in self.handlers and _has_read_only(view):
+        if READ in self.handlers and _has_read_only(caller.view):
             tools.append(meta_tool(READ, "Call a read-only tool", _READ_TEXT, EXECUTE_SCHEMA, _READ_HINTS))
         if CALL_MANY in self.handlers:
             title = "Call several tools"

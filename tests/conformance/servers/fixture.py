@@ -460,7 +460,7 @@ async def test_input_required_result_prompt(ctx: Context) -> list[UserMessage] |
     return InputRequiredResult(input_requests={"user_context": question})
 
 
-@server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
+@server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # of the SDK, without types
 async def complete(
     ref: mcp_types.PromptReference | mcp_types.ResourceTemplateReference,
     argument: mcp_types.CompletionArgument,
