@@ -14,6 +14,7 @@ from tests.upstream.test_forwarding import ELICIT, TALK
 
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
 from toolcrib.types import Caller, Context, Object, ServerState, SessionClient
+from toolcrib.upstream import open_calls
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.forwarding import LogForwarder, RunningRequest, paused
@@ -134,6 +135,14 @@ async def test_a_session_too_many_takes_the_place_of_the_one_unused_longest() ->
         pids = [await process(server, of(session)) for session in ("1", "2", "1", "3")]
         await gone(pids[1])
         assert await process(server, of("1")) == pids[0]
+
+
+async def test_a_caller_with_many_sessions_takes_no_place_of_another_caller() -> None:
+    async with server_of(raw(**OWN), replace(FAST, max_sessions=2)) as server:
+        bob = await process(server, of("1", caller="bob"))
+        for session in ("1", "2", "3"):
+            await process(server, of(session))
+        assert await process(server, of("1", caller="bob")) == bob
 
 
 async def test_a_session_without_a_place_learns_why() -> None:
@@ -276,6 +285,23 @@ async def test_a_question_to_a_newer_client_ends_its_request_and_the_repeated_on
         answers = {"q1": {"action": "accept", "content": {"who": "me"}}}
         repeated = replace(MODERN, input_responses=answers, request_state=asked.request_state)
         assert await call_json(server, "ask_back", repeated, **ELICIT) == answers["q1"]
+
+
+async def test_a_caller_cannot_leave_any_number_of_calls_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_calls, "_MAX_OPEN_OF_CALLER", 2)
+
+    async def ask(open_call: open_calls.OpenCall) -> dict[str, Any]:
+        return dict(await open_call.ask("elicitation/create", {"message": "?"}))
+
+    async with anyio.create_task_group() as group:
+        calls = open_calls.OpenCalls(group.start_soon)
+        for _ in range(2):
+            assert (await calls.begin(MODERN, ask))["resultType"] == "input_required"
+        with pytest.raises(ExecutionFailed, match="Too many of your calls to this server wait for an answer"):
+            await calls.begin(MODERN, ask)
+        bob = replace(MODERN, caller=Caller(id="bob"))
+        assert (await calls.begin(bob, ask))["resultType"] == "input_required"
+        group.cancel_scope.cancel()
 
 
 async def test_an_open_call_of_another_gateway_is_continued_there() -> None:

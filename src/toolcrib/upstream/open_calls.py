@@ -24,6 +24,8 @@ _OUTCOME_KEPT_S: Final = 60.0
 """How long the outcome of a request is kept that ended while its client was away."""
 _MAX_OPEN: Final = 256
 """Requests of one server that wait for clients at the same time."""
+_MAX_OPEN_OF_CALLER: Final = 32
+"""Those of one caller."""
 
 Work = Callable[["OpenCall"], Awaitable[dict[str, Any]]]
 """Sends the request, and returns its raw result."""
@@ -107,16 +109,19 @@ class OpenCall:
 class OpenCalls:
     """The open requests of one server."""
 
-    def __init__(self, start_soon: Callable[..., None]) -> None:
+    def __init__(self, start_soon: Callable[..., object]) -> None:
         """`start_soon` starts a task that lasts as long as the server."""
         self._start_soon = start_soon
         self._open: dict[str, OpenCall] = {}
 
     async def begin(self, ctx: Context, work: Work) -> dict[str, Any]:
         """Run a request until its result or its first question. Raises what the work raises."""
-        if len(self._open) >= _MAX_OPEN:
+        own = sum(call.owner[:2] == _owner(ctx)[:2] for call in self._open.values())
+        if own >= _MAX_OPEN_OF_CALLER or len(self._open) >= _MAX_OPEN:
+            whose = "your calls" if own >= _MAX_OPEN_OF_CALLER else "calls"
             raise ExecutionFailed(
-                "Too many calls of this server wait for an answer.", hint="Nothing was run; try again later."
+                f"Too many of {whose} to this server wait for an answer.",
+                hint="Nothing was run; answer an open question, or try again later.",
             )
         call = OpenCall(ctx)
         self._start_soon(self._run, call, work)

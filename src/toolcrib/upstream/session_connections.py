@@ -78,6 +78,8 @@ class _SessionConnection:
     """One connection of a session, from its first request until it is closed."""
 
     key: Hashable
+    caller: Caller
+    """Who opened it."""
     channel: Channel
     messages: ServerMessages
     handshake: Handshake
@@ -95,6 +97,10 @@ class _SessionConnection:
     def release(self) -> None:
         self.users -= 1
         self.used_at = anyio.current_time()
+
+    def is_of(self, caller: Caller) -> bool:
+        """Whether this caller opened it."""
+        return (self.caller.tenant, self.caller.id) == (caller.tenant, caller.id)
 
     @property
     def is_free(self) -> bool:
@@ -199,11 +205,11 @@ class SessionConnections:
             handshake = self._handshake(_declared(client), modern=is_modern)
             kind = (handshake.discover, to_json(handshake.capabilities))
             found = next((one for one in self._entries.values() if one.key == kind and one.is_free), None)
-            return found or self._open(kind, handshake, exclusive=True)
+            return found or self._open(ctx, kind, handshake, exclusive=True)
         key = (*session, is_modern)
         entry = self._entries.get(key)
         if entry is None or entry.channel.closed.is_set:
-            entry = self._open(key, self._handshake(_declared(client), modern=is_modern), exclusive=False)
+            entry = self._open(ctx, key, self._handshake(_declared(client), modern=is_modern), exclusive=False)
         return entry
 
     def _handshake(self, declared: Object, *, modern: bool) -> Handshake:
@@ -213,21 +219,23 @@ class SessionConnections:
             return Handshake.of(self._options.protocol, capabilities=capabilities)
         return Handshake(discover=self._modern and modern, capabilities=capabilities)
 
-    def _open(self, key: Hashable, handshake: Handshake, *, exclusive: bool) -> _SessionConnection:
-        self._make_room()
+    def _open(self, ctx: Context, key: Hashable, handshake: Handshake, *, exclusive: bool) -> _SessionConnection:
+        self._make_room(ctx.caller)
         messages = ServerMessages(self._logs, private=True, may_ask=self._options.asks is not False)
-        entry = _SessionConnection(key, self._open_channel(), messages, handshake, exclusive)
+        entry = _SessionConnection(key, ctx.caller, self._open_channel(), messages, handshake, exclusive)
         self.start_soon(self._serve, entry)
         self._entries[entry if exclusive else key] = entry
         return entry
 
-    def _make_room(self) -> None:
+    def _make_room(self, caller: Caller) -> None:
+        """Close an idle connection if there are too many: of the same caller if it has one, and of another if not."""
         if len(self._entries) < self._fleet.max_sessions:
             return
         idle = [entry for entry in self._entries.values() if entry.users == 0]
         if not idle:
             raise SessionUnavailable(f"all {self._fleet.max_sessions} connections of its clients' sessions are in use")
-        self._close(min(idle, key=lambda entry: entry.used_at), "its place was needed")
+        own = [entry for entry in idle if entry.is_of(caller)]
+        self._close(min(own or idle, key=lambda entry: entry.used_at), "its place was needed")
 
     def _note_failure(self, entry: _SessionConnection) -> None:
         if not self.falls_back or self._older_fails_until > anyio.current_time():
