@@ -24,10 +24,11 @@ import memory  # noqa: E402 - of this benchmark
 from subjects import EXPECTED, SUBJECTS, Run, Subject, Tools  # noqa: E402 - as above
 
 RESULTS = HERE.parent / "results" / "sandbox.json"
-ROUNDS = {"none": 60, "one": 60, "sequence": 5, "together": 5}
+ROUNDS = {"none": 60, "one": 60, "twenty": 40, "sequence": 5, "together": 5}
 TITLES = {
     "none": "a script that calls nothing",
     "one": "a script that calls one tool",
+    "twenty": "20 calls, one by one",
     "one, in a row": "one tool, scripts in a row",
     "sequence": "1,000 calls, one by one",
     "together": "100 calls of 100 ms at once",

@@ -9,8 +9,11 @@ from typing import Any
 
 from fastmcp import Client, FastMCP
 from fastmcp.experimental.transforms.code_mode import CodeMode, MontySandboxProvider
+from mcp import Client as McpClient
 
+from toolcrib import App, Settings
 from toolcrib.sandbox import Limits, LuaSandbox, PythonSandbox, SandboxOptions
+from toolcrib.surfaces.options import SurfaceOptions
 
 WAIT_S = 0.1
 LIMITS = Limits(inflight=100, calls=2000)
@@ -22,6 +25,7 @@ Run = Any
 LUA = {
     "none": "return 1",
     "one": "return calc.add{a = 1, b = 2}:await()",
+    "twenty": "local s = 0 for _ = 1, 20 do s = calc.add{a = s, b = 1}:await() end return s",
     "sequence": "local s = 0 for _ = 1, 1000 do s = calc.add{a = s, b = 1}:await() end return s",
     "together": "local t = {} for i = 1, 100 do t[i] = calc.wait{} end return #await_all(t)",
     "held": "return calc.hold{}:await()",
@@ -29,6 +33,7 @@ LUA = {
 PYTHON = {
     "none": "1",
     "one": "await calc.add(a=1, b=2)",
+    "twenty": "s = 0\nfor _ in range(20):\n    s = await calc.add(a=s, b=1)\ns",
     "sequence": "s = 0\nfor _ in range(1000):\n    s = await calc.add(a=s, b=1)\ns",
     "together": "import asyncio\nlen(await asyncio.gather(*[calc.wait() for _ in range(100)]))",
     "held": "await calc.hold()",
@@ -36,6 +41,7 @@ PYTHON = {
 THEIRS = {
     "none": "return 1",
     "one": "return await call_tool('add', {'a': 1, 'b': 2})",
+    "twenty": "s = 0\nfor _ in range(20):\n    s = await call_tool('add', {'a': s, 'b': 1})\nreturn s",
     "sequence": "s = 0\nfor _ in range(1000):\n    s = await call_tool('add', {'a': s, 'b': 1})\nreturn s",
     "together": "import asyncio\nreturn len(await asyncio.gather(*[call_tool('wait', {}) for _ in range(100)]))",
     "held": "return await call_tool('hold', {})",
@@ -44,7 +50,19 @@ SERVED = {
     name: code.replace("{'a': s, 'b': 1})", "{'a': s, 'b': 1})\n    s = s['result']") for name, code in THEIRS.items()
 }
 """Its server wraps a number in an object."""
-EXPECTED = {"none": 1, "one": 3, "sequence": 1000, "together": 100}
+_NUMBER = {"type": "integer"}
+SCHEMAS: Mapping[str, Any] = {
+    "add": {
+        "type": "object",
+        "properties": {"a": _NUMBER, "b": _NUMBER},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    },
+    "wait": {"type": "object", "properties": {}},
+    "hold": {"type": "object", "properties": {}},
+}
+"""As the server derives them from the functions: a Python script is checked against them before it runs."""
+EXPECTED = {"none": 1, "one": 3, "twenty": 20, "sequence": 1000, "together": 100}
 
 
 class Tools:
@@ -89,7 +107,36 @@ def _ours(engine: type[LuaSandbox | PythonSandbox], **options: Any) -> Callable[
         async with engine(limits=LIMITS, options=SandboxOptions(**options)) as box:
 
             async def run(source: str) -> Any:
-                return (await box.run(source, {"calc": tools.named()})).value
+                return (await box.run(source, {"calc": tools.named()}, schemas={"calc": SCHEMAS})).value
+
+            yield run
+
+    return opened
+
+
+def _served(language: str) -> Callable[[Tools], Any]:
+    """Our server: its `execute` over an in-memory connection, with everything that a call goes through."""
+
+    @asynccontextmanager
+    async def opened(tools: Tools) -> Any:
+        app = App(Settings(limits=LIMITS, surfaces=SurfaceOptions(surfaces=("progressive",))))
+
+        async def add(a: int, b: int) -> int:
+            return int(await tools.add({"a": a, "b": b}))
+
+        async def wait() -> int:
+            return int(await tools.wait({}))
+
+        async def hold() -> int:
+            return int(await tools.hold({}))
+
+        for function in (add, wait, hold):
+            app.tool(namespace="calc")(function)
+        async with app, McpClient(app.server, mode="2026-07-28") as client:
+
+            async def run(source: str) -> Any:
+                said = await client.call_tool("execute", {"script": source, "language": language})
+                return json.loads(said.content[0].text)
 
             yield run
 
@@ -138,6 +185,8 @@ SUBJECTS = (
     Subject("toolcrib, Lua, forked", LUA, _ours(LuaSandbox)),
     Subject("toolcrib, Lua, spawned", LUA, _ours(LuaSandbox, zygote=False)),
     Subject("toolcrib, Python", PYTHON, _ours(PythonSandbox)),
+    Subject("toolcrib, Lua, server", LUA, _served("lua")),
+    Subject("toolcrib, Python, server", PYTHON, _served("python")),
     Subject("fastmcp code mode, engine", THEIRS, _provider),
     Subject("fastmcp code mode, server", SERVED, _server),
 )

@@ -10,6 +10,8 @@ from tests.sandbox.conftest import QUICK, Servers
 from toolcrib.errors import MissingExtra, SandboxUnavailable, ScriptRefused
 from toolcrib.sandbox import Limits, PythonSandbox, SandboxOptions, ScriptError
 from toolcrib.sandbox.calls import Tools
+from toolcrib.sandbox.python import module_stub
+from toolcrib.sandbox.worker.monty_check import needs_checker
 
 ADD = {
     "type": "object",
@@ -63,6 +65,55 @@ async def test_uncertain_type_errors_do_not_stop_a_script(
 ) -> None:
     with anyio.fail_after(30):
         assert (await python.run(source, tools, schemas=SCHEMAS)).value == expected
+
+
+CALCULATOR = {
+    "name": "calculator",
+    "tools": [{"name": "add"}, {"name": "set"}],
+    "stub": module_stub(
+        {"add": "add", "set": "set"},
+        {"add": ADD, "set": {"properties": {"tags": {"type": "array", "items": {"type": "string"}}, "to": {}}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "await calculator.add(a=1, b=-2.5)",
+        "x = await calculator.add(a=1, b=2, mode='fast')\nawait calculator.add(a=x['result'], b=len('x'))",
+        "import asyncio\nasync def f(n):\n    return await calculator.add(a=n, b=n)\nawait asyncio.gather(f(1), f(2))",
+        "r = calculator.add(a=1, b=2)\n(await r)['result']",
+        "[await calculator.set(tags=['a', str(i)], to={'x': None}) for i in range(3)]",
+        "try:\n    await call_tool('calculator', 'nope', q=1)\nexcept RuntimeError as error:\n    result(str(error))",
+    ],
+)
+def test_a_script_whose_calls_obviously_fit_does_not_wait_for_the_type_checker(source: str) -> None:
+    assert needs_checker(source, [CALCULATOR]) is False
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "await calculator.add(1, 2)",
+        "await calculator.add(**{'a': 1})",
+        "x = 'one'\nawait calculator.add(a=x, b=2)",
+        "await calculator.add(a=f'{1}', b=2)",
+        "await calculator.add(a=calculator.add(a=1, b=2), b=1)",
+        "r = calculator.add(a=1, b=2)\nr['result']",
+        "await calculator.set(tags='a')",
+        "await calculator.set(tags=['a', 1])",
+        "print(args)",
+        "open('/etc/passwd')",
+        "calculator = 1",
+        "f = calculator.nope",
+        "x = = 1",
+        "(" * 5000,
+        "-" * 100_000 + "1",
+    ],
+)
+def test_a_script_that_might_be_refused_is_left_to_the_type_checker(source: str) -> None:
+    assert needs_checker(source, [CALCULATOR]) is True
 
 
 async def test_servers_are_never_hidden_by_the_standard_library(python: PythonSandbox) -> None:

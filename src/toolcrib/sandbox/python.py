@@ -1,7 +1,8 @@
 """Scripts in a subset of Python, run by Monty's interpreter, each script in its own processes.
 
-Input schemas become Python stubs, so that a script is type-checked before it makes a call. A stub is never stricter
-than its schema: sequences instead of lists, unions where the schema has one, `Any` where Python has no plain type.
+Input schemas become Python stubs, so that a script's calls are checked before it makes one: quickly, and by Monty's
+type checker if the quick check finds something doubtful. A stub is never stricter than its schema: sequences instead of
+lists, unions where the schema has one, `Any` where Python has no plain type.
 """
 
 import json

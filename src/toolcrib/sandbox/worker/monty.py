@@ -10,13 +10,13 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from . import launch, lockdown, seccomp, serve
 from .monty_calls import InterpreterGone, MontyCalls, OutOfBounds, encode_bounded
+from .monty_check import needs_checker, refusals
 
 _PID = struct.Struct(">I")
 _GRACE_S = 1
@@ -205,7 +205,7 @@ class MontyScript:
 
     def _start(self) -> Any:
         """Start the script; returns the first place where it stops."""
-        checked, names = self._job["checked"], ", ".join(server["name"] for server in self._servers)
+        checked, names = self._is_checked(), ", ".join(server["name"] for server in self._servers)
         self._modules.update({server["name"]: self._module(server) for server in self._servers})
         if names:
             self._session.feed_run(f"import {names}", skip_type_check=not checked)
@@ -221,6 +221,11 @@ class MontyScript:
                 message = "\n".join(f"{_FILE}:{item.line}: {item.message}" for item in found[:5])
                 raise _CheckFailed(message, found[0].line) from None
         return self._session.feed_start(self._job["source"], **own, skip_type_check=True)
+
+    def _is_checked(self) -> bool:
+        """Whether the type checker looks at the script: always in a check, else where it might refuse something."""
+        checked: bool = self._job["checked"]
+        return checked and (self._job["check"] or needs_checker(self._job["source"], self._servers))
 
     def _module(self, server: Mapping[str, Any]) -> Any:
         functions = {tool["name"]: _host_function for tool in server["tools"]}
@@ -367,59 +372,3 @@ def _failure_kind(message: str) -> str:
     if message.startswith("MemoryError"):
         return "memory"
     return "calls" if message.startswith("RuntimeError: suspension limit") else "script"
-
-
-# -- type checks ---------------------------------------------------------------------------------------------------
-
-_DIAGNOSTIC_LINE = re.compile(r"^[^\n]*?:(\d+):\d+: (\w+)\[([\w-]+)\] (.*)$", re.MULTILINE)
-_CALL_RULES = frozenset(
-    {
-        "missing-argument",
-        "unknown-argument",
-        "invalid-argument-type",
-        "too-many-positional-arguments",
-        "parameter-already-assigned",
-        "unresolved-reference",
-    }
-)
-_UNCERTAIN = re.compile(
-    r"Expected `[^`]*Literal\[[^`]*`, found `(?:str|int|bool|LiteralString)`"
-    r"|found `(?:object|[^`]*(?: \| |Unknown|Any)[^`]*)`"
-)
-"""The value may be one of those listed, or its type is not known well enough."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
-    """One finding, with its line in the script, from 1."""
-
-    line: int
-    rule: str
-    message: str
-
-
-def refusals(output: str, servers: Iterable[str]) -> list[Diagnostic]:
-    """The findings that stop a script from running, from the checker's concise output.
-
-    The checker knows less than the author, so it counts only where a call cannot succeed, not where it is uncertain.
-
-    >>> refusals("s:2:7: error[unresolved-attribute] Module `calc` has no member `ad`", ["calc"])
-    [Diagnostic(line=2, rule='unresolved-attribute', message='Module `calc` has no member `ad`')]
-    """
-    modules = tuple(f"Module `{server}` has no member" for server in servers)
-    found = [
-        Diagnostic(int(line), rule, text)
-        for line, level, rule, text in _DIAGNOSTIC_LINE.findall(output)
-        if level == "error"
-    ]
-    return [item for item in found if _is_refusal(item, modules)]
-
-
-def _is_refusal(item: Diagnostic, modules: tuple[str, ...]) -> bool:
-    if item.rule in _CALL_RULES:
-        return not _UNCERTAIN.search(item.message)
-    if item.rule == "unresolved-attribute":
-        return item.message.startswith(modules) if modules else False
-    if item.rule == "invalid-syntax":
-        return "`return` statement outside" not in item.message
-    return item.rule == "not-subscriptable" and "CoroutineType" in item.message
