@@ -45,6 +45,7 @@ class Person:
     def __init__(self) -> None:
         self.logged: list[Any] = []
         self.steps: list[tuple[float, float | None, str | None]] = []
+        self.roots = ["file:///a"]
 
     async def elicit(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"sure": True} if params.mode == "form" else None)
@@ -54,7 +55,7 @@ class Person:
         return types.CreateMessageResult(role="assistant", content=word, model="m")
 
     async def list_roots(self, context: Any) -> types.ListRootsResult:
-        return types.ListRootsResult(roots=[types.Root.model_validate({"uri": "file:///a"})])
+        return types.ListRootsResult(roots=[types.Root.model_validate({"uri": uri}) for uri in self.roots])
 
     async def log(self, params: types.LoggingMessageNotificationParams) -> None:
         self.logged.append(params.data)
@@ -167,6 +168,40 @@ async def test_each_session_of_an_older_client_has_its_own_state(over: str, opti
         async with mcp.Client(there, mode="legacy") as one, mcp.Client(there, mode="legacy") as two:
             counts = [await call(client, "count") for client in (one, two, one, two)]
     assert counts == ["1", "1", "2", "2"]
+
+
+@pytest.mark.parametrize("over", ["memory", pytest.param("stdio", marks=pytest.mark.slow), "http"])
+@pytest.mark.parametrize("options", [OLDER, BOTH, {**OLDER, "sessions": "shared"}], ids=["older", "both", "shared"])
+async def test_a_server_asks_for_the_roots_of_an_older_client_again_when_they_changed(
+    over: str, options: dict[str, Any]
+) -> None:
+    person = Person()
+    async with gateway(over, options) as app, reachable(app, over) as there, person.client(there, "legacy") as client:
+        assert await call(client, "roots") == "0"
+        person.roots.append("file:///b")
+        await client.send_roots_list_changed()
+        while await call(client, "roots") != "2":
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_a_change_of_roots_reaches_no_connection_of_another_session() -> None:
+    one, two = Person(), Person()
+    async with gateway("http", BOTH) as app, reachable(app, "http") as there:
+        async with one.client(there, "legacy") as first, two.client(there, "legacy") as second:
+            assert [await call(client, "roots") for client in (first, second)] == ["0", "0"]
+            await first.send_roots_list_changed()
+            while await call(first, "roots") != "1":
+                await anyio.lowlevel.checkpoint()
+            assert await call(second, "roots") == "0"
+
+
+async def test_clients_in_memory_have_a_session_each() -> None:
+    options = {"sessions": "client", "protocol": "2025-11-25"}
+    async with gateway("http", options) as app:
+        async with mcp.Client(app.server, mode="legacy") as one, mcp.Client(app.server, mode="2026-07-28") as two:
+            async with mcp.Client(app.server, mode="legacy") as three, mcp.Client(app.server) as four:
+                clients = (one, two, three, four) * 2
+                assert [await call(client, "count") for client in clients] == ["1"] * 4 + ["2"] * 4
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

@@ -13,7 +13,7 @@ from tests.upstream.support import CTX, FAST, alive, call, call_json, raw, serve
 from tests.upstream.test_forwarding import ELICIT, TALK
 
 from toolcrib.errors import ExecutionFailed, ServerUnavailable
-from toolcrib.types import Caller, Context, Object, ServerState, SessionClient
+from toolcrib.types import SESSION_META, Caller, Context, Object, ServerState, SessionClient
 from toolcrib.upstream import open_calls
 from toolcrib.upstream.channel import AutoResetEvent, Channel, CloseEvent, Streams
 from toolcrib.upstream.fleet import RemoteServer
@@ -200,6 +200,19 @@ async def test_a_server_that_may_ask_gets_a_connection_for_each_session() -> Non
         assert (await call_json(server, "ask_back", bob, **ELICIT))["action"] == "cancel"
 
 
+async def test_a_question_is_refused_while_it_may_belong_to_another_client_of_the_same_caller() -> None:
+    accepted = {"action": "accept", "content": {"by": "client"}}
+    async with server_of(raw(options={"asks": True})) as server, anyio.create_task_group() as group:
+        group.start_soon(call, server, "hang", of(None, capabilities=ABLE))
+        await anyio.wait_all_tasks_blocked()
+        assert (await call_json(server, "ask_back", of(None, capabilities=ABLE), **ELICIT))["action"] == "cancel"
+        named = replace(of(None, capabilities=ABLE), meta={SESSION_META: "mine"})
+        assert await call_json(server, "ask_back", named, **ELICIT) == accepted
+        group.cancel_scope.cancel()
+    async with server_of(raw(options={"asks": True})) as server:
+        assert await call_json(server, "ask_back", of(None, capabilities=ABLE), **ELICIT) == accepted
+
+
 async def test_log_messages_of_a_session_reach_its_running_request() -> None:
     ctx = of("1")
     notice = {"method": "notifications/message", "params": {"level": "info", "data": "d"}}
@@ -302,6 +315,90 @@ async def test_a_caller_cannot_leave_any_number_of_calls_open(monkeypatch: pytes
         bob = replace(MODERN, caller=Caller(id="bob"))
         assert (await calls.begin(bob, ask))["resultType"] == "input_required"
         group.cancel_scope.cancel()
+
+
+class Steps:
+    """An open call that asks a question, and ends when the test lets it."""
+
+    def __init__(self) -> None:
+        self.answered, self.finish, self.cancelled = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def run(self, open_call: open_calls.OpenCall) -> dict[str, Any]:
+        answer = await open_call.ask("elicitation/create", {"message": "?"})
+        self.answered.set()
+        try:
+            await self.finish.wait()
+        except anyio.get_cancelled_exc_class():
+            self.cancelled.set()
+            raise
+        return dict(answer)
+
+
+async def lose_connection(calls: open_calls.OpenCalls, ctx: Context, answered: anyio.Event) -> None:
+    """Answer the question of a call, and be cancelled while the call goes on."""
+    async with anyio.create_task_group() as request:
+        request.start_soon(calls.resume, ctx)
+        await answered.wait()
+        await anyio.wait_all_tasks_blocked()
+        request.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("finished_while_away", [False, True])
+async def test_a_client_that_lost_its_connection_after_answering_repeats_its_request(
+    *, finished_while_away: bool
+) -> None:
+    steps = Steps()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            calls = open_calls.OpenCalls(group.start_soon)
+            asked = await calls.begin(MODERN, steps.run)
+            answers = {"q1": {"action": "accept"}}
+            repeated = replace(MODERN, input_responses=answers, request_state=asked["requestState"])
+            await lose_connection(calls, repeated, steps.answered)
+            if finished_while_away:
+                steps.finish.set()
+                await anyio.wait_all_tasks_blocked()
+            steps.finish.set()
+            assert await calls.resume(repeated) == {"action": "accept"}
+            with pytest.raises(ExecutionFailed, match="no longer open"):
+                await calls.resume(repeated)
+            group.cancel_scope.cancel()
+
+
+async def test_two_requests_for_the_same_open_call_get_its_result() -> None:
+    steps, results = Steps(), list[dict[str, Any]]()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            calls = open_calls.OpenCalls(group.start_soon)
+            asked = await calls.begin(MODERN, steps.run)
+            repeated = replace(MODERN, input_responses={"q1": {"n": 1}}, request_state=asked["requestState"])
+
+            async def resume() -> None:
+                results.append(await calls.resume(repeated))
+
+            async with anyio.create_task_group() as requests:
+                requests.start_soon(resume)
+                requests.start_soon(resume)
+                await steps.answered.wait()
+                await anyio.wait_all_tasks_blocked()
+                steps.finish.set()
+            group.cancel_scope.cancel()
+    assert results == [{"n": 1}] * 2
+
+
+async def test_a_call_ends_if_its_client_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_calls, "_RETURN_TIMEOUT_S", 0.01)
+    steps = Steps()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            calls = open_calls.OpenCalls(group.start_soon)
+            asked = await calls.begin(MODERN, steps.run)
+            repeated = replace(MODERN, input_responses={"q1": {}}, request_state=asked["requestState"])
+            await lose_connection(calls, repeated, steps.answered)
+            await steps.cancelled.wait()
+            with pytest.raises(ExecutionFailed, match="The call was cancelled"):
+                await calls.resume(repeated)
+            group.cancel_scope.cancel()
 
 
 async def test_an_open_call_of_another_gateway_is_continued_there() -> None:

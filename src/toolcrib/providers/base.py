@@ -146,6 +146,9 @@ class Provider(ABC):
         """Call back with each log message and its audience; None if that is not a single caller."""
         return _do_nothing
 
+    def roots_changed(self, ctx: Context) -> None:  # noqa: B027 - to override
+        """Pass on that the client of the context's session has other roots now."""
+
     def end_session(self, ctx: Context) -> None:  # noqa: B027 - to override
         """Release what belongs to the session of this context, which has ended."""
 

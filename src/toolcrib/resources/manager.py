@@ -284,6 +284,11 @@ class ResourceManager:
         for backend in self._refresher.backends():
             backend.provider.end_session(ctx)
 
+    def roots_changed(self, ctx: Context) -> None:
+        """Tell the servers that the client of this context's session has other roots now."""
+        for backend in self._refresher.backends():
+            backend.provider.roots_changed(ctx)
+
     async def _locate(self, ctx: Context, uri: str) -> ResourceLocation:
         _check_uri(uri, "uri")
         await self._wait_for_lists(ctx)

@@ -23,9 +23,10 @@ from starlette.types import Scope
 from toolcrib.errors import AmbiguousName, InvalidRequest, NotFound, ToolcribError
 from toolcrib.providers.request_scope import SHOW_ALL_HEADER, apply_scope, current_scope
 from toolcrib.server.auth import CALLER_KEY, sdk_caller
-from toolcrib.server.sdk_workarounds import connection_of
+from toolcrib.server.sdk_workarounds import connection_of, local_session
 from toolcrib.surfaces.reply import error_text
 from toolcrib.types import LOCAL, SHOW_ALL_META, Caller, Context, Object, SessionClient
+from toolcrib.upstream.forwarding import ANSWER_TIMEOUT_S
 from toolcrib.wire import CLIENT_CAPABILITIES, is_modern
 
 logger = logging.getLogger(__name__)
@@ -55,8 +56,6 @@ _RESERVED_PREFIX: Final = "io.modelcontextprotocol/"
 _NOT_FORWARDED: Final = frozenset({"progress_token", "progressToken", SHOW_ALL_META})
 _FORWARDED_CAPABILITIES: Final = set(CLIENT_CAPABILITIES.values())
 """Capabilities whose requests and answers this server passes on."""
-_ANSWER_TIMEOUT_S: Final = 600.0
-"""How long a person or a model may take to answer, in seconds."""
 
 RequestContext = ServerRequestContext[Any, Request]
 
@@ -69,7 +68,7 @@ def to_context(
     scope = http.scope if http is not None else {}
     ctx = Context(
         caller=request_caller(scope if http is not None else None),
-        session=http.headers.get(SESSION_HEADER) if http is not None else "stdio",
+        session=http.headers.get(SESSION_HEADER) if http is not None else local_session(request),
         show_all=bool(scope.get(SHOW_ALL_KEY, _client_wants_show_all(request))),
         providers=tuple(scope.get(PROVIDERS_KEY, ())),
         overriding=tuple(scope.get(OVERRIDING_KEY, ())),
@@ -188,6 +187,10 @@ class RequestClient(SessionClient):
     def _supports(self, capability: str) -> bool:
         if capability == "elicitation":
             return self.can_elicit
+        return self._can_reach()
+
+    def _can_reach(self) -> bool:
+        """Whether the client can be sent a request now."""
         return self._request.session.can_send_request or self._has_open_stream()
 
     def can_ask(self, method: str) -> bool:
@@ -222,7 +225,7 @@ class RequestClient(SessionClient):
             return False
         if declared.elicitation.form is None and declared.elicitation.url is not None:
             return False
-        return self._request.session.can_send_request or self._has_open_stream()
+        return self._can_reach()
 
     def _has_open_stream(self) -> bool:
         http = self._request.request
@@ -282,11 +285,19 @@ class RequestClient(SessionClient):
         session = self._request.session
         related = ServerMessageMetadata(related_request_id=self._request.request_id)
         if not session.can_send_request:
-            if is_modern(self._request.protocol_version) or not self._has_open_stream():
+            if is_modern(self._request.protocol_version) or not self._can_reach():
                 raise NoBackChannelError(request.method)
             related = ServerMessageMetadata()
-        result = await session.send_request(request, answer, _ANSWER_TIMEOUT_S, metadata=related)
+        result = await session.send_request(request, answer, ANSWER_TIMEOUT_S, metadata=related)
         return cast("Object", result.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+
+class IdleClient(RequestClient):
+    """The client of a session of an older version while none of its requests runs; valid as long as its connection."""
+
+    def _can_reach(self) -> bool:
+        http = self._request.request
+        return http is None or BACK_CHANNEL_KEY not in http.scope or self._has_open_stream()
 
 
 async def as_mcp_errors(work: Awaitable[_T]) -> _T:

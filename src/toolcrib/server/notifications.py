@@ -15,6 +15,7 @@ import logging
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
@@ -38,6 +39,7 @@ from toolcrib.resources.manager import ResourceManager
 from toolcrib.server.context import (
     LOG_LEVEL_STATE,
     LOG_LEVELS,
+    IdleClient,
     RequestContext,
     as_mcp_errors,
     detach,
@@ -353,6 +355,9 @@ class SubscriptionHandlers:
         server.add_request_handler("resources/subscribe", mcp_types.SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", mcp_types.UnsubscribeRequestParams, self.unsubscribe)
         server.add_request_handler("logging/setLevel", mcp_types.SetLevelRequestParams, self.set_level)
+        server.add_notification_handler(
+            "notifications/roots/list_changed", mcp_types.NotificationParams, self.roots_changed
+        )
 
     async def subscribe_session(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: subscribe a new session to changes of its lists, until its connection ends."""
@@ -455,6 +460,10 @@ class SubscriptionHandlers:
             connection_of(request).exit_stack.callback(unsubscribe)
         session.level = connection_of(request).state[LOG_LEVEL_STATE] = params.level
         return mcp_types.EmptyResult()
+
+    async def roots_changed(self, request: RequestContext, params: mcp_types.NotificationParams) -> None:  # noqa: ARG002 - SDK handler
+        """`notifications/roots/list_changed`: forward it to the servers that the session uses."""
+        self._resources.roots_changed(replace(detach(to_context(request)), client=IdleClient(request)))
 
     async def forward_logs(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Middleware: forward log messages of servers during a modern request that asks for them."""

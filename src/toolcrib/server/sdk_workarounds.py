@@ -8,6 +8,7 @@ with a placeholder, and `ListSplicer` puts the encoded entries into the HTTP res
 import json
 import logging
 import secrets
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final
@@ -41,6 +42,29 @@ _MODERN_FIELDS: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "pr
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
     """The connection of a request, which has its notifications, state and exit stack."""
     return ctx.session._connection  # noqa: SLF001 - the SDK has no public way
+
+
+_local_sessions: "weakref.WeakKeyDictionary[object, str]" = weakref.WeakKeyDictionary()
+
+
+def local_session(ctx: ServerRequestContext[Any, Any]) -> str:
+    """A name for the session of a request that did not come over HTTP: the same for all requests of one connection.
+
+    Random, since it must not be the name of another client's session over HTTP.
+    """
+    connection = connection_of(ctx)
+    anchor = connection.outbound if connection.has_standalone_channel else _client_in_memory(ctx)
+    name = _local_sessions.get(anchor)
+    if name is None:
+        name = _local_sessions[anchor] = f"local-{secrets.token_hex(8)}"
+    return name
+
+
+def _client_in_memory(ctx: ServerRequestContext[Any, Any]) -> object:
+    """What identifies a client of 2026-07-28 in memory: its dispatcher, to which the request's channel leads back."""
+    channel: Any = ctx.session._request_outbound  # noqa: SLF001 - the SDK has no public way
+    send_back = getattr(getattr(channel, "_inner", channel), "_back_request", None)
+    return next((cell.cell_contents for cell in getattr(send_back, "__closure__", None) or ()), ctx.session)
 
 
 def may_send_requests(ctx: ServerRequestContext[Any, Any]) -> bool:

@@ -7,7 +7,7 @@ the handshake, for answering the server's own requests, and for subscriptions.
 import json
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -165,6 +165,20 @@ class RawJsonDispatcher(JSONRPCDispatcher[TransportContext]):
             self._channel.closed.set("the connection was closed")
 
 
+class CallerRequest(NamedTuple):
+    """A request of a caller's to one server."""
+
+    ctx: Context
+    method: str
+    params: Object
+    header_map: HeaderMap | None = None
+    """That of the called tool."""
+    limit: anyio.CancelScope | None = None
+    """A limit that does not run while the client answers a question."""
+    open_call: OpenCall | None = None
+    """What answers the server's questions in place of the client."""
+
+
 class Connection:
     """A negotiated connection. Safe to use from several tasks at once."""
 
@@ -219,20 +233,12 @@ class Connection:
             params["_meta"] = wire_meta
         return await self._send(method, params, self.protocol.headers(method))
 
-    async def request(
-        self,
-        ctx: Context,
-        method: str,
-        params: Object,
-        header_map: HeaderMap | None = None,
-        limit: anyio.CancelScope | None = None,
-        open_call: OpenCall | None = None,
-    ) -> dict[str, Any]:
-        """Send a caller's request, and return its raw result. `header_map` is that of the called tool.
+    async def request(self, request: CallerRequest) -> dict[str, Any]:
+        """Send a caller's request, and return its raw result.
 
-        What the server asks meanwhile is answered through the open call; without one, by the client, and `limit` does
-        not run meanwhile. Raises `ExchangeError`, and `InvalidArguments` for params that cannot be encoded as JSON.
+        Raises `ExchangeError`, and `InvalidArguments` for params that cannot be encoded as JSON.
         """
+        ctx, method, params, header_map, limit, open_call = request
         whole = self.protocol.params(ctx, params)
         _check_sendable(whole)
         headers = self.protocol.headers(method, params, header_map)
@@ -278,6 +284,10 @@ class Connection:
         self._level = level
         with suppress(ExchangeError):
             await self._send("logging/setLevel", {"level": level}, self.protocol.headers("logging/setLevel"))
+
+    async def notify_roots_changed(self) -> None:
+        """Notify a server of an older version that its client's roots changed."""
+        await self._dispatcher.notify("notifications/roots/list_changed", None)
 
     async def subscribe_resource(self, uri: str, *, on: bool) -> None:
         """Subscribe to a resource of a server of an older version, or unsubscribe. Raises `ExchangeError`."""

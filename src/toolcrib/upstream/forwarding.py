@@ -1,8 +1,9 @@
 """Forward what a server sends on its own to the clients it concerns: log messages, questions and progress.
 
 What arrives on the stream of a response belongs to that request. Anything else names no request: over a connection
-that a single session has to itself, it belongs to the request that is running, and over a shared one it is forwarded
-only while a single caller has used the connection.
+that a single session has to itself, it belongs to the latest running request of the session; where the clients of one
+caller share it, to the only running request; and over one that all share, it is forwarded only while a single caller
+has used the connection.
 """
 
 import logging
@@ -11,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -35,6 +36,8 @@ _LEVELS: Final = {
     "alert": logging.ERROR,
     "emergency": logging.ERROR,
 }
+ANSWER_TIMEOUT_S: Final = 600.0
+"""How long a person or a model may take to answer a question, in seconds."""
 _MAX_LOGGED: Final = 1000
 _MAX_PER_SECOND: Final = 20
 """Messages forwarded per server and second; further ones are only counted."""
@@ -50,6 +53,8 @@ _REFUSALS: Final = {
     "roots/list": "The client has no roots to list.",
 }
 
+Users = Literal["session", "caller", "all"]
+"""Who uses a connection: a single session, or a single request at a time; clients of one caller; or everybody."""
 AskFn = Callable[[str, Object], Awaitable[Object]]
 """Puts a server's request, by method and params, to a client, and returns the client's result."""
 
@@ -243,11 +248,12 @@ def refuse(method: str) -> dict[str, Any]:
 class ServerMessages:
     """Handles what a server sends over one connection and outside the stream of any response."""
 
-    def __init__(self, logs: LogForwarder, *, private: bool, may_ask: bool) -> None:
-        """`private` is whether a single session, or a single request at a time, uses the connection."""
+    def __init__(self, logs: LogForwarder, *, users: Users, may_ask: bool) -> None:
         self.logs = logs
-        self.private = private
+        self.users = users
         self.may_ask = may_ask
+        self.roots_client: SessionClient | None = None
+        """Asked for roots while no request is running: the client of the session, if it may be asked then."""
         self._users: dict[tuple[str | None, str], LogAudience] = {}
         self._running: dict[object, RunningRequest] = {}
         self.start_soon: Callable[..., object] | None = None
@@ -280,7 +286,10 @@ class ServerMessages:
         finally:
             del self._running[place]
 
-    def _latest(self) -> RunningRequest | None:
+    def _addressee(self) -> RunningRequest | None:
+        """The running request that a message belongs to which names none; None if that is not certain."""
+        if self.users == "caller" and len(self._running) > 1:
+            return None
         return next(reversed(self._running.values()), None)
 
     def _logged_for(self) -> RunningRequest | None:
@@ -290,7 +299,7 @@ class ServerMessages:
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Forward a notification."""
-        request = self._latest() if self.private else self._logged_for()
+        request = self._logged_for() if self.users == "all" else self._addressee()
         if request is not None and self.start_soon is not None:
             self.start_soon(request.notify, method, params)
         elif method == "notifications/message":
@@ -299,12 +308,20 @@ class ServerMessages:
                 self.logs.publish(self.recipient, message)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a request of the server through the latest request, if it can only belong to that one.
+        """Answer a request of the server through the request that it belongs to, if that is certain.
 
         Raises `MCPError`.
         """
         if not self.may_ask:
             raise MCPError(INVALID_REQUEST, f"{method} is not supported.")
-        recipient, request = self.recipient, self._latest()
-        certain = self.private or (recipient is not None and recipient[1] is not None)
-        return await request.answer(method, params) if certain and request is not None else refuse(method)
+        recipient = self.recipient
+        if self.users == "all" and (recipient is None or recipient[1] is None):
+            return refuse(method)
+        request = self._addressee()
+        if request is not None:
+            return await request.answer(method, params)
+        if self._running:
+            logger.info("a server's question was refused: several clients of one caller have calls running")
+        elif method == "roots/list" and self.roots_client is not None and self.roots_client.can_ask(method):
+            return dict(await self.roots_client.list_roots())
+        return refuse(method)

@@ -2,7 +2,8 @@
 
 Before 2026-07-28 a server asks while the call waits; from then on, a client answers by repeating its call. In between,
 the call runs in a task here: its first question ends the client's request with `input_required`, and the repeated
-request brings the answer and waits for what comes next.
+request brings the answer and waits for what comes next. If that request is cancelled, because its client lost its
+connection, the call waits for a while to be repeated once more.
 """
 
 import math
@@ -15,11 +16,12 @@ import anyio
 
 from toolcrib.errors import ExecutionFailed
 from toolcrib.types import Client, Context, Object
+from toolcrib.upstream.forwarding import ANSWER_TIMEOUT_S, refuse
 
 _PREFIX: Final = "open-call."
 """How the `requestState` of an open request begins."""
-_ANSWER_TIMEOUT_S: Final = 600.0
-"""How long a request stays open for the client to answer, in seconds."""
+_RETURN_TIMEOUT_S: Final = 60.0
+"""How long a request runs on for a client that went away after it had answered, in seconds."""
 _OUTCOME_KEPT_S: Final = 60.0
 """How long the outcome of a request is kept that ended while its client was away."""
 _MAX_OPEN: Final = 256
@@ -36,6 +38,7 @@ class _Question:
     request: Object
     answered: anyio.Event
     answer: Object | None = None
+    """None if the call ended first."""
 
 
 class OpenCall:
@@ -46,8 +49,9 @@ class OpenCall:
         self.owner = _owner(ctx)
         self.on_client = on_client
         """Called with the client of each repeated request."""
+        self.waiting = 0
+        """How many requests of the client wait for what comes next."""
         self._questions: dict[str, _Question] = {}
-        self._shown: set[str] = set()
         self._asked = 0
         self._changed = anyio.Event()
         self._result: dict[str, Any] | None = None
@@ -62,11 +66,13 @@ class OpenCall:
             except Exception as error:  # noqa: BLE001 - raised again in the client's request
                 self._failure = error
         if self._result is None and self._failure is None:
-            self._failure = ExecutionFailed("The call was cancelled.", hint="Its question was not answered in time.")
+            self._failure = ExecutionFailed("The call was cancelled.", hint="Its client did not come back in time.")
+        for question in self._questions.values():
+            question.answered.set()
         self._change()
 
     async def ask(self, method: str, params: Object) -> Object:
-        """Return the client's answer to a question."""
+        """Return the client's answer to a question. Raises `MCPError` if the call ends first."""
         self._asked += 1
         key = f"q{self._asked}"
         question = self._questions[key] = _Question({"method": method, "params": dict(params)}, anyio.Event())
@@ -75,7 +81,7 @@ class OpenCall:
             await question.answered.wait()
         finally:
             self._questions.pop(key, None)
-        return question.answer or {}
+        return refuse(method) if question.answer is None else question.answer
 
     def give(self, answers: Object) -> None:
         """Take the answers of a repeated request over; those to unknown questions are ignored."""
@@ -96,14 +102,19 @@ class OpenCall:
                 requests = {key: question.request for key, question in self._questions.items()}
                 return {"resultType": "input_required", "inputRequests": requests, "requestState": self.token}
             await self._changed.wait()
-            self._changed = anyio.Event()
 
     @property
     def is_over(self) -> bool:
         return self._result is not None or self._failure is not None
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a question waits for its answer."""
+        return bool(self._questions)
+
     def _change(self) -> None:
-        self._changed.set()
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
 
 class OpenCalls:
@@ -128,11 +139,14 @@ class OpenCalls:
         return await self._next(call)
 
     async def _run(self, call: OpenCall, work: Work) -> None:
-        """Run a call, and keep its outcome for a while if its client is away."""
         await call.run(work)
-        if call.token in self._open:
-            await anyio.sleep(_OUTCOME_KEPT_S)
-            self._open.pop(call.token, None)
+        if not call.waiting:
+            await self._keep_outcome(call)
+
+    async def _keep_outcome(self, call: OpenCall) -> None:
+        """Keep the outcome of a call whose client is away for a while."""
+        await anyio.sleep(_OUTCOME_KEPT_S)
+        self._open.pop(call.token, None)
 
     async def resume(self, ctx: Context) -> dict[str, Any]:
         """Continue with the answers of a repeated request. Raises `ExecutionFailed` if it is no longer open."""
@@ -148,17 +162,34 @@ class OpenCalls:
         return await self._next(call)
 
     async def _next(self, call: OpenCall) -> dict[str, Any]:
-        self._open.pop(call.token, None)
+        """Wait for what comes next, and set how long the call may then go on without a request of its client."""
+        call.waiting += 1
         call.scope.deadline = math.inf
+        is_delivered = True
         try:
             raw = await call.wait()
-        except BaseException:
-            call.scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            is_delivered = False
             raise
-        if not call.is_over:
-            call.scope.deadline = anyio.current_time() + _ANSWER_TIMEOUT_S
-            self._open[call.token] = call
+        finally:
+            call.waiting -= 1
+            if call.is_over and is_delivered:
+                self._open.pop(call.token, None)
+            elif not call.waiting:
+                self._leave(call, is_delivered=is_delivered)
         return raw
+
+    def _leave(self, call: OpenCall, *, is_delivered: bool) -> None:
+        """Let the call go on for a while: its client is about to answer, or has lost its connection."""
+        if is_delivered:
+            self._open[call.token] = call
+        if call.token not in self._open:
+            # Its client does not know the token by which it could come back.
+            call.scope.cancel()
+        elif call.is_over:
+            self._start_soon(self._keep_outcome, call)
+        else:
+            call.scope.deadline = anyio.current_time() + (ANSWER_TIMEOUT_S if call.is_asking else _RETURN_TIMEOUT_S)
 
 
 def is_open_call(ctx: Context) -> bool:

@@ -15,11 +15,10 @@ from toolcrib.providers.base import Documents, LogAudience
 from toolcrib.types import Context, Object, ServerState, ServerStatus, SessionClient, Tool, ToolResult, Unsubscribe
 from toolcrib.upstream.catalog_cache import CatalogCache
 from toolcrib.upstream.channel import ExchangeError, FailureKind
-from toolcrib.upstream.connection import Connection
+from toolcrib.upstream.connection import CallerRequest, Connection
 from toolcrib.upstream.fleet import RemoteServer
 from toolcrib.upstream.listing import RemoteTool
-from toolcrib.upstream.negotiation import HeaderMap
-from toolcrib.upstream.open_calls import OpenCall, OpenCalls, is_open_call
+from toolcrib.upstream.open_calls import OpenCalls, is_open_call
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.session_connections import SessionLease, SessionUnavailable
 from toolcrib.upstream.supervisor import Supervisor
@@ -117,33 +116,20 @@ class UpstreamServer(RemoteServer):
         params: dict[str, Any] = {"name": tool.tool.name, "arguments": dict(arguments)}
         if tool.is_task:
             params["task"] = {}
-        raw = await self._request(ctx, "tools/call", params, tool.header_map, limit)
+        raw = await self._request(CallerRequest(ctx, "tools/call", params, tool.header_map, limit))
         if self.status.stale:
             self._supervisor.wake()
         return self._read(read_result, raw)
 
-    async def _request(
-        self,
-        ctx: Context,
-        method: str,
-        params: Object,
-        header_map: HeaderMap | None = None,
-        limit: anyio.CancelScope | None = None,
-    ) -> dict[str, Any]:
-        """Send a caller's request, and return its raw result; or what an older server asks, for a newer client.
-
-        `limit` does not run while the client answers a question.
-        """
+    async def _request(self, request: CallerRequest) -> dict[str, Any]:
+        """Send a caller's request, and return its raw result; or what an older server asks, for a newer client."""
+        ctx = request.ctx
         if is_open_call(ctx) and not self._is_modern():
             return await self._open_calls.resume(ctx)
         if not self._stays_open(ctx):
-            return await self._send(ctx, method, params, header_map, limit=limit)
-        first = replace(ctx, input_responses=None, request_state=None)
-
-        async def work(call: OpenCall) -> dict[str, Any]:
-            return await self._send(first, method, params, header_map, open_call=call)
-
-        return await self._open_calls.begin(ctx, work)
+            return await self._send(request)
+        first = request._replace(ctx=replace(ctx, input_responses=None, request_state=None))
+        return await self._open_calls.begin(ctx, lambda call: self._send(first._replace(open_call=call)))
 
     def _is_modern(self) -> bool:
         """Whether the server ends a request with its questions itself: then no call of it stays open here."""
@@ -158,16 +144,7 @@ class UpstreamServer(RemoteServer):
         may_ask = self.options.asks or (self.options.asks is None and self._supervisor.sessions.wants_own(ctx))
         return bool(may_ask and client.capabilities) and not connection.protocol.modern
 
-    async def _send(
-        self,
-        ctx: Context,
-        method: str,
-        params: Object,
-        header_map: HeaderMap | None,
-        *,
-        limit: anyio.CancelScope | None = None,
-        open_call: OpenCall | None = None,
-    ) -> dict[str, Any]:
+    async def _send(self, request: CallerRequest) -> dict[str, Any]:
         """Send a request, and return its raw result.
 
         The request is sent again if it provably did not run: once in a new session, if the server forgot the old one,
@@ -177,12 +154,11 @@ class UpstreamServer(RemoteServer):
         pauses: Iterator[float] | None = None
         while True:
             try:
-                own = await self._own_connection(ctx)
+                own = await self._own_connection(request.ctx)
                 if own is None:
-                    shared = await self._shared_connection(ctx)
-                    return await shared.request(ctx, method, params, header_map, limit, open_call)
+                    return await (await self._shared_connection(request.ctx)).request(request)
                 try:
-                    return await own.connection.request(ctx, method, params, header_map, limit, open_call)
+                    return await own.connection.request(request)
                 finally:
                     own.release()
             except ExchangeError as error:
@@ -246,7 +222,7 @@ class UpstreamServer(RemoteServer):
         Raises as `call_tool` does.
         """
         with anyio.move_on_after(self.options.call_timeout_s):
-            raw = await self._request(ctx, method, params)
+            raw = await self._request(CallerRequest(ctx, method, params))
             return self._read(partial(read_document, method), raw)
         raise self._timeout(method)
 
@@ -268,6 +244,10 @@ class UpstreamServer(RemoteServer):
     def subscribe_logs(self, callback: Callable[[LogAudience | None, Object], None]) -> Unsubscribe:
         """Call back with each log message and its recipient, if that is certain."""
         return self._supervisor.logs.subscribe(callback)
+
+    def roots_changed(self, ctx: Context) -> None:
+        """Notify the server that the roots of the context's session changed, if it can ask that session for them."""
+        self._supervisor.roots_changed(ctx)
 
     def end_session(self, ctx: Context) -> None:
         """Close the connections that belong to the context's session, which has ended."""

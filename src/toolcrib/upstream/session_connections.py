@@ -7,6 +7,7 @@ client questions, needs a connection for each session; which requests get one, `
 import logging
 import math
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from pydantic_core import to_json
 from toolcrib.types import LOCAL, Caller, Client, Context, Object, SessionClient
 from toolcrib.upstream.channel import Channel, ExchangeError, FailureKind, flatten_errors
 from toolcrib.upstream.connection import Connection, open_connection
-from toolcrib.upstream.forwarding import LogForwarder, ServerMessages
+from toolcrib.upstream.forwarding import LogForwarder, ServerMessages, Users
 from toolcrib.upstream.negotiation import Handshake
 from toolcrib.upstream.options import FleetOptions, ServerOptions
 from toolcrib.upstream.redact import Redactor
@@ -25,7 +26,11 @@ from toolcrib.wire import CLIENT_CAPABILITIES
 
 logger = logging.getLogger(__name__)
 
-_SHARED_CAPABILITIES: Final[Object] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+_SHARED_CAPABILITIES: Final[Object] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {},
+    "roots": {"listChanged": True},
+}
 """What a shared connection declares to a server that may ask."""
 _RETRY_AFTER_S: Final = 60.0
 """Before a version is tried again that failed for another reason than a refusal."""
@@ -167,7 +172,7 @@ class SessionConnections:
         client = ctx.client
         if self.rule.sessions == "client":
             return ctx.session is not None or isinstance(client, SessionClient)
-        if not isinstance(client, SessionClient) or client.is_modern or session_key(ctx) is None:
+        if not isinstance(client, SessionClient) or client.is_modern or connection_key(ctx) is None:
             return False
         return self.rule.sessions == "older" and anyio.current_time() >= self._older_fails_until
 
@@ -199,7 +204,7 @@ class SessionConnections:
         return entry.connection
 
     def _find(self, ctx: Context) -> _SessionConnection:
-        client, session = ctx.client, session_key(ctx)
+        client, session = ctx.client, connection_key(ctx)
         is_modern = not isinstance(client, SessionClient) or client.is_modern
         if session is None:
             handshake = self._handshake(_declared(client), modern=is_modern)
@@ -221,7 +226,9 @@ class SessionConnections:
 
     def _open(self, ctx: Context, key: Hashable, handshake: Handshake, *, exclusive: bool) -> _SessionConnection:
         self._make_room(ctx.caller)
-        messages = ServerMessages(self._logs, private=True, may_ask=self._options.asks is not False)
+        is_session = exclusive or ctx.session is not None or ctx.session_handle is not None
+        users: Users = "session" if is_session else "caller"
+        messages = ServerMessages(self._logs, users=users, may_ask=self._options.asks is not False)
         entry = _SessionConnection(key, ctx.caller, self._open_channel(), messages, handshake, exclusive)
         self.start_soon(self._serve, entry)
         self._entries[entry if exclusive else key] = entry
@@ -296,13 +303,30 @@ class SessionConnections:
         if self._entries.get(place) is entry:
             del self._entries[place]
 
-    # -- the end of a session --------------------------------------------------------------------------------------
+    # -- events of a session ---------------------------------------------------------------------------------------
+
+    def roots_changed(self, ctx: Context) -> None:
+        """Notify the server on the connections of the session that its client's roots changed.
+
+        The context's client answers what the server then asks outside of any call.
+        """
+        for entry in self._of_session(ctx.caller, ctx.session):
+            if "roots" in entry.handshake.capabilities and isinstance(ctx.client, SessionClient):
+                entry.messages.roots_client = ctx.client
+                self.start_soon(self._send_roots_changed, entry)
+
+    async def _send_roots_changed(self, entry: _SessionConnection) -> None:
+        with suppress(SessionUnavailable):
+            await (await self._connected(entry)).notify_roots_changed()
 
     def end_session(self, caller: Caller, session: str) -> None:
         """Close the connections of a client's session that has ended."""
-        for entry in tuple(self._entries.values()):
-            if isinstance(entry.key, tuple) and entry.key[:3] == (caller.tenant, caller.id, session):
-                self._close(entry, "its client's session has ended")
+        for entry in self._of_session(caller, session):
+            self._close(entry, "its client's session has ended")
+
+    def _of_session(self, caller: Caller, session: str | None) -> list[_SessionConnection]:
+        owner = (caller.tenant, caller.id, session)
+        return [one for one in self._entries.values() if isinstance(one.key, tuple) and one.key[:3] == owner]
 
 
 def _declared(client: Client | None) -> Object:
@@ -311,7 +335,7 @@ def _declared(client: Client | None) -> Object:
     return {} if client is None else client.capabilities
 
 
-def session_key(ctx: Context) -> tuple[str | None, str, str | None, str | None] | None:
+def connection_key(ctx: Context) -> tuple[str | None, str, str | None, str | None] | None:
     """Return what identifies the session of a request: caller, session, and the client's own name for it.
 
     None if two such requests may come from different clients: without a session and without authentication.

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from toolcrib.types import Context, ServerState, ServerStatus, Tool
+from toolcrib.types import Context, ServerState, ServerStatus, SessionClient, Tool
 from toolcrib.upstream.catalog_cache import CatalogCache, ServerCatalog, ToolDefinitions
 from toolcrib.upstream.channel import AutoResetEvent, Channel, ExchangeError, FailureKind, flatten_errors
 from toolcrib.upstream.connection import Connection, open_connection
@@ -149,6 +149,16 @@ class Supervisor:
         if self._connection is not None:
             self._connection.messages.record_caller(ctx)
 
+    def roots_changed(self, ctx: Context) -> None:
+        """Notify the server that the roots of the context's session changed, if it can ask that session for them."""
+        self.sessions.roots_changed(ctx)
+        shared = self.connection
+        if shared is None or shared.protocol.modern or not isinstance(ctx.client, SessionClient):
+            return
+        if shared.messages.may_ask and shared.messages.recipient == (ctx.caller, ctx.session):
+            shared.messages.roots_client = ctx.client
+            self.sessions.start_soon(shared.notify_roots_changed)
+
     def report_unreachable(self, reason: str) -> None:
         """Handle a call that could not be sent: update the status, and list again, which detects the server's
         return.
@@ -244,7 +254,7 @@ class Supervisor:
         self._announce()
         channel = open_channel(self._options, self._fleet, self._redact)
         reason, ready_at, closed_on_discover = "", None, False
-        messages = ServerMessages(self.logs, private=False, may_ask=self._options.asks is True)
+        messages = ServerMessages(self.logs, users="all", may_ask=self._options.asks is True)
         timeout_reason = f"no answer to the handshake within {self._options.start_timeout_s:g} s"
         with anyio.CancelScope(deadline=anyio.current_time() + self._options.start_timeout_s) as limit:
             try:
