@@ -1,13 +1,16 @@
 """Tools that come with a request: only this request sees them, in the right order, and they are indexed once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import anyio
 import pytest
 
+from toolcrib import App, Many, with_tool_providers
 from toolcrib.errors import ToolNotFound
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.providers.wrappers import Cached as WrappedCached
+from toolcrib.providers.wrappers import Namespaced
 from toolcrib.search.index import Index
 from toolcrib.testing import FakeProvider, FakeSource, running
 from toolcrib.types import Caller, Context, Object, SearchReply, SearchRequest, Tool, ToolResult
@@ -125,14 +128,87 @@ class Cached(FakeProvider):
     cache_key = "same"
 
 
-async def test_a_cached_list_is_only_used_for_the_same_caller() -> None:
+async def test_a_cached_list_is_only_used_for_the_same_caller_and_provider() -> None:
     provider, others = Cached([OWN], answer), Cached([SHARED], answer)
     with anyio.fail_after(5):
         async with running(FakeSource()) as gateway:
             assert await gateway.tools(ANN.with_providers(provider)) == (OWN,)
-            assert await gateway.tools(ANN.with_providers(Cached([SHARED], answer))) == (OWN,)
+            assert await gateway.tools(ANN.with_providers(provider)) == (OWN,)
             assert provider.lists == 1
-            assert await gateway.tools(BOB.with_providers(others)) == (SHARED,)
+            assert await gateway.tools(ANN.with_providers(others)) == (SHARED,)
+            assert await gateway.tools(BOB.with_providers(provider)) == (OWN,)
+            assert provider.lists == 2
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """The tools of one user; equal for the same user."""
+
+    user: str
+    asked: list[str] = field(compare=False)
+
+    async def list_tools(self, ctx: Context) -> list[Tool]:
+        self.asked.append(self.user)
+        return [Tool(name=f"inbox_of_{self.user}")]
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> str:
+        return self.user
+
+
+class PlainInbox:
+    """The same, without `==`."""
+
+    cache_for_s, cache_key = 60.0, "the same for all"
+
+    def __init__(self, user: str, asked: list[str]) -> None:
+        self.inbox = Inbox(user, asked)
+
+    async def list_tools(self, ctx: Context) -> list[Tool]:
+        return await self.inbox.list_tools(ctx)
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> str:
+        return self.inbox.user
+
+
+@dataclass
+class MutableInbox(PlainInbox):
+    """The same, and it cannot be hashed."""
+
+    user: str
+    asked: list[str]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.user, self.asked)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        PlainInbox,
+        MutableInbox,
+        lambda user, asked: WrappedCached(PlainInbox(user, asked), 60, "the same for all"),
+        lambda user, asked: WrappedCached(Inbox(user, asked), 60, "the same for all"),
+        lambda user, asked: Namespaced(WrappedCached(Inbox(user, asked), 60, "same"), "mail"),
+        lambda user, asked: Many(WrappedCached(Inbox(user, asked), 60, "same")),
+    ],
+)
+async def test_a_constant_cache_key_never_shows_one_users_tools_to_another(make: Callable[..., object]) -> None:
+    """Both users are one caller: the server authenticates nobody, or they share a credential."""
+    app, asked = App(), list[str]()
+    with anyio.fail_after(5):
+        for user in ("ann", "bob", "ann"):
+            with with_tool_providers(make(user, asked)):
+                assert [tool.name for tool in await app.tools()] == [f"inbox_of_{user}"]
+                assert [hit.tool.name for hit in await app.search("inbox")] == [f"inbox_of_{user}"]
+
+
+async def test_equal_providers_share_a_cached_list() -> None:
+    app, asked = App(), list[str]()
+    with anyio.fail_after(5):
+        for user in ("ann", "bob", "ann"):
+            with with_tool_providers(WrappedCached(Inbox(user, asked), 60, "the same for all")):
+                await app.tools()
+    assert asked == ["ann", "bob"]
 
 
 async def test_the_same_tools_are_indexed_once_however_often_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,13 +353,17 @@ class RequestToolLister:
         mark = _cache_key(provider) if kept_s is not None and kept_s > 0 else _NO_CACHE_KEY
         if kept_s is None or mark is _NO_CACHE_KEY:
             return await self._fetch(ctx, provider)
-        # A cached list is only ever for one caller, whatever key the provider gives.
-        key = (ctx.caller, type(provider), mark)
+        # A cached list is only ever for one caller and one provider, whatever key the provider gives: where requests
+        # are not authenticated, or share a credential, only the provider tells their users apart.
+        key = (ctx.caller, type(provider), provider.cache_owner, mark)
         until, tools = self._lists.get(key, (0.0, ()))
         if until <= time.monotonic():
             tools = await self._fetch(ctx, provider)
-            self._lists[key] = (time.monotonic() + kept_s, tools)
-            while len(self._lists) > _MAX_CACHED_LISTS:
+            now = time.monotonic()
+            self._lists[key] = (now + kept_s, tools)
+            self._lists.move_to_end(key)
+            # The keys hold providers of requests that are over.
+            while len(self._lists) > _MAX_CACHED_LISTS or next(iter(self._lists.values()), (math.inf,))[0] <= now:
                 self._lists.popitem(last=False)
         return tools
 

@@ -23,7 +23,7 @@ import anyio
 
 from toolcrib.containment import WorkerThreads, is_nested_call_error
 from toolcrib.errors import InvalidRequest, InvalidTool, ToolcribError, ToolNotFound
-from toolcrib.providers.base import Provider, ProviderFeature, display_name, features_of
+from toolcrib.providers.base import Provider, ProviderFeature, display_name, features_of, identity_of
 from toolcrib.providers.definitions import ToolMetadata, parse_metadata, parse_tool, parse_tools
 from toolcrib.types import JSON, Context, Hit, Key, Object, SearchRequest, Tool, ToolResult, Visibility
 
@@ -170,6 +170,11 @@ class Adapter(Provider):
         """The object's cache key, for objects of its class only."""
         key: Hashable = getattr(self.inner, "cache_key", None)
         return None if key is None else (type(self.inner), key)
+
+    @property
+    def cache_owner(self) -> Hashable:
+        """That of the object."""
+        return identity_of(self.inner)
 
     async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Await the method, or run it in a thread if it is a plain function."""

@@ -119,8 +119,13 @@ class Provider(ABC):
 
     @property
     def cache_key(self) -> Hashable:
-        """What the list depends on: for one caller, providers of equal keys offer the same tools."""
+        """What the list of this provider depends on; None means that it is not kept between requests."""
         return None
+
+    @property
+    def cache_owner(self) -> Hashable:
+        """Whose list it is: a kept list is only shown for the same object, or for one that is equal to it."""
+        return identity_of(self)
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:  # noqa: ARG002 - to override
         """Call back, from the event loop and without arguments, whenever the list or a status changed."""
@@ -151,6 +156,32 @@ class Provider(ABC):
 
     def end_session(self, ctx: Context) -> None:  # noqa: B027 - to override
         """Release what belongs to the session of this context, which has ended."""
+
+
+def identity_of(provider: object) -> Hashable:
+    """The object, to compare with others: by its own `==` if it can be hashed, else as one object.
+
+    >>> identity_of("garden") == identity_of("garden"), identity_of([1]) == identity_of([1])
+    (True, False)
+    """
+    try:
+        hash(provider)
+    except Exception:  # noqa: BLE001 - third-party code
+        return _SameObject(provider)
+    return provider
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SameObject:
+    """An object that is equal to itself only, and is kept, so that no other object takes its place in memory."""
+
+    wrapped: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameObject) and other.wrapped is self.wrapped
+
+    def __hash__(self) -> int:
+        return id(self.wrapped)
 
 
 async def find_tool(provider: Provider, ctx: Context, key: Key) -> Tool | None:

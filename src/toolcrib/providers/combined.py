@@ -158,6 +158,11 @@ class Many(Provider):
         keys = tuple((type(unadapted(member)), member.cache_key) for member in self.members)
         return None if any(key is None for _, key in keys) else keys
 
+    @property
+    def cache_owner(self) -> Hashable:
+        """Those of the members, in order."""
+        return tuple(member.cache_owner for member in self.members)
+
     # -- who has what ----------------------------------------------------------------------------------------------
 
     def _owners(self, ctx: Context, key: Key) -> list[_ManyMember]:

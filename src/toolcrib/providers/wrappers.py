@@ -113,6 +113,11 @@ class Wrapper(Provider):
         inner = self.inner.cache_key
         return None if inner is None else (_cache_identity(self), inner)
 
+    @property
+    def cache_owner(self) -> Hashable:
+        """That of the provider inside, with this wrapper's class and options."""
+        return type(self), self._options, self.inner.cache_owner
+
     # -- what a subclass may change --------------------------------------------------------------------------------
 
     def _admits(self, ctx: Context) -> bool:  # noqa: ARG002 - a hook
@@ -392,7 +397,7 @@ class Cached(Wrapper):
     """Declare for how long the list of tools may be cached. The gateway does the caching."""
 
     def __init__(self, provider: object, seconds: float, key: Hashable) -> None:
-        """Providers of the same classes and an equal key, such as a user's id, share one cached list.
+        """The list is kept for the same caller, an equal key, and the same provider inside, or one that is equal to it.
 
         Raises `InvalidRequest` for a negative or infinite time, and for a key that cannot be hashed.
         """
