@@ -54,6 +54,8 @@ _MAX_DESCRIPTION: Final = 1_000
 """Characters of an exception's description."""
 _MAX_GROUPED: Final = 5
 """Exceptions of a group that are described."""
+_held_slot: ContextVar["_WorkerSlot | None"] = ContextVar("toolcrib_worker_slot", default=None)
+"""The slot of the thread that the current code runs in, or that the call was made from."""
 _nested_errors: ContextVar["WeakSet[ToolcribError] | None"] = ContextVar("toolcrib_inner_errors", default=None)
 
 
@@ -199,7 +201,9 @@ class WorkerThreads:
     """Runs blocking functions in threads, with the caller's context variables.
 
     The limit is per event loop. A cancelled caller returns at once, but its function cannot be stopped and keeps its
-    slot until it ends, so functions that hang use up the limit instead of the machine.
+    slot until it ends, so functions that hang use up the limit instead of the machine. A function that waits for
+    another one, as a tool does that calls a tool, lends it its slot if no other is free: otherwise as many functions as
+    there are slots could wait for each other forever.
     """
 
     def __init__(self, limit: int = 40) -> None:
@@ -216,6 +220,10 @@ class WorkerThreads:
         """Run the function in a thread; wait first while the limit is reached."""
         limiter, unlimited = self._of(asyncio.get_running_loop())
         place = _WorkerSlot(limiter)
+        lender = _lender(limiter) if limiter.available_tokens < 1 else None
+        if lender is not None:
+            async with lender.lending:
+                return await anyio.to_thread.run_sync(place.call, function, abandon_on_cancel=True, limiter=unlimited)
         await limiter.acquire_on_behalf_of(place)
         try:
             return await anyio.to_thread.run_sync(place.hold, function, abandon_on_cancel=True, limiter=unlimited)
@@ -234,7 +242,11 @@ class _WorkerSlot:
     """One slot of the limit, released by the caller or the thread, whichever is last."""
 
     def __init__(self, limiter: anyio.CapacityLimiter) -> None:
-        self._limiter = limiter
+        self.limiter = limiter
+        self.lending = anyio.Lock()
+        """Held while a function runs in this slot that its own function waits for."""
+        self.outer: _WorkerSlot | None = None
+        """The slot of the function that waits for this one."""
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._running = False
@@ -247,14 +259,20 @@ class _WorkerSlot:
                 raise RuntimeError("the caller left before the function began")
             self._running = True
         try:
-            return function()
+            return self.call(function)
         finally:
             with self._lock:
                 self._running = False
                 late = self._left.is_set()
             if late:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, and its limit with it
-                    self._loop.call_soon_threadsafe(self._limiter.release_on_behalf_of, self)
+                    self._loop.call_soon_threadsafe(self.limiter.release_on_behalf_of, self)
+
+    def call(self, function: Callable[[], _R]) -> _R:
+        """Run the function, in a thread's own context, as the one that has this slot."""
+        self.outer = _held_slot.get()
+        _held_slot.set(self)
+        return function()
 
     def leave(self) -> None:
         """Release the slot, now or when the function ends. Called in the event loop."""
@@ -262,4 +280,12 @@ class _WorkerSlot:
             self._left.set()
             running = self._running
         if not running:
-            self._limiter.release_on_behalf_of(self)
+            self.limiter.release_on_behalf_of(self)
+
+
+def _lender(limiter: anyio.CapacityLimiter) -> _WorkerSlot | None:
+    """The slot of this limit that is held by a function that waits for the current code; None without one."""
+    slot = _held_slot.get()
+    while slot is not None and slot.limiter is not limiter:
+        slot = slot.outer
+    return slot

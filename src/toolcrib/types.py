@@ -267,10 +267,12 @@ class SearchRequest:
     """The cursor of the reply before, to continue a list; only for a query without words."""
 
     def __post_init__(self) -> None:
-        """Coerce a string to one query, not one for each character."""
+        """Coerce a string to one query, not one for each character, and an empty cursor to none."""
         given: Any = self.queries
         if isinstance(given, str):
             object.__setattr__(self, "queries", (given,))
+        if self.cursor == "":
+            object.__setattr__(self, "cursor", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

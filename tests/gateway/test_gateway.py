@@ -234,11 +234,25 @@ async def test_a_providers_exception_is_shown_unless_it_is_masked(masked: bool) 
 
 async def test_a_tool_that_its_provider_forgot_says_so() -> None:
     async def forget(ctx: Context, name: str, arguments: Object) -> None:
-        return None
+        provider.tools.clear()
 
-    async with running(FakeSource(FakeProvider([tool("act")], forget))) as gateway:
+    provider = FakeProvider([tool("act")], forget)
+    async with running(FakeSource(provider)) as gateway:
         with pytest.raises(HandlerNotFound, match="act"):
             await gateway.call(ME, "act", {})
+
+
+async def test_a_provider_that_has_a_tool_and_returns_none_may_have_run_it() -> None:
+    deeds = []
+
+    async def act(ctx: Context, name: str, arguments: Object) -> None:
+        deeds.append(name)
+
+    providers = FakeProvider([tool("act")], act), FakeProvider([tool("act")], act)
+    async with running(FakeSource(*providers)) as gateway:
+        with pytest.raises(ExecutionFailed, match="may have taken effect"):
+            await gateway.call(ME, "act", {})
+    assert deeds == ["act"]
 
 
 async def test_the_first_provider_owns_a_key_that_two_offer() -> None:

@@ -1,5 +1,6 @@
 """Refreshes in the background, while no caller waits."""
 
+import contextlib
 import threading
 from collections.abc import Hashable, Sequence
 
@@ -8,12 +9,13 @@ import anyio.to_thread
 import numpy as np
 import pytest
 
+from toolcrib import App, Settings, ToolNotFound
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.search.index import Index
 from toolcrib.search.vectors import Vectors
 from toolcrib.testing import FakeProvider, FakeSource, running
-from toolcrib.types import Action, Caller, Context, Decision, SearchReply, SearchRequest, Tool
+from toolcrib.types import Action, Caller, Context, Decision, Object, SearchReply, SearchRequest, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -139,3 +141,77 @@ async def test_embedding_that_was_cut_short_by_a_stop_is_done_after_the_next_sta
             await gateway.refresher.wait_idle()
             assert gateway.refresher.snapshot.index.model.embedder is not None
             group.cancel_scope.cancel()
+
+
+class Unreporting:
+    """A provider that reports no changes and does not say how long its list is valid."""
+
+    def __init__(self, *names: str) -> None:
+        self.offered = list(names)
+        self.lists = 0
+
+    async def list_tools(self, ctx: Context) -> list[Tool]:
+        self.lists += 1
+        return [Tool(name=name, description=f"The {name} of the bakery.") for name in self.offered]
+
+    async def call_tool(self, ctx: Context, name: str, arguments: Object) -> str:
+        return f"called {name}"
+
+
+@pytest.mark.parametrize("cache_s", [0.0, 60.0])
+@pytest.mark.parametrize("started", [True, False])
+async def test_a_providers_new_tool_can_be_called_at_once(cache_s: float, started: bool) -> None:
+    app, provider = App(Settings(gateway=GatewayOptions(provider_cache_s=cache_s))), Unreporting("bread")
+    app.add_provider(provider)
+    async with contextlib.AsyncExitStack() as stack:
+        if started:
+            await stack.enter_async_context(app)
+        with anyio.fail_after(10):
+            assert (await app.call("bread")).text == "called bread"
+            provider.offered.append("muffin")
+            assert (await app.call("muffin")).text == "called muffin"
+            assert [hit.tool.name for hit in (await app.search("muffin")).hits][:1] == ["muffin"]
+
+
+async def test_a_search_that_finds_nothing_has_unreported_tools_read_for_the_next_one() -> None:
+    app, provider = App(), Unreporting("bread")
+    app.add_provider(provider)
+    with anyio.fail_after(10):
+        async with app:
+            await app.search("bread")
+            provider.offered.append("muffin")
+            await app.search("muffin")
+            await app.gateway.refresher.wait_current()
+            assert [hit.tool.name for hit in (await app.search("muffin")).hits][:1] == ["muffin"]
+
+
+async def test_misspelt_names_do_not_have_a_slow_provider_list_its_tools_each_time() -> None:
+    class Slow(Unreporting):
+        async def list_tools(self, ctx: Context) -> list[Tool]:
+            await anyio.sleep(0.05)
+            return await super().list_tools(ctx)
+
+    app, provider = App(), Slow("bread")
+    app.add_provider(provider)
+    with anyio.fail_after(20):
+        async with app:
+            await app.call("bread")
+            listed = provider.lists
+            for number in range(100):
+                with pytest.raises(ToolNotFound):
+                    await app.call(f"bred{number}")
+            assert provider.lists <= listed + 2
+
+
+async def test_a_provider_that_says_how_long_its_list_is_valid_is_not_asked_for_missing_tools() -> None:
+    class Sure(Unreporting):
+        cache_for_s = 60.0
+
+    app, provider = App(), Sure("bread")
+    app.add_provider(provider)
+    with anyio.fail_after(10):
+        async with app:
+            await app.call("bread")
+            with pytest.raises(ToolNotFound):
+                await app.call("muffin")
+            assert provider.lists == 1

@@ -472,3 +472,15 @@ def test_whatever_a_field_holds_gives_a_tool_or_a_typed_error(value: Any, field:
         return
     assert isinstance(tool, Tool)
     assert isinstance(tool.id, str)
+
+
+async def test_how_long_a_list_is_valid_may_be_methods() -> None:
+    class Kept(UserTools):
+        def cache_for_s(self) -> float:
+            return 30.0
+
+        def cache_key(self) -> str:
+            return "mine"
+
+    adapted = adapt(Kept())
+    assert (adapted.cache_for_s, adapted.cache_key) == (30.0, (Kept, "mine"))

@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolcrib.app import App
 from toolcrib.errors import (
     AmbiguousName,
     ApprovalRequired,
@@ -38,8 +40,9 @@ from toolcrib.providers.base import Provider, ProviderFeature
 from toolcrib.providers.builder import ToolRequest, new_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools
+from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.testing import running
-from toolcrib.types import BackendKind, Caller, Context, Key, Tool, ToolResult, Visibility
+from toolcrib.types import BackendKind, Caller, Context, Key, Object, Tool, ToolResult, Visibility
 
 pytestmark = pytest.mark.anyio
 
@@ -771,3 +774,76 @@ def test_keywords_are_a_tuple_or_a_list_and_may_be_empty(field: str) -> None:
     unordered: Any = {field: {"mail"}}
     with pytest.raises(InvalidTool, match=f"{field} must be a tuple or a list of words, not set"):
         tools.register(Tool(name="echo", **unordered), lambda request: 1)
+
+
+async def test_a_default_that_no_property_reaches_keeps_its_value() -> None:
+    tools = LocalTools()
+    for number in range(2):
+        tools.register(Tool(name=f"which_{number}"), lambda number=number: number)
+    city = new_tool("city", "Where", String("name", required=True))
+    tools.register(city, lambda name, suffix="!": name + suffix)
+    assert (await call(tools, "which_0"), await call(tools, "which_1")) == (0, 1)
+    assert await call(tools, "city", name="Rome") == "Rome!"
+    with pytest.raises(InvalidArguments, match='there is no parameter "number"'):
+        await call(tools, "which_0", number=7)
+
+
+async def test_an_only_parameter_with_a_default_may_take_all_arguments() -> None:
+    tools = LocalTools()
+    tools.register(Tool(name="none"), lambda given=None: dict(given))
+    tools.register(Tool(name="usual"), lambda args=(): dict(args))
+    assert await call(tools, "none", a=1) == {"a": 1}
+    assert await call(tools, "usual", a=1) == {"a": 1}
+
+
+@pytest.mark.parametrize("between", ["none", "async", "another pool"])
+async def test_more_sync_tools_than_threads_can_each_call_a_sync_tool(between: str) -> None:
+    app = App(Settings(local=LocalOptions(max_threads=4)))
+    at_once, most = 0, 0
+
+    @app.tool
+    def inner() -> int:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        at_once -= 1
+        return 1
+
+    @app.tool
+    async def middle() -> int:
+        return int((await app.call("inner")).data)
+
+    class Other:
+        """A provider with plain methods, which run in threads of its own."""
+
+        def list_tools(self, ctx: Context) -> list[Tool]:
+            return [Tool(name="other")]
+
+        def call_tool(self, ctx: Context, name: str, arguments: Object) -> int:
+            return int(anyio.from_thread.run(app.call, "inner").data)
+
+    app.add_provider(Other())
+    called = {"none": "inner", "async": "middle", "another pool": "other"}[between]
+
+    @app.tool
+    def outer() -> int:
+        return int(anyio.from_thread.run(app.call, called).data)
+
+    async with app:
+        with anyio.fail_after(20):
+            results = await asyncio.gather(*(app.call("outer") for _ in range(12)))
+    assert [result.data for result in results] == [1] * 12
+    assert most <= 8
+
+
+async def test_a_handler_that_changes_its_arguments_does_not_change_the_callers() -> None:
+    app, given = App(), {"filter": {"tags": ["a"]}}
+
+    def change(args: dict[str, Any]) -> str:
+        args["filter"]["tags"].append("b")
+        return "changed"
+
+    app.register(Tool(name="change"), change)
+    with anyio.fail_after(5):
+        assert (await app.call("change", given)).text == "changed"
+    assert given == {"filter": {"tags": ["a"]}}

@@ -355,3 +355,15 @@ async def test_every_door_registers_searches_and_calls_alike(
         door.unregister("math:add")
         with pytest.raises(ToolNotFound):
             await door.call("math:add", {})
+
+
+async def test_a_registry_reports_changes_before_it_is_started() -> None:
+    registry, seen = Registry(), list[int]()
+    end = registry.on_change(lambda: seen.append(1))
+    registry.register(SEND, send_email)
+    assert len(seen) == 1
+    registry.add_provider(FakeProvider([]))
+    assert len(seen) == 2
+    end()
+    registry.unregister("send_email")
+    assert len(seen) == 2

@@ -1,5 +1,6 @@
 """The registry of searched tools: attached to servers, and used as a provider."""
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -10,11 +11,21 @@ from fastmcp import FastMCP
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import MCPServer
 
-from toolcrib import Caller, Context, ExecutionFailed, Tool, ToolNotFound, new_tool, with_show_all, with_tool_providers
+from toolcrib import (
+    App,
+    Caller,
+    Context,
+    ExecutionFailed,
+    Tool,
+    ToolNotFound,
+    new_tool,
+    with_show_all,
+    with_tool_providers,
+)
 from toolcrib.errors import InvalidRequest, InvalidTool, NameCollision
 from toolcrib.fields import String
 from toolcrib.providers.adapters import adapt
-from toolcrib.registry import ToolRegistry
+from toolcrib.registry import Registry, ToolRegistry
 from toolcrib.settings.options import LocalOptions, Settings
 from toolcrib.testing import FakeProvider, text_of
 
@@ -237,3 +248,39 @@ async def test_errors_of_a_provider_are_reported_unless_masked(way: str) -> None
             ctx = ME.with_providers(adapt(Locked()))
         with pytest.raises(ExecutionFailed, match=reason):
             await registry.execute("admin_panel", ctx=ctx)
+
+
+@pytest.mark.parametrize("make", [ToolRegistry, Registry, App])
+async def test_an_empty_cursor_is_none(make: Callable[[], ToolRegistry | Registry | App]) -> None:
+    registry = make()
+    registry.register(SEND, send_email)
+    with anyio.fail_after(5):
+        assert [hit.tool.name for hit in await registry.search("", cursor="")] == ["send_email"]
+        assert [hit.tool.name for hit in await registry.search("email", cursor="")] == ["send_email"]
+
+
+async def test_all_tools_are_listed_while_others_are_registered() -> None:
+    registry = ToolRegistry()
+    for number in range(250):
+        registry.register(Tool(name=f"tool_{number}"), send_nothing)
+    tools = iter(range(10_000))
+
+    class Restless(FakeProvider):
+        """Asked for each page, it registers one more tool."""
+
+        async def find_tools(self, ctx: Context, request: object) -> list[Any]:
+            return []
+
+        async def list_tools(self, ctx: Context) -> list[Tool]:
+            registry.register(Tool(name=f"more_{next(tools)}"), send_nothing)
+            return []
+
+    ctx = ME.with_providers(Restless([]))
+    with anyio.fail_after(20):
+        reply = await registry.search("", ctx=ctx)
+        assert len(reply.hits) >= 250
+        assert len((await registry.search("", 120, ctx=ctx)).hits) == 120
+
+
+def send_nothing() -> None:
+    """Do nothing."""

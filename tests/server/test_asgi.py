@@ -19,10 +19,12 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.server.conftest import JSON, TOKENS, Crib, Own, client_at, crib, names, native, token
 
+from toolcrib.app import App
 from toolcrib.errors import NotAuthenticated, SettingsError
 from toolcrib.providers.request_scope import with_show_all, with_tool_providers
 from toolcrib.server.asgi import CallerProviders, HttpApp, RequestProviders
 from toolcrib.server.http import bind_socket, http_app, sse_app
+from toolcrib.server.lifespan import AsgiApp
 from toolcrib.server.options import HttpOptions
 from toolcrib.testing import text_of
 from toolcrib.types import Caller, Context, Tool
@@ -567,3 +569,12 @@ async def test_calls_of_an_anonymous_user_do_not_affect_searches_of_the_next() -
                     await client.call_tool("execute_tool", {"name": "crm:beta"})
                     after = found(await client.call_tool("tool_search", search))
     assert dict(after)["crm:beta"] > dict(before)["crm:beta"], "a client in memory has an identity"
+
+
+@pytest.mark.parametrize("make", [App.asgi_mount, App.sse_mount])
+async def test_an_app_mounted_while_it_runs_answers_the_first_request(make: Callable[[App], AsgiApp]) -> None:
+    async with App() as app:
+        mount = make(app)
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=mount), base_url="http://localhost") as http:
+            with anyio.fail_after(5):
+                assert (await http.get("/readyz")).status_code == 200

@@ -158,6 +158,11 @@ class ToolSearchEngine(Generic[T]):
     ) -> list[SearchResult[T]]:
         """Like `search`, over tools that were read before."""
         _check_search(query, limit, min_score)
+        if min_score > 1 and self.scorer != "points":
+            raise InvalidRequest(
+                f"min_score is {min_score:g}, but the scores of {self.scorer!r} are at most 1.",
+                hint='Give a number from 0 to 1, or use ToolSearchEngine("points"), whose scores have no upper bound.',
+            )
         if limit < 1 or not len(toolset):
             return []
         boosts = self._boosts(toolset) if boosted else {}

@@ -140,6 +140,8 @@ def _point_reason(reason: Reason, points: PointsOptions) -> str:
         named = reason.field == "name"
         value = reason.gain / (points.fuzzy_name if named else points.fuzzy_description)
         return f"{'fuzzy_name' if named else 'fuzzy_desc'}:{value:.2f}"
+    if reason.how == "phrase":
+        return f"whole_name:'{word}'"
     if reason.field == "name":
         is_prefix = reason.how == "prefix" or (reason.how == "synonym" and reason.gain == points.prefix)
         return f"{'name_prefix' if is_prefix else 'name'}:'{word}'"

@@ -227,7 +227,9 @@ class Gateway:
             if asked is not None:
                 limit = min(request.limit or self.options.search.default_limit, self.options.search.max_limit)
                 reply, failed = merge_hits(reply, asked.hits, request, max(1, limit)), (*failed, *asked.failed)
-            elif not reply.hits and not has_tools(view, request.filters):
+            if all(hit.weak for hit in reply.hits):
+                self.refresher.doubt()  # a search does not wait, but the next one may find more
+            if asked is None and not reply.hits and not has_tools(view, request.filters):
                 reply = SearchReply(note="" if missing else _NO_TOOLS_NOTE)
         else:
             reply = self._list(view, request)
@@ -390,7 +392,7 @@ class Gateway:
             return view.find(name)
         except ToolNotFound as missing:
             found = await self.federation.look_up(ctx, view, name)
-            if found is not None:
+            if found is not None or (found := await self._find_in_new_lists(ctx, name)) is not None:
                 return found
             server = unready_server(self._servers(ctx, view), name)
             if server is not None:
@@ -405,6 +407,17 @@ class Gateway:
                 missing.hint = f"{missing.hint} {status.name} may have it: {status.reason}.".strip()
             self._pipeline.audit_refused(ctx, name, missing)
             raise
+
+    async def _find_in_new_lists(self, ctx: Context, name: str) -> ResolvedTool | None:
+        """Ask providers that do not report changes for their tools again, and return the tool if one has it now."""
+        if not self.refresher.doubt():
+            return None
+        with anyio.move_on_after(self.options.find_timeout_s):
+            await self.refresher.wait_current()
+        try:
+            return (await self.view(replace(ctx, memo=None))).find(name)
+        except ToolNotFound:
+            return None
 
     async def _shared(self, ctx: Context, name: str) -> ResolvedTool | None:
         """Return the shared tool of exactly that id or wire name.

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAME_CHARS: Final = 80
 _MIN_CACHE_S: Final = 1.0
+_DOUBT_FACTOR: Final = 10
+"""How many times as long as it took to list its tools a provider is left alone before a missing tool is asked for."""
 """The least time a list is valid, whatever its provider says, in seconds: it is polled again even if unused."""
 
 _KINDS: Final = tuple(BackendKind)
@@ -59,6 +61,8 @@ class PollResult:
     """The counts when it was polled."""
     polled_at: float = 0.0
     """When it answered, by `time.monotonic`."""
+    doubt_after_s: float = 0.0
+    """How long after that it may be asked whether it has a tool that it did not list."""
     since: float = field(default_factory=time.time)
     """Since when it has, or has not, been able to list its tools; seconds since the epoch."""
 
@@ -154,6 +158,24 @@ class ProviderRegistry:
                 last = state.last
                 state.last = replace(last, due_at=min(last.due_at, last.polled_at + _MIN_CACHE_S))
 
+    def doubt(self) -> bool:
+        """Make providers due that neither report changes nor say how long their list is valid; return whether any is.
+
+        A provider whose list takes long is not asked again at once: at most a tenth of the time goes to this. Not
+        thread-safe.
+        """
+        now, found = time.monotonic(), False
+        for state in tuple(self._states.values()):
+            last = state.last
+            asked = state.backend.kind is BackendKind.PROVIDER and not state.polling and not last.problem
+            if asked and self._is_unreported(state.backend.provider) and now >= last.polled_at + last.doubt_after_s:
+                state.last, found = replace(last, due_at=now), True
+        return found
+
+    @staticmethod
+    def _is_unreported(provider: Provider) -> bool:
+        return ProviderFeature.CHANGES not in provider.features and declared_cache_s(provider) is None
+
     def is_due(self, state: ProviderState) -> bool:
         """Whether the provider must be polled now."""
         return state.last.due_at <= time.monotonic() or self.has_changed(state)
@@ -193,6 +215,7 @@ class ProviderRegistry:
     async def poll(self, state: ProviderState, ctx: Context) -> None:
         """List the provider's tools; if it fails or hangs, the tools of last time stay."""
         provider, last, seen = state.backend.provider, state.last, self._change_counts(state)
+        began = time.monotonic()
         before = provider_statuses(provider)
         try:
             with anyio.fail_after(self._options.list_timeout_s):
@@ -214,6 +237,7 @@ class ProviderRegistry:
             statuses=provider_statuses(provider) if is_current else before,
             seen=seen,
             polled_at=now,
+            doubt_after_s=_DOUBT_FACTOR * (now - began),
         )
         self._record(state, result)
 

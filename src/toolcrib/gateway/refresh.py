@@ -198,6 +198,18 @@ class CatalogRefresher:
             self._registry.invalidate(backends)
         self._record_change(local=False)
 
+    def doubt(self) -> bool:
+        """Poll providers again that may have a tool that they did not list; return whether there are any. Thread-safe.
+
+        `wait_current` then waits for them.
+        """
+        home = self._running()
+        with self._lock:
+            found = (home is None or home.is_here()) and self._registry.doubt()
+        if found:
+            self._record_change(local=False)
+        return found
+
     def _source_changed(self, source: int, *, local: bool) -> None:
         """Record a change of a source. Thread-safe."""
         with self._lock:

@@ -28,8 +28,8 @@ from toolcrib.middleware.breaker import BreakerState, CircuitBreaker
 from toolcrib.middleware.cache import CacheMiddleware
 from toolcrib.middleware.limits import DeadlineMiddleware, RateMiddleware, RetryMiddleware
 from toolcrib.middleware.options import CallOptions
-from toolcrib.providers.base import Backend, BackendSelector
-from toolcrib.providers.content import to_result
+from toolcrib.providers.base import Backend, BackendSelector, find_tool
+from toolcrib.providers.content import copy_json, to_result
 from toolcrib.state.memory import MemoryStore
 from toolcrib.types import BackendKind, Call, CallMiddleware, CallNext, Context, Policy, StateStore, Tool, ToolResult
 
@@ -39,6 +39,8 @@ _NONE_HINT: Final = (
     "A provider returns None only for a tool that it does not have; a tool that ran and has nothing to say "
     "must return an empty text."
 )
+_LOOK_S: Final = 3.0
+"""How long a provider that returned None may take to say whether it still has the tool, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,19 @@ class CallPipeline:
         """
         assert isinstance(call, RoutedCall)  # noqa: S101 - `_try_backends` has checked it
         tool, backend = call.tool, call.backends[call.place]
+        is_remote = backend.kind is BackendKind.MCP
+        arguments = call.arguments if is_remote else copy_json(call.arguments)
+        disowned = False
         try:
             with third_party_code():
                 try:
-                    value = await contained(backend.provider.call_key(ctx, tool.key, call.arguments))
+                    value = await contained(backend.provider.call_key(ctx, tool.key, arguments))
                 except ToolcribError as error:
                     if is_nested_call_error(error) and implies_not_run(error):
                         raise nested_failure(error, tool.id) from error
                     if not isinstance(error, ToolNotFound):
                         raise
-                    value = None
+                    value, disowned = None, True
             if value is not None:
                 return to_result(value)
         except ToolcribError:
@@ -144,13 +149,29 @@ class CallPipeline:
         except Exception as error:
             logger.exception("the provider of %s raised an exception", tool.id)
             # A remote server's failure is already one of our errors; any other exception there is a bug of ours.
-            if self._mask_errors or backend.kind is BackendKind.MCP:
+            if self._mask_errors or is_remote:
                 raise ExecutionFailed(
                     f"{tool.id} failed inside its provider.", hint="Its log has the cause."
                 ) from error
             raise ExecutionFailed(f"{tool.id} failed: {describe_exception(error)}") from error
+        if backend.kind is BackendKind.PROVIDER and not disowned and await _still_has(backend, ctx, tool):
+            logger.warning("%s was called, and its provider returned None although it has it: %s", tool.id, _NONE_HINT)
+            raise ExecutionFailed(
+                f"{tool.id} was called, but its provider returned no result. It may have taken effect.",
+                hint="Check that before you call it again.",
+            )
         logger.warning("%s is listed, but its provider does not run it: %s", tool.id, _NONE_HINT)
         raise HandlerNotFound(f"{tool.id} is listed, but its provider no longer runs it.", hint=_NONE_HINT)
+
+
+async def _still_has(backend: Backend, ctx: Context, tool: Tool) -> bool:
+    """Whether a provider that returned None has the tool all the same, and so may have run it; True if unknown."""
+    try:
+        with anyio.move_on_after(_LOOK_S):
+            return await contained(find_tool(backend.provider, ctx, tool.key)) is not None
+    except Exception:  # noqa: BLE001 - third-party code
+        return True
+    return True
 
 
 def _select_backends(selector: BackendSelector, resolved: ResolvedTool) -> tuple[Backend, ...]:

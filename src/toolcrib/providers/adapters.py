@@ -162,13 +162,13 @@ class Adapter(Provider):
     @property
     def cache_for_s(self) -> float | None:
         """How long the list may be kept, in seconds, if the object says so."""
-        seconds: float | None = getattr(self.inner, "cache_for_s", None)
+        seconds: float | None = _said(self.inner, "cache_for_s")
         return seconds
 
     @property
     def cache_key(self) -> Hashable:
         """The object's cache key, for objects of its class only."""
-        key: Hashable = getattr(self.inner, "cache_key", None)
+        key: Hashable = _said(self.inner, "cache_key")
         return None if key is None else (type(self.inner), key)
 
     @property
@@ -318,3 +318,9 @@ def _is_not_found(error: BaseException) -> bool:
             break
         cause = cause.__cause__
     return isinstance(cause, ToolNotFound) and not is_nested_call_error(cause)
+
+
+def _said(provider: object, name: str) -> Any:
+    """The value of an attribute, which may be a method without arguments; None if there is none."""
+    value = getattr(provider, name, None)
+    return value() if inspect.ismethod(value) else value

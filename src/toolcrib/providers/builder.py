@@ -274,9 +274,10 @@ class BoundHandler:
 
 def bind_handler(function: Callable[..., Any], tool: Tool) -> BoundHandler:
     """Decide how a handler is called for a tool. Raises `InvalidTool`, which lists the forms that work."""
-    target = inspect_callable(function, who=tool.id, lenient=True)
+    inspected = inspect_callable(function, who=tool.id, lenient=True)
     schema = resolve(tool.input_schema, tool.input_schema)
     known = properties(schema)
+    target = _with_own_defaults(inspected, known)
     names = [parameter.name for parameter in target.parameters]
     whole = _all_arguments_parameter(target, known)
     if whole is None:
@@ -286,6 +287,32 @@ def bind_handler(function: Callable[..., Any], tool: Tool) -> BoundHandler:
         name: node["default"] for name, node in known.items() if isinstance(node, Mapping) and "default" in node
     }
     return BoundHandler(target=target, tool=tool, whole=whole, defaults=defaults)
+
+
+def _with_own_defaults(target: CallableInfo, known: Mapping[str, Any]) -> CallableInfo:
+    """The handler without parameters that no property reaches and that have a value, as in `lambda i=i: ...`.
+
+    An only parameter that may take all arguments stays.
+    """
+    alone = len(target.parameters) == 1
+    own = {
+        parameter.name
+        for parameter in target.parameters
+        if parameter.name not in known
+        and parameter.default is not parameter.empty
+        and parameter.kind is not parameter.POSITIONAL_ONLY
+        and not (alone and _is_meant_for_all(parameter))
+    }
+    if not own:
+        return target
+    kept = tuple(parameter for parameter in target.order if parameter.name not in own)
+    return replace(target, order=kept, bound=target.bound | own)
+
+
+def _is_meant_for_all(only: inspect.Parameter) -> bool:
+    """Whether an only parameter with a default, which is no property, is one for all arguments."""
+    annotated = only.annotation not in (only.empty, Any)
+    return annotated or only.default is None or isinstance(only.default, Mapping) or only.name in _ALL_ARGUMENTS_NAMES
 
 
 def _all_arguments_parameter(target: CallableInfo, known: Mapping[str, Any]) -> str | None:

@@ -45,6 +45,7 @@ _MAX_LEVELS: Final = 200
 _MAX_KEY: Final = 40
 """Characters of a key in an error message."""
 _ENCODING_ERRORS = (TypeError, ValueError, RecursionError, PydanticSerializationError)
+_CONTAINERS: Final = (dict, list)
 _BYTES_TYPES = (bytes, bytearray, memoryview)
 _USABLE_VALUES = "Return text, numbers, lists, dicts, dataclasses or pydantic models."
 
@@ -448,6 +449,15 @@ def _is_encodable(value: Any) -> bool:
     except _ENCODING_ERRORS:
         return False
     return True
+
+
+def copy_json(value: Any) -> Any:
+    """A copy of JSON arguments that can be changed; what is not JSON is left as it is."""
+    if type(value) is dict:
+        return {name: copy_json(one) if type(one) in _CONTAINERS else one for name, one in value.items()}
+    if type(value) is list:
+        return [copy_json(one) if type(one) in _CONTAINERS else one for one in value]
+    return value
 
 
 def script_value(result: ToolResult) -> JSON:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 import anyio
@@ -20,11 +21,12 @@ from toolcrib.errors import (
 )
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
-from toolcrib.providers.base import Backend, BackendSelector, Provider
+from toolcrib.providers.base import Backend, BackendSelector, Provider, ThreadSafeCallback
 from toolcrib.providers.builder import ToolBuilder, checked_tool
 from toolcrib.providers.content import unwrap
 from toolcrib.providers.functions import LocalTools, ToolDecorator
 from toolcrib.providers.request_scope import allow_recursion, guard_recursion
+from toolcrib.schema import signature
 from toolcrib.search.options import SearchOptions
 from toolcrib.server.attach import attach
 from toolcrib.server.lifespan import AsgiApp
@@ -34,6 +36,7 @@ from toolcrib.types import (
     Authenticator,
     CallMiddleware,
     Context,
+    Hit,
     Key,
     Object,
     Policy,
@@ -291,7 +294,17 @@ class Registry(AppRegistry, ToolDecorator):
         While the registry runs, from its event loop; otherwise from whichever thread makes the change. It must not
         block.
         """
-        return self.app.gateway.refresher.subscribe(listener)
+
+        def unless_running() -> None:
+            if not self.app.running:
+                listener()
+
+        app = self.app
+        ends = [
+            app.gateway.refresher.subscribe(listener),
+            *(one.subscribe(ThreadSafeCallback(unless_running)) for one in (app.local, app.shared, app.servers)),
+        ]
+        return partial(_end_all, ends)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Return the status of each remote server, by name, and of each provider that failed."""
@@ -422,14 +435,16 @@ class ToolRegistry(AppRegistry, Provider):
 
         With a cursor, return the page that it names. Raises as `AppRegistry.search` does.
         """
-        if cursor is not None:
+        if cursor:
             return await super().search(query, limit, cursor=cursor, ctx=ctx)
         for _ in range(_LIST_ATTEMPTS):
             try:
                 return await self._whole(query, limit, ctx)
             except StaleCursor:  # a tool was added or removed between two pages
                 continue
-        return await self._whole(query, limit, ctx)
+        tools = await self.app.tools(ctx=ctx)
+        hits = tuple(Hit(tool=tool, score=0.0, raw=0.0, signature=signature(tool)) for tool in tools)
+        return SearchReply(hits=hits if limit is None else hits[: max(1, limit)], total=len(hits))
 
     async def _whole(self, query: str, limit: int | None, ctx: Context | None) -> SearchReply:
         """Read all pages of a list up to the limit, or the single page of a search."""
@@ -479,13 +494,12 @@ class ToolRegistry(AppRegistry, Provider):
 
     def subscribe(self, callback: Callable[[], None]) -> Unsubscribe:
         """Call back when its tools change."""
-        ends = [source.subscribe(callback) for source in (self.app.local, self.app.shared)]
+        return partial(_end_all, [source.subscribe(callback) for source in (self.app.local, self.app.shared)])
 
-        def end_all() -> None:
-            for end in ends:
-                end()
 
-        return end_all
+def _end_all(ends: Iterable[Unsubscribe]) -> None:
+    for end in ends:
+        end()
 
 
 def _without_request_providers(ctx: Context) -> Context:

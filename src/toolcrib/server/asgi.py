@@ -133,6 +133,7 @@ class HttpApp(AsgiApp):
         self._owner = owner or contextlib.nullcontext
         self._ready = ready
         self._is_running = False
+        self._starting: anyio.Event | None = None
         authenticator = choose_authenticator(options, authenticator)
         routes = [
             Route(HEALTH_PATHS[0], self._healthz),
@@ -155,6 +156,8 @@ class HttpApp(AsgiApp):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, or the lifespan."""
+        if self._starting is not None:
+            await self._starting.wait()
         await self._app(scope, receive, send)
 
     @contextlib.asynccontextmanager
@@ -172,9 +175,23 @@ class HttpApp(AsgiApp):
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until cancelled."""
-        async with self.running():
-            task_status.started()
-            await anyio.sleep_forever()
+        try:
+            async with self.running():
+                self._started()
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            self._started()
+
+    def run_soon(self, group: anyio.abc.TaskGroup) -> None:
+        """Answer requests until the task group is cancelled; those that come before it has started wait for that."""
+        self._starting = anyio.Event()
+        group.start_soon(self.run)
+
+    def _started(self) -> None:
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.set()
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:

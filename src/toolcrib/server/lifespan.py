@@ -170,6 +170,10 @@ class AsgiApp(ABC):
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Answer requests until cancelled."""
 
+    @abstractmethod
+    def run_soon(self, group: anyio.abc.TaskGroup) -> None:
+        """Answer requests until the task group is cancelled; those that come before it has started wait for that."""
+
 
 @cache
 def lazy_module(name: str) -> Any:
@@ -293,7 +297,7 @@ class ServableApp(Lifecycle):
         if anywhere:
             self._mounts[transport] = mount
             if self._group is not None:
-                self._group.start_soon(mount.run)
+                mount.run_soon(self._group)
         return mount
 
     def _http_options(self, host: str | None, port: int | None) -> HttpOptions:

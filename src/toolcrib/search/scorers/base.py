@@ -262,11 +262,13 @@ class FieldMatch:
     """One value per position; each tool gains `weight * value`."""
     matched: Sequence[str] = ()
     """The matched words of the tools, if they differ from the query's: one for all, or one each."""
+    phrase: str = ""
+    """What is shown instead of the first word, if several words match together."""
 
     def line(self, at: int) -> ScoreLine:
         """The addend for one of the tools."""
         value = float(self.values[at])
-        word = self.words[0].typed
+        word = self.phrase or self.words[0].typed
         matched = self.matched[at if len(self.matched) > 1 else 0] if self.matched else ""
         reason = Reason(word=word, field=self.field, how=self.how, matched=matched, gain=self.weight * value)
         name = f"{matched or word} in {self.field}"

@@ -270,7 +270,8 @@ def match_whole_name(part: SegmentView, text: str, words: tuple[QueryWord, ...],
     """Match the whole query with names, in any spelling."""
     aliases = cached_on(part.segment, "aliases", _name_spellings)
     tools = _visible(part, aliases.tools(aliases.equal_to(_fold_name(text))))
-    return _flat_match(ExpandedTerm(text, words, "exact"), "name", tools, use.whole_name)
+    match = _flat_match(ExpandedTerm(text, words, "exact"), "name", tools, use.whole_name)
+    return replace(match, how="phrase", phrase=" ".join(word.typed for word in words))
 
 
 def match_similar_texts(
