@@ -193,7 +193,7 @@ class MutableInbox(PlainInbox):
     ],
 )
 async def test_a_constant_cache_key_never_shows_one_users_tools_to_another(make: Callable[..., object]) -> None:
-    """Both users are one caller: the server authenticates nobody, or they share a credential."""
+    """Both users are one caller: the server authenticates no one, or they share a credential."""
     app, asked = App(), list[str]()
     with anyio.fail_after(5):
         for user in ("ann", "bob", "ann"):

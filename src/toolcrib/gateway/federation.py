@@ -354,7 +354,7 @@ class RequestToolLister:
         if kept_s is None or mark is _NO_CACHE_KEY:
             return await self._fetch(ctx, provider)
         # A cached list is only ever for one caller and one provider, whatever key the provider gives: where requests
-        # are not authenticated, or share a credential, only the provider tells their users apart.
+        # are not authenticated, or share a credential, only the provider distinguishes their users.
         key = (ctx.caller, type(provider), provider.cache_owner, mark)
         until, tools = self._lists.get(key, (0.0, ()))
         if until <= time.monotonic():
