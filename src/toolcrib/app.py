@@ -28,6 +28,7 @@ from toolcrib.errors import (
 )
 from toolcrib.gateway.gateway import Gateway
 from toolcrib.gateway.options import GatewayOptions
+from toolcrib.gateway.policy import ReplaceablePolicy
 from toolcrib.gateway.view import ResolvedTool
 from toolcrib.gateway.visibility import describe_state
 from toolcrib.middleware.audit import AuditSink
@@ -43,6 +44,7 @@ from toolcrib.scripting.stored import StoredScripts
 from toolcrib.search.vectors import Embedder
 from toolcrib.server.lifespan import ChangeNotifier, ServableApp, lazy_module
 from toolcrib.settings.options import Settings
+from toolcrib.settings.reload import SettingsChange, compare
 from toolcrib.state.options import make_store
 from toolcrib.surfaces.builtin import make_facade
 from toolcrib.surfaces.facade import watch_always_visible, watch_names
@@ -124,9 +126,11 @@ class App(ToolDecorator, ServableApp):
             state=state or self._own_state,
             wait_indexed=self._wait_indexed,
         )
+        self._own_policy = ReplaceablePolicy(self.settings.policy) if policy is None else None
+        self._started_with = self.settings
         self.gateway = Gateway(
             [self.local, self.shared, self.servers],
-            policy=policy or self.settings.policy,
+            policy=policy or self._own_policy,
             options=self.settings.gateway,
             middleware=middleware,
             selector=selector,
@@ -300,6 +304,39 @@ class App(ToolDecorator, ServableApp):
     def include(self, server: object, name: str) -> None:
         """Add an MCP server object of this process, an SDK server or a FastMCP; `name` is its namespace."""
         self.add_server(ServerOptions(name=name, target=server))
+
+    async def reload(self, settings: Settings) -> SettingsChange:
+        """Change to these settings, and return what changed.
+
+        Servers that are the same keep their connections; one that is gone or different is stopped once its running
+        calls have finished. The policy and the tokens apply to the next request, unless the app was given its own.
+        Everything else applies when an app is built. Servers that `add_server` added stay. Raises `SettingsError` or
+        `NameCollision`, and then nothing has changed.
+        """
+        check_type(settings, Settings, "The settings of an app", 'Load a file with load_settings("toolcrib.json").')
+        return await self._in_app_loop(lambda: self._reload(settings))
+
+    async def _reload(self, settings: Settings) -> SettingsChange:
+        before = self.settings
+        self._check_tokens(settings.http, settings.http_problem)
+        change = compare(before, settings, self._started_with)
+        self.servers.replace(before.servers, settings.servers)
+        if change.policy and self._own_policy is not None:
+            self._own_policy.replace(settings.policy)
+            self.gateway.refresher.force_refresh()
+        if change.tokens:
+            self._replace_tokens(settings.http.tokens)
+        self.settings = replace(
+            before,
+            servers=settings.servers,
+            policy=settings.policy,
+            http=replace(before.http, tokens=settings.http.tokens),
+            http_problem=settings.http_problem,
+            files=settings.files,
+            section=settings.section,
+            warnings=settings.warnings,
+        )
+        return change
 
     # -- use -------------------------------------------------------------------------------------------------------
 

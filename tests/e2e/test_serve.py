@@ -125,6 +125,35 @@ async def test_sigterm_ends_the_gateway_and_its_servers_with_the_call_under_way_
     assert not any(alive(pid) for pid in started)
 
 
+async def test_callers_meet_no_error_while_servers_are_added_changed_and_removed(files: Files) -> None:
+    listing = {"name": "notes:list_notes"}
+    with anyio.fail_after(60):
+        async with http_gateway(files.config({"notes": notes(), "other": notes()})) as (url, process):
+            answers: list[str] = []
+            done = anyio.Event()
+
+            async def keep_calling() -> None:
+                while not done.is_set():
+                    answers.append(await one_call(url, listing))
+
+            async with mcp.Client(url) as client, anyio.create_task_group() as group:
+                await call(client, "execute_tool", {"name": "notes:add_note", "arguments": {"text": "kept"}})
+                for _ in range(10):
+                    group.start_soon(keep_calling)
+                for servers, name, found in (
+                    ({"notes": notes(), "third": notes()}, "third:list_notes", True),
+                    ({"notes": notes(), "third": {**notes(), "retries": 2}}, "other:list_notes", False),
+                    ({"notes": notes()}, "third:list_notes", False),
+                ):
+                    files.config(servers)
+                    process.send_signal(signal.SIGHUP)
+                    while (await call(client, "execute_tool", {"name": name})).is_error is found:
+                        await anyio.lowlevel.checkpoint()
+                done.set()
+    assert len(answers) >= 10
+    assert set(answers) == {"kept"}
+
+
 async def one_call(url: str, arguments: dict[str, Any]) -> str:
     """One stateless call by a client that sends nothing afterwards."""
     meta = {

@@ -33,7 +33,7 @@ def import_servers(
     names: Sequence[str], config: Path | None, *, keyring: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Add the servers of these clients or files, or of all that are found, to our own file."""
-    target = _target(config)
+    target = own_file(config)
     found: list[FoundServer] = []
     problems: list[str] = []
     for path in _files(names):
@@ -52,19 +52,20 @@ def import_servers(
     if as_json:
         echo_json({**_plan_json(plan), "problems": problems, "written": written})
     elif written:
-        echo(f"Added {pluralize(len(plan.added), 'server')} to {_shown(target)}.")
+        echo(f"Added {pluralize(len(plan.added), 'server')} to {shown_path(target)}.")
 
 
 def connect_client(
     name: str, config: Path | None, *, project: bool, keyring: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Move a client's servers to our own file, and make toolcrib its server."""
-    client, target = _client(name), _target(config, project=project)
+    client, target = _client(name), own_file(config, project=project)
     file, path = client_file(client, _places(), project=project)
     store = ConnectionStore.of_user(os.environ)
     if any(one.path == path for one in store.find(client)):
         raise SettingsError(
-            f"{client.title} is already connected: {_shown(path)}", hint=f"To undo it: toolcrib disconnect {client.id}"
+            f"{client.title} is already connected: {shown_path(path)}",
+            hint=f"To undo it: toolcrib disconnect {client.id}",
         )
     is_filled = path.exists() and bool(read_text(path, str(path)).strip())
     found = [one for one in read_servers(path, os.environ) if one.at[0] != "projects"] if is_filled else []
@@ -74,7 +75,7 @@ def connect_client(
     change = plan_connect(client, file, path, argv, moved)
     if not as_json:
         _print_plan(plan, ())
-        echo(f"toolcrib becomes the server of {client.title}: {_shown(path)}")
+        echo(f"toolcrib becomes the server of {client.title}: {shown_path(path)}")
     written = _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
     if written:
         plan.write()
@@ -110,7 +111,7 @@ def disconnect_client(name: str, *, dry_run: bool, yes: bool, as_json: bool) -> 
         for change in changes:
             done = "is removed again" if change.after is None else "is restored"
             back = f", with {', '.join(change.moved)}" if change.moved else ""
-            echo(f"{_shown(change.path)} {done}{back}")
+            echo(f"{shown_path(change.path)} {done}{back}")
     written = _agreed(dry_run=dry_run, yes=yes, as_json=as_json)
     if written:
         for connection, change in zip(connections, changes, strict=True):
@@ -161,7 +162,7 @@ def _files(names: Sequence[str]) -> list[Path]:
     return found if names else [path for _, _, path in existing_files(places)]
 
 
-def _target(config: Path | None, *, project: bool = False) -> Path:
+def own_file(config: Path | None, *, project: bool = False) -> Path:
     """Our own file to write: the one that is named, or that of the project or of the user."""
     if config is not None:
         return config.expanduser()
@@ -172,7 +173,8 @@ def _target(config: Path | None, *, project: bool = False) -> Path:
     return toml if toml.is_file() else folder / "config.json"
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
+    """The path as messages show it."""
     return display_path(path, Path.cwd())
 
 
@@ -196,18 +198,20 @@ _WORDS: Final = {"add": "add", "same": "has it", "skip": "leave out"}
 
 
 def _print_plan(plan: ImportPlan, problems: Sequence[str]) -> None:
-    rows = [(_WORDS[one.action], one.name, one.endpoint, _note(one), _shown(one.found.path)) for one in plan.servers]
+    rows = [
+        (_WORDS[one.action], one.name, one.endpoint, _note(one), shown_path(one.found.path)) for one in plan.servers
+    ]
     print_columns(rows, head=("", "SERVER", "STARTS", "NOTE", "FROM"))
     for problem in problems:
         echo(f"cannot be read: {problem}")
     if not rows:
         echo("No servers of other clients were found.")
     elif not plan.added:
-        echo(f"\n{_shown(plan.file)} has all of them." if any(one.action == "same" for one in plan.servers) else "")
+        echo(f"\n{shown_path(plan.file)} has all of them." if any(one.action == "same" for one in plan.servers) else "")
     else:
-        echo(f"\n{pluralize(len(plan.added), 'server')} to add to {_shown(plan.file)}.")
+        echo(f"\n{pluralize(len(plan.added), 'server')} to add to {shown_path(plan.file)}.")
         if plan.secrets:
-            where = "the keyring" if plan.keyring else f"{_shown(plan.env_file)}, which only you can read"
+            where = "the keyring" if plan.keyring else f"{shown_path(plan.env_file)}, which only you can read"
             echo(f"{pluralize(len(plan.secrets), 'secret')} to move to {where}.")
 
 

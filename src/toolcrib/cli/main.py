@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, get_args
@@ -129,9 +130,9 @@ def serve(source: ServerSource, *, http: str | None, sse: bool, log_level: str, 
 
     log = LogOptions(level="debug" if debug else log_level, as_json=log_format == "json")
     if http is None:
-        serve_stdio(settings, log)
+        serve_stdio(settings, log, partial(_load, source))
     else:
-        serve_http(settings, http, log, sse=sse)
+        serve_http(settings, http, log, partial(_load, source), sse=sse)
 
 
 # -- servers and tools -------------------------------------------------------------------------------------------------
@@ -450,6 +451,71 @@ _keyring_option = click.option("--keyring", is_flag=True, help="Move secrets to 
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 _yes_option = click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
 _project_option = click.option("--project", is_flag=True, help="Change the client's file of the current folder.")
+
+
+_changed_file_option = click.option(
+    "--config",
+    "-c",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The settings file to change, instead of the one that is used by default.",
+)
+
+
+@app.command()
+@click.argument("name")
+@click.argument("words", nargs=-1, metavar="[-- COMMAND [ARG]...]")
+@click.option("--url", metavar="URL", help="The address of a remote server, instead of a command.")
+@click.option("--env", "variables", multiple=True, metavar="NAME[=VALUE]", help="A variable for the command.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header for --url.")
+@_changed_file_option
+@_keyring_option
+@_dry_run_option
+@reports()
+def add(*, name: str, words: tuple[str, ...], config: Path | None, debug: bool, **options: Any) -> None:
+    """Add a server to the settings file: toolcrib add time -- uvx mcp-server-time
+
+    A gateway that runs with the file starts it at once. Literal secrets move to ~/.config/toolcrib/secrets.env.
+    """
+    from toolcrib.cli.edit import add_server
+
+    add_server(name, words, config, **options)
+
+
+@app.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def remove(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
+    """Remove a server from the settings file. A gateway that runs with it stops the server once its calls are done."""
+    from toolcrib.cli.edit import remove_server
+
+    remove_server(name, config, **options)
+
+
+@app.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def enable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
+    """Enable a server that is disabled in the settings file."""
+    from toolcrib.cli.edit import switch_server
+
+    switch_server(name, config, on=True, **options)
+
+
+@app.command()
+@click.argument("name", shell_complete=complete_server)
+@_changed_file_option
+@_dry_run_option
+@reports()
+def disable(*, name: str, config: Path | None, debug: bool, **options: Any) -> None:
+    """Disable a server in the settings file, and keep its entry."""
+    from toolcrib.cli.edit import switch_server
+
+    switch_server(name, config, on=False, **options)
 
 
 @app.command("import")

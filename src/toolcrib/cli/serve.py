@@ -6,7 +6,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -18,10 +18,12 @@ from toolcrib.cli.output import UsageError, pluralize, printable
 from toolcrib.errors import NotStarted, SettingsError
 from toolcrib.middleware.audit import AUDIT_LOGGER
 from toolcrib.settings.options import Settings
+from toolcrib.settings.reload import SettingsWatcher
 
 logger = logging.getLogger("toolcrib.serve")
 
 _MAX_PORT = 65535
+_ENDS = (signal.SIGTERM, signal.SIGINT)
 _GC_THRESHOLD = 20_000
 """New objects between two garbage collections; a call makes some hundred."""
 _LOG_LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -37,8 +39,8 @@ class LogOptions:
     as_json: bool = False
 
 
-def serve_stdio(settings: Settings, log: LogOptions) -> None:
-    """Serve the process that started this one, until it disconnects."""
+def serve_stdio(settings: Settings, log: LogOptions, load: Callable[[], Settings]) -> None:
+    """Serve the process that started this one, until it disconnects. `load` reads the settings again."""
 
     async def serve(app: App, stop: anyio.Event) -> None:
         if sys.stdin.isatty():
@@ -46,11 +48,16 @@ def serve_stdio(settings: Settings, log: LogOptions) -> None:
         await app.serve_stdio(stop=stop)
 
     # uvloop aborts the process when stdin is /dev/null.
-    _run(settings, serve, log, loop="asyncio")
+    _run(settings, serve, log, load, loop="asyncio")
 
 
-def serve_http(settings: Settings, address: str, log: LogOptions, *, sse: bool = False) -> None:
-    """Serve over HTTP, until SIGTERM or Ctrl-C. Raises `SettingsError` if a token is needed, or cannot be read."""
+def serve_http(
+    settings: Settings, address: str, log: LogOptions, load: Callable[[], Settings], *, sse: bool = False
+) -> None:
+    """Serve over HTTP, until SIGTERM or Ctrl-C. `load` reads the settings again.
+
+    Raises `SettingsError` if a token is needed, or cannot be read.
+    """
     host, port = host_and_port(address, settings.http.host, settings.http.port)
     if settings.http_problem:
         raise SettingsError(
@@ -62,7 +69,7 @@ def serve_http(settings: Settings, address: str, log: LogOptions, *, sse: bool =
         await app.serve_http(host, port, sse=sse, stop=stop, started=lambda url: logger.info("serving MCP at %s", url))
 
     fast = importlib.util.find_spec("uvloop") is not None
-    _run(settings, serve, log, loop="uvloop" if fast else "asyncio")
+    _run(settings, serve, log, load, loop="uvloop" if fast else "asyncio")
 
 
 def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
@@ -85,7 +92,12 @@ def host_and_port(address: str, host: str, port: int) -> tuple[str, int]:
 
 
 def _run(
-    settings: Settings, serve: Callable[[App, anyio.Event], Awaitable[None]], log: LogOptions, *, loop: str
+    settings: Settings,
+    serve: Callable[[App, anyio.Event], Awaitable[None]],
+    log: LogOptions,
+    load: Callable[[], Settings],
+    *,
+    loop: str,
 ) -> None:
     _log_to_stderr(log)
     _audit_to_stderr(settings.gateway.calls.audit)
@@ -96,12 +108,23 @@ def _run(
         if server.problem:
             logger.warning("%s has failed: %s", server.name, server.problem)
 
+    # A closed terminal sends SIGHUP; service managers send it to have the settings read again.
+    has_terminal = hasattr(signal, "SIGHUP") and sys.stderr.isatty()
+
     async def main() -> None:
         stop = anyio.Event()
         async with anyio.create_task_group() as group:
-            await group.start(_stop_on_signal, stop, settings.http.drain_s + _SHUTDOWN_MARGIN_S, group.cancel_scope)
+            ends = (*_ENDS, signal.SIGHUP) if has_terminal else _ENDS
+            await group.start(
+                _stop_on_signal, ends, stop, settings.http.drain_s + _SHUTDOWN_MARGIN_S, group.cancel_scope
+            )
             async with App(settings) as app:
                 group.start_soon(_freeze_memory, app)
+                if settings.files:
+                    watcher = SettingsWatcher(settings, load, app.reload)
+                    group.start_soon(watcher.run, settings.watch_s)
+                    if not has_terminal:
+                        await group.start(watcher.run_on_signal)
                 await serve(app, stop)
             group.cancel_scope.cancel()
 
@@ -109,13 +132,18 @@ def _run(
 
 
 async def _stop_on_signal(
-    stop: anyio.Event, patience_s: float, everything: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]
+    ends: Sequence[signal.Signals],
+    stop: anyio.Event,
+    patience_s: float,
+    everything: anyio.CancelScope,
+    *,
+    task_status: anyio.abc.TaskStatus[None],
 ) -> None:
-    """Set the event on the first SIGTERM or SIGINT; on a second one, or after a timeout, cancel everything.
+    """Set the event on the first of these signals; on a second one, or after a timeout, cancel everything.
 
     The servers are ended in any case. Only a third signal ends the process as it always would.
     """
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with anyio.open_signal_receiver(*ends) as signals:
         task_status.started()
         async for _ in signals:
             break

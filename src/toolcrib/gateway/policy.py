@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from toolcrib.errors import SettingsError
 from toolcrib.resources.uris import RESOURCE_TAG, normal_forms
-from toolcrib.types import Action, Caller, Decision, Tool
+from toolcrib.types import Action, Caller, Decision, Policy, Tool
 
 Effect = Literal["allow", "hide", "approve"]
 """Effect of a rule: allow, treat as missing, or have a person agree to each call."""
@@ -36,6 +36,33 @@ class AllowAll:
     def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:  # noqa: ARG002 - the protocol's signature
         """Allow everything."""
         return Decision.ALLOW
+
+
+class ReplaceablePolicy:
+    """A policy that another one may replace while it is in use."""
+
+    def __init__(self, policy: Policy | None) -> None:
+        """Begin with this policy; None allows everything."""
+        self.current: Policy = policy or AllowAll()
+        self._version = 0
+
+    def replace(self, policy: Policy | None) -> None:
+        """Decide by this policy from now on; None allows everything."""
+        self.current = policy or AllowAll()
+        self._version += 1
+
+    def scope(self, caller: Caller) -> Hashable:
+        """Return the scope of the current policy, which differs from every scope of earlier ones."""
+        return self._version, self.current.scope(caller)
+
+    def decide(self, caller: Caller, tool: Tool, action: Action) -> Decision:
+        """Decide as the current policy does."""
+        return self.current.decide(caller, tool, action)
+
+
+def allows_everything(policy: Policy) -> bool:
+    """Whether the policy allows everyone everything."""
+    return isinstance(policy.current if isinstance(policy, ReplaceablePolicy) else policy, AllowAll)
 
 
 class Patterns:

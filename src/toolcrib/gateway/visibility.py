@@ -9,7 +9,7 @@ from zlib import crc32
 
 from toolcrib.catalog.catalog import quote
 from toolcrib.errors import ToolNotFound
-from toolcrib.gateway.policy import AllowAll
+from toolcrib.gateway.policy import allows_everything
 from toolcrib.gateway.snapshot import RejectedDefinition
 from toolcrib.gateway.view import View, may_see, merge_sorted
 from toolcrib.types import Caller, Filters, Key, Policy, Rejected, ServerState, ServerStatus, Tool, Visibility
@@ -125,7 +125,7 @@ def _may_see_server(view: View, status: ServerStatus, policy: Policy, caller: Ca
     A provider without a known namespace is shown only if everyone sees everything and it is not ready.
     """
     if status.transport == "local" and not status.namespace:
-        return isinstance(policy, AllowAll) and status.state is not ServerState.READY
+        return allows_everything(policy) and status.state is not ServerState.READY
     space = namespace_of(status)
     if space in namespace_counts(view):
         return True

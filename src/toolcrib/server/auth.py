@@ -32,6 +32,11 @@ class StaticTokens:
     """Authenticator for a fixed set of bearer tokens. Look-up time does not depend on the secrets."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
+        self._callers: list[tuple[bytes, Caller]] = []
+        self.replace(tokens)
+
+    def replace(self, tokens: Sequence[Token]) -> None:
+        """Accept these tokens from now on, and no others."""
         # Digests only, so that no secret stays in memory here.
         self._callers = [
             (_digest(token.secret), Caller(id=token.caller, tenant=token.tenant, scopes=token.scopes))

@@ -19,7 +19,7 @@ import anyio.abc
 
 from toolcrib.containment import InternalCancellation, contained, record_call_error
 from toolcrib.errors import AlreadyStarted, InvalidRequest, NotStarted, SettingsError, ToolcribError, check_type
-from toolcrib.server.options import HttpOptions
+from toolcrib.server.options import HttpOptions, Token
 from toolcrib.types import Authenticator
 
 _T = TypeVar("_T")
@@ -200,6 +200,10 @@ class ServableApp(Lifecycle):
         self._options = options
         self._authenticator = authenticator
         self._http_problem = problem
+        self._tokens: Any = None
+        """The `StaticTokens` of the options, once HTTP is served with them."""
+        self._is_open = False
+        """Whether HTTP is served to clients without any authentication."""
         self._mounts: dict[_Transport, AsgiApp] = {}
 
     @abstractmethod
@@ -284,13 +288,15 @@ class ServableApp(Lifecycle):
             raise SettingsError(self._http_problem)
         if anywhere and transport in self._mounts:
             return self._mounts[transport]
+        authenticator = self._authenticator or self._static_tokens(options)
+        self._is_open |= authenticator is None
         http = lazy_module("http")
         make = http.sse_app if transport == "sse" else http.http_app
         mount: AsgiApp = make(
             self.server,
             options,
             ready=self._readiness,
-            authenticator=self._authenticator,
+            authenticator=authenticator,
             anywhere=anywhere,
             owner=self.started,
         )
@@ -299,6 +305,29 @@ class ServableApp(Lifecycle):
             if self._group is not None:
                 mount.run_soon(self._group)
         return mount
+
+    def _static_tokens(self, options: HttpOptions) -> Authenticator | None:
+        if self._tokens is None and options.tokens:
+            self._tokens = lazy_module("auth").StaticTokens(options.tokens)
+        tokens: Authenticator | None = self._tokens
+        return tokens
+
+    def _check_tokens(self, options: HttpOptions, problem: str) -> None:
+        """Raise `SettingsError` if the tokens of the options cannot replace those in use."""
+        if self._authenticator is None and problem and not self._http_problem:
+            raise SettingsError(problem, hint="The tokens of before stay valid.")
+        if self._is_open and options.tokens:
+            raise SettingsError(
+                "Clients without a token are served, which cannot be changed while they are connected.",
+                hint="Restart toolcrib to require tokens.",
+            )
+
+    def _replace_tokens(self, tokens: tuple[Token, ...]) -> None:
+        """Accept other tokens. Streams end, so that no stream outlives its token; clients open them again."""
+        self._options = replace(self._options, tokens=tokens)
+        if self._tokens is not None:
+            self._tokens.replace(tokens)
+            lazy_module("handlers").end_streams(self.server)
 
     def _http_options(self, host: str | None, port: int | None) -> HttpOptions:
         own = self._options

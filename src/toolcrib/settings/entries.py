@@ -471,8 +471,10 @@ class EntryReader:
         return self.expander.fill(f"${{{name}}}", where)
 
     def _env_file(self, name: str) -> Mapping[str, str]:
+        path = self._folder(name)
+        self.variables.files.append(path)
         try:
-            return read_dotenv(self._folder(name))
+            return read_dotenv(path)
         except OSError as error:
             why = "does not exist" if isinstance(error, FileNotFoundError) else error.strerror or error
             self.expander.missing.append(f"the file {name} {why} (envFile)")

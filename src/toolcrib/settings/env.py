@@ -42,6 +42,8 @@ class VariableSource:
     """Defaults of the `inputs` that VS Code would ask for; None for those without one."""
     workspace: Path
     """`${workspaceFolder}`: the folder of the settings file, or the parent of `.vscode` and the like."""
+    files: list[Path] = field(default_factory=list)
+    """Files that values come from, whether they exist or not, in the order in which they were looked at."""
 
     def named(self, name: str) -> str | None:
         """The value of an editor's variable, or None."""

@@ -328,6 +328,8 @@ class ImportPlan:
     keyring: bool = False
     env_file: Path
     """Where the secrets go, unless to the keyring."""
+    table: FieldPath = TABLE
+    """Where the file holds its servers."""
 
     @property
     def added(self) -> tuple[PlannedServer, ...]:
@@ -339,10 +341,10 @@ class ImportPlan:
         if not self.added and self.file.exists():
             return
         exists = self.file.exists()
-        text = document.read_text(self.file, str(self.file)) if exists else new_text("json", TABLE)
+        text = document.read_text(self.file, str(self.file)) if exists else new_text("json", self.table)
         syntax = document.syntax_of(text, self.file)
         for server in self.added:
-            text = add_entry(text, syntax, TABLE, server.name, dict(server.entry))
+            text = add_entry(text, syntax, self.table, server.name, dict(server.entry))
         if self.secrets and not self.keyring and not _names_env_file(document.parse(text, syntax).value):
             text = add_entry(text, syntax, ("toolcrib",), "env_file", _from_home(self.env_file))
         if self.secrets and self.keyring:
@@ -363,7 +365,12 @@ def _from_home(path: Path) -> str:
 
 
 def plan_import(
-    found: Iterable[FoundServer], file: Path, environ: Mapping[str, str], *, keyring: bool = False
+    found: Iterable[FoundServer],
+    file: Path,
+    environ: Mapping[str, str],
+    *,
+    keyring: bool = False,
+    table: FieldPath = TABLE,
 ) -> ImportPlan:
     """Decide what to do with each server. Raises `SettingsError` if the file cannot be read."""
     existing, env_file = _existing(file, environ)
@@ -387,7 +394,9 @@ def plan_import(
         if one.action == "add":
             existing[one.name] = one.entry
             secrets |= moved
-    return ImportPlan(file=file, servers=tuple(planned), secrets=secrets, keyring=keyring, env_file=env_file)
+    return ImportPlan(
+        file=file, servers=tuple(planned), secrets=secrets, keyring=keyring, env_file=env_file, table=table
+    )
 
 
 def _planned(

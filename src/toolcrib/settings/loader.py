@@ -51,7 +51,7 @@ def default_settings(*, environ: Mapping[str, str] = os.environ, cwd: Path | Non
     """The settings without a file: the defaults, and what the environment sets; raises `SettingsError`."""
     here = cwd or Path.cwd()
     empty = SettingsFile(path=here / "toolcrib.json", shown="the environment", value={"toolcrib": {}})
-    return replace(_settings(empty, environ, here), source=None)
+    return replace(_settings(empty, environ, here), source=None, files=())
 
 
 def find_settings_file(environ: Mapping[str, str], cwd: Path) -> Path:
@@ -75,8 +75,10 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
     value = _top(read, problems)
     path = read.path.absolute()
     section = validate(ToolcribTable, value.get("toolcrib") or {}, ("toolcrib",), problems)
-    environ = {**_env_file(section, path.parent), **environ}
+    environ, env_file = {**_env_file(section, path.parent), **environ}, section.table.env_file
     variables = VariableSource(environ=environ, workspace=project_folder(path), inputs=_input_defaults(value))
+    if env_file is not None:
+        variables.files.append(path.parent / Path(env_file).expanduser())
     secrets = SecretReader(variables=variables, folder=path.parent)
     own = _own_settings(section, secrets)
     servers = ServerReader(
@@ -93,6 +95,8 @@ def _settings(read: SettingsFile, environ: Mapping[str, str], cwd: Path) -> Sett
         gateway=_with_longest_find_timeout(own.gateway, servers),
         http_problem="; ".join(secrets.missing),
         source=read.path,
+        files=tuple(dict.fromkeys((path, *variables.files))),
+        section=value.get("toolcrib") or {},
         warnings=tuple(problems.warnings),
     )
 
@@ -131,6 +135,7 @@ def _own_settings(place: Place[ToolcribTable], secrets: SecretReader) -> Setting
         script_folder=_script_folder(place, folder),
         http=replace(table.http_options(), tokens=tokens),
         state=table.state_options(folder, default_state_file(secrets.variables.environ)),
+        **table.given("watch_s"),
     )
 
 

@@ -249,6 +249,7 @@ class ToolcribTable(Table):
     local: LocalOptions = Field(default_factory=LocalOptions)
     http: HttpTable = Field(default_factory=HttpTable)
     env_file: NonEmpty | None = None
+    watch_s: Seconds | None = None
     state: StateFileTable = Field(default_factory=StateFileTable)
 
     def fleet(self) -> FleetOptions:

@@ -1,7 +1,9 @@
 """The settings of an app, as frozen values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from toolcrib.gateway.options import GatewayOptions
 from toolcrib.ranges import Count
@@ -50,5 +52,11 @@ class Settings:
     """Where state is kept: in memory, unless it names a file; settings from a file name one."""
     source: Path | None = None
     """The file it came from."""
+    files: tuple[Path, ...] = field(default=(), compare=False)
+    """The files whose changes change the settings: that one, and those it names."""
+    section: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The section `toolcrib` of the file, as it is written there."""
+    watch_s: float = 2.0
+    """How often `toolcrib serve` looks whether one of the files has changed, in seconds."""
     warnings: tuple[str, ...] = ()
     """What was left out or read in an unusual way: file, line and field."""

@@ -95,8 +95,10 @@ class SecretReader:
         return secret or None
 
     def _read_secret(self, name: str, where: str) -> str | None:
+        path = self.folder / Path(name).expanduser()
+        self.variables.files.append(path)
         try:
-            secret = (self.folder / Path(name).expanduser()).read_text(encoding="utf-8").strip()
+            secret = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             why = "does not exist" if isinstance(error, FileNotFoundError) else "cannot be read"
             self.missing.append(f"the file {name} {why} ({where})")
@@ -111,6 +113,7 @@ class SecretReader:
         if name is None:
             return []
         path = self.folder / Path(name).expanduser()
+        self.variables.files.append(path)
         if not path.exists():
             self.missing.append(f"the file {name} does not exist ({dotted(place.path('http', 'tokens_file'))})")
             return []

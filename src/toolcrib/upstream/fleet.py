@@ -106,6 +106,10 @@ class RemoteServer(Provider, ABC):
         """Keep it connected until cancelled."""
 
     @abstractmethod
+    async def wait_idle(self) -> None:
+        """Wait until no request of a caller is running."""
+
+    @abstractmethod
     async def call_tool(self, ctx: Context, name: str, arguments: Object) -> ToolResult | None:
         """Run a tool by the server's own name for it; None if there is no such tool."""
 
@@ -142,6 +146,16 @@ class _FleetMember:
     def dismiss(self) -> None:
         self._scope.cancel()
 
+    async def retire(self, drain_s: float) -> None:
+        """Let running calls finish for up to `drain_s` seconds, then dismiss it."""
+        with anyio.move_on_after(drain_s) as scope:
+            # Calls that have just chosen this server begin first.
+            await checkpoint()
+            await self.server.wait_idle()
+        if scope.cancelled_caught:
+            logger.warning("%s was stopped while calls were running, after %g s", self.server.name, drain_s)
+        self.dismiss()
+
     async def gone(self) -> None:
         """Wait until it has stopped and released everything."""
         await self._done.wait()
@@ -166,6 +180,8 @@ class Fleet:
         self._wait_indexed = wait_indexed
         self._options = options if options.gateway_id else replace(options, gateway_id=secrets.token_hex(8))
         self._members: dict[str, _FleetMember] = {}
+        self._retiring: set[_FleetMember] = set()
+        """Those that are no longer offered, until their calls have finished."""
         self._unsubscribes: dict[str, Unsubscribe] = {}
         self._listeners = Listeners()
         self._group: anyio.abc.TaskGroup | None = None
@@ -193,7 +209,7 @@ class Fleet:
         group, self._group = self._group, None
         if group is None:
             return None
-        for member in self._members.values():
+        for member in (*self._members.values(), *self._retiring):
             member.dismiss()
         if isinstance(error, Exception):
             # Not passed to the group, which would wrap it.
@@ -207,6 +223,7 @@ class Fleet:
     def set_servers(self, servers: Iterable[ServerOptions]) -> None:
         """Start new servers, stop removed ones, restart changed ones, and leave the others alone.
 
+        A server is stopped once its running calls have finished, or after `drain_s`; new calls no longer reach it.
         Does not wait for any of it. Must be called in the fleet's event loop. Raises `NameCollision` for a name used
         twice, and then changes nothing; raises `NotStarted` outside of `async with`.
         """
@@ -216,13 +233,20 @@ class Fleet:
         kept = {name: member for name, member in self._members.items() if member.server.options == wanted.get(name)}
         for name in self._members.keys() - kept.keys():
             self._unsubscribes.pop(name)()
-            self._members[name].dismiss()
+            self._group.start_soon(self._retire, self._members[name])
         started = {name: self._create(options) for name, options in wanted.items() if name not in kept}
         if started:
             self._group.start_soon(self._run, self._group, tuple(started.values()))
         if started or len(kept) < len(self._members):
             self._members = dict(sorted({**kept, **started}.items()))
             self._notify()
+
+    async def _retire(self, member: _FleetMember) -> None:
+        self._retiring.add(member)
+        try:
+            await member.retire(self._options.drain_s)
+        finally:
+            self._retiring.discard(member)
 
     def _create(self, options: ServerOptions) -> _FleetMember:
         server = _create_server(options, self._options, self._cache)
@@ -364,6 +388,18 @@ class ServerManager:
                 known = tuple(server.name for server in self._servers)
                 raise BackendNotFound(f"There is no server {name}.", suggestions=known)
             self._servers = kept
+        self._apply()
+
+    def replace(self, before: Iterable[ServerOptions], after: Iterable[ServerOptions]) -> None:
+        """Have the servers `after` instead of those of `before`, and keep the others; waits as `add` does.
+
+        Raises `NameCollision`, and changes nothing, if one of the others has a name of a new one.
+        """
+        replaced = {server.name for server in before}
+        with self._lock:
+            own = tuple(server for server in self._servers if server.name not in replaced)
+            servers = tuple(_options_by_name((*after, *own)).values())
+            self._servers = servers
         self._apply()
 
     def _apply(self) -> None:

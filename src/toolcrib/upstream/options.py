@@ -200,6 +200,8 @@ class FleetOptions:
     """Maximum number of connections to one server that belong to single sessions; the one unused longest is closed."""
     session_idle_s: float = 600.0
     """Until the connection of a session is closed that it does not use. The server then forgets the session's state."""
+    drain_s: float = 10.0
+    """How long running calls of a server may take that is removed or whose settings changed, before it is stopped."""
     stop_timeout_s: float = 3.0
     """To shut down one server, or the whole fleet."""
     max_pages: int = 1000

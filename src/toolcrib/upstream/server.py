@@ -48,6 +48,10 @@ class UpstreamServer(RemoteServer):
         self._resend_s = fleet.resend_s
         self._supervisor = Supervisor(options, fleet, cache)
         self._open_calls = OpenCalls(self._supervisor.sessions.start_soon)
+        self._running = 0
+        """Requests of callers."""
+        self._idle = anyio.Event()
+        """Set, and replaced, whenever none is running any more."""
 
     @property
     def name(self) -> str:
@@ -75,6 +79,11 @@ class UpstreamServer(RemoteServer):
     async def run(self) -> None:
         """Keep it connected until cancelled; then close everything it holds."""
         await self._supervisor.run()
+
+    async def wait_idle(self) -> None:
+        """Wait until no request of a caller is running."""
+        while self._running:
+            await self._idle.wait()
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Its one status."""
@@ -123,6 +132,17 @@ class UpstreamServer(RemoteServer):
 
     async def _request(self, request: CallerRequest) -> dict[str, Any]:
         """Send a caller's request, and return its raw result; or what an older server asks, for a newer client."""
+        self._running += 1
+        try:
+            return await self._route(request)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+                self._idle = anyio.Event()
+
+    async def _route(self, request: CallerRequest) -> dict[str, Any]:
+        """Resume an open call, open one, or send the request."""
         ctx = request.ctx
         if is_open_call(ctx) and not self._is_modern():
             return await self._open_calls.resume(ctx)
