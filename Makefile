@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 CORE := src/toolcrib/errors.py,src/toolcrib/types.py,src/toolcrib/names.py,src/toolcrib/schema/*,src/toolcrib/catalog/*,src/toolcrib/search/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-hostile dist release docs clean
+.PHONY: help setup demo serve test test-all conformance clients check bench bench-retrieval bench-replies bench-hostile bench-faults bench-soak dist release docs clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,12 @@ bench-replies: $(VENV)/.ready  ## What a search reply costs, and whether the cal
 
 bench-hostile: $(VENV)/.ready  ## Hostile scripts in the sandbox, twice, on a busy machine; ARGS="FOLDER" for more of them
 	$(BIN)/python bench/hostile.py $(ARGS)
+
+bench-faults: $(VENV)/.ready  ## Faulty servers behind a gateway, and what they cost the others; ARGS="--seconds 60 --seed 2"
+	$(BIN)/python bench/faults.py $(ARGS)
+
+bench-soak: $(VENV)/.ready  ## Ten minutes of mixed load: whether memory grows with the number of calls; ARGS="--seconds 300"
+	$(BIN)/python bench/soak.py $(ARGS)
 
 docs: $(VENV)/.docs  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -68,18 +68,26 @@ def children(pid: int) -> dict[str, int]:
 
 @contextlib.contextmanager
 def gateway(config: Path) -> Iterator[tuple[str, int]]:
-    """A served gateway: its address and process id."""
+    """A served gateway: its address and process id. Its log is beside the configuration, with the suffix `.log`."""
     command = [sys.executable, "-m", "toolcrib.cli.main", "serve", "--http", "127.0.0.1:0", "--config", str(config)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    address = next(filter(None, (re.search(r"http://\S+/mcp", line) for line in process.stderr)))[0]
+    log = config.with_suffix(".log")
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stderr=stderr)
     try:
-        yield address, process.pid
+        yield _address(process, log), process.pid
     finally:
         begun = time.perf_counter()
         process.terminate()
         process.wait(20)
         print(f"stopped in {time.perf_counter() - begun:.2f} s, exit code {process.returncode}")
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    while process.poll() is None:
+        if found := re.search(r"http://\S+/mcp", log.read_text()):
+            return found[0]
+        time.sleep(0.05)
+    raise RuntimeError(f"the gateway did not start: {log.read_text()}")
 
 
 async def everything(client: mcp.Client) -> set[str]:

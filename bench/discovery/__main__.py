@@ -176,7 +176,7 @@ def quality(library: Library, each: sets.Set) -> dict[str, float]:
         ]
     )
     asked = list(each.queries)
-    chosen = random.Random(SEED).sample(asked, min(QUERIES, len(asked)))  # noqa: S311 - the same every time
+    chosen = random.Random(SEED).sample(asked, min(QUERIES, len(asked)))
     first = within = 0
     for query in chosen:
         ids = [hit.tool.id for hit in engine.search(query.text, limit=FIRST)]

@@ -63,7 +63,7 @@ def read_set(name: str, folder: Path, per_set: int = PER_SET) -> Catalog:
     ids = {row: tool.id for row, tool in zip(file.ids, file.tools, strict=True)}
     lines = (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for row in map(json.loads, lines) if row["relevant"]]
-    chosen = random.Random(f"{SEED}-{name}").sample(rows, min(per_set, len(rows)))  # noqa: S311 - repeatable
+    chosen = random.Random(f"{SEED}-{name}").sample(rows, min(per_set, len(rows)))
     requests = tuple(Request(row["query"], frozenset(ids[id_] for id_ in row["relevant"])) for row in chosen)
     return Catalog(name, by_id(file.tools), requests)
 

@@ -43,7 +43,7 @@ def unanswerable(sets: Sequence[Set]) -> dict[tuple[str, str], list[LabelledQuer
 def sample(each: Set) -> list[LabelledQuery]:
     """The same 70 queries of a set every time; all where there are fewer."""
     queries = list(each.queries)
-    chance = random.Random(f"{SEED}-unanswerable-{each.name}")  # noqa: S311 - the same sample every time is the point
+    chance = random.Random(f"{SEED}-unanswerable-{each.name}")
     return queries if len(queries) <= A_SET else chance.sample(queries, A_SET)
 
 

@@ -30,7 +30,7 @@ _ADDED = 5
 def resampled(sets: Sequence[Set], size: int) -> list[tuple[str, Tool]]:
     """So many tools out of the sets, over and over, mixed; each time under another name."""
     pool = [tool for each in sets for tool in each.file.tools]
-    random.Random(SEED).shuffle(pool)  # noqa: S311 - the same order every time is the point
+    random.Random(SEED).shuffle(pool)
     pairs: dict[str, Tool] = {}
     round_ = 0
     while len(pairs) < size:
@@ -47,7 +47,7 @@ def resampled(sets: Sequence[Set], size: int) -> list[tuple[str, Tool]]:
 def queries(sets: Sequence[Set]) -> list[str]:
     """The same 200 queries of all sets every time."""
     texts = [query.text for each in sets for query in each.queries]
-    return random.Random(SEED).sample(texts, min(QUERIES, len(texts)))  # noqa: S311 - as above
+    return random.Random(SEED).sample(texts, min(QUERIES, len(texts)))
 
 
 def measured(
